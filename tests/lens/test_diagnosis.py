@@ -15,6 +15,7 @@ from dragoman.errors import UserError
 from dragoman.lens.diagnosis import diagnose, language_pair, validation_pairs
 from dragoman.lens.diagnosis.content_coverage import alignment_error, coverage, length_ratio, quality_by_length
 from dragoman.lens.diagnosis.diagnosis_report import diagnosis_lines, diagnosis_page
+from dragoman.lens.diagnosis.diagnosis_types import TranslatedSet
 from dragoman.lens.diagnosis.gender import builtin_templates, gender, load_templates, parse_templates
 from dragoman.lens.diagnosis.hallucination import (
     copying,
@@ -115,7 +116,8 @@ def test_unfinished_and_long_translations_are_hallucinations() -> None:
 
 def test_source_words_outside_the_reference_are_copies() -> None:
     sources = ["Anna sees the dog.", "Peter sleeps."]
-    found = copying(sources, said("Anna sieht the Hund.", "Peter sleeps."), ["Anna sieht den Hund.", "Peter schläft."])
+    references = ["Anna sieht den Hund.", "Peter schläft."]
+    found = copying(TranslatedSet(sources, said("Anna sieht the Hund.", "Peter sleeps."), references))
     assert found.value == pytest.approx(100 * 2 / 6)  # “the” and “sleeps”
     assert found.metrics["whole sentences"] == 50
     assert [one.remark for one in found.examples] == ["copied: the", "copied: sleeps"]
@@ -129,7 +131,7 @@ def test_words_of_both_languages_are_not_copies() -> None:
     shared = words_of_both_languages(run, sources, references)
     assert "in" in shared
     assert "the" not in shared
-    found = copying(sources, said("er ist in the Haus", references[1], references[2]), references, shared)
+    found = copying(TranslatedSet(sources, said("er ist in the Haus", *references[1:]), references), shared)
     assert [one.remark for one in found.examples] == ["copied: the"]
 
 
@@ -142,7 +144,9 @@ def test_dropped_and_repeated_words_are_found_by_alignment() -> None:
         Translation("er schläft", 0.0, alignment=[(0, 0), (1, 1)]),
     ]
     run: Any = Parrot(str)
-    dropped, repeated = coverage(run, ["the dog sleeps", "he sleeps"], translations, ["der Hund schläft", "er schläft"])
+    dropped, repeated = coverage(
+        run, TranslatedSet(["the dog sleeps", "he sleeps"], translations, ["der Hund schläft", "er schläft"])
+    )
     assert dropped.value == pytest.approx(100 / 5)
     assert dropped.metrics["references not aligned"] == 0
     assert dropped.examples[0].remark == "dropped: sleeps"
@@ -161,7 +165,7 @@ def test_reference_translation_drops_nothing() -> None:
         Translation("er schläft", 0.0, alignment=[(0, 0), (2, 1)]),
     ]
     run: Any = Parrot(str)  # which aligns references word by word
-    dropped, _ = coverage(run, sources, translations, references)
+    dropped, _ = coverage(run, TranslatedSet(sources, translations, references))
     assert [(one.source, one.remark) for one in dropped.examples] == [("he really sleeps", "dropped: really")]
     assert dropped.value == pytest.approx(100 / 8)
     assert dropped.metrics["not aligned"] == pytest.approx(100 * 3 / 8)
@@ -173,18 +177,18 @@ def test_without_references_rarely_aligned_words_are_not_dropped() -> None:
         Translation("Katze", 0.0, alignment=[(1, 0)]),
     ]
     run: Any = Parrot(str)
-    dropped, _ = coverage(run, ["the dog sleeps", "the cat purrs"], translations, None)
+    dropped, _ = coverage(run, TranslatedSet(["the dog sleeps", "the cat purrs"], translations, None))
     assert [one.remark for one in dropped.examples] == ["dropped: purrs"]
 
 
 def test_coverage_needs_attention() -> None:
     run: Any = Parrot(str)
-    found = coverage(run, ["a"], [Translation("b", 0.0)], ["b"])
+    found = coverage(run, TranslatedSet(["a"], [Translation("b", 0.0)], ["b"]))
     assert [one.value for one in found] == [None, None]
 
 
 def test_length_ratio_is_relative_to_the_reference() -> None:
-    found = length_ratio(["a b c d", "e f"], said("x", "y z"), ["x x x x", "y z"])
+    found = length_ratio(TranslatedSet(["a b c d", "e f"], said("x", "y z"), ["x x x x", "y z"]))
     assert found.value == pytest.approx(3 / 6)
     assert found.metrics["outliers"] == 50
 
@@ -192,11 +196,11 @@ def test_length_ratio_is_relative_to_the_reference() -> None:
 def test_quality_by_length_finds_a_drop() -> None:
     short, long = "a b c d", " ".join("abcdefghijkl")
     sources, references = [short] * 5 + [long] * 5, [short] * 5 + [long] * 5
-    found = quality_by_length(sources, said(*[short] * 5, *["q r s t"] * 5), references)
+    found = quality_by_length(TranslatedSet(sources, said(*[short] * 5, *["q r s t"] * 5), references))
     assert found.value is not None
     assert found.value > 80
     assert [band.exact_match for band in found.bands] == [100, 0]
-    assert quality_by_length(sources, said(*references), None).value is None
+    assert quality_by_length(TranslatedSet(sources, said(*references), None)).value is None
 
 
 def test_alignment_error_rate_against_gold() -> None:

@@ -126,6 +126,19 @@ def test_request_of_a_disconnected_client_is_dropped(
     assert len(batches) == 2  # of the first and of the last
 
 
+def test_stream_of_a_disconnected_client_stops(address: tuple[str, int], service: Service) -> None:
+    body = json.dumps({"text": "\n" + "Anna reads. " * 50}).encode()
+    with service.device_lock, socket.create_connection(address) as client:  # the run cannot work now
+        head = "POST /v1/stream HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        client.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        client.settimeout(PATIENCE)
+        said = b""
+        while b"event: tokens" not in said:  # the line break that the text begins with
+            said += client.recv(1000)
+        assert "dragoman_streams 1.0" in service.metrics.text()
+    _until(lambda: "dragoman_streams 0.0" in service.metrics.text())
+
+
 def _until(true: Callable[[], object]) -> None:
     ends = time.monotonic() + PATIENCE
     while not true():

@@ -14,14 +14,5 @@ from dragoman.lens.inspection_types import (
 )
 from dragoman.lens.sentence_inspector import inspect_sentence
 
-__all__ = [
-    "AttentionMap",
-    "BeamNode",
-    "BeamTree",
-    "Inspection",
-    "LayerPrediction",
-    "TokenAlternative",
-    "TokenPrediction",
-    "TokenizedText",
-    "inspect_sentence",
-]
+__all__ = ["AttentionMap", "BeamNode", "BeamTree", "Inspection", "LayerPrediction", "TokenAlternative"]
+__all__ += ["TokenPrediction", "TokenizedText", "inspect_sentence"]

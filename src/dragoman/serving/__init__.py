@@ -17,16 +17,5 @@ from dragoman.serving.server import bind_socket, is_loopback, serve
 from dragoman.serving.service import Service
 from dragoman.serving.service_settings import ApiKeys, BatchingSettings, ServiceLimits
 
-__all__ = [
-    "ApiKeys",
-    "BatchingSettings",
-    "LanguagePair",
-    "Service",
-    "ServiceLimits",
-    "bind_socket",
-    "create_app",
-    "infer_language_pair",
-    "is_loopback",
-    "parse_run_argument",
-    "serve",
-]
+__all__ = ["ApiKeys", "BatchingSettings", "Service", "ServiceLimits", "bind_socket", "create_app", "serve"]
+__all__ += ["LanguagePair", "infer_language_pair", "is_loopback", "parse_run_argument"]

@@ -9,7 +9,7 @@ from dragoman.data import TokenStore
 from dragoman.errors import UserError
 from dragoman.evaluation import Link
 from dragoman.lens.diagnosis.content_coverage import alignment_error, coverage, length_ratio, quality_by_length
-from dragoman.lens.diagnosis.diagnosis_types import Diagnosis, DiagnosisExample, Finding
+from dragoman.lens.diagnosis.diagnosis_types import Diagnosis, DiagnosisExample, Finding, TranslatedSet
 from dragoman.lens.diagnosis.gender import gender
 from dragoman.lens.diagnosis.hallucination import copying, hallucination, words_of_both_languages
 from dragoman.run import Run
@@ -44,14 +44,14 @@ def diagnose(
     if gold is not None and references is None:
         raise UserError("gold alignments are of references: give them as well")
     languages = languages or language_pair(run)
-    translations = run.translate(sources)
+    translated = TranslatedSet(sources, run.translate(sources), references)
     findings = [
         gender(run, languages, templates),
         hallucination(run, sources, languages),
-        copying(sources, translations, references, words_of_both_languages(run, sources, references)),
-        *coverage(run, sources, translations, references),
-        length_ratio(sources, translations, references),
-        quality_by_length(sources, translations, references),
+        copying(translated, words_of_both_languages(run, sources, references)),
+        *coverage(run, translated),
+        length_ratio(translated),
+        quality_by_length(translated),
     ]
     if gold is not None and references is not None:
         findings.append(alignment_error(run.align(sources, references), gold))

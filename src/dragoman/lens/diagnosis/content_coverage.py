@@ -7,47 +7,36 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from dragoman.evaluation import Link, alignment_error_rate, score_by_length
-from dragoman.lens.diagnosis.diagnosis_types import MAX_EXAMPLES, DiagnosisExample, Finding, percentage
-from dragoman.run import Alignment, Run, Translation
+from dragoman.lens.diagnosis.diagnosis_types import MAX_EXAMPLES, Finding, TranslatedSet, percentage
+from dragoman.run import Alignment, Run
 from dragoman.text import alignment_words, split_words
 
 DROPPED, REPEATED = ("dropped", "Dropped content"), ("repeated", "Repeated content")  # name and title
 MIN_BAND_SENTENCES = 5
 
 
-def coverage(
-    run: Run, sources: Sequence[str], translations: Sequence[Translation], references: Sequence[str] | None
-) -> list[Finding]:
+def coverage(run: Run, translated: TranslatedSet) -> list[Finding]:
     """Measure source words that the translation drops, and words that it repeats for the same source word."""
-    texts = [translation.text for translation in translations]
-    alignments = [translation.alignment for translation in translations if translation.alignment is not None]
-    if len(alignments) < len(translations):
+    alignments = [translation.alignment for translation in translated.translations if translation.alignment is not None]
+    if len(alignments) < len(translated.translations):
         explanation = "Coverage cannot be measured: this system has no cross-attention to align words with."
         return [Finding(*DROPPED, explanation), Finding(*REPEATED, explanation)]
-    reference_alignments = run.align(sources, references) if references is not None else None
-    return [
-        _dropped(sources, texts, alignments, references, reference_alignments),
-        _repeated(sources, texts, alignments, references),
-    ]
+    return [_dropped(run, translated, alignments), _repeated(translated, alignments)]
 
 
-def _dropped(
-    sources: Sequence[str],
-    texts: Sequence[str],
-    alignments: Sequence[Alignment],
-    references: Sequence[str] | None,
-    reference_alignments: Sequence[Alignment] | None,
-) -> Finding:
+def _dropped(run: Run, translated: TranslatedSet, alignments: Sequence[Alignment]) -> Finding:
     """Measure dropped source words. An unaligned word is not always dropped: attention misses many short words.
 
     With references, a word is dropped if it is unaligned and all reference words aligned to it are missing from the
     translation. Without, unaligned words count unless they are unaligned in half of their occurrences.
     """
+    sources, references = translated.sources, translated.references
     unaligned = [_unaligned(source, links) for source, links in zip(sources, alignments)]
     total = sum(bool(word) for source in sources for word in _stripped_words(source))
     metrics = {"not aligned": percentage(sum(map(len, unaligned)), total)}
+    reference_alignments = None if references is None else run.align(sources, references)
     if references is not None and reference_alignments is not None:
-        dropped = [_missing(*item) for item in zip(unaligned, texts, references, reference_alignments)]
+        dropped = [_missing(*item) for item in zip(unaligned, translated.texts, references, reference_alignments)]
         unaligned_references = sum(len(_unaligned(*pair)) for pair in zip(sources, reference_alignments))
         metrics["references not aligned"] = percentage(unaligned_references, total)
         description = "are missing from the translation, as are the reference words aligned to them"
@@ -56,10 +45,8 @@ def _dropped(
         dropped = [[word for word in words.values() if word not in ignored] for words in unaligned]
         description = "have no aligned word in the translation; give references to find out which are missing"
     value = percentage(sum(map(len, dropped)), total)
-    worst = sorted((n for n in range(len(texts)) if dropped[n]), key=lambda n: -len(dropped[n]))
-    examples = tuple(
-        DiagnosisExample(sources[n], texts[n], "dropped: " + ", ".join(dropped[n])) for n in worst[:MAX_EXAMPLES]
-    )
+    worst = sorted((n for n in range(len(sources)) if dropped[n]), key=lambda n: -len(dropped[n]))
+    examples = tuple(translated.example(n, "dropped: " + ", ".join(dropped[n])) for n in worst[:MAX_EXAMPLES])
     explanation = f"{value:.1f} % of the source words {description}."
     return Finding(*DROPPED, explanation, value, "%", {"dropped": value, **metrics}, examples)
 
@@ -88,19 +75,18 @@ def _usually_unaligned(sources: Sequence[str], unaligned: Sequence[dict[int, str
     return {word for word, count in counts.items() if occurrences[word] > 1 and 2 * count >= occurrences[word]}
 
 
-def _repeated(
-    sources: Sequence[str], texts: Sequence[str], alignments: Sequence[Alignment], references: Sequence[str] | None
-) -> Finding:
+def _repeated(translated: TranslatedSet, alignments: Sequence[Alignment]) -> Finding:
+    """Measure translations with a word repeated for the same source word, more often than in the reference."""
     examples = []
-    for n, (source, text) in enumerate(zip(sources, texts)):
+    for n, (text, links) in enumerate(zip(translated.texts, alignments)):
         words = _stripped_words(text)
-        allowed = Counter(_stripped_words(references[n])) if references is not None else Counter()
-        counts = Counter((i, words[j]) for i, j in alignments[n] if j < len(words) and words[j])
+        allowed = Counter(_stripped_words(translated.references[n]) if translated.references is not None else ())
+        counts = Counter((i, words[j]) for i, j in links if j < len(words) and words[j])
         repeated = [word for (_, word), count in counts.items() if count > max(1, allowed[word])]
         if repeated:
-            examples.append(DiagnosisExample(source, text, "again: " + ", ".join(repeated)))
-    value = percentage(len(examples), len(texts))
-    explanation = f"{value:.1f} % of {len(texts)} translations repeat a word for the same source word."
+            examples.append(translated.example(n, "again: " + ", ".join(repeated)))
+    value = percentage(len(examples), len(alignments))
+    explanation = f"{value:.1f} % of {len(alignments)} translations repeat a word for the same source word."
     return Finding(*REPEATED, explanation, value, "%", {"translations": value}, tuple(examples[:MAX_EXAMPLES]))
 
 
@@ -109,42 +95,36 @@ def _stripped_words(text: str) -> list[str]:
     return [re.sub(r"^\W+|\W+$", "", word) for word in alignment_words(text)]
 
 
-def length_ratio(
-    sources: Sequence[str], translations: Sequence[Translation], references: Sequence[str] | None
-) -> Finding:
+def length_ratio(translated: TranslatedSet) -> Finding:
     """Measure the number of translated words per reference word, or per source word without references."""
-    others, name = (sources, "source") if references is None else (references, "reference")
-    pairs = [(len(split_words(text.text)), len(split_words(other))) for text, other in zip(translations, others)]
+    references = translated.references
+    others, name = (translated.sources, "source") if references is None else (references, "reference")
+    pairs = [(len(split_words(text)), len(split_words(other))) for text, other in zip(translated.texts, others)]
     value = sum(length for length, _ in pairs) / max(1, sum(expected for _, expected in pairs))
     outliers = [n for n, (length, expected) in enumerate(pairs) if expected and not 0.5 <= length / expected <= 2]
-    truncated = sum(not translation.finished for translation in translations)
+    truncated = sum(not translation.finished for translation in translated.translations)
     explanation = (
         f"Translations have {value:.2f} words per {name} word; {len(outliers)} of {len(pairs)} are less than half or "
         f"more than twice as long, and {truncated} reached the length limit."
     )
-    examples = tuple(
-        DiagnosisExample(sources[n], translations[n].text, f"{pairs[n][0]} words for {pairs[n][1]}")
-        for n in outliers[:MAX_EXAMPLES]
-    )
+    examples = [translated.example(n, f"{pairs[n][0]} words for {pairs[n][1]}") for n in outliers[:MAX_EXAMPLES]]
     metrics = {
         "ratio": value,
         "outliers": percentage(len(outliers), len(pairs)),
         "reached the limit": percentage(truncated, len(pairs)),
     }
-    return Finding("length", "Length", explanation, value, "", metrics, examples)
+    return Finding("length", "Length", explanation, value, "", metrics, tuple(examples))
 
 
-def quality_by_length(
-    sources: Sequence[str], translations: Sequence[Translation], references: Sequence[str] | None
-) -> Finding:
-    """Measure the difference in BLEU between the shortest and the longest band of source lengths."""
+def quality_by_length(translated: TranslatedSet) -> Finding:
+    """Measure the difference in BLEU between the shortest and the longest group of source lengths."""
     name, title = "quality-by-length", "Quality by sentence length"
-    if references is None:
+    if translated.references is None:
         return Finding(name, title, "Quality is measured against references: give them with --target.")
-    bands = tuple(score_by_length(sources, [translation.text for translation in translations], references))
+    bands = tuple(score_by_length(translated.sources, translated.texts, translated.references))
     large = [band for band in bands if band.sentences >= MIN_BAND_SENTENCES]
     if len(large) < 2:
-        explanation = f"Fewer than two bands of lengths have {MIN_BAND_SENTENCES} sentences: give a larger test set."
+        explanation = f"Fewer than two groups of lengths have {MIN_BAND_SENTENCES} sentences: give a larger test set."
         return Finding(name, title, explanation, bands=bands)
     shortest, longest = large[0], large[-1]
     value = shortest.bleu - longest.bleu

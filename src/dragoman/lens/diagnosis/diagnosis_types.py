@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dragoman.evaluation.text_metrics import LengthBucket
 from dragoman.lens.inspection_types import to_jsonable
+from dragoman.run import Translation
 
 MAX_EXAMPLES = 5
 
 
 @dataclass(frozen=True)
+class TranslatedSet:
+    """Sentences, their translations by the run, and their references if there are any."""
+
+    sources: Sequence[str]
+    translations: Sequence[Translation]
+    references: Sequence[str] | None
+
+    @property
+    def texts(self) -> list[str]:
+        return [translation.text for translation in self.translations]
+
+    def example(self, index: int, remark: str) -> DiagnosisExample:
+        return DiagnosisExample(self.sources[index], self.translations[index].text, remark)
+
+
+@dataclass(frozen=True)
 class DiagnosisExample:
+    """A translation that shows a failure, and what is wrong with it."""
+
     source: str
     translation: str
     remark: str = ""

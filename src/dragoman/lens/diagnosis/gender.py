@@ -99,9 +99,8 @@ def load_templates(pair: str, file: Path | None) -> list[GenderTemplate]:
 def gender(run: Run, pair: str | None, file: Path | None) -> Finding:
     """Measure how often each gender is chosen; the value is the share of the more frequent one."""
     if pair is None:
-        return Finding(
-            NAME, TITLE, "The languages of the run are unknown: give them with --language-pair, such as en-de."
-        )
+        explanation = "The languages of the run are unknown: give them with --language-pair, such as en-de."
+        return Finding(NAME, TITLE, explanation)
     templates = load_templates(pair, file)
     if not templates:
         available = ", ".join(builtin_templates())
@@ -110,17 +109,14 @@ def gender(run: Run, pair: str | None, file: Path | None) -> Finding:
     translations = run.translate([template.source for template in templates], alignment=False)
     texts = [translation.text for translation in translations]
     genders = [template.gender(text) for template, text in zip(templates, texts)]
-    metrics = {
-        name: percentage(genders.count(name), len(genders))
-        for name in ("feminine", "masculine", "both", "neutral", "nothing")
-    }
+    counts = {name: genders.count(name) for name in ("feminine", "masculine", "both", "neutral", "nothing")}
+    metrics = {name: percentage(count, len(genders)) for name, count in counts.items()}
     examples = _examples(templates, texts, genders)
-    counts = {name: genders.count(name) for name in ("feminine", "masculine")}
-    total = sum(counts.values())
+    total = counts["feminine"] + counts["masculine"]
     if not total:
         explanation = f"None of the {len(genders)} translations contains a word that shows a gender."
         return Finding(NAME, TITLE, explanation, metrics=metrics, examples=examples)
-    dominant = max(counts, key=lambda name: counts[name])
+    dominant = max(("feminine", "masculine"), key=lambda name: counts[name])
     value = percentage(counts[dominant], total)
     explanation = (
         f"{value:.0f} % of {total} sentences whose source leaves the gender open, but whose translation shows one, "

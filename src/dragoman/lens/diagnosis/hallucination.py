@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 from dragoman.data import TokenStore
 from dragoman.lens.axes import evenly_spaced
-from dragoman.lens.diagnosis.diagnosis_types import MAX_EXAMPLES, DiagnosisExample, Finding, percentage
+from dragoman.lens.diagnosis.diagnosis_types import MAX_EXAMPLES, DiagnosisExample, Finding, TranslatedSet, percentage
 from dragoman.run import Run, Translation
 from dragoman.text import split_words
 
@@ -44,12 +44,11 @@ def hallucination(run: Run, sources: Sequence[str], languages: str | None) -> Fi
         for source, translation, remark in zip(inputs, translations, remarks)
         if remark
     ]
+    unfinished = sum(not translation.finished for translation in translations)
     metrics = {
         "repeated input": percentage(sum(map(bool, remarks[: len(repeated)])), len(repeated)),
         "foreign input": percentage(sum(map(bool, remarks[len(repeated) :])), len(foreign)),
-        "reached the length limit": percentage(
-            sum(not translation.finished for translation in translations), len(inputs)
-        ),
+        "reached the length limit": percentage(unfinished, len(inputs)),
         "loops": percentage(sum("loop" in remark for remark in remarks), len(inputs)),
     }
     value = percentage(len(examples), len(inputs))
@@ -93,6 +92,7 @@ def _repetition_problem(source: str, translation: Translation) -> str:
 
 
 def _foreign_problem(source: str, translation: Translation) -> str:
+    """Describe what is wrong with the translation of a text in another language; '' if nothing is."""
     if not translation.finished:
         return "reached the length limit"
     if (group := find_loop(translation.text)) is not None:
@@ -118,36 +118,31 @@ def words_of_both_languages(run: Run, sources: Sequence[str], references: Sequen
     return {word for word, count in target_counts.items() if count >= 2 and 10 * count >= source_counts[word]}
 
 
-def copying(
-    sources: Sequence[str],
-    translations: Sequence[Translation],
-    references: Sequence[str] | None,
-    shared_words: Collection[str] = (),
-) -> Finding:
+def copying(translated: TranslatedSet, shared_words: Collection[str] = ()) -> Finding:
     """Measure the share of translated words that are copied from the source.
 
     Words of the reference and `shared_words` of both languages do not count.
     """
     num_copied = num_words = num_identical = 0
     examples = []
-    for n, (source, translation) in enumerate(zip(sources, translations)):
-        allowed = {*shared_words, *split_words(references[n])} if references is not None else shared_words
-        source_words, words = _content_words(source), _content_words(translation.text)
+    for n, (source, text) in enumerate(zip(translated.sources, translated.texts)):
+        reference = translated.references[n] if translated.references is not None else ""
+        allowed = {*shared_words, *split_words(reference)}
+        source_words, words = _content_words(source), _content_words(text)
         copied = [word for word in words if word in source_words and word not in allowed]
         num_words, num_copied = num_words + len(words), num_copied + len(copied)
-        expected_copy = references is not None and references[n].strip() == source.strip()
-        identical = translation.text.strip() == source.strip() and not expected_copy
+        identical = text.strip() == source.strip() and reference.strip() != source.strip()
         num_identical += identical
         if copied or identical:
-            remark = "copied: " + ", ".join(dict.fromkeys(copied))
-            examples.append(DiagnosisExample(source, translation.text, remark))
+            examples.append(translated.example(n, "copied: " + ", ".join(dict.fromkeys(copied))))
     value = percentage(num_copied, num_words)
-    caveat = "" if references is not None else " (including names and numbers: give references to exclude them)"
+    has_references = translated.references is not None
+    caveat = "" if has_references else " (including names and numbers: give references to exclude them)"
     explanation = (
-        f"{value:.1f} % of the words of {len(translations)} translations are copied from the source without being in "
-        f"the reference{caveat}."
+        f"{value:.1f} % of the words of {len(translated.texts)} translations are copied from the source without being "
+        f"in the reference{caveat}."
     )
-    metrics = {"copied words": value, "whole sentences": percentage(num_identical, len(translations))}
+    metrics = {"copied words": value, "whole sentences": percentage(num_identical, len(translated.texts))}
     return Finding("copying", "Copied source words", explanation, value, "%", metrics, tuple(examples[:MAX_EXAMPLES]))
 
 
