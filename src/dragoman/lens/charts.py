@@ -15,22 +15,9 @@ from rich.cells import cell_len
 from torch import Tensor
 
 from dragoman.errors import UserError
+from dragoman.lens import svg
 from dragoman.lens.axes import Points, downsample, format_number, linear_ticks, log_ticks, tick_label
-from dragoman.lens.markup import join, tag
-from dragoman.lens.svg import (
-    CHARACTER_WIDTH,
-    DASHES,
-    SERIES_COLORS,
-    heading,
-    heat_cell,
-    label,
-    label_width,
-    line,
-    number_class,
-    rect,
-    svg,
-    text_at,
-)
+from dragoman.lens.svg import join, tag
 from dragoman.run import SentenceAttention
 
 CELL_SIZE, MIN_CELL_SIZE = 34, 6  # pixels
@@ -56,39 +43,39 @@ def heatmap(
     cell = min(CELL_SIZE, max(MIN_CELL_SIZE, MAX_HEATMAP_WIDTH // max(len(rows), len(columns), 1)))
     every = -(-11 // cell)  # labels that would overlap are omitted
     font_size = max(8, cell - 2) if cell < 15 else None
-    left, slant = 20 + label_width(rows), label_width(columns) * math.sqrt(0.5)
+    left, slant = 20 + svg.label_width(rows), svg.label_width(columns) * math.sqrt(0.5)
     top = 52 + slant
     bottom = top + cell * len(rows)
-    parts: list[str] = [heading(title)]
+    parts: list[str] = [svg.heading(title)]
     for j, name in list(enumerate(columns))[::every]:
         transform = f"translate({left + cell * (j + 0.5):.1f} {top - 8:.1f}) rotate(-45)"
-        parts.append(label(name, transform=transform, font_size=font_size))
+        parts.append(svg.label(name, transform=transform, font_size=font_size))
     for i, (name, row) in enumerate(zip(rows, table, strict=True)):
         y = top + cell * i
         if i % every == 0:
-            parts.append(label(name, x=left - 8, y=y + cell / 2 + 4.5, text_anchor="end", font_size=font_size))
+            parts.append(svg.label(name, x=left - 8, y=y + cell / 2 + 4.5, text_anchor="end", font_size=font_size))
         for j, (column, weight) in enumerate(zip(columns, row, strict=True)):
             if weight >= MIN_VISIBLE_WEIGHT or len(rows) * len(columns) <= MAX_FULL_CELLS:
                 tooltip = f"“{name}” ← “{column}”: {100 * weight:.1f} % of its attention"
                 parts.append(_weight_cell(left + cell * j, y, cell, weight, tooltip))
-    parts.append(rect(left, top, cell * len(columns), cell * len(rows), class_="frame"))
+    parts.append(svg.rect(left, top, cell * len(columns), cell * len(rows), class_="frame"))
     for n in range(5):
         parts.append(_weight_cell(4 + CELL_SIZE * n, bottom + 14, CELL_SIZE, n / 4, f"{n / 4:.0%}", min_number=0))
-    parts.append(text_at(12 + 5 * CELL_SIZE, bottom + 14 + CELL_SIZE / 2 + 4.5, "% of its attention"))
-    width = max(left + cell * len(columns) + slant + 8, 380, CHARACTER_WIDTH * 1.15 * cell_len(title))
+    parts.append(svg.text(12 + 5 * CELL_SIZE, bottom + 14 + CELL_SIZE / 2 + 4.5, "% of its attention"))
+    width = max(left + cell * len(columns) + slant + 8, 380, svg.CHARACTER_WIDTH * 1.15 * cell_len(title))
     strongest = [
         f"{name}: mostly {columns[row.index(max(row))]} ({max(row):.0%})" for name, row in zip(rows, table) if row
     ]
-    return svg(width, bottom + 56, title, "Each row is a target word. " + "; ".join(strongest), parts)
+    return svg.figure(width, bottom + 56, title, "Each row is a target word. " + "; ".join(strongest), parts)
 
 
 def _weight_cell(x: float, y: float, size: int, weight: float, tooltip: str, min_number: float = MIN_NUMBER) -> Markup:
     """Draw a square whose opacity is a weight; large ones show weights from `min_number` on in percent."""
     margin, radius = (1, 3) if size > 20 else (0, 0)
-    square = heat_cell(x + margin, y + margin, size - 2 * margin, size - 2 * margin, weight, tooltip, radius)
+    square = svg.heat_cell(x + margin, y + margin, size - 2 * margin, size - 2 * margin, weight, tooltip, radius)
     if weight < min_number or size < 22:
         return square
-    number = text_at(x + size / 2, y + size / 2 + 4, f"{100 * weight:.0f}", number_class(weight), "middle")
+    number = svg.text(x + size / 2, y + size / 2 + 4, f"{100 * weight:.0f}", svg.number_class(weight), "middle")
     return join(square, number)
 
 
@@ -105,30 +92,30 @@ def line_chart(
     }
     curves = {name: downsample(points) for name, points in drawable.items() if points}
     if not curves:
-        return svg(480, 300, title, NO_DATA, [heading(title), text_at(240, 150, NO_DATA, anchor="middle")])
+        return svg.figure(480, 300, title, NO_DATA, [svg.heading(title), svg.text(240, 150, NO_DATA, anchor="middle")])
     xs, ys = ([point[axis] for points in curves.values() for point in points] for axis in (0, 1))
     y_ticks = log_ticks(min(ys), max(ys)) if log else linear_ticks(min(ys), max(ys))
     plot = _Plot(450, 252, linear_ticks(min(xs), max(xs)), y_ticks, log_y=log)
     parts = plot.axes(title, x_label, y_label + ", logarithmic" * log)
-    parts.append(line(plot.left, plot.bottom, plot.right, plot.bottom, class_="axis"))
+    parts.append(svg.line(plot.left, plot.bottom, plot.right, plot.bottom, class_="axis"))
     legend_x = float(plot.right)
     for n, name in reversed(list(enumerate(curves))) if len(curves) > 1 else ():
-        legend_x -= CHARACTER_WIDTH * cell_len(name) + 40
-        parts += [line(legend_x, 38, legend_x + 24, 38, **_stroke(n)), text_at(legend_x + 30, 42, name, "note")]
+        legend_x -= svg.CHARACTER_WIDTH * cell_len(name) + 40
+        parts += [svg.line(legend_x, 38, legend_x + 24, 38, **_stroke(n)), svg.text(legend_x + 30, 42, name, "note")]
     for n, (name, points) in enumerate(curves.items()):
         path = " ".join(f"{plot.x(x):.1f},{plot.y(y):.1f}" for x, y in points)
         parts.append(tag("polyline", points=path, **_stroke(n)))
         for x, y in points if len(points) <= 25 else points[-1:]:
             parts.append(plot.dot(x, y, n, 3, f"{name}: {format_number(y)} at {x_label} {format_number(x)}"))
     ends = [f"{name} from {format_number(p[0][1])} to {format_number(p[-1][1])}" for name, p in curves.items()]
-    return svg(480, 300, title, f"{y_label or 'value'} by {x_label}: {'; '.join(ends)}", parts)
+    return svg.figure(480, 300, title, f"{y_label or 'value'} by {x_label}: {'; '.join(ends)}", parts)
 
 
 def scatter_plot(points: Mapping[str, tuple[float, float]], title: str, x_label: str, y_label: str) -> str:
     """Draw named points on a logarithmic x axis; points that are not finite or not positive are omitted."""
     drawable = {name: p for name, p in points.items() if p[0] > 0 and all(map(math.isfinite, p))}
     if not drawable:
-        return svg(640, 420, title, NO_DATA, [heading(title, y_label)])
+        return svg.figure(640, 420, title, NO_DATA, [svg.heading(title, y_label)])
     xs, ys = zip(*drawable.values())
     plot = _Plot(560, 372, log_ticks(min(xs), max(xs)), linear_ticks(min(ys), max(ys)), log_x=True)
     parts = plot.axes(title, f"{x_label}, logarithmic", y_label)
@@ -137,27 +124,27 @@ def scatter_plot(points: Mapping[str, tuple[float, float]], title: str, x_label:
     for n, (name, (x, y)) in enumerate(sorted(drawable.items(), key=lambda item: item[1][1])):
         label_y = min(plot.y(y) + 4, label_y - 13)  # labels must not overlap
         parts.append(plot.dot(x, y, n, 5, descriptions[name]))
-        parts.append(line(plot.x(x) + 6, plot.y(y), plot.x(x) + 16, label_y - 4, class_="grid"))
-        parts.append(text_at(plot.x(x) + 18, label_y, name, "note"))
-    return svg(640, 420, title, f"{y_label} by {x_label}: {'; '.join(descriptions.values())}", parts)
+        parts.append(svg.line(plot.x(x) + 6, plot.y(y), plot.x(x) + 16, label_y - 4, class_="grid"))
+        parts.append(svg.text(plot.x(x) + 18, label_y, name, "note"))
+    return svg.figure(640, 420, title, f"{y_label} by {x_label}: {'; '.join(descriptions.values())}", parts)
 
 
 def bar_chart(values: Mapping[str, float], title: str, unit: str = "") -> str:
     """Draw a horizontal bar for each non-negative value."""
     largest = max(values.values(), default=0.0) or 1.0
-    left, max_length = 16 + label_width(list(values), 30), 220
+    left, max_length = 16 + svg.label_width(list(values), 30), 220
     numbers = {name: f"{format_number(value)} {unit}".rstrip() for name, value in values.items()}
-    parts: list[str] = [heading(title)]
+    parts: list[str] = [svg.heading(title)]
     for n, (name, value) in enumerate(values.items()):
         y, length = 36 + 28 * n, max(1.0, max_length * value / largest)
         tooltip = tag("title", f"{name}: {numbers[name]}")
         parts += [
-            label(name, 30, x=left - 8, y=y + 15, text_anchor="end"),
-            rect(left, y, length, 20, tooltip, class_="heat", rx=3),
-            text_at(left + length + 8, y + 15, numbers[name]),
+            svg.label(name, 30, x=left - 8, y=y + 15, text_anchor="end"),
+            svg.rect(left, y, length, 20, tooltip, class_="heat", rx=3),
+            svg.text(left + length + 8, y + 15, numbers[name]),
         ]
     description = "; ".join(f"{name}: {number}" for name, number in numbers.items())
-    return svg(left + max_length + 110, 44 + 28 * len(values), title, description or "no values", parts)
+    return svg.figure(left + max_length + 110, 44 + 28 * len(values), title, description or "no values", parts)
 
 
 @dataclass(frozen=True)
@@ -183,19 +170,19 @@ class _Plot:
 
     def axes(self, title: str, x_label: str, y_label: str) -> list[Markup]:
         """Draw the title, grid lines, and the labels of ticks and axes."""
-        parts = [heading(title, y_label)]
+        parts = [svg.heading(title, y_label)]
         for tick in self.x_ticks:
             number = f"{tick:.0e}".replace("e+", "e") if self.log_x else tick_label(tick)
-            parts.append(line(self.x(tick), self.top, self.x(tick), self.bottom, class_="grid"))
-            parts.append(text_at(self.x(tick), self.bottom + 18, number, "note", "middle"))
+            parts.append(svg.line(self.x(tick), self.top, self.x(tick), self.bottom, class_="grid"))
+            parts.append(svg.text(self.x(tick), self.bottom + 18, number, "note", "middle"))
         for tick in self.y_ticks:
-            parts.append(line(self.left, self.y(tick), self.right, self.y(tick), class_="grid"))
-            parts.append(text_at(self.left - 8, self.y(tick) + 4, tick_label(tick), "note", "end"))
-        return [*parts, text_at(self.right, self.bottom + 38, x_label, "note", "end")]
+            parts.append(svg.line(self.left, self.y(tick), self.right, self.y(tick), class_="grid"))
+            parts.append(svg.text(self.left - 8, self.y(tick) + 4, tick_label(tick), "note", "end"))
+        return [*parts, svg.text(self.right, self.bottom + 38, x_label, "note", "end")]
 
     def dot(self, x: float, y: float, series: int, radius: int, tooltip: str) -> Markup:
         """Draw a point in the color of a series."""
-        color = f"fill{series % len(SERIES_COLORS)}"
+        color = f"fill{series % len(svg.SERIES_COLORS)}"
         return tag("circle", tag("title", tooltip), cx=self.x(x), cy=self.y(y), r=radius, class_=color)
 
 
@@ -207,5 +194,5 @@ def _fraction(value: float, ticks: list[float], log: bool) -> float:
 
 def _stroke(series: int) -> dict[str, object]:
     """Return color and dashes of the curve of a series."""
-    color = f"curve stroke{series % len(SERIES_COLORS)}"
-    return {"class_": color, "stroke_dasharray": DASHES[series % len(DASHES)]}
+    color = f"curve stroke{series % len(svg.SERIES_COLORS)}"
+    return {"class_": color, "stroke_dasharray": svg.DASHES[series % len(svg.DASHES)]}

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from torch import Tensor
 
 from dragoman.errors import UserError
+from dragoman.lens import svg
 from dragoman.lens.charts import heatmap, line_chart
 from dragoman.lens.gradients import GradientReach
 from dragoman.lens.inspection_types import (
@@ -21,22 +22,8 @@ from dragoman.lens.inspection_types import (
     NodeStatus,
     TokenAlternative,
 )
-from dragoman.lens.markup import join, tag
 from dragoman.lens.position_encodings import MECHANISM_LABELS, PositionEncoding
-from dragoman.lens.svg import (
-    CHARACTER_WIDTH,
-    heading,
-    heat_cell,
-    label,
-    label_width,
-    line,
-    matrix,
-    number_class,
-    rect,
-    shorten,
-    svg,
-    text_at,
-)
+from dragoman.lens.svg import join, tag
 
 HEAD_SIZE, HEADS_PER_ROW = 150, 8  # pixels of one attention head among several
 TABLE_CELLS = 12  # width of a token in a table, in terminal cells
@@ -96,13 +83,13 @@ def attention_figure(inspection: Inspection, selected: Sequence[AttentionMap], h
         suffix = "" if head is None else f", head {head}"
         title = f"{ATTENTION_LABELS[attention.kind]}, layer {attention.layer}{suffix}"
         return heatmap(attention.weights[0], attention.queries, attention.keys, title)
-    parts: list[str] = [heading(f"Attention of {inspection.system}", _sentence(inspection))]
+    parts: list[str] = [svg.heading(f"Attention of {inspection.system}", _sentence(inspection))]
     top, columns = 62.0, 1
     for kind, kind_label in ATTENTION_LABELS.items():
         layers = [attention for attention in selected if attention.kind == kind]
         if not layers:
             continue
-        parts.append(text_at(4, top, kind_label, "bold"))
+        parts.append(svg.text(4, top, kind_label, "bold"))
         top += 12
         for attention in layers:
             for index in range(len(attention.weights)):
@@ -113,10 +100,10 @@ def attention_figure(inspection: Inspection, selected: Sequence[AttentionMap], h
             top += -(-len(attention.weights) // HEADS_PER_ROW) * (HEAD_SIZE + 34)
         top += 22
     note = "rows are queries, columns are keys; bits: entropy of the weights, averaged over rows"
-    parts.append(text_at(4, top, note, "note"))
-    width = max(480, 4 + columns * (HEAD_SIZE + 18), CHARACTER_WIDTH * len(note))
+    parts.append(svg.text(4, top, note, "note"))
+    width = max(480, 4 + columns * (HEAD_SIZE + 18), svg.CHARACTER_WIDTH * len(note))
     description = [f"{ATTENTION_LABELS[one.kind]}, layer {one.layer}: {len(one.weights)} heads" for one in selected]
-    return svg(width, top + 14, "Attention of every head", "; ".join(description), parts)
+    return svg.figure(width, top + 14, "Attention of every head", "; ".join(description), parts)
 
 
 def _head(x: float, y: float, attention: AttentionMap, index: int, number: int) -> Markup:
@@ -128,7 +115,7 @@ def _head(x: float, y: float, attention: AttentionMap, index: int, number: int) 
         return f"“{attention.queries[i]}” ← “{attention.keys[j]}”: {100 * weights[i][j]:.0f} %"
 
     title = f"layer {attention.layer}, head {number}: {attention.entropy[index]:.1f} bits"
-    return join(text_at(x, y - 5, title, "number"), matrix(x, y, weights, (size, size), tooltip))
+    return join(svg.text(x, y - 5, title, "number"), svg.matrix(x, y, weights, (size, size), tooltip))
 
 
 # ---- tables of tokens
@@ -153,38 +140,38 @@ def _token_table(
     """Draw a row of tokens and their probabilities for each position; the token of the translation is framed."""
     note = _sentence(inspection)
     labels = [f"{step.token}  {100 * step.probability:.0f} %" for step in inspection.steps]
-    left, column_width, row_height = 22 + label_width(labels, 24), CHARACTER_WIDTH * TABLE_CELLS + 52, 28
-    parts: list[str] = [heading(title, note)]
-    parts += [text_at(left + column_width * n + 6, 66, name, "note") for n, name in enumerate(columns)]
+    left, column_width, row_height = 22 + svg.label_width(labels, 24), svg.CHARACTER_WIDTH * TABLE_CELLS + 52, 28
+    parts: list[str] = [svg.heading(title, note)]
+    parts += [svg.text(left + column_width * n + 6, 66, name, "note") for n, name in enumerate(columns)]
     for i, (step, row) in enumerate(zip(inspection.steps, rows)):
         y = 74 + row_height * i
-        parts.append(label(labels[i], 24, x=left - 10, y=y + 18, text_anchor="end"))
+        parts.append(svg.label(labels[i], 24, x=left - 10, y=y + 18, text_anchor="end"))
         for j, token in enumerate(row):
             box = (left + column_width * j, y, column_width - 4, row_height - 4)
             parts.append(_token_cell(*box, token))
-            parts += [rect(*box, class_="box", rx=3)] if token.token_id == step.token_id else []
+            parts += [svg.rect(*box, class_="box", rx=3)] if token.token_id == step.token_id else []
     height = 74 + row_height * len(rows) + 26
-    parts.append(text_at(4, height - 8, "framed: the token of the translation", "note"))
+    parts.append(svg.text(4, height - 8, "framed: the token of the translation", "note"))
     description = "; ".join(f"{name}: {', '.join(token.token for token in row)}" for name, row in zip(labels, rows))
-    width = max(left + column_width * len(columns) + 8, CHARACTER_WIDTH * len(note), 380)
-    return svg(width, height, title, description, parts)
+    width = max(left + column_width * len(columns) + 8, svg.CHARACTER_WIDTH * len(note), 380)
+    return svg.figure(width, height, title, description, parts)
 
 
 def _token_cell(x: float, y: float, width: float, height: float, token: TokenAlternative) -> Markup:
     """Draw a token on a rectangle whose opacity is its probability."""
-    css_class, baseline = number_class(token.probability), y + height / 2 + 4
+    css_class, baseline = svg.number_class(token.probability), y + height / 2 + 4
     percent = "<1" if 0 < token.probability < 0.01 else f"{100 * token.probability:.0f}"
     return join(
-        heat_cell(x, y, width, height, token.probability, f"{token.token}: {100 * token.probability:.2f} %"),
-        text_at(x + 6, baseline, shorten(token.token, TABLE_CELLS), css_class),
-        text_at(x + width - 6, baseline, percent, css_class, "end"),
+        svg.heat_cell(x, y, width, height, token.probability, f"{token.token}: {100 * token.probability:.2f} %"),
+        svg.text(x + 6, baseline, svg.shorten(token.token, TABLE_CELLS), css_class),
+        svg.text(x + width - 6, baseline, percent, css_class, "end"),
     )
 
 
 def _sentence(inspection: Inspection) -> str:
     """Return the source and the target of an inspection in one line."""
     texts = [side.text for side in (inspection.source, inspection.target) if side is not None and side.text]
-    return " → ".join(shorten(text, 70) for text in texts)
+    return " → ".join(svg.shorten(text, 70) for text in texts)
 
 
 # ---- the beam tree
@@ -193,28 +180,28 @@ def _sentence(inspection: Inspection) -> str:
 def beam_tree_figure(tree: BeamTree, title: str = "Beam search, step by step", note: str = "") -> str:
     """Draw a column of hypotheses for each step, best on top, with edges to their continuations."""
     nodes = tree.nodes[1:]
-    node_width = max(96.0, label_width([node.token for node in nodes], NODE_CELLS) + 16)
+    node_width = max(96.0, svg.label_width([node.token for node in nodes], NODE_CELLS) + 16)
     columns: dict[int, list[BeamNode]] = {}
     for node in sorted(nodes, key=lambda node: -node.score):
         columns.setdefault(node.step, []).append(node)
-    parts: list[str] = [heading(title, note)]
+    parts: list[str] = [svg.heading(title, note)]
     position: dict[int, tuple[float, float]] = {0: (34 - node_width, TREE_TOP)}
     for step, column in columns.items():
         x = 44 + (step - 1) * (node_width + COLUMN_GAP)
         position |= {node.index: (x, TREE_TOP + ROW_STEP * n) for n, node in enumerate(column)}
-        parts.append(text_at(x, TREE_TOP - 12, str(step), "note"))
+        parts.append(svg.text(x, TREE_TOP - 12, str(step), "note"))
     best = {node.index for node in tree.path(tree.best)}
     for node in sorted(nodes, key=lambda node: node.index in best):  # the best path lies on top
         (x, y), (to_x, to_y) = position[node.parent or 0], position[node.index]
         css_class, middle = "best" if node.index in best else "edge", NODE_HEIGHT / 2
-        parts.append(line(x + node_width, y + middle, to_x, to_y + middle, class_=css_class))
+        parts.append(svg.line(x + node_width, y + middle, to_x, to_y + middle, class_=css_class))
     parts += [_node(node, *position[node.index], node_width, node.index in best) for node in nodes]
     bottom = TREE_TOP + ROW_STEP * max(map(len, columns.values()), default=1) + 10
     parts.append(_tree_legend(bottom))
     tokens = " ".join(node.token for node in tree.path(tree.best))
     description = f"{len(nodes)} hypotheses in {len(columns)} steps; the best: {tokens}, log p {tree.best.score:.3f}"
-    width = max(44 + len(columns) * (node_width + COLUMN_GAP), 760, CHARACTER_WIDTH * len(note))
-    return svg(width, bottom + 50, title, description, parts)
+    width = max(44 + len(columns) * (node_width + COLUMN_GAP), 760, svg.CHARACTER_WIDTH * len(note))
+    return svg.figure(width, bottom + 50, title, description, parts)
 
 
 def _node(node: BeamNode, x: float, y: float, width: float, best: bool) -> Markup:
@@ -227,11 +214,11 @@ def _node(node: BeamNode, x: float, y: float, width: float, best: bool) -> Marku
     rank = f"{node.rank}. " if node.rank else ""
     box = (x, y, width, NODE_HEIGHT)
     return join(
-        rect(*box, class_="strong", rx=5),  # hides the edges behind the text
-        rect(*box, tag("title", tooltip), class_=css_class, fill_opacity=opacity, rx=5),
-        *([rect(*box, class_="best", rx=5)] if best else []),
-        text_at(x + 7, y + 15, rank + shorten(node.token, NODE_CELLS), "bold" if best else None),
-        text_at(x + 7, y + 29, f"{node.score:.2f} → {node.normalized_score:.2f}", "number"),
+        svg.rect(*box, class_="strong", rx=5),  # hides the edges behind the text
+        svg.rect(*box, tag("title", tooltip), class_=css_class, fill_opacity=opacity, rx=5),
+        *([svg.rect(*box, class_="best", rx=5)] if best else []),
+        svg.text(x + 7, y + 15, rank + svg.shorten(node.token, NODE_CELLS), "bold" if best else None),
+        svg.text(x + 7, y + 29, f"{node.score:.2f} → {node.normalized_score:.2f}", "number"),
     )
 
 
@@ -239,11 +226,11 @@ def _tree_legend(y: float) -> Markup:
     """Draw the legend of the statuses and scores of hypotheses."""
     parts, x = [], 4.0
     for css_class, opacity, description in STATUS_STYLES.values():
-        parts.append(rect(x, y, 22, 16, class_=css_class, fill_opacity=opacity, rx=4))
-        parts.append(text_at(x + 28, y + 13, description, "note"))
-        x += 28 + CHARACTER_WIDTH * len(description) * 0.9 + 16
+        parts.append(svg.rect(x, y, 22, 16, class_=css_class, fill_opacity=opacity, rx=4))
+        parts.append(svg.text(x + 28, y + 13, description, "note"))
+        x += 28 + svg.CHARACTER_WIDTH * len(description) * 0.9 + 16
     note = "below a token: log p of the hypothesis → after length normalization"
-    return join(*parts, text_at(4, y + 36, note, "note"))
+    return join(*parts, svg.text(4, y + 36, note, "note"))
 
 
 # ---- properties of a model: position encodings and the reach of gradients
@@ -259,7 +246,7 @@ def positions_figure(positions: PositionEncoding) -> str:
     elif positions.bias is not None:
         maps = [(f"head {n}: query by key", bias) for n, bias in enumerate(positions.bias[:MAX_BIAS_HEADS], 1)]
     title, mechanism = f"Positions: {positions.name}", MECHANISM_LABELS[positions.mechanism]
-    parts: list[str] = [heading(title, f"{mechanism}; {positions.modules_label}")]
+    parts: list[str] = [svg.heading(title, f"{mechanism}; {positions.modules_label}")]
     ends = f"from {positions.labels[0]} at the top to {positions.labels[-1]}"
     for n, (name, values) in enumerate(maps):
         x, y = 4 + (n % MAPS_PER_ROW) * (MAP_SIZE + 28), 78 + n // MAPS_PER_ROW * (MAP_SIZE + 60)
@@ -267,13 +254,13 @@ def positions_figure(positions: PositionEncoding) -> str:
         shown = values[::row_step, ::column_step]
         relative = (shown / (float(shown.abs().max()) or 1.0)).tolist()
         cell_size = MAP_SIZE / shown.shape[1], MAP_SIZE / shown.shape[0]
-        parts += [text_at(x, y - 6, name, "note"), matrix(x, y, relative, cell_size)]
-        parts.append(text_at(x, y + MAP_SIZE + 15, ends, "number"))
+        parts += [svg.text(x, y - 6, name, "note"), svg.matrix(x, y, relative, cell_size)]
+        parts.append(svg.text(x, y + MAP_SIZE + 15, ends, "number"))
     height = 78 + -(-len(maps) // MAPS_PER_ROW) * (MAP_SIZE + 60)
     note = "blue: positive, orange: negative; the strongest color is the largest absolute value of the map"
-    parts.append(text_at(4, height - 8, note, "note"))
+    parts.append(svg.text(4, height - 8, note, "note"))
     width = max(680, min(MAPS_PER_ROW, len(maps)) * (MAP_SIZE + 28))
-    return svg(width, height, title, f"{positions.name}, {mechanism}, {len(positions.labels)} positions", parts)
+    return svg.figure(width, height, title, f"{positions.name}, {mechanism}, {len(positions.labels)} positions", parts)
 
 
 def gradients_figure(measured: Sequence[GradientReach], component: str) -> str:

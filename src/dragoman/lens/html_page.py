@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dragoman.lens.axes import format_number
-from dragoman.lens.markup import join, replace_control_characters, tag
+from dragoman.lens.svg import join, replace_control_characters, tag
 from dragoman.text import split_words, word_spans
 
 CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from rich.cells import cell_len, set_cell_size
 
 from dragoman.errors import UserError
-from dragoman.lens.markup import join, replace_control_characters, tag
 
 CHARACTER_WIDTH = 7.6  # upper bound for the width of a character in pixels
 MAX_LABEL_CELLS = 18  # width of a label in terminal cells
@@ -17,6 +17,9 @@ NUM_SHADES = 25  # intensities of a color; equal neighbors are merged into one r
 DASHES = (None, "7 4", "2 3", "9 3 2 3", "4 2")  # curves differ in more than their color
 PNG_SCALE = 2  # PNG pixels per SVG pixel
 PNG_FONTS = "'DejaVu Sans', 'Noto Sans', sans-serif"  # the first two have the character ▁ of many tokenizers
+
+# Characters that XML cannot represent: control characters, lone surrogates, two non-characters.
+_INVALID_CHARACTERS = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 # Colors on light and on dark backgrounds; many SVG renderers do not support CSS variables.
 PAPER, INK = ("#ffffff", "#101318"), ("#1b1f27", "#e6e9ee")
@@ -56,7 +59,7 @@ STYLE = f"""
 """
 
 
-def svg(width: float, height: float, title: str, description: str, parts: Sequence[str]) -> str:
+def figure(width: float, height: float, title: str, description: str, parts: Sequence[str]) -> str:
     """Build a standalone SVG with a description for screen readers."""
     size = {"viewBox": f"0 0 {width:.0f} {height:.0f}", "width": f"{width:.0f}", "height": f"{height:.0f}"}
     content = (tag("desc", description), tag("style", Markup(STYLE)), *parts)
@@ -77,6 +80,34 @@ def svg_to_png(figure_svg: str, dark: bool = False) -> bytes:
     return bytes(resvg_py.svg_to_bytes(figure_svg, background=PAPER[dark], zoom=PNG_SCALE, style_sheet=style))
 
 
+# ---- elements; all text is escaped, so that content never becomes markup
+
+
+def tag(name: str, /, *content: str, **attributes: object) -> Markup:
+    """Build `<name attributes>content</name>`, without the attributes that are None.
+
+    Underscores in attribute names become hyphens; a trailing underscore is dropped (`class_`). Numbers of type float,
+    which are pixels, get one decimal place.
+    """
+    opening = f"<{name}"
+    for key, value in attributes.items():
+        if value is not None:
+            written = f"{value:.1f}" if isinstance(value, float) else join(str(value))
+            opening += f' {key.removesuffix("_").replace("_", "-")}="{written}"'
+    return Markup(f"{opening}>{join(*content)}</{name}>")
+
+
+def join(*content: str) -> Markup:
+    """Concatenate markup and text; text is escaped, with U+FFFD for characters that XML cannot represent."""
+    parts = (part if isinstance(part, Markup) else escape(replace_control_characters(part)) for part in content)
+    return Markup("".join(parts))
+
+
+def replace_control_characters(text: str) -> str:
+    """Replace control characters, which a terminal would execute, by U+FFFD."""
+    return _INVALID_CHARACTERS.sub("\ufffd", text)
+
+
 # ---- shapes and labels
 
 
@@ -89,36 +120,36 @@ def line(x1: float, y1: float, x2: float, y2: float, **attributes: object) -> Ma
     return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, **attributes)
 
 
-def text_at(x: float, y: float, text: str, css_class: str | None = None, anchor: str | None = None) -> Markup:
+def text(x: float, y: float, content: str, css_class: str | None = None, anchor: str | None = None) -> Markup:
     """Draw a text whose baseline begins at (x, y), or with `anchor` "middle" or "end" has its middle or end there."""
-    return tag("text", text, x=x, y=y, class_=css_class, text_anchor=anchor)
+    return tag("text", content, x=x, y=y, class_=css_class, text_anchor=anchor)
 
 
-def label(text: str, max_cells: int = MAX_LABEL_CELLS, **attributes: object) -> Markup:
+def label(name: str, max_cells: int = MAX_LABEL_CELLS, **attributes: object) -> Markup:
     """Draw a shortened text with the full text as its tooltip; `attributes` hold its position."""
-    return tag("text", tag("title", text), shorten(text, max_cells), **attributes)
+    return tag("text", tag("title", name), shorten(name, max_cells), **attributes)
 
 
 def heading(title: str, note: str = "") -> Markup:
     """Draw the title of a figure, and a smaller note below it."""
-    subtitle = text_at(4, 40, note, "note") if note else Markup()
-    return join(text_at(4, 20, title, "title"), subtitle)
+    subtitle = text(4, 40, note, "note") if note else Markup()
+    return join(text(4, 20, title, "title"), subtitle)
 
 
-def one_line(text: str) -> str:
+def one_line(content: str) -> str:
     """Replace line breaks and runs of spaces by one space, and control characters by U+FFFD."""
-    return replace_control_characters(" ".join(text.split()))
+    return replace_control_characters(" ".join(content.split()))
 
 
-def shorten(text: str, max_cells: int = MAX_LABEL_CELLS) -> str:
+def shorten(content: str, max_cells: int = MAX_LABEL_CELLS) -> str:
     """Cut a text to `max_cells` terminal cells; wide characters take two cells, combining marks none."""
-    text = one_line(text)
-    return text if cell_len(text) <= max_cells else set_cell_size(text, max_cells - 1).rstrip() + "…"
+    content = one_line(content)
+    return content if cell_len(content) <= max_cells else set_cell_size(content, max_cells - 1).rstrip() + "…"
 
 
 def label_width(labels: Sequence[str], max_cells: int = MAX_LABEL_CELLS) -> float:
     """Return the width in pixels of the longest shortened label."""
-    return CHARACTER_WIDTH * max([cell_len(shorten(text, max_cells)) for text in labels], default=0)
+    return CHARACTER_WIDTH * max([cell_len(shorten(name, max_cells)) for name in labels], default=0)
 
 
 def heat_cell(x: float, y: float, width: float, height: float, weight: float, tooltip: str, radius: int = 3) -> Markup:
