@@ -56,6 +56,7 @@ class RecordingStrategy(Strategy):
     def select(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None
     ) -> tuple[SearchState, Tensor | None]:
+        """Select tokens by the other strategy, and record the step if the first source is not done."""
         scores, ended_rows = state.scores[0], state.strategy.ended_rows
         ended = torch.zeros_like(scores, dtype=torch.bool) if ended_rows is None else ended_rows[0]
         log_p = logits[0] - log_normalizer[0, :, None]  # K V, before the strategy may change the logits in place

@@ -26,6 +26,7 @@ def format_perplexity(perplexity: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
+    """Format a duration in the unit that suits it: 45 seconds, 12 minutes, 2.5 hours."""
     minutes, hours = round(seconds / 60), round(seconds / 3600, 1)
     if seconds < 100:
         return f"{seconds:.0f} seconds"

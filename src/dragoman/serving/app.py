@@ -1,4 +1,4 @@
-"""The service as an ASGI application."""
+"""The service as an ASGI application: routes, the static files of the web page, and errors."""
 
 from __future__ import annotations
 
@@ -9,13 +9,23 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.staticfiles import StaticFiles
 
 from dragoman import __version__
 from dragoman.errors import UserError
-from dragoman.serving import routes_inspection, routes_libretranslate, routes_page, routes_v1
+from dragoman.serving import routes_inspection, routes_libretranslate, routes_v1
 from dragoman.serving.request_guard import RequestGuard
 from dragoman.serving.request_parsing import RequestError
 from dragoman.serving.service import Service
+
+#: no resources from other hosts, no inline scripts
+PAGE_HEADERS = {
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "object-src 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
 
 
 def create_app(service: Service) -> FastAPI:
@@ -33,7 +43,18 @@ def create_app(service: Service) -> FastAPI:
     app.include_router(routes_libretranslate.routes(service))
     app.include_router(routes_v1.routes(service))
     app.include_router(routes_inspection.routes(service))
-    app.include_router(routes_page.routes())
+
+    page_files = StaticFiles(packages=[("dragoman.serving", "page")])
+
+    @app.get("/page/{name}", include_in_schema=False)
+    async def page_file(request: Request, name: str) -> Response:
+        response = await page_files.get_response(name, request.scope)
+        response.headers.update(PAGE_HEADERS)
+        return response
+
+    @app.get("/", include_in_schema=False)
+    async def index(request: Request) -> Response:
+        return await page_file(request, "index.html")
 
     @app.get("/metrics", response_class=PlainTextResponse, tags=["Prometheus"])
     async def metrics() -> PlainTextResponse:

@@ -59,12 +59,14 @@ class TranslationJob:
         return sum(self.token_counts[self.num_batched :])
 
     def add_result(self, index: int, translation: Translation) -> None:
+        """Store the translation of a sentence; the last one completes the request."""
         self.results[index] = translation
         if len(self.results) == len(self.sentences):
             with suppress(InvalidStateError):  # the request was canceled
                 self.future.set_result([self.results[i] for i in range(len(self.sentences))])
 
     def fail(self, error: Exception) -> None:
+        """Answer the request with an error, unless it is answered or canceled already."""
         with suppress(InvalidStateError):
             self.future.set_exception(error)
 
@@ -118,9 +120,11 @@ class Batcher:
 
     @property
     def is_full(self) -> bool:
+        """Whether as many requests are waiting as the queue may hold."""
         return len(self._jobs) >= self.max_queue
 
     def submit(self, job: TranslationJob) -> TranslationJob:
+        """Add a request to the queue, or reject it if the queue is full or closed."""
         with self._changed:
             if self._closing:
                 raise RequestError(503, "the service is being stopped", retry_after=5)
@@ -137,6 +141,7 @@ class Batcher:
     # ---- in the thread
 
     def _work(self) -> None:
+        """Translate batches until the service closes."""
         try:
             while batch := self._next_batch():
                 self._translate(batch)
@@ -165,12 +170,15 @@ class Batcher:
                     self._changed.wait()
 
     def _drop_completed(self) -> None:
+        """Remove requests without remaining sentences, canceled ones included, from the queue."""
         self._jobs = deque(job for job in self._jobs if job.remaining)
 
     def _has_full_batch(self) -> bool:
+        """Whether the queue has as many tokens as a batch may have."""
         return sum(job.remaining_tokens for job in self._jobs) >= self._token_budget(self._jobs[0].options)
 
     def _token_budget(self, options: DecodeOptions) -> int:
+        """Return the maximum number of source tokens of a batch; every source takes several rows of the search."""
         rows = options.search.rows_per_source
         return self.batching.max_tokens or max(1, self.run.config.search.batch_tokens // rows)
 
@@ -198,10 +206,11 @@ class Batcher:
         return batch
 
     def _translate(self, batch: Batch) -> None:
+        """Translate a batch; if it fails, each of its requests is tried alone, so that only the cause fails."""
         start = time.monotonic()
         try:
             self._run_batch(batch)
-        except Exception as error:  # report it to the request that caused it, and keep the thread alive
+        except Exception as error:
             jobs = list({id(job): job for job, _ in batch}.values())
             if len(jobs) == 1:
                 jobs[0].fail(error)
@@ -214,6 +223,7 @@ class Batcher:
         self.metrics.batch_sentences.labels(self.name).observe(len(batch))
 
     def _run_batch(self, batch: Batch) -> None:
+        """Translate the sentences of a batch and pass the results to their requests."""
         options, first_index = batch[0][0].options, batch[0][1]
         prefixes = [options.prefix if index == 0 else "" for _, index in batch] if options.prefix else None
         with self.device_lock:
@@ -245,6 +255,7 @@ class InspectionQueue:
         return len(self._futures)
 
     async def __call__(self, work: Callable[[], Result]) -> Result:
+        """Run `work` in the thread and return its result; reject it if too many inspections are waiting."""
         if self.pending >= self.max_pending:
             raise RequestError(503, f"{self.max_pending} inspections are waiting: try again in a moment", retry_after=1)
         try:

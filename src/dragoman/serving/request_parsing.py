@@ -53,6 +53,8 @@ async def parse_request(request: Request, model: type[Model]) -> Model:
 
 
 def _parse_json(body: bytes) -> dict[str, Any]:
+    """Return the fields of a JSON object; NaN and infinities, which JSON does not have, are rejected."""
+
     def reject_constant(name: str) -> NoReturn:
         raise ValueError(f"{name} is not a JSON number")
 
@@ -66,6 +68,7 @@ def _parse_json(body: bytes) -> dict[str, Any]:
 
 
 def _parse_form(header: str, content_type: str, body: bytes) -> dict[str, Any]:
+    """Return the fields of a form, URL-encoded or multipart; several fields `q` become a list of texts."""
     try:
         if content_type == FORM:
             pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FORM_FIELDS)

@@ -117,6 +117,8 @@ class RunSelection(ApiRequest):
 
 
 class _TextRequest(RunSelection):
+    """Texts to translate, and how."""
+
     text: str | list[str]
     prefix: str = Field("", description="Prefix of the translation of the first sentence.")
     split: bool = Field(True, description="Split texts into sentences; otherwise each text is one sentence.")

@@ -40,6 +40,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -115,6 +116,8 @@ def serve(service: Service, bound: socket.socket, ready: Callable[[], None] = la
 
 
 class _Server(uvicorn.Server):
+    """A server that calls `ready` when it accepts requests."""
+
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._ready = ready

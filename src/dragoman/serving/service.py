@@ -86,6 +86,7 @@ class Service:
         self.metrics.inspections.set_function(lambda: self.inspections.pending)
 
     def _unique_name(self, name: str) -> str:
+        """Return the name of a run folder, with a number if another run has the same name."""
         names = (name if n == 1 else f"{name}-{n}" for n in range(1, len(self.runs) + 2))
         return next(candidate for candidate in names if candidate not in self.runs)
 
@@ -138,6 +139,7 @@ class Service:
         raise RequestError(400, f"no run translates from {source!r} to {target!r}, only from {pairs}")
 
     def run_by_name(self, name: str) -> ServedRun:
+        """Return the run with a name, or reject the request and suggest similar names."""
         if name not in self.runs:
             raise RequestError(400, str(unknown_name("run", name, self.runs)))
         return self.runs[name]

@@ -73,6 +73,7 @@ class ApiKeys:
 
     @property
     def required(self) -> bool:
+        """Whether requests need a key."""
         return self._digests is not None
 
     def accepts(self, key: str | None) -> bool:

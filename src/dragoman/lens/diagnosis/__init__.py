@@ -66,6 +66,7 @@ def language_pair(run: Run) -> str | None:
 
 
 def _language_code(file: str) -> str | None:
+    """Return the extension of a file if it looks like a language code: two or three letters."""
     extension = Path(file.removesuffix(".gz")).suffix.removeprefix(".").lower()
     is_code = len(extension) in (2, 3) and extension.isalpha() and extension not in ("txt", "tsv", "csv")
     return extension if is_code else None

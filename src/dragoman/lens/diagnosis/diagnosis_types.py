@@ -26,6 +26,7 @@ class TranslatedSet:
         return [translation.text for translation in self.translations]
 
     def example(self, index: int, remark: str) -> DiagnosisExample:
+        """Return a sentence of the set as an example, with a remark about its translation."""
         return DiagnosisExample(self.sources[index], self.translations[index].text, remark)
 
 
@@ -53,6 +54,7 @@ class Finding:
 
     @property
     def formatted_value(self) -> str:
+        """The value with its unit: 12.5 %."""
         return "not measured" if self.value is None else f"{self.value:.{1 if self.unit else 2}f} {self.unit}".rstrip()
 
 
