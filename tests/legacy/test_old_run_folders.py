@@ -66,6 +66,9 @@ def test_old_settings_of_systems_have_present_names() -> None:
     values = {"system": {"name": "shaw", "settings": {"width": 32, "clip": 4, "tied": False}}}
     settings = from_dict(values, "config.yaml").system.settings
     assert settings == {"model_dim": 32, "max_distance": 4, "tied_embeddings": False}
+    values = {"system": {"name": "luong", "settings": {"tie_output": True, "share_embeddings": False}}}
+    settings = from_dict(values, "config.yaml").system.settings
+    assert settings == {"tied_embeddings": True, "shared_embeddings": False}
 
 
 def test_settings_of_a_custom_system_keep_their_names() -> None:

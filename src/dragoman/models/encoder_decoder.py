@@ -67,7 +67,7 @@ class EncoderDecoderModel(Model):
         if spec.shared_embeddings and spec.input is None and spec.source_vocab_size != spec.target_vocab_size:
             raise UserError(
                 f"shared embeddings need one vocabulary, but there are {spec.source_vocab_size} source and "
-                f"{spec.target_vocab_size} target tokens: train a joint tokenizer, or set shared embeddings to false"
+                f"{spec.target_vocab_size} target tokens: train a joint tokenizer, or set shared_embeddings to false"
             )
         self.spec: EncoderDecoder = spec
         self.vocab_size = spec.target_vocab_size

@@ -198,7 +198,8 @@ class ReplacedTokensModel(EncoderModel):
         widths = [encoder.embedding.width or encoder.dim for encoder in (spec.generator, spec.discriminator)]
         if spec.shared_embeddings and widths[0] != widths[1]:
             raise UserError(
-                f"shared embeddings need one width, but generator and discriminator have {widths[0]} and {widths[1]}"
+                f"shared embeddings need one width, but generator and discriminator have {widths[0]} and {widths[1]}: "
+                "set the width of both embeddings, or shared_embeddings to false"
             )
         table = self.discriminator.source_embedding if spec.shared_embeddings else None
         self.generator = EncoderOnlyModel(spec.generator, table)

@@ -243,9 +243,13 @@ def join_heads(x: Tensor) -> Tensor:
 def head_width(dim: int, heads: int, kv_heads: int | None, head_dim: int | None) -> int:
     """Return the width of a head, or raise an error if the numbers of heads do not fit."""
     if head_dim is None and dim % heads:
-        raise UserError(f"the width {dim} is not divisible by {heads} heads: choose a divisor of {dim}")
+        raise UserError(
+            f"the width {dim} is not divisible by {heads} heads: set heads to a divisor of {dim}, or head_dim"
+        )
     if heads % (kv_heads or heads):
-        raise UserError(f"{heads} query heads are not divisible by {kv_heads} key heads: choose a divisor of {heads}")
+        raise UserError(
+            f"{heads} query heads are not divisible by {kv_heads} key heads: set kv_heads to a divisor of {heads}"
+        )
     return head_dim or dim // heads
 
 

@@ -198,7 +198,7 @@ class DilatedBlockMixer(Mixer):
     def __init__(self, spec: DilatedBlock, dim: int) -> None:
         super().__init__()
         if dim % 2:
-            raise UserError(f"DilatedBlock needs an even width, but the width is {dim}")
+            raise UserError(f"DilatedBlock needs an even width, but the width is {dim}: change model_dim")
         inner = dim // 2
         self.norms = nn.ModuleList(LayerNormModule(width) for width in (dim, inner, inner))
         self.narrow = nn.Linear(dim, inner)

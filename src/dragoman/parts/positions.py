@@ -148,7 +148,7 @@ class LearnedPosition(Position):
         if layout.max_length is not None and layout.max_length > self.table.num_embeddings:
             raise UserError(
                 f"this model has learned positions for {self.table.num_embeddings} tokens, but a sequence has "
-                f"{layout.max_length}: shorten it, or train with more positions or with sinusoidal ones"
+                f"{layout.max_length}: shorten it, or train with more (max_positions) or with sinusoidal ones"
             )
         return x + self.table(layout.positions).to(x.dtype)
 
@@ -206,7 +206,7 @@ class RotaryPosition(Position):
     def __init__(self, dim: int, frequency: Tensor) -> None:
         super().__init__()
         if dim % 2:
-            raise UserError(f"rotary positions need an even head width, but it is {dim}")
+            raise UserError(f"rotary positions need an even head width, but it is {dim}: change model_dim or heads")
         self.register_buffer("frequency", frequency, persistent=False)
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:

@@ -249,7 +249,7 @@ class RecurrentMixer(Mixer):
         super().__init__()
         self.bidirectional, self.backward = spec.direction == "both", spec.direction == "backward"
         if self.bidirectional and dim % 2:
-            raise UserError(f"a bidirectional layer needs an even width, but the width is {dim}")
+            raise UserError(f"a bidirectional layer needs an even width, but the width is {dim}: change model_dim")
         self.attention_context, self.input_dropout = spec.attention_context, spec.input_dropout
         inputs, outputs = 2 * dim if spec.attention_context else dim, dim // 2 if self.bidirectional else dim
         self.cells = CELLS[spec.cell](inputs, outputs, spec.layers, spec.dropout, self.bidirectional)
@@ -261,7 +261,9 @@ class RecurrentMixer(Mixer):
         layout = context.layout
         if self.attention_context:
             if context.source_context is None:
-                raise UserError("a recurrent layer with attention_context needs an attention layer below it")
+                raise UserError(
+                    "a recurrent layer with attention_context needs a decoder layer below that attends to the source"
+                )
             x = torch.cat((x, context.source_context), -1)
         x = dropout(x, self.input_dropout, self.training)
         if self.backward or self.bidirectional:

@@ -85,9 +85,11 @@ class InitialState(nn.Module):
 class CopiedInitialState(InitialState):
     def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
         final = encoder_final_state(memory)
-        if {name: value.shape for name, value in final.items()} != {name: value.shape for name, value in zero.items()}:
+        found, expected = ({name: [*value.shape[1:]] for name, value in state.items()} for state in (final, zero))
+        if found != expected:
             raise UserError(
-                "a decoder that starts from the encoder's final state needs the same cell, number of layers and width"
+                "a decoder that starts from the encoder's final state needs the same cell, number of layers and width, "
+                f"but the encoder's states have the shapes {found}, the decoder's {expected}"
             )
         return final
 
