@@ -28,6 +28,7 @@ COMMANDS = {
     "evaluate": ("evaluate:evaluate", "Score translations or tags of a test set."),
     "score": ("score:score", "Print log probabilities of translations or texts."),
     "shortlist": ("search_commands:shortlist", "Learn which target tokens each source token needs."),
+    "bpe": ("bpe:bpe", "Show how byte-pair encoding is learned, merge by merge."),
     "systems": ("reference:systems", "List all systems, describe one, or compare two."),
     "settings": ("reference:settings", "List and explain all settings."),
     "compare": ("compare:compare", "Train several systems on the same data and compare them."),
