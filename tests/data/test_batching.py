@@ -139,7 +139,7 @@ def test_a_window_of_one_pair_keeps_the_order_of_the_epoch(store_of: StoreOf) ->
 def test_batches_of_a_window_are_shuffled(store_of: StoreOf) -> None:
     store = many(store_of)
     widths = [
-        max(max(store.source_lengths[i] + 1, store.target_lengths[i] + 1) for i in batch)
+        max(max(column.lengths[i] + 1 for column in store.columns) for i in batch)
         for batch in numbers(Batches(store, 50, 0), 0)
     ]
     assert widths != sorted(widths)

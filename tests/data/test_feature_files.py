@@ -174,7 +174,7 @@ def stored(folder: Path, examples: list[NDArray[np.float32]]) -> TokenStore:
 def test_a_store_gives_back_the_same_vectors(tmp_path: Path) -> None:
     examples = rows(2, 5, 1, 4)
     store = stored(tmp_path, examples)
-    assert store.source_lengths.tolist() == [2, 5, 1, 4]
+    assert store.columns[0].lengths.tolist() == [2, 5, 1, 4]
     assert store.max_length == 5
     assert store.tokens == 12
     for index, expected in enumerate(examples):

@@ -277,7 +277,7 @@ def halved(flat: np.ndarray, lengths: np.ndarray, keys: np.ndarray) -> tuple[np.
 @pytest.mark.parametrize("packed", [True, False])
 def test_resegmented_pairs_differ_between_epochs_and_fit(store_of, packed: bool) -> None:
     store = many(store_of, 600)
-    longest = max(int(store.source_lengths[i]) for i in range(600))
+    longest = max(int(store.columns[0].lengths[i]) for i in range(600))
     settings: dict = {"rows": RowFormat(subword_samplers=(halved, None)), "packed": packed}
     batches, again = packing(store, 256, **settings), packing(store, 256, **settings)
     if packed:
@@ -297,7 +297,7 @@ def test_resegmented_pairs_differ_between_epochs_and_fit(store_of, packed: bool)
             lengths |= dict(zip(batch.indices.tolist(), batch.source_lengths.tolist()))
         assert len(lengths) == 600
         for index, length in lengths.items():
-            usual = int(store.source_lengths[index])
+            usual = int(store.columns[0].lengths[index])
             assert length - 1 in (usual, 2 * usual)
             assert length - 1 <= longest
         seen.append(lengths)

@@ -32,8 +32,8 @@ def test_stored_ids_are_read_back(tokenizer, tmp_path: Path) -> None:
         == rows(written)
         == [([101, 102, 103], [104, 105]), ([106], [107, 108, 109, 110]), ([199, 192], [111])]
     )
-    assert opened.source_lengths.tolist() == [3, 1, 2]
-    assert opened.target_lengths.tolist() == [2, 4, 1]
+    assert opened.columns[0].lengths.tolist() == [3, 1, 2]
+    assert opened.columns[1].lengths.tolist() == [2, 4, 1]
     assert (len(opened), opened.max_length, opened.monolingual) == (3, 4, False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
 

@@ -20,6 +20,7 @@ def test_surface_forms_of_imported_tokenizers_spell_the_decoded_text(family: str
     for text in TEXTS:
         ids = tokenizer.encode(text)
         assert b"".join(spelled[n] for n in ids).decode().strip() == tokenizer.decode(ids).strip()
+        assert tokenizer.tokens_to_ids(tokenizer.tokens(ids)) == ids
 
 
 def test_word_piece_tokens_have_no_surface_form(tmp_path: Path) -> None:

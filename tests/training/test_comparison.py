@@ -75,7 +75,7 @@ def test_token_budget_is_reached_within_one_step(tmp_path: Path, config: Config,
     assert progress["target_tokens"] >= 3000  # counted by the training loop
     walk, store = Trainer(place, SilentDisplay()).batches.iterate_indices(), TokenStore(place / "data" / "train")
     last = [indices for indices, _, _ in islice(walk, progress["step"])][-1]
-    assert progress["target_tokens"] - sum(int(store.target_lengths[i]) + 1 for i in last) < 3000
+    assert progress["target_tokens"] - sum(int(store.columns[1].lengths[i]) + 1 for i in last) < 3000
     assert resolved.training.schedule == "cosine"
     assert resolved.training.warmup_steps == max(1, progress["step"] // 10)
 
@@ -93,7 +93,11 @@ def test_flops_budget_gives_cheaper_systems_more_steps(
     place = run_folder(tmp_path / "wide", "bahdanau", 1)
     store, spec = TokenStore(place / "data" / "train"), read_spec(place)
     walk = islice(Trainer(place, SilentDisplay()).batches.iterate_indices(), trained["wide"].steps)
-    pairs = [(int(store.source_lengths[i]) + 1, int(store.target_lengths[i]) + 1) for step, _, _ in walk for i in step]
+    pairs = [
+        (int(store.columns[0].lengths[i]) + 1, int(store.columns[1].lengths[i]) + 1)
+        for step, _, _ in walk
+        for i in step
+    ]
     cost = {pair: training_flops(spec, *pair) for pair in set(pairs)}  # source with END, target with START
     assert trained["wide"].flops == sum(cost[pair] for pair in pairs)
 

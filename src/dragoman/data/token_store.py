@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dragoman.data.data_formats import ENDS_MID_LINE, FOLLOWS_PREVIOUS_ROW, STARTS_MID_LINE, EncodedPair
 from dragoman.data.ragged_array import RaggedArray
-from dragoman.data.store_columns import ColumnInfo, ShardedLengths, StoreColumn, damaged_store
+from dragoman.data.store_columns import ColumnInfo, StoreColumn, damaged_store
 from dragoman.errors import UserError
 from dragoman.storage import atomic_folder, remove_folder
 
@@ -131,16 +131,13 @@ class TokenStore:
         """Whether a row follows the previous row in the same document; assumed for old stores without flags."""
         return index > 0 if self.flags is None else self._has_flag(index, FOLLOWS_PREVIOUS_ROW)
 
+    def same_document(self, first: int, second: int) -> bool:
+        """Whether two rows belong to the same document; False for old stores, which do not know."""
+        rows = range(min(first, second) + 1, max(first, second) + 1)
+        return self.flags is not None and all(self._has_flag(row, FOLLOWS_PREVIOUS_ROW) for row in rows)
+
     def _has_flag(self, index: int, flag: int) -> bool:
         return self.flags is not None and bool(int(self.flags.row(index)[0]) & flag)
-
-    @property
-    def source_lengths(self) -> NDArray[np.int32] | ShardedLengths:
-        return self.columns[0].lengths
-
-    @property
-    def target_lengths(self) -> NDArray[np.int32] | ShardedLengths:
-        return self.columns[1].lengths
 
     def length_counts(self) -> LengthCounts:
         """Return the histogram of lengths."""

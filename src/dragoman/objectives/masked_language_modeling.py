@@ -31,6 +31,8 @@ from dragoman.parts.precision import at_least_float32
 from dragoman.text import SPECIAL_TOKENS, Framing, Tokenizer
 from dragoman.text.special_tokens import BYTE_TOKENS
 
+RANDOM_SENTENCE_TRIES = 10  # to find a random sentence in another document
+
 
 class MaskedLanguageObjective(Objective):
     """Predicts masked tokens from their context (Devlin et al. 2019, §3.1).
@@ -40,7 +42,7 @@ class MaskedLanguageObjective(Objective):
         mask_copies: number of different maskings of a sentence, which repeat after that many epochs (10 in the paper);
             None masks anew in every epoch (Liu et al. 2019).
         next_sentence: append a second sentence, which is the next one of the document or, with probability ½ and at
-            the end of a document, a random one, and predict from the first token which it is.
+            the end of a document, a random one of another document, and predict from the first token which it is.
         max_length: tokens of a pair of sentences; the longer sentence is truncated first.
     """
 
@@ -81,8 +83,10 @@ class MaskedLanguageObjective(Objective):
         adjacent = index + 1 < count and store.follows_previous(index + 1)
         is_random = int(random.random() < 0.5 or not adjacent)
         other = index + 1
-        if is_random and count > 2:  # neither the sentence itself nor the next one
-            other = (index + 2 + int(random.random() * (count - 2))) % count
+        for _ in range(RANDOM_SENTENCE_TRIES if is_random and count > 2 else 0):
+            other = (index + 2 + int(random.random() * (count - 2))) % count  # neither this sentence nor the next one
+            if not store.same_document(index, other):
+                break
         prefix, suffix = framing.source_prefix, framing.source_suffix
         max_tokens = self.max_length - len(prefix) - 2 * len(suffix)
         sentences = truncate_pair(store.source(index), store.source(other % count), max_tokens)

@@ -194,7 +194,7 @@ class TrainingCosts:
         self.batches = Trainer(run, SilentDisplay()).batches
         config, framing = from_yaml(run / CONFIG_FILE), read_framing(run)
         self.batches_per_step, store = config.training.gradient_accumulation, self.batches.store
-        self.source, self.target = store.source_lengths, store.target_lengths
+        self.source, self.target = (column.lengths for column in store.columns)
         self.framing_length = len(framing.source_prefix) + len(framing.source_suffix)
         self.predicts_source = objective_class(config.objective.name or "translation").predicts_source
         spec = read_spec(run)
