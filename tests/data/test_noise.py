@@ -30,9 +30,6 @@ FIRST, SIZE = 10, 1000
 SENTINELS = tuple(range(SIZE, SIZE + 100))
 NOISES: dict[str, Callable] = {
     "mask words": MaskedLanguageModeling(vocab_size=SIZE, first_token=FIRST),
-    "mask whole words": MaskedLanguageModeling(
-        vocab_size=SIZE, first_token=FIRST, starts_word=np.arange(SIZE) % 3 == 0
-    ),
     "corrupt spans": SpanCorruption(SENTINELS),
     "infill": TextInfilling(),
     "mask tokens": TokenMasking(0.3),
@@ -133,22 +130,6 @@ def test_every_position_is_selected_equally_often() -> None:
     mask_words, random = MaskedLanguageModeling(vocab_size=SIZE, first_token=FIRST, rate=0.25), generator()
     counts = sum((mask_words(row(10), random)[1] != PAD).astype(int) for _ in range(4000))
     assert all(near(count / 4000, 0.25, 4000) for count in counts)
-
-
-@given(rows, seeds, rates)
-def test_whole_word_masking_selects_all_tokens_of_a_word(ids: NDArray, seed: int, rate: float) -> None:
-    begins = np.arange(SIZE) % 3 == 0
-    answers = MaskedLanguageModeling(vocab_size=SIZE, first_token=FIRST, rate=rate, starts_word=begins)(
-        ids, generator(seed)
-    )[1]
-    words: list[list[bool]] = []
-    for token, answer in zip(ids.tolist(), answers.tolist()):
-        if not words or token % 3 == 0:
-            words.append([])
-        words[-1].append(answer != PAD)
-    assert all(len(set(word)) == 1 for word in words)
-    chosen = sum(word[0] for word in words)
-    assert max(1, math.floor(len(words) * rate)) * bool(words) <= chosen <= max(1, math.ceil(len(words) * rate))
 
 
 def test_extreme_shares_mask_all_or_keep_all() -> None:
@@ -403,10 +384,6 @@ def test_a_chain_applies_its_steps_in_order(ids: NDArray, seed: int) -> None:
         (lambda: SpanCorruption((7,)), "at least 2 sentinels, not 1"),
         (lambda: LocalShuffle(-1), "at least 0, not -1"),
         (lambda: MaskedLanguageModeling(vocab_size=9, first_token=9), "below the vocabulary size 9, not 9"),
-        (
-            lambda: MaskedLanguageModeling(vocab_size=9, first_token=7, random_share=0.6, keep_share=0.6),
-            "at most 1 together",
-        ),
     ],
 )
 def test_invalid_settings_are_rejected(make: Callable, said: str) -> None:

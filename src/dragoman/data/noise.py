@@ -38,7 +38,7 @@ class _RateNoise:
             raise UserError(f"the mean span length must be at least 1 token, not {self.mean_span_length}")
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class MaskedLanguageModeling(_RateNoise):
     """Select tokens to predict, and replace most of them by a mask.
 
@@ -47,8 +47,7 @@ class MaskedLanguageModeling(_RateNoise):
 
     Attributes:
         first_token: random tokens are drawn from `first_token` to `vocab_size` − 1.
-        starts_word: for each id, whether it starts a word. If given, whole words are selected (whole word masking);
-            each of their tokens is still replaced independently.
+        random_share: of the selected tokens, those that become a random token; `keep_share`: those that stay.
     """
 
     vocab_size: int
@@ -58,15 +57,9 @@ class MaskedLanguageModeling(_RateNoise):
     keep_share: float = 0.1
     mask: int = MASK
     pad: int = PAD
-    starts_word: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.random_share, self.keep_share) < 0 or self.random_share + self.keep_share > 1:
-            raise UserError(
-                "the shares of selected tokens that become random tokens and that stay must be at least 0 and at most "
-                f"1 together, not {self.random_share} and {self.keep_share}"
-            )
         if not 0 <= self.first_token < self.vocab_size:
             raise UserError(
                 f"the first token must be from 0 to below the vocabulary size {self.vocab_size}, not {self.first_token}"
@@ -74,20 +67,16 @@ class MaskedLanguageModeling(_RateNoise):
 
     def __call__(self, ids: Ids, random: Random) -> tuple[Ids, Ids]:
         """Return the corrupted ids and the labels: the original id where a token was selected, elsewhere `pad`."""
-        starts = np.ones(len(ids), bool) if self.starts_word is None else self.starts_word[ids]
-        starts[:1] = True  # a row may start inside a word
-        words = np.cumsum(starts) - 1
-        selected_words = np.zeros(int(starts.sum()), bool)
-        count = max(1, _sample_count(len(selected_words), self.rate, random))
-        selected_words[_sample_indices(len(selected_words), count, random)] = True
-        selected = selected_words[words]
+        count = max(1, _sample_count(len(ids), self.rate, random))
+        selected = np.zeros(len(ids), bool)
+        selected[_sample_indices(len(ids), count, random)] = True
         positions = np.flatnonzero(selected)
         choice = random.random(len(positions))
-        random_tokens = self.first_token + _integers(self.vocab_size - self.first_token, len(positions), random)
+        random_tokens = (random.random(len(positions)) * (self.vocab_size - self.first_token)).astype(np.int64)
         corrupted = ids.copy()
         corrupted[positions] = np.select(
             [choice < self.keep_share, choice < self.keep_share + self.random_share],
-            [ids[positions], random_tokens],
+            [ids[positions], self.first_token + random_tokens],
             self.mask,
         )
         return corrupted, np.where(selected, ids, self.pad)
@@ -256,11 +245,6 @@ class NoiseChain:
 def _sample_count(items: int, rate: float, random: Random) -> int:
     """Round items · rate up or down at random so that the expectation is exact."""
     return min(items, int(items * rate + random.random()))
-
-
-def _integers(limit: int, count: int, random: Random) -> Indices:
-    """Draw integers from 0 to `limit` − 1."""
-    return (random.random(count) * limit).astype(np.int64)
 
 
 def _sample_indices(items: int, count: int, random: Random) -> Indices:

@@ -217,13 +217,10 @@ def _encode_column(rows: list[Any], vocab_size: int) -> RaggedArray:
     return RaggedArray(np.fromiter(chain.from_iterable(rows), dtype, int(lengths.sum())), lengths)
 
 
-def write_store(
-    folder: Path, chunks: Iterable[list[EncodedPair]], vocab_size: int, target_vocab_size: int = 0
-) -> TokenStore:
-    """Write a store without shards in one pass and open it."""
-    vocab_sizes = (vocab_size, target_vocab_size or vocab_size)
+def write_store(folder: Path, chunks: Iterable[list[EncodedPair]], vocab_size: int) -> TokenStore:
+    """Write a store without shards in one pass and open it; `vocab_size` is that of source and target."""
     with _replace_store(folder) as partial:
-        index = _write_shard(partial, (encode_columns(chunk, vocab_sizes) for chunk in chunks if chunk))
+        index = _write_shard(partial, (encode_columns(chunk, (vocab_size,) * 2) for chunk in chunks if chunk))
         _require_pairs(index["pairs"], folder)
     return TokenStore(folder)
 

@@ -58,12 +58,7 @@ class PhraseSampler:
     # Nominals
 
     def nominal(
-        self,
-        kinds: Sequence[str],
-        *,
-        known: bool = False,
-        plain: bool = False,
-        subject: Nominal | None = None,
+        self, kinds: Sequence[str], *, known: bool = False, plain: bool = False, subject: Nominal | None = None
     ) -> Nominal:
         """Sample a subject, or an object for the given `subject`.
 
