@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from dragoman.cli.options import Json
-from dragoman.cli.printing import print_json, print_lines
+from dragoman.console import print_json, print_lines
 from dragoman.errors import UserError
 from dragoman.text.bpe_trace import MergeStep, TieBreak, initial_symbols, segment, trace_merges
 
