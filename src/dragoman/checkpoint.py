@@ -125,6 +125,7 @@ def set_weights(
 
 
 def _check(path: Path, expected: str | None) -> None:
+    """Raise a UserError if a file is missing or does not have the expected digest."""
     if expected is None or not path.exists():
         raise UserError(f"the checkpoint {path.parent} has no {path.name}: use another checkpoint")
     if _digest(path) != expected:
@@ -135,6 +136,7 @@ def _check(path: Path, expected: str | None) -> None:
 
 
 def _save_file(content: dict[str, Tensor], path: Path) -> None:
+    """Write a safetensors file; raise an OSError if that fails."""
     try:
         save_file(content, path)
     except SafetensorError as error:  # safetensors raises its own error for every OSError
@@ -143,6 +145,7 @@ def _save_file(content: dict[str, Tensor], path: Path) -> None:
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
+    """Read checkpoint.json; raise a UserError if it is damaged or of another version."""
     try:
         manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
         version = manifest["version"]
@@ -158,6 +161,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 
 def _manifest_text(digests: Mapping[str, str], values: Mapping[str, Any]) -> str:
+    """The content of checkpoint.json, with a digest of itself."""
     content = {"version": CHECKPOINT_VERSION, "files": dict(digests), "values": dict(values)}
     return json.dumps(content | {"digest": _digest_of(content["files"], content["values"])}, indent=1)
 

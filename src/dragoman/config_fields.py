@@ -181,6 +181,7 @@ def _spelled(option: Any) -> str:
 
 
 def _parse_yaml(text: str, path: str, loader: type[yaml.BaseLoader] | type[yaml.SafeLoader]) -> Any:
+    """Parse the value of a setting; raise a UserError that names it if that fails."""
     try:
         return yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:

@@ -91,6 +91,7 @@ def fork_map(
 
 
 def _start_spawned(work: Callable[[Any], Any]) -> None:
+    """Initialize a spawned process."""
     global _work
     _work = work
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread per process is enough
@@ -98,6 +99,7 @@ def _start_spawned(work: Callable[[Any], Any]) -> None:
 
 
 def _start_forked(initialize: Callable[[int], None], cpus: int) -> None:
+    """Initialize a fork."""
     initialize(cpus)
     _end_with_parent()
 
@@ -109,6 +111,7 @@ def _end_with_parent() -> None:
 
 
 def _wait_for_parent() -> None:
+    """Wait until the parent process ends, then end this one."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

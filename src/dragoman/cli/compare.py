@@ -44,8 +44,8 @@ def compare(
     seeds: Annotated[str, "Random seeds, comma-separated; each system is trained with each."] = "1",
     *,
     settings: Annotated[dict[str, Any], COMPARE_OPTIONS],
-    test_source: Annotated[Path | None, "Source of the test set."] = None,
-    test_target: Annotated[Path | None, "Target of the test set; omit for TSV and JSON lines."] = None,
+    test_source: Annotated[Path | None, "Source file of the test set."] = None,
+    test_target: Annotated[Path | None, "Target file of the test set; omit for TSV and JSON lines."] = None,
     size: Annotated[str, "Model size: tiny, small, base or big."] = "tiny",
     target_tokens: Annotated[
         str | None,

@@ -17,7 +17,7 @@ from dragoman.errors import UserError
 def diagnose(
     run: RunFolder,
     source: Annotated[Path | None, "Test set. Default: the run's validation sentences.", "FILE"] = None,
-    target: Annotated[Path | None, "Reference translations.", "FILE"] = None,
+    target: Annotated[Path | None, "File of reference translations.", "FILE"] = None,
     alignments: Annotated[Path | None, "Gold alignments of the test set, such as 0-0 1-2.", "FILE"] = None,
     language_pair: Annotated[
         str | None, "Languages, such as en-de. Default: from the names of the training files."

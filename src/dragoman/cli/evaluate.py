@@ -25,7 +25,7 @@ BOOTSTRAP_METRICS = ("bleu", "chrf", "ter")
 def evaluate(
     run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="Run folder; omit with --hypothesis.")] = None,
     source: Annotated[Path | None, "Source of the test set, or TSV or JSON lines with references."] = None,
-    reference: Annotated[list[Path] | None, "Reference translations. Repeatable."] = None,
+    reference: Annotated[list[Path] | None, "File of reference translations. Repeat for several."] = None,
     hypothesis: Annotated[
         list[Path] | None, "Score these translations instead of a run's. Repeat to compare systems with the first."
     ] = None,

@@ -33,6 +33,7 @@ class SourceFormat:
     source_column: Annotated[str | None, "Source column of a TSV file, counted from 0, or key of a JSON line."] = None
 
     def corpus(self, source: Path, target: Path | None = None) -> Corpus:
+        """Return the corpus of a file, or of a source and a target file, in this format."""
         from dragoman.data.corpus import Corpus
 
         return Corpus(source, target, **asdict(self))

@@ -55,7 +55,7 @@ def generate(
     file: InputFile = None,
     max_new_tokens: Annotated[int, typer.Option(help="Maximum tokens of a continuation.", min=1)] = 50,
     beam_size: Annotated[int | None, "Use beam search of this size instead of sampling."] = None,
-    temperature: Annotated[float, "Sampling temperature."] = 1.0,
+    temperature: Annotated[float, "Sampling temperature T: sample from p^(1/T); below 1 is more conservative."] = 1.0,
     top_k: Annotated[int | None, "Sample from the k most probable tokens."] = None,
     top_p: Annotated[float, "Nucleus sampling: the most probable tokens up to probability mass P."] = 0.95,
     n_best: Annotated[int, typer.Option(help="Number of continuations per prompt.", min=1)] = 1,

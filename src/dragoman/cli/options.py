@@ -62,7 +62,12 @@ def setting_option(setting: str, *flags: str) -> Any:
     return typer.Option(*flags, help=text, metavar=metavar, show_default=False, autocompletion=completions.get(setting))
 
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", autocompletion=complete_runs)]
+RunFolder = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN", help="Run folder, created by 'dragoman train' or 'import'.", autocompletion=complete_runs
+    ),
+]
 InputFile = Annotated[Path | None, typer.Argument(help="Input, one text per line. Default: standard input.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
 BeamSize = Annotated[int | None, setting_option("search.beam_size")]
@@ -83,6 +88,7 @@ class CommonOptions:
     )
 
     def apply(self) -> None:
+        """Set the number of threads and whether messages are printed."""
         console.quiet = self.quiet
         if self.threads is not None:
             # Libraries read these when they are imported. torch may be imported already if Python calls the command.
@@ -124,6 +130,7 @@ class PrecisionOptions:
 
     @property
     def precision(self) -> InferencePrecision:
+        """The number format that was chosen; int8 and bfloat16 exclude each other."""
         if self.int8 and self.bfloat16:
             raise UserError("--int8 is for CPUs and --bfloat16 for GPUs: use one of them")
         return "int8" if self.int8 else "bfloat16" if self.bfloat16 else "float32"
@@ -201,6 +208,7 @@ def _typer_parameter(parameter: inspect.Parameter) -> inspect.Parameter:
 
 
 def _group_parameters(group: type[Any]) -> list[inspect.Parameter]:
+    """The parameters of the options of a group, which is a dataclass."""
     return [_typer_parameter(parameter) for parameter in inspect.signature(group, eval_str=True).parameters.values()]
 
 

@@ -103,7 +103,7 @@ def write_phrasebook(corpus: Path, pairs: int) -> None:
 
 
 def phrasebook(
-    folder: Annotated[Path, typer.Argument(help="Folder to create.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to create for the files.")],
     pairs: Annotated[int, typer.Option(help="Number of training pairs.", min=1)] = 20_000,
     seed: Annotated[int, "Random seed of the sentences."] = 0,
 ) -> None:

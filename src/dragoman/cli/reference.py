@@ -51,12 +51,14 @@ def systems(
 
 
 def _spec(system: System, size: str) -> ModelSpec:
+    """Build the spec of a system for a shared vocabulary of VOCAB_SIZE tokens."""
     from dragoman.systems import VocabularySizes
 
     return system.spec(VocabularySizes(VOCAB_SIZE, VOCAB_SIZE, joint=True), size)
 
 
 def _row(name: str, system: System, size: str) -> dict[str, Any]:
+    """Describe a system in plain values: one row of the list."""
     from dragoman.models import count_parameters
 
     spec = _spec(system, size)
@@ -82,6 +84,7 @@ def _list_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _differences(first: str, second: str, size: str) -> list[dict[str, str]]:
+    """Return the parts in which the specs of two systems differ, as rows of a table."""
     from dragoman.parts.spec import differences
     from dragoman.systems import SYSTEMS
 
@@ -97,6 +100,7 @@ def _part_names(spec: object) -> list[str]:
 
 
 def _describe(name: str, size: str, as_json: bool) -> None:
+    """Print everything about a system."""
     import inspect
 
     from dragoman.models import count_parameters, model_to_dict

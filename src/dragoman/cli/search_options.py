@@ -78,7 +78,9 @@ class SearchOptions:
         int | None, typer.Option(help="Print the N best translations, each preceded by its score.", min=1)
     ] = None
     sample: Annotated[bool, "Sample from p(y|x) instead of searching."] = False
-    temperature: Annotated[float | None, "Sampling temperature."] = None
+    temperature: Annotated[
+        float | None, "Sampling temperature T: sample from p^(1/T); below 1 is more conservative."
+    ] = None
     top_k: Annotated[int | None, "Sample from the k most probable tokens."] = None
     top_p: Annotated[float | None, "Nucleus sampling: the most probable tokens up to probability mass P."] = None
     min_p: Annotated[float | None, "Sample from tokens at least P times as probable as the most probable one."] = None
@@ -163,6 +165,7 @@ class SearchOptions:
         return Sample(n_best=n_best, length_limit=self._length_limit(run.length_limit), **values)
 
     def _beam(self, run: Run, n_best: int) -> Beam:
+        """The run's beam search with the changes of the options; the beam holds at least `n_best`."""
         default = run.beam_config()
         size, groups = self.beam_size, self.num_groups or default.num_groups
         if size is None:
@@ -182,6 +185,7 @@ class SearchOptions:
         return replace(default, size=size, n_best=n_best, length_limit=limit, **values)
 
     def _reranking(self, run: Run, candidates: Beam | Sample) -> Rerank:
+        """Reranking of candidates by the runs of --rerank-with."""
         from dragoman.search import Rerank, RerankWeights
 
         rerankers = classify_rerankers(run, self.rerank_with or [])
@@ -191,6 +195,7 @@ class SearchOptions:
         return Rerank(candidates, weights, **models, n_best=self.n_best or 1)
 
     def _length_limit(self, limit: LengthLimit) -> LengthLimit:
+        """The length limit with the minimum of --min-length."""
         return limit if self.min_length is None else replace(limit, min=self.min_length)
 
     def _values(self, *names: str) -> dict[str, Any]:
@@ -223,4 +228,5 @@ def _split_weight(reranker: str) -> tuple[str, float]:
 
 
 def _flag(name: str) -> str:
+    """`beam_size` → `--beam-size`."""
     return f"--{name.replace('_', '-')}"

@@ -15,14 +15,14 @@ def serve(
     runs: Annotated[
         list[str], typer.Argument(metavar="RUN", help="Run folders, optionally with languages: RUN=en-de.")
     ],
-    port: Annotated[int, typer.Option(help="Port; 0: any free one.", min=0, max=65535)] = 5000,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535)] = 5000,
     host: Annotated[str, "Address to listen on; 0.0.0.0: all interfaces."] = "127.0.0.1",
     api_keys: Annotated[Path | None, "File of API keys, one per line. Requests without one are rejected."] = None,
     max_characters: Annotated[int, "Maximum characters per request."] = 10_000,
     max_texts: Annotated[int, "Maximum texts per request."] = 100,
     max_body_bytes: Annotated[int, "Maximum size of a request in bytes."] = 1_000_000,
     max_queue: Annotated[int, "Maximum requests waiting for a run."] = 256,
-    requests_per_minute: Annotated[int, "Maximum per client; 0: unlimited."] = 600,
+    requests_per_minute: Annotated[int, "Maximum requests of a client per minute; 0: unlimited."] = 600,
     timeout: Annotated[float, "Maximum seconds until a request is answered."] = 60.0,
     batch_delay_ms: Annotated[float, "Milliseconds that a request waits for others to form a batch."] = 5.0,
     max_batch_tokens: Annotated[

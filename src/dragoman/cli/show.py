@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from dragoman.lens.gradients import GradientReach
     from dragoman.run import Run
 
-Sentence = Annotated[str, typer.Argument(help="Source sentence.")]
+Sentence = Annotated[str, typer.Argument(help="Sentence to inspect, in the source language.")]
 Target = Annotated[str | None, "Inspect this translation instead of the one the run finds."]
-Prefix = Annotated[str | None, "Beginning of the translation."]
+Prefix = Annotated[str | None, "Beginning that the translation must have."]
 
 
 class DefaultToRun(TyperGroup):
@@ -177,9 +177,13 @@ def attention(
     sentence: Sentence,
     *,
     inspection: InspectionOptions,
-    kind: Annotated[Literal["cross", "encoder", "decoder"] | None, "Only this kind of attention."] = None,
-    layer: Annotated[int | None, typer.Option(help="Only this layer, counted from 1.", min=1)] = None,
-    head: Annotated[int | None, typer.Option(help="Only this head, counted from 1.", min=1)] = None,
+    kind: Annotated[
+        Literal["cross", "encoder", "decoder"] | None, "Show only this kind of attention. Default: all."
+    ] = None,
+    layer: Annotated[
+        int | None, typer.Option(help="Show only this layer, counted from 1. Default: all.", min=1)
+    ] = None,
+    head: Annotated[int | None, typer.Option(help="Show only this head, counted from 1. Default: all.", min=1)] = None,
     options: ShowOptions,
 ) -> None:
     """Show the attention weights of every layer and head, and their entropy."""
@@ -201,7 +205,7 @@ def alternatives(
     *,
     inspection: InspectionOptions,
     prefix: Prefix = None,
-    top_k: Annotated[int, typer.Option(help="Number of alternative tokens.", min=1)] = 5,
+    top_k: Annotated[int, typer.Option(help="Number of alternatives shown for each token.", min=1)] = 5,
     options: ShowOptions,
 ) -> None:
     """Show the probability of every token, and the most probable alternatives."""
@@ -258,7 +262,7 @@ def everything(
 
 def positions(
     run: RunFolder,
-    num_positions: Annotated[int, typer.Option(help="Number of positions.", min=2)] = 64,
+    num_positions: Annotated[int, typer.Option(help="Number of positions to show, from the first.", min=2)] = 64,
     *,
     options: ShowOptions,
 ) -> None:
@@ -280,8 +284,10 @@ def gradients(
     sentence: Annotated[
         str | None, typer.Argument(help="Source sentence. Default: sentences of the last validation.")
     ] = None,
-    target: Annotated[str | None, "Translation. Default: the run's own."] = None,
-    compare_with: Annotated[list[Path] | None, "Run drawn beside it. Repeatable.", "RUN"] = None,
+    target: Annotated[str | None, "Translation of the sentence. Default: the one the run finds."] = None,
+    compare_with: Annotated[
+        list[Path] | None, "Another run, drawn beside RUN for comparison. Repeatable.", "RUN"
+    ] = None,
     component: Annotated[
         Literal["encoder", "source", "target"] | None,
         "Component that is drawn. Default: the encoder if there is one.",

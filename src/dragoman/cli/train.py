@@ -102,6 +102,7 @@ def resume_run(run: Path, settings: dict[str, Any]) -> TrainingOutcome | None:
 
 
 def train_command(run: Path) -> str:
+    """The command that trains a run, as messages quote it."""
     return f"{program_name()} train {shlex.quote(str(run))}"
 
 

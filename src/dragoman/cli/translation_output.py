@@ -227,6 +227,7 @@ def _warn_at_end(translations: Iterable[Translation]) -> Iterator[Translation]:
 
 
 def _log_warnings(progress: FileProgress) -> None:
+    """Log how many translations or sources were truncated or not proven optimal."""
     warnings = {
         "translations that reached the length limit before EOS": progress.unfinished,
         "sources truncated to search.max_source_length tokens": progress.truncated_sources,

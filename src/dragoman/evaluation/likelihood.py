@@ -51,6 +51,7 @@ def likelihood_metric(name: str, total_log_probability: float, tokens: int, text
 
 
 def _perplexity(name: str, total_log_probability: float, count: int, unit: str) -> MetricScore:
+    """exp of the mean negative log-probability per `unit`, of which there are `count`."""
     if count <= 0:
         raise UserError(f"{name} needs at least one {unit}, but there are {count}")
     cross_entropy = -total_log_probability / count

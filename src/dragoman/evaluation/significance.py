@@ -201,6 +201,7 @@ def student_t_p_value(t: float, freedom: float) -> float:
 
 @cache
 def _quadrature() -> tuple[Floats, Floats]:
+    """Nodes and weights of Gauss–Legendre quadrature on [−1, 1]."""
     nodes, node_weights = np.polynomial.legendre.leggauss(200)
     return nodes, node_weights
 

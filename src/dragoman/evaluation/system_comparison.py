@@ -136,6 +136,7 @@ class TestedDifference:
         return self.adjusted_p_value < SIGNIFICANCE_LEVEL
 
     def row(self) -> dict[str, object]:
+        """Return a row of the table of differences."""
         return {
             "better": self.better,
             "worse": self.worse,
@@ -249,6 +250,7 @@ class SystemComparison:
         return findings
 
     def _about_not_learned(self) -> list[str]:
+        """Sentences about systems and seeds that have not learned to translate."""
         findings = []
         failed = [system for system in self.systems if not any(system.learned)]
         if failed:
@@ -268,6 +270,7 @@ class SystemComparison:
         return findings
 
     def _about_best(self) -> str:
+        """Name the best system, those it beats, and those that are not significantly different."""
         best = max(self.learned, key=lambda system: MeanStd.of(system.bleu).mean)
         worse, similar = [], []
         for test in self.differences:
@@ -283,6 +286,7 @@ class SystemComparison:
         return " ".join(sentences)
 
     def _about_attention(self) -> str:
+        """Report the test of attention on long sentences."""
         (test,) = (test for test in self.differences if test.metric != "BLEU")
         where = f"on the {len(self.learned[0].long):,} sentences of {MIN_LONG_SENTENCE_WORDS} or more words"
         among = "in the mean over the systems that have learned"

@@ -100,6 +100,7 @@ def reference_streams(hypotheses: Sequence[str], references: References) -> list
 
 
 def _corpus_score(metric: Metric, hypotheses: Sequence[str], references: References) -> Any:
+    """Return sacreBLEU's score of a corpus."""
     # sacreBLEU documents None for a missing reference, but its annotations do not allow it
     streams: list[Any] = reference_streams(hypotheses, references)
     return metric.corpus_score(hypotheses, streams)

@@ -171,6 +171,7 @@ class _PartialOutput:
             opened.pop_all()
 
     def _lock(self) -> None:
+        """Lock the journal; raise a UserError if another process writes the same output."""
         busy = f"{self.output} is being written by another process: wait for it, or stop it"
         lock_file(self.journal, busy)
         path = self.journal_path
@@ -178,6 +179,7 @@ class _PartialOutput:
             raise UserError(busy)  # the other process has finished and removed the journal since it was opened here
 
     def _size(self) -> int:
+        """Bytes of the partial output; 0 if there is none."""
         return self.part.stat().st_size if self.part.exists() else 0
 
     def _read_journal(self, fingerprint: Mapping[str, Any]) -> tuple[FileProgress, int]:
@@ -215,10 +217,12 @@ class _PartialOutput:
         return progress, end
 
     def _record(self, values: Mapping[str, Any]) -> None:
+        """Append a line of JSON to the journal."""
         self.journal.write(json.dumps(values, ensure_ascii=False).encode() + b"\n")
         self.journal.flush()
 
     def append(self, content: bytes, progress: FileProgress) -> None:
+        """Write the output of a window, then its line in the journal."""
         with os_errors_as_user_errors(self.output):
             self.file.write(content)
             self.file.flush()

@@ -157,6 +157,7 @@ def score_masked(run: Run, texts: Sequence[str]) -> list[ScoredText]:
 
 
 def _mask_predictor(run: Run) -> Model:
+    """The model that predicts masked tokens: the model itself, or the generator of ELECTRA."""
     if run.model.mask_predictor is None:
         raise run.usage_error("fill")
     return run.model.mask_predictor

@@ -85,6 +85,7 @@ def max_source_tokens(run: Run) -> int:
 
 
 def add_framing(run: Run, ids: Sequence[int]) -> list[int]:
+    """Add the special tokens before and after the token ids of a source."""
     return [*run.framing.source_prefix, *ids, *run.framing.source_suffix]
 
 

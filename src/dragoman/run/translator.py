@@ -101,6 +101,7 @@ class Translator:
         include: Iterable[Sequence[str]] | None,
         tag: Tag,
     ) -> Iterator[Translation]:
+        """Translate texts window by window; `tag` overrides that of the translator."""
         run, texts, index = self.run, iter(texts), 0
         prefixes = None if prefixes is None else iter(prefixes)
         include = None if include is None else iter(include)
@@ -138,6 +139,7 @@ class Translator:
         ]
 
         def translate_batch(rows: Rows) -> list[Translation]:
+            """Translate the texts of these indices."""
             source, lengths = run.pad_batch([sources[i] for i in rows])
             request = SearchRequest(
                 source,
@@ -241,6 +243,7 @@ def join_sentences(text: SplitText, translations: Sequence[Translation]) -> Tran
 
 
 def _join_sentences(text: SplitText, translations: Sequence[Translation]) -> Translation:
+    """Join one translation of each sentence."""
     alignment: Alignment | None = [] if all(t.alignment is not None for t in translations) else None
     source_words = target_words = 0  # of the sentences before
     for sentence, translation in zip(text.sentences, translations):

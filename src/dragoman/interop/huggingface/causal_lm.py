@@ -50,6 +50,7 @@ LLAMA_MODULES = {
 
 
 def convert_gpt2(hf: HFConfig, weights: StoredWeights) -> Conversion:
+    """Convert a GPT-2 checkpoint."""
     hf.expect("is_decoder", False, True)
     hf.expect("add_cross_attention", False)
     dim, layers = hf.integer("n_embd", 768, "hidden_size"), hf.integer("n_layer", 12, "num_hidden_layers")
@@ -93,6 +94,7 @@ def _divide_queries(dim: int) -> WeightTransform:
 
 
 def convert_llama(hf: HFConfig, weights: StoredWeights) -> Conversion:
+    """Convert a LLaMA checkpoint."""
     hf.expect("is_decoder", False, True)
     dim, heads = hf.integer("hidden_size", 4096), hf.integer("num_attention_heads", 32)
     norm = RMSNorm(hf.number("rms_norm_eps", 1e-6))
@@ -162,5 +164,6 @@ def _rotary(hf: HFConfig) -> Spec:
 
 
 def _framing(hf: HFConfig, pad: int, bos: int, eos: int, source_prefix: tuple[int, ...]) -> Framing:
+    """Texts begin with `source_prefix` and have no suffix; the configured padding token has priority over `pad`."""
     pad = hf.token_id("pad_token_id", pad)
     return Framing(pad, bos, eos, source_prefix=source_prefix, source_suffix=(), suppressed=hf.suppressed_tokens())

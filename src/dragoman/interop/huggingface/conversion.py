@@ -128,6 +128,7 @@ def transposed(weight: Tensor, layer: int) -> Tensor:
 
 
 def without_first_rows(rows: int) -> WeightTransform:
+    """Drop rows at the beginning of a table."""
     return lambda weight, layer: weight[rows:]
 
 

@@ -89,6 +89,7 @@ def read_checkpoint(folder: Path) -> ConvertedCheckpoint:
 
 
 def _architecture(hf: HFConfig) -> tuple[str, Architecture]:
+    """Return the name of the model class in transformers, and how to convert it."""
     names, supported = hf.values.get("architectures"), ", ".join(ARCHITECTURES)
     if not isinstance(names, list) or not names:
         raise UserError(f"{hf.path} has no architectures: add the class name of the model, one of {supported}")

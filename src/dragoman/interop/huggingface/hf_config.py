@@ -158,10 +158,12 @@ class HFConfig:
                 raise self.unsupported(name, value, f"if it changes nothing, remove it from {self.path}")
 
     def unsupported(self, name: str, value: Any, hint: str) -> UserError:
+        """The error for a field whose value our models cannot compute."""
         return UserError(f"the checkpoint has {name} {value!r}, which is not supported: {hint}")
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object; raise a UserError otherwise."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

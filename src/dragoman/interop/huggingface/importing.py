@@ -248,6 +248,7 @@ def _with_target_language(
 
 
 def _is_mbart50(settings: Mapping[str, Any]) -> bool:
+    """Whether the tokenizer is that of mBART-50, which puts language codes first."""
     return str(settings.get("tokenizer_class")).startswith("MBart50")
 
 

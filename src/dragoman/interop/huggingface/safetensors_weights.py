@@ -100,6 +100,7 @@ def open_weights(folder: Path, base_prefix: str) -> Iterator[StoredWeights]:
 
 
 def _open(path: Path) -> Any:
+    """Open a safetensors file; raise a UserError if it is missing or damaged."""
     try:
         return safe_open(path, framework="pt", device="cpu")
     except FileNotFoundError:

@@ -127,6 +127,7 @@ def _check_bart_fields(hf: HFConfig, family: BartFamily) -> None:
 
 
 def _bart_stack(hf: HFConfig, family: BartFamily, side: str) -> Stack:
+    """The encoder or the decoder, by `side`."""
     encoder = side == "encoder"
     dropout, attention_dropout = hf.number("dropout", 0.1), hf.number("attention_dropout", 0.0)
     heads = hf.integer(f"{side}_attention_heads", 16, *(["num_attention_heads"] if encoder else []))
@@ -149,6 +150,7 @@ def _bart_stack(hf: HFConfig, family: BartFamily, side: str) -> Stack:
 
 
 def _bart_framing(hf: HFConfig, family: BartFamily) -> Framing:
+    """The special tokens of the family; mBART decoders start with EOS, or with a forced language code."""
     bos, eos = hf.token_id("bos_token_id", 0), hf.token_id("eos_token_id", family.eos)
     start = hf.token_id("decoder_start_token_id", family.decoder_start)
     forced = hf.token_id("forced_bos_token_id", None)
@@ -255,6 +257,7 @@ def _t5_feed_forward(hf: HFConfig, family: T5Family) -> FeedForward:
 
 
 def _t5_stack(hf: HFConfig, family: T5Family, feed_forward: FeedForward, depth: int, encoder: bool) -> Stack:
+    """The encoder or the decoder, with relative positions."""
     heads = hf.integer("num_heads", family.heads, "num_attention_heads")
     head_dim, dropout = hf.integer("d_kv", 64, "head_dim"), hf.number("dropout_rate", 0.1)
     norm = RMSNorm(hf.number("layer_norm_epsilon", 1e-6))
@@ -275,6 +278,7 @@ def _t5_stack(hf: HFConfig, family: T5Family, feed_forward: FeedForward, depth: 
 
 
 def _t5_framing(hf: HFConfig) -> Framing:
+    """Sources end with EOS; targets start with the padding token."""
     pad, eos = hf.token_id("pad_token_id", 0), hf.token_id("eos_token_id", 1)
     bos = hf.token_id("decoder_start_token_id", pad)
     return Framing(pad, bos, eos, source_prefix=(), source_suffix=(eos,), suppressed=hf.suppressed_tokens())
