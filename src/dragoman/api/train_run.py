@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,7 +22,7 @@ from dragoman.parts.spec import Spec
 from dragoman.run import Run, load, read_spec
 from dragoman.run_files import CONFIG_FILE
 from dragoman.systems import SYSTEMS, PaperTraining, System, VocabularySizes
-from dragoman.training.display import Display, SilentDisplay, make_display
+from dragoman.training.display import Display, SilentDisplay
 from dragoman.training.parallel import ProcessGroup, accumulate_for_processes
 from dragoman.training.prepare import PreparedRun, prepare_run
 from dragoman.training.trainer import Trainer, TrainingOutcome
@@ -105,7 +106,6 @@ def start_training(
     custom_system: System | None = None,
     custom_parts: Sequence[type[Spec]] = (),
     callback: TrainingCallback | None = None,
-    command: str = "dragoman train",
 ) -> TrainingOutcome | None:
     """Prepare and train a new run.
 
@@ -115,7 +115,6 @@ def start_training(
         custom_system: definition of the system `config.system.name`, if it is not a built-in one.
         custom_parts: classes of custom parts.
         callback: receives events; by default progress is shown on standard error.
-        command: beginning of a command that trains this run, for messages.
 
     Returns:
         The outcome, or None in all but the first of several processes.
@@ -128,7 +127,7 @@ def start_training(
         _log_preparation(prepared, changes, log)
 
     log = _log_function(callback)
-    return _train(folder, prepare, custom_parts, callback, command)
+    return _train(folder, prepare, custom_parts, callback)
 
 
 def resume_training(
@@ -142,6 +141,7 @@ def resume_training(
     """Continue a run where it stopped; see `start_training` for the arguments.
 
     `settings` may change the limits (training.steps, epochs, minutes, patience), the device and the parallelism.
+    `command` is the beginning of a command that trains this run, for messages.
     """
 
     def read_config(processes: ProcessGroup) -> Config:
@@ -156,7 +156,7 @@ def _train(
     prepare: Callable[[ProcessGroup], Config | None],
     parts: Sequence[type[Spec]],
     callback: TrainingCallback | None,
-    command: str,
+    command: str = "",
 ) -> TrainingOutcome | None:
     """Train the run in a folder from its last checkpoint, and write report.html.
 
@@ -167,7 +167,8 @@ def _train(
         lambda: f"another process ended while {folder} was prepared: see its message, and start again"
     ):
         resumed = processes.on_first_rank(lambda: prepare(processes))
-    display = SilentDisplay() if processes.rank else make_display() if callback is None else CallbackDisplay(callback)
+    display = Display(live=sys.stderr.isatty()) if callback is None else CallbackDisplay(callback)
+    display = SilentDisplay() if processes.rank else display
     trainer = Trainer(folder, display, resumed, processes, parts)
     log = _log_function(callback)
     if not processes.rank and resumed is not None:
@@ -215,9 +216,9 @@ class CallbackDisplay(Display):
     def message(self, text: str) -> None:
         self.callback(MessageEvent(text))
 
-    def log_step(self, record: dict[str, Any], done: float | None) -> None:
+    def log_step(self, record: dict[str, Any], fraction: float | None) -> None:
         names = ("step", "epoch", "loss", "learning_rate", "tokens_per_second")
-        self.callback(StepEvent(**{name: record[name] for name in names}, fraction_done=done))
+        self.callback(StepEvent(**{name: record[name] for name in names}, fraction_done=fraction))
 
     def log_validation(self, step: int, result: ValidationResult, best: bool) -> None:
         self.callback(ValidationEvent(step, result.loss, result.perplexity, dict(result.metrics), best))

@@ -91,7 +91,7 @@ def train(
 
     from dragoman.api.train_run import start_training
 
-    finish(run, start_training(run, resolved, command=train_command(run)), as_json)
+    finish(run, start_training(run, resolved), as_json)
 
 
 def resume_run(run: Path, settings: dict[str, Any]) -> TrainingOutcome | None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dragoman import evaluation, legacy
 from dragoman.config import Config, TrainingConfig, from_yaml, to_yaml
-from dragoman.console import format_duration, log, progress_bar
+from dragoman.console import format_duration
 from dragoman.data import TokenStore
 from dragoman.errors import UserError, unknown_name
 from dragoman.evaluation.system_comparison import RunResult
@@ -285,8 +285,7 @@ class ComparisonDisplay(Display):
     """
 
     def __init__(self, systems: Sequence[str], seeds: int) -> None:
-        super().__init__()
-        self.bar = progress_bar(sys.stderr.isatty())
+        super().__init__(live=sys.stderr.isatty())
         self.tasks = {name: self.bar.add_task(f"{name}  waiting", total=float(seeds)) for name in systems}
         self.pending_runs = len(systems) * seeds
         self.durations: list[float] = []  # seconds of the runs that this process trained
@@ -297,9 +296,13 @@ class ComparisonDisplay(Display):
         self.pending_runs -= 1
         self.last_line, self.run_started = -math.inf, time.monotonic()
 
-    def show(self, fraction: float, text: str) -> None:
+    def __exit__(self, *exception: object) -> None:
+        """Keep the bar after a run, for the next one."""
+
+    def show(self, fraction: float | None, text: str) -> None:
         """Show how much of the run is done, and a text beside the bar of its system."""
-        self.bar.update(self.tasks[self.name], completed=self.number + fraction, description=f"{self.name}  {text}")
+        done = self.number + min(1.0, fraction or 0.0)
+        self.bar.update(self.tasks[self.name], completed=done, description=f"{self.name}  {text}")
 
     def finish(self, text: str) -> None:
         """Show the result of a run that was trained and evaluated."""
@@ -308,15 +311,7 @@ class ComparisonDisplay(Display):
         self.message(text)
 
     def message(self, text: str) -> None:
-        if self.bar.disable:
-            log(f"{self.label}: {text}")
-        else:
-            self.bar.console.print(f"{self.label}: {text}", highlight=False, markup=False)
-
-    def log_step(self, record: dict[str, Any], fraction: float | None) -> None:
-        self.show(min(1.0, fraction or 0.0), self.line(record, fraction))
-        if self.bar.disable:
-            super().log_step(record, fraction)
+        super().message(f"{self.label}: {text}")
 
     def line(self, record: dict[str, Any], fraction: float | None) -> str:
         step = f"step {record['step']:,}" + (f" of {self.total_steps:,}" if self.total_steps else "")

@@ -1,51 +1,73 @@
-"""Progress of a training on standard error: a live line on a terminal, plain lines elsewhere."""
+"""Progress of a training on standard error: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from dragoman import console
-from dragoman.console import LOG_INTERVAL_SECONDS, format_duration, progress_bar
+from dragoman.console import LOG_INTERVAL_SECONDS, format_duration, log, progress_bar
 from dragoman.training.validation import ValidationResult
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 
 class Display:
-    """Plain lines, for logs and pipes."""
+    """Shows a training on standard error: a bar with the latest measurements, or plain lines for logs and pipes.
+
+    Args:
+        live: show a bar, for a terminal.
+    """
 
     EVERY = LOG_INTERVAL_SECONDS
 
-    def __init__(self) -> None:
-        self.last_line = -math.inf  # time of the last line
+    def __init__(self, live: bool = False) -> None:
+        self.bar = progress_bar(live)
+        self.task: TaskID | None = None
+        self.last_line = -math.inf  # time of the last plain line
         self.total_steps: int | None = None
         self.started = time.monotonic()
         self.fraction_at_start = 0.0
         self.last_metrics = ""
 
     def __enter__(self) -> Self:
+        self.bar.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Stop showing progress."""
+        self.bar.stop()
 
     def start(self, fraction: float | None, total_steps: int | None) -> None:
         """Start at a fraction of the training budget; `total_steps` is the number of steps, if one is set."""
         self.fraction_at_start, self.total_steps = fraction or 0.0, total_steps
         self.started = time.monotonic()
+        self.show(fraction, "starting")
+
+    def show(self, fraction: float | None, text: str) -> None:
+        """Show the used fraction of the budget as a bar, if it is known, and a text beside it."""
+        if self.task is None:
+            self.task = self.bar.add_task(text)
+        self.bar.update(self.task, description=text, total=None if fraction is None else 1.0, completed=fraction or 0.0)
 
     def message(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        """Print a line, above the bar if there is one; nothing with --quiet."""
+        if self.bar.disable:
+            log(text)
+        else:
+            self.bar.console.print(text, highlight=False, markup=False)
 
     def log_step(self, record: dict[str, Any], fraction: float | None) -> None:
-        """Show a record of the training log, at a fraction of the budget; not more often than every few seconds."""
-        if time.monotonic() - self.last_line >= self.EVERY:
+        """Show a record of the training log at a fraction of the budget; plain lines only every few seconds."""
+        text = self.line(record, fraction)
+        self.show(fraction, text)
+        if self.bar.disable and time.monotonic() - self.last_line >= self.EVERY:
             self.last_line = time.monotonic()
-            self.message(self.line(record, fraction))
+            self.message(text)
 
     def log_validation(self, step: int, result: ValidationResult, best: bool) -> None:
+        """Show the result of a validation."""
         self.last_metrics = format_metrics(result.to_record())
         self.message(
             f"step {step:,}  validation loss {result.loss:.3f}  perplexity {result.perplexity:.2f}  "
@@ -53,6 +75,7 @@ class Display:
         )
 
     def line(self, record: dict[str, Any], fraction: float | None) -> str:
+        """Format a record of the training log, with an estimate of the time left."""
         parts = [
             f"step {record['step']:,}" + (f" of {self.total_steps:,}" if self.total_steps else ""),
             f"epoch {record['epoch'] + 1}",
@@ -78,36 +101,6 @@ class SilentDisplay(Display):
 
     def message(self, text: str) -> None:
         pass
-
-
-class LiveDisplay(Display):
-    """A progress bar with the latest measurements, on a terminal."""
-
-    def __enter__(self) -> Self:
-        self.bar = progress_bar()
-        self.task = self.bar.add_task("starting", total=None)
-        self.bar.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.bar.stop()
-
-    def start(self, fraction: float | None, total_steps: int | None) -> None:
-        super().start(fraction, total_steps)
-        self.bar.update(self.task, total=None if fraction is None else 1.0, completed=fraction or 0.0)
-
-    def message(self, text: str) -> None:
-        self.bar.console.print(text, highlight=False, markup=False)
-
-    def log_step(self, record: dict[str, Any], fraction: float | None) -> None:
-        self.bar.update(self.task, completed=fraction or 0.0, description=self.line(record, fraction))
-
-
-def make_display() -> Display:
-    """Build the display for standard error: silent with --quiet, live on a terminal."""
-    if console.quiet:
-        return SilentDisplay()
-    return LiveDisplay() if sys.stderr.isatty() else Display()
 
 
 def format_metrics(record: Mapping[str, Any]) -> str:
