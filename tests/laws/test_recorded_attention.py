@@ -17,9 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dragoman.lens.axes import evenly_spaced
 from dragoman.lens.beam_recorder import RecordingStrategy, assign_ranks
-from dragoman.lens.forward_pass import record_forward
 from dragoman.lens.position_encodings import position_encodings
-from dragoman.lens.sentence_inspector import token_predictions
+from dragoman.lens.sentence_inspector import record_forward, token_predictions
 from dragoman.models import Model
 from dragoman.parts import attention, convolution, recurrent_decoder
 from dragoman.parts import long_attention as compressed

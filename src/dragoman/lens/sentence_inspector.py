@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from dragoman.errors import UserError
 from dragoman.lens.beam_recorder import recorded_search
-from dragoman.lens.forward_pass import RecordedForward, record_forward
 from dragoman.lens.inspection_types import (
     AttentionKind,
     AttentionMap,
@@ -23,6 +24,10 @@ from dragoman.lens.inspection_types import (
     TokenPrediction,
 )
 from dragoman.lens.word_attention import word_labels
+from dragoman.models import Model
+from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.precision import at_least_float32
+from dragoman.parts.stack import StackMixer
 from dragoman.run import Run, Source
 from dragoman.run.sources import is_empty
 from dragoman.search import Constraints, SearchConfig, TokenSearch
@@ -33,7 +38,7 @@ from dragoman.text import Tokenizer
 DISCRIMINATOR_LABELS = ("replaced", "original")
 
 TokenName = Callable[[int], str]  # token id → its name
-AxisLabels = tuple[Sequence[str], Sequence[str]]  # labels of the rows and of the columns of an attention map
+AttentionLabels = dict[AttentionKind, tuple[Sequence[str], Sequence[str]]]  # labels of rows and columns of the maps
 
 
 def inspect_sentence(
@@ -122,7 +127,7 @@ class SentenceInspector:
         source_text = self._source_text(source, source_ids, cross)
         target_text = _tokenized_text(tokenizer, label_ids, tokenizer.decode(target_ids))
         inputs = tokenizer.tokens(input_ids)
-        labels: dict[AttentionKind, AxisLabels] = {
+        labels: AttentionLabels = {
             "encoder": (source_text.tokens, source_text.tokens),
             "decoder": (target_text.tokens, inputs),
             "cross": (target_text.tokens, source_text.tokens),
@@ -144,7 +149,7 @@ class SentenceInspector:
         no_source, inputs = (self.run.pad_batch([row]) for row in ([], ids[:-1]))
         forward = record_forward(self.run.model, *no_source, *inputs)
         target = _tokenized_text(tokenizer, ids[1:], text)
-        labels: dict[AttentionKind, AxisLabels] = {"decoder": (target.tokens, tokenizer.tokens(ids[:-1]))}
+        labels: AttentionLabels = {"decoder": (target.tokens, tokenizer.tokens(ids[:-1]))}
         inspection = self._inspection(forward, ids[1:], _token_name(tokenizer), labels)
         score = sum(step.log_probability for step in inspection.steps[len(begin) - 1 :])
         return replace(inspection, target=target, score=score)
@@ -156,7 +161,7 @@ class SentenceInspector:
         padded, lengths = run.pad_batch([ids])
         forward = record_forward(run.model, padded, lengths, padded[:, :0], lengths * 0)
         text = self._source_text(source, ids, None)
-        axes: dict[AttentionKind, AxisLabels] = {"encoder": (text.tokens, text.tokens)}
+        axes: AttentionLabels = {"encoder": (text.tokens, text.tokens)}
         if run.model.output.is_identity:  # the outputs are states, not labels
             inspection = self._inspection(forward, [0] * len(forward.logits), str, axes)
             return replace(inspection, source=text, score=0.0, steps=(), layers=())
@@ -172,11 +177,7 @@ class SentenceInspector:
         return replace(self._inspection(forward, label_ids, token_name, axes), source=text)
 
     def _inspection(
-        self,
-        forward: RecordedForward,
-        label_ids: Sequence[int],
-        token_name: TokenName,
-        labels: Mapping[AttentionKind, AxisLabels],
+        self, forward: RecordedForward, label_ids: Sequence[int], token_name: TokenName, labels: AttentionLabels
     ) -> Inspection:
         """Return the predictions and attention maps of a forward pass whose outputs are scored as `label_ids`."""
         steps = token_predictions(forward.logits, label_ids, token_name, self.max_alternatives)
@@ -193,9 +194,7 @@ class SentenceInspector:
             layers=tuple(layers),
         )
 
-    def _attention_maps(
-        self, recorded: Mapping[str, Tensor], labels: Mapping[AttentionKind, AxisLabels]
-    ) -> tuple[AttentionMap, ...]:
+    def _attention_maps(self, recorded: dict[str, Tensor], labels: AttentionLabels) -> tuple[AttentionMap, ...]:
         """Return the recorded weights (H T S, by module path) with the labels of their kind of attention."""
         model, maps = self.run.model, list[AttentionMap]()
         for path, weights in recorded.items():
@@ -251,3 +250,58 @@ def token_predictions(
         others = tuple(TokenAlternative(token_name(other), other, p) for other, p in zip(other_ids, probabilities))
         predictions.append(TokenPrediction(token_name(token_id), token_id, math.exp(score), score, rank, bits, others))
     return tuple(predictions)
+
+
+# ---- a teacher-forced forward pass that records attention weights and the states between layers
+
+
+@dataclass(frozen=True)
+class RecordedForward:
+    """Results of a recorded pass over one sentence pair."""
+
+    logits: Tensor  # T V
+    attention_weights: dict[str, Tensor]  # path of the attention module → H T S
+    layer_logits: dict[str, Tensor]  # name of the layer → T V, the output layer applied to its states
+
+
+@torch.inference_mode()
+def record_forward(
+    model: Model, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor
+) -> RecordedForward:
+    """Run the model on one sentence pair, with recorder and hooks that exist for this pass only.
+
+    Shape: source (1, S) and target (1, T), without padding; target (1, 0) for encoders, whose outputs have length S.
+    """
+    recorder: dict[str, list[Tensor]] = {}
+    layouts = Layout.padded(source.shape[1], source_lengths), Layout.padded(target.shape[1], target_lengths)
+    with record_layers(model.output_stack) as layers:
+        states = model.forward_features(source, layouts[0], target, layouts[1], recorder).output
+    first = source.shape[1] if model.is_decoder_only else 0  # first target position in the joint sequence
+    return RecordedForward(
+        at_least_float32(model.output(states)[0]),
+        {path: at_least_float32(torch.cat(steps, dim=2)[0]).cpu() for path, steps in recorder.items()},
+        {name: at_least_float32(model.output(states[:, first:])[0]) for name, states in layers.items()},
+    )
+
+
+@contextmanager
+def record_layers(stack: StackMixer) -> Iterator[dict[str, Tensor]]:
+    """Record the input of a stack and the output of each layer, (B, T, D), after the final norm of the stack.
+
+    The sublayers of a stack with a single block are recorded one by one.
+    """
+    recorded: dict[str, Tensor] = {}
+    parts: list[nn.Module] = [part for _, part in stack.named_layers()]
+    parts_per_layer = len(parts) // len(stack.layers) if len(stack.layers) > 1 else 1
+
+    def record(name: str, x: Tensor, context: Context) -> None:
+        recorded[name] = stack.norm(x, context.layout)
+
+    def record_output(name: str) -> Any:
+        return lambda part, inputs, outputs: record(name, outputs[0], inputs[1])
+
+    with ExitStack() as hooks:
+        hooks.enter_context(parts[0].register_forward_pre_hook(lambda part, inputs: record("input", *inputs[:2])))
+        for number, part in enumerate(parts[parts_per_layer - 1 :: parts_per_layer], 1):
+            hooks.enter_context(part.register_forward_hook(record_output(f"layer {number}")))
+        yield recorded

@@ -127,17 +127,11 @@ class HtmlText:
     """HTML split into translatable texts (unescaped) and the markup after each of them."""
 
     def __init__(self, source: str) -> None:
-        self.texts: list[str] = []
-        self.markup: list[str] = []
-        begin = 0
-        for tag in TAG.finditer(source):
-            self._add(source[begin : tag.start()], tag.group())
-            begin = tag.end()
-        self._add(source[begin:], "")
-
-    def _add(self, text: str, markup: str) -> None:
-        self.texts.append(html.unescape(text))
-        self.markup.append(markup)
+        tags = list(TAG.finditer(source))
+        begins, ends = [0, *(tag.end() for tag in tags)], [*(tag.start() for tag in tags), len(source)]
+        self.texts = [html.unescape(source[begin:end]) for begin, end in zip(begins, ends)]
+        self.markup = [*(tag.group() for tag in tags), ""]
 
     def join(self, translations: Sequence[str]) -> str:
+        """Return the HTML with the translations of `texts`."""
         return "".join(html.escape(text, quote=False) + markup for text, markup in zip(translations, self.markup))
