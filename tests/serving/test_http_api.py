@@ -245,6 +245,8 @@ def test_size_limits_and_timeout(serving: Callable[..., TestClient]) -> None:
     for q, status in (("a" * 21, 400), (["a", "b", "c"], 400), ("a" * 2000, 413), (["a" * 15, "b" * 15], 400)):
         answer = client.post("/translate", json={"q": q, **PAIR})
         assert (answer.status_code, list(answer.json())) == (status, ["error"])
+    for path, accepted in (("/v1/translate", {"text": ["a", "b"]}), ("/v1/lens", {"text": "a", "prefix": "b"})):
+        assert client.post(path, json=accepted).status_code == 503, "as many texts as a request may have"
     slow = client.post("/translate", json={"q": "Anna reads.", **PAIR})
     assert (slow.status_code, "longer" in slow.json()["error"]) == (503, True)
 

@@ -126,7 +126,8 @@ class _TextRequest(RunSelection):
 
     @property
     def texts(self) -> list[str]:
-        return [*([self.text] if isinstance(self.text, str) else self.text), self.prefix]
+        texts = [self.text] if isinstance(self.text, str) else self.text
+        return [*texts, self.prefix] if self.prefix else texts
 
 
 class TranslationRequest(_TextRequest):
@@ -152,7 +153,7 @@ class LensRequest(RunSelection):
 
     @property
     def texts(self) -> list[str]:
-        return [self.text, self.translation or "", self.prefix if isinstance(self.prefix, str) else ""]
+        return [text for text in (self.text, self.translation, self.prefix) if text and isinstance(text, str)]
 
 
 class LensResponse(BaseModel):
