@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -134,7 +134,7 @@ class SearchEngine:
     ) -> None:
         self.models, self.special_tokens, self.strategy = models, special_tokens, strategy
         self.logits_processors, self.compile, self.use_cuda_graphs = logits_processors, compile, use_cuda_graphs
-        self.graphed_start = GraphedFunction(self._start, in_place=False)
+        self.graphed_start: Callable[..., SearchState] = GraphedFunction(self._start, in_place=False)
         self.graphed_step = GraphedFunction(lambda state: self.decode_step(state), in_place=True)
         if compile:
             torch._dynamo.config.recompile_limit = max(MAX_COMPILED_SHAPES, torch._dynamo.config.recompile_limit)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 
 import torch
@@ -153,22 +152,19 @@ class SpeculativeEngine(SearchEngine):
                 "use a run that was trained with the same tokenizer"
             )
         self.draft_tokens, self.acceptance = draft_tokens, AcceptanceStats()
+        self.graphed_start = self._start  # never as a CUDA graph: the step is not one, and reads values
 
     def _begin_batch(self, max_lengths: list[int], count: int, use_cuda_graphs: bool) -> BatchProgress:
         """Leave positions for drafted tokens after the last one."""
         return super()._begin_batch([n + 2 * (self.draft_tokens + 1) for n in max_lengths], count, use_cuda_graphs)
 
-    def _enter(
-        self, inputs: SearchInputs, numbers: Sequence[int], progress: BatchProgress, first: bool = False
-    ) -> SearchState:
+    def _start(self, inputs: SearchInputs, cache_length: int, max_length: int) -> SearchState:
+        """Return the initial state; raise an error if a source is too long for the draft model."""
         limit, longest = self.models[-1].max_source_length, int(inputs.lengths.max())
         if limit is not None and longest > limit:
             raise UserError(
                 f"a source has {longest:,} tokens, but the draft model reads at most {limit:,}: use another one"
             )
-        return super()._enter(inputs, numbers, progress)  # never as a CUDA graph
-
-    def _start(self, inputs: SearchInputs, cache_length: int, max_length: int) -> SearchState:
         state = super()._start(inputs, cache_length, max_length)
         zeros = torch.zeros_like(state.step)
         return SpeculativeState(**vars(state), first_token=state.tokens[:, 0].clone(), draft_read=zeros)
