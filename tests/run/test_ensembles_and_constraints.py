@@ -120,7 +120,7 @@ def test_included_and_excluded_phrases_hold(runs: list[Run]) -> None:
     assert not {word for one in without for word in one.text.split()} & written
     with pytest.raises(UserError, match="required"):
         runs[0].translate(TEXTS, search=Sample(), include=required)
-    with pytest.raises(UserError, match="a prefix contains a forbidden phrase"):
+    with pytest.raises(UserError, match="the prefix 'Hund' contains a forbidden phrase"):
         runs[0].translate(TEXTS, search=SHORT, prefixes=["Hund"] * 4, exclude=["Hund"])
     with pytest.raises(UserError):
         runs[0].translate(TEXTS, search=SHORT, include=[["Hund"]] * 4, exclude=["Hund"])

@@ -99,7 +99,7 @@ class Constraints:
                 if length > limit:
                     raise UserError(
                         f"a prefix has {length:,} tokens, but the translation may have at most {limit:,}: "
-                        "shorten the prefix, or raise the length limit"
+                        "shorten the prefix, or raise length_limit.max (search.max_target_length)"
                     )
             width = max(1, int(prefix_lengths.max()))
             rows = [[*[0] * forced, *prefix, *[0] * (width - len(prefix))] for prefix in prefixes]
@@ -116,8 +116,9 @@ class Constraints:
     def _encode_prefixes(self, tokenizer: Tokenizer, prefixes: Sequence[TargetPrefix]) -> list[list[int]]:
         """Return the token ids of prefixes; raise an error for a forbidden phrase or an unknown word."""
         texts = [prefix if isinstance(prefix, str) else tokenizer.decode(prefix) for prefix in prefixes]
-        if self.exclude is not None and any(self.exclude.automaton.occurs_in(text) for text in texts):
-            raise UserError("a prefix contains a forbidden phrase: change one of them")
+        for text in texts:
+            if self.exclude is not None and self.exclude.automaton.occurs_in(text):
+                raise UserError(f"the prefix {text!r} contains a forbidden phrase: change the prefix or allow it")
         encoded = [
             ids if isinstance(prefix, str) else list(prefix)
             for prefix, ids in zip(prefixes, tokenizer.encode_batch(texts))

@@ -63,7 +63,7 @@ class ExactSearch(SearchConfig):
     @torch.inference_mode()
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
         if len(run.models) > 1:
-            raise UserError("exact search works with a single model: do not use an ensemble")
+            raise UserError("exact search works with a single model, but this is an ensemble: use Beam, or one run")
         if request.constraints:
             raise UserError("exact search does not support prefixes, required or forbidden phrases: use Beam")
         num_tokens = run.models[0].vocab_size - len(run.special_tokens.suppressed) - 1
@@ -138,7 +138,7 @@ class BranchAndBound:
         if found is None and bounds:
             raise UserError(f"no target ended within {self.expansions:,} expanded prefixes: raise max_expansions")
         if found is None:
-            raise UserError(f"no target ends within {self.max_length} tokens: raise the length limit")
+            raise UserError(f"no target ends within {self.max_length} tokens: raise length_limit.max of the search")
         self.upper_bound = max([-np.inf if self.best is None else self.best.normalized_score, *bounds])
         return found._replace(proven_optimal=self.best is not None and not bounds)
 

@@ -64,7 +64,7 @@ class PhraseAutomaton:
         """Raise an error if a forbidden phrase occurs in a required one."""
         for phrase in required:
             if self.occurs_in(phrase):
-                raise UserError(f"the required phrase {phrase!r} contains a forbidden one: change one of them")
+                raise UserError(f"the required phrase {phrase!r} contains a forbidden one: change it, or allow it")
 
     def unicode_classes(self) -> tuple[Ints, Ints]:
         """Return the class of every code point, and how many letters precede each code point."""
@@ -78,8 +78,9 @@ class PhraseAutomaton:
     def build(cls, phrases: Iterable[str], ignore_case: bool = False) -> PhraseAutomaton:
         """Build the automaton of some phrases."""
         plain = [" ".join(phrase.split()) for phrase in phrases]
-        if not all(plain) or any("\ufffd" in phrase for phrase in plain):
-            raise UserError("a forbidden phrase is empty or contains U+FFFD: give words without it")
+        for phrase in plain:
+            if not phrase or "\ufffd" in phrase:
+                raise UserError(f"the forbidden phrase {phrase!r} is empty or contains U+FFFD: give words without it")
         if ignore_case:
             plain = ["".join(map(_fold, phrase)) for phrase in plain]
         characters = sorted({*"".join(plain)} - {" "})

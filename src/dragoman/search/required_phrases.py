@@ -75,7 +75,7 @@ def check_phrases_fit(phrases: RequiredPhraseTensors, max_lengths: Tensor, force
         if length > limit:
             raise UserError(
                 f"the required phrases of a source have {length} tokens, but its target may have at most "
-                f"{max(0, limit)}: require fewer phrases, or raise the length limit"
+                f"{max(0, limit)}: require fewer phrases, or raise length_limit.max (search.max_target_length)"
             )
 
 

@@ -102,12 +102,12 @@ class Rerank(SearchConfig):
 
     def __post_init__(self) -> None:
         models = ((self.weights.channel, self.channel_model), (self.weights.language, self.language_model))
-        for name, (weight, model) in zip(("channel", "language"), models):
+        for kind, (weight, model) in zip(("channel", "language"), models):
             if weight and model is None:
-                raise UserError(f"the {name} weight is {weight}, but there is no {name} model: set {name}_model")
+                raise UserError(f"the {kind} weight is {weight}, but there is no {kind} model: set {kind}_model")
             if model is not None and not weight:
                 raise UserError(
-                    f"there is a {name} model, but its weight is 0: set weights.{name}, or remove the model"
+                    f"there is a {kind} model, but its weight is 0: set weights.{kind}, or remove the model"
                 )
         if self.weights == RerankWeights():
             raise UserError("all weights of reranking are 0: set weights.channel, weights.language or weights.length")

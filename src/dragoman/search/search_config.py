@@ -30,11 +30,11 @@ EngineArguments = tuple[Tensor, Tensor, Tensor, Tensor, ConstraintTensors, int |
 
 def check_ranges(config: Configurable, **ranges: tuple[float, float]) -> None:
     """Raise an error if a field of a configuration, unless it is None, is not within its range (minimum, maximum)."""
-    for name, (minimum, maximum) in ranges.items():
-        value = getattr(config, name)
+    for field_name, (minimum, maximum) in ranges.items():
+        value = getattr(config, field_name)
         if value is not None and not minimum <= value <= maximum:
             expected = f"at least {minimum}" if maximum == math.inf else f"between {minimum} and {maximum}"
-            raise UserError(f"{type(config).__name__}.{name} must be {expected}, but is {value}")
+            raise UserError(f"{type(config).__name__}.{field_name} must be {expected}, but is {value}")
 
 
 @runtime_checkable
@@ -231,7 +231,7 @@ class TokenSearch(StepwiseSearch):
         if run.shortlist is None:
             return engine.search(*arguments)
         if request.constraints.include is not None or request.constraints.exclude is not None:
-            raise UserError("a shortlist restricts the vocabulary: do not use it with required or forbidden phrases")
+            raise UserError("a shortlist does not work with required or forbidden phrases: leave out one of the two")
         source, lengths, max_lengths, keys, constraints, max_sources = arguments
         prefixes = [] if constraints.prefix is None else [constraints.prefix]
         subset = run.shortlist.select(source, engine.special_tokens, prefixes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, is_dataclass, replace
 from itertools import takewhile
 from typing import Any, NamedTuple, TypeVar
@@ -38,19 +38,17 @@ def map_tensors(function: Callable[..., Tensor], *trees: Tree) -> Tree:
     return kind(**{name: map_tensors(function, *(getattr(tree, name) for tree in trees)) for name in fields})
 
 
-def tree_leaves(tree: Any) -> Iterator[Any]:
-    """Iterate over the leaves of a tree (tensors and other values), dicts in the order of their keys."""
+def tree_leaves(tree: Any) -> list[Any]:
+    """Return the leaves of a tree (tensors and other values), dicts in the order of their keys."""
     if isinstance(tree, dict):
-        children: Any = (tree[name] for name in sorted(tree))
+        children = [tree[name] for name in sorted(tree)]
+    elif is_dataclass(tree):
+        children = [getattr(tree, name) for name in tree.__dataclass_fields__]
     elif isinstance(tree, list):
         children = tree
-    elif is_dataclass(tree):
-        children = (getattr(tree, name) for name in tree.__dataclass_fields__)
     else:
-        yield tree
-        return
-    for child in children:
-        yield from tree_leaves(child)
+        return [tree]
+    return [leaf for child in children for leaf in tree_leaves(child)]
 
 
 def tensor_leaves(tree: Any) -> list[Tensor]:

@@ -92,7 +92,7 @@ class Speculative(StepwiseSearch):
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
         if run.shortlist is not None:
-            raise UserError("speculative decoding does not work with a shortlist: use one of them")
+            raise UserError("speculative decoding does not work with a shortlist: leave out one of the two")
         return super().decode(run, request)
 
     def acceptance(self, run: DecodingRun, request: SearchRequest) -> AcceptanceStats:
@@ -163,7 +163,7 @@ class SpeculativeEngine(SearchEngine):
         limit, longest = self.models[-1].max_source_length, int(inputs.lengths.max())
         if limit is not None and longest > limit:
             raise UserError(
-                f"a source has {longest:,} tokens, but the draft model reads at most {limit:,}: use another one"
+                f"a source has {longest:,} tokens, but the draft model reads at most {limit:,}: use another draft"
             )
         state = super()._start(inputs, cache_length, max_length)
         zeros = torch.zeros_like(state.step)
