@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dragoman.data import DATA_FORMATS, CorpusInspection, EncodedPair, Encoding, MemoryEstimate, Preflight, SentencePair
-from dragoman.data.holdout import HoldoutSampler, HoldoutSplit, source_hashes
+from dragoman.data.corpus_passes import HoldoutSampler, HoldoutSplit, source_hashes
 from dragoman.data.inspection import inspect_chunk
 from dragoman.text.framing import ENCODER_DECODER_FRAMING
 

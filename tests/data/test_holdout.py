@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pair_encoding import choose_holdout, held_out
 
-from dragoman.data import SentencePair, holdout
-from dragoman.data.holdout import HoldoutSampler, default_holdout_size
+from dragoman.data import SentencePair, corpus_passes
+from dragoman.data.corpus_passes import HoldoutSampler, default_holdout_size
 
 
 def corpus(sources: list[str]) -> list[SentencePair]:
@@ -59,7 +59,7 @@ def test_the_size_grows_with_the_corpus(total: int, size: int) -> None:
 def test_bounded_memory_does_not_change_the_split(numbers: list[int], size: int, waiting: int) -> None:
     hashes = np.array(numbers, np.uint64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(holdout, "MAX_BUFFERED_HASHES", waiting)
+        patch.setattr(corpus_passes, "MAX_BUFFERED_HASHES", waiting)
         sampler = HoldoutSampler(size)
         for start in range(0, len(hashes), 7):
             sampler.add(hashes[start : start + 7])

@@ -11,7 +11,8 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from dragoman.errors import UserError
 from dragoman.text import EOS, MASK, SPECIAL_TOKENS, Tokenizer, learn_tokenizer
-from dragoman.text.remapped_tokenizer import ID_OFFSET, open_tokenizers
+from dragoman.text.hf_tokenizers import open_tokenizers
+from dragoman.text.imported_tokenizer import ID_OFFSET
 
 TEXT = ["the old man reads the book.", "a dog sees the lighthouse", "low lower newest widest"] * 10
 

@@ -3,10 +3,10 @@
 from dragoman.data.batch import IGNORE_INDEX, Batch, BatchRow, RowBuilder, SubwordSamplers
 from dragoman.data.batching import Batches, DataPosition, RowFormat, batch_by_length, longer_side
 from dragoman.data.corpus import Corpus, SentencePair
+from dragoman.data.corpus_passes import HoldoutSplit
 from dragoman.data.data_formats import DATA_FORMATS, DataFormat, EncodedPair, Encoding, detect_data_format
 from dragoman.data.epoch_order import EpochOrder, draws_per_corpus
 from dragoman.data.feature_files import FeatureFile
-from dragoman.data.holdout import HoldoutSplit
 from dragoman.data.inspection import CorpusInspection
 from dragoman.data.prefetch import prefetch
 from dragoman.data.preflight import MemoryEstimate, Preflight

@@ -17,9 +17,11 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from dragoman.errors import UserError
 from dragoman.text.hf_tokenizer_files import TokenConfig, TokenizerFiles, is_token_id, parse_token
-from dragoman.text.imported_tokenizer import HIDDEN, ImportedTokenizer, load_library
+from dragoman.text.imported_tokenizer import HIDDEN, ImportedTokenizer, RemappedTokenizer, load_library
 from dragoman.text.sentencepiece_model import SPACE, SentencePieceModel, SentencePieceSegmenter
 from dragoman.text.tokenizer import Tokenizer
+
+TOKENIZER_SUFFIXES = (".model", ".spm", ".json")
 
 # Names of the special tokens of families whose files do not define them.
 _PLAIN = {"pad": TokenConfig("<pad>"), "unk": TokenConfig("<unk>"), "eos": TokenConfig("</s>")}
@@ -86,6 +88,30 @@ def tokenizer_from_file(path: Path) -> Tokenizer:
     if isinstance(document.get("model"), dict) and "dragoman" in document["model"]:
         return Tokenizer.load(path)
     return _from_document(files, document, {})
+
+
+def with_own_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a tokenizer with Dragoman's special tokens; learned tokenizers have them already."""
+    return RemappedTokenizer(tokenizer) if isinstance(tokenizer, ImportedTokenizer) else tokenizer
+
+
+def open_tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
+    """Open the source's and the target's tokenizer for training.
+
+    Args:
+        path: a SentencePiece model (`.model`, `.spm`), a `tokenizer.json`, or a Hugging Face folder
+    """
+    expected = "name a run, a SentencePiece .model or a Hugging Face tokenizer.json"
+    if not path.exists():
+        raise UserError(f"{path} does not exist: {expected}")
+    if path.is_dir():
+        source, target = tokenizers_from_folder(path)
+        first = with_own_special_tokens(source)
+        return first, first if target is source else with_own_special_tokens(target)
+    if path.suffix not in TOKENIZER_SUFFIXES:
+        raise UserError(f"{path} is not a tokenizer: {expected}")
+    tokenizer = with_own_special_tokens(tokenizer_from_file(path))
+    return tokenizer, tokenizer
 
 
 def _default_tokens(files: TokenizerFiles, file_names: str, types: Sequence[str]) -> dict[str, TokenConfig]:

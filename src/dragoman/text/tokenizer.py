@@ -44,6 +44,7 @@ TOKENIZER_TYPES = {
     "byte": tokenizer_learning.learn_bytes,
 }
 LABEL_TYPE = "label"  # for tags: every whitespace token is one token
+IMPORTED_TYPE = "imported"  # of a checkpoint: see `ImportedTokenizer`
 REMAPPED_TYPE = "remapped"  # imported, with Dragoman's special tokens: see `RemappedTokenizer`
 WORD_LEVEL_TYPES = ("word", LABEL_TYPE)  # these have no byte tokens
 UNMARKED_TYPES = ("character", "byte")  # in these a space is a token of its own
@@ -247,14 +248,11 @@ class Tokenizer:
                 f"{origin} has format version {version}, but this version of dragoman reads up to "
                 f"{TOKENIZER_FORMAT_VERSION}: update dragoman"
             )
-        if kind == "imported":
-            from dragoman.text.imported_tokenizer import ImportedTokenizer  # a subclass, which imports this module
+        if kind in (IMPORTED_TYPE, REMAPPED_TYPE):
+            from dragoman.text.imported_tokenizer import ImportedTokenizer, RemappedTokenizer  # they import this module
 
-            return ImportedTokenizer.from_document(document, fields, origin)
-        if kind == REMAPPED_TYPE:
-            from dragoman.text.remapped_tokenizer import RemappedTokenizer  # a subclass, which imports this module
-
-            return RemappedTokenizer.from_document(document, fields, origin)
+            imported = ImportedTokenizer if kind == IMPORTED_TYPE else RemappedTokenizer
+            return imported.from_document(document, fields, origin)
         _check_type(kind, marker)
         try:
             library = tokenizers.Tokenizer.from_str(json.dumps(document))

@@ -14,7 +14,7 @@ from dragoman.errors import UserError
 from dragoman.run import read_tokenizers
 from dragoman.run_files import is_run_folder
 from dragoman.text import Tokenizer, learn_tokenizer
-from dragoman.text.remapped_tokenizer import open_tokenizers, with_own_special_tokens
+from dragoman.text.hf_tokenizers import open_tokenizers, with_own_special_tokens
 from dragoman.text.tokenizer import LABEL_TYPE
 from dragoman.training.defaults import Choice, Defaults, choose_vocab_size
 from dragoman.training.resolve import RunRequest

@@ -26,7 +26,8 @@ from dragoman.storage import atomic_folder, replace_symlink
 from dragoman.text import Tokenizer
 from dragoman.text.framing import Framing
 from dragoman.text.hf_tokenizers import MissingTokenizerError, tokenizers_from_folder
-from dragoman.text.imported_tokenizer import IMPORTED_TYPE, ImportedTokenizer
+from dragoman.text.imported_tokenizer import ImportedTokenizer
+from dragoman.text.tokenizer import IMPORTED_TYPE
 from dragoman.training.checkpoint_manager import TrainState
 
 #: generation settings that become settings of our search or part of the framing
