@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from dragoman.errors import UserError
-from dragoman.models import EncoderDecoder, Model
+from dragoman.models import DecoderOnly, EncoderDecoder, Model
+from dragoman.parts.attention import CrossAttention
+from dragoman.parts.stack import Stack
 from dragoman.systems import SYSTEMS, VocabularySizes
 
 
@@ -106,3 +108,9 @@ def test_dropout_only_in_training() -> None:
         assert torch.equal(model(*pair), model(*pair)), name
         model.train()
         assert not torch.equal(model(*pair), model(*pair)), name
+
+
+def test_a_layer_that_reads_the_source_needs_an_encoder() -> None:
+    model = DecoderOnly(8, 20, Stack((CrossAttention(2),))).build()
+    with pytest.raises(UserError, match="a layer that reads the source needs an encoder"):
+        model(torch.zeros(1, 0, dtype=torch.long), torch.tensor([0]), torch.tensor([[3, 4]]), torch.tensor([2]))

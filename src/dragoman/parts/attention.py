@@ -164,11 +164,11 @@ class CrossAttentionMixer(Mixer):
         return AttentionArgs(scale=self.scale, dropout=dropout, path=self.path, mask_key="memory")
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        assert context.memory is not None
-        projections = self.memory_projections(context.memory)
-        folded = fold_beams(x, context.memory)  # B K·T D
+        memory = context.encoded_source
+        projections = self.memory_projections(memory)
+        folded = fold_beams(x, memory)  # B K·T D
         query = self.query_norm(split_heads(self.query(folded), self.heads))  # B H K·T E
-        keys = context.memory.layout
+        keys = memory.layout
         y = attend(query, projections["key"], projections["value"], context.layout, keys, context, self.args())
         return MixerOutput(self.output(join_heads(y)).reshape(x.shape), state)
 

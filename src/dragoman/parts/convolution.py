@@ -142,8 +142,7 @@ class MultiStepAttentionMixer(Mixer):
         return {"value": (memory.states + memory.encoder_inputs) * size**0.5}  # B S D
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        memory = context.memory
-        assert memory is not None
+        memory = context.encoded_source
         query = fold_beams(self.query(x) + context.stack_inputs, memory)[:, None]  # B 1 K·T D
         key, value = memory.states[:, None], self.memory_projections(memory)["value"][:, None]  # B 1 S D
         args = AttentionArgs(scale=1.0, path=self.path)
@@ -242,8 +241,7 @@ class UnfoldingMixer(Mixer):
         return {"columns": F.pad(columns, (0, 0, 0, 1))}  # B S+1 D, zeros for all positions beyond the end
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        assert context.memory is not None
-        columns = self.memory_projections(context.memory)["columns"]
+        columns = self.memory_projections(context.encoded_source)["columns"]
         index = context.layout.positions.reshape(columns.shape[0], -1, 1).clamp(max=columns.shape[1] - 1)  # B K·T 1
         source = columns.gather(1, index.expand(-1, -1, x.shape[-1]))  # B K·T D
         return MixerOutput(x + source.reshape(x.shape), state)

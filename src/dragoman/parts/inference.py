@@ -195,14 +195,14 @@ class InferenceCrossAttention(CrossAttentionMixer):
         self.plain = isinstance(part.query_norm, Identity)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        assert context.memory is not None
-        key, value = self.memory_projections(context.memory).values()  # B G S E
+        memory = context.encoded_source
+        key, value = self.memory_projections(memory).values()  # B G S E
         if context.recorder is not None or not self.plain or key.stride(-2) != 1:
             return super().forward(x, context, state)
         if context.masks is not None and "memory" in context.masks.additive:
             mask = context.masks.additive["memory"]
         else:
-            mask = additive_mask(context.layout, context.memory.layout, context, self.args(), x)
+            mask = additive_mask(context.layout, memory.layout, context, self.args(), x)
         query = self.query(x).view(len(key), -1, self.heads, self.width).transpose(1, 2)  # B H K·T E
         y = matmul_attention(query, key, value, mask, self.scale)
         return MixerOutput(self.output(y.transpose(1, 2).reshape(len(x), x.shape[1], -1)), state)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dragoman.errors import UserError
+
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -138,6 +140,15 @@ class Context:
     shared_position: Position | None = None  # the stack's position part, for its attention layers
     stack_inputs: Tensor | None = None  # B T D: embeddings with positions, input of the first layer
     source_context: Tensor | None = None  # B T D: attention over the source, returned by a layer below
+
+    @property
+    def encoded_source(self) -> Memory:
+        """The memory; an error if there is none."""
+        if self.memory is None:
+            raise UserError(
+                "a layer that reads the source needs an encoder: use it in the decoder of an EncoderDecoder"
+            )
+        return self.memory
 
     def record(self, path: str, weights: Tensor) -> None:
         """Append attention weights to the recorder, if there is one."""

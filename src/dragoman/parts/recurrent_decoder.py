@@ -170,8 +170,7 @@ class FixedContextModule(ContextModule):
         return {"context": torch.tanh(self.project(self.summary(memory)))}  # B D
 
     def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
-        assert context.memory is not None
-        rows = projections["context"].repeat_interleave(beam_size(query.shape[0], context.memory), 0)
+        rows = projections["context"].repeat_interleave(beam_size(query.shape[0], context.encoded_source), 0)
         return rows[:, None].expand(query.shape)
 
     def flops(self, work: Workload) -> int:
@@ -189,11 +188,11 @@ class AttentionContextModule(ContextModule):
         return {"key": self.score.prepare(memory.states)}
 
     def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
-        assert context.memory is not None
-        folded = fold_beams(query, context.memory)[:, None]  # B 1 K·T D
-        key, value = projections["key"][:, None], context.memory.states[:, None]  # B 1 S D
+        memory = context.encoded_source
+        folded = fold_beams(query, memory)[:, None]  # B 1 K·T D
+        key, value = projections["key"][:, None], memory.states[:, None]  # B 1 S D
         args = AttentionArgs(score=self.score, path=path)
-        return attend(folded, key, value, context.layout, context.memory.layout, context, args).reshape(query.shape)
+        return attend(folded, key, value, context.layout, memory.layout, context, args).reshape(query.shape)
 
     def flops(self, work: Workload) -> int:
         """Count the scores and the weighted sum."""
@@ -333,8 +332,7 @@ class RecurrentDecoderMixer(Mixer):
         return projections | {f"start {name}": value for name, value in start.items()}
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        assert context.memory is not None
-        projections = self.memory_projections(context.memory)
+        projections = self.memory_projections(context.encoded_source)
         cells, fed = self._initial(x, context, projections, state)
         # Without a state, the final state is not needed, and padding comes last.
         layout = Layout(context.layout.positions) if state is None else context.layout
@@ -353,8 +351,7 @@ class RecurrentDecoderMixer(Mixer):
         self, x: Tensor, context: Context, projections: dict[str, Tensor], state: State | None
     ) -> tuple[State, Tensor]:
         """Return the state to continue from: the initial one at the first position of a sequence."""
-        assert context.memory is not None
-        beam = beam_size(x.shape[0], context.memory)
+        beam = beam_size(x.shape[0], context.encoded_source)
         names = [name for name in projections if name.startswith("start ")]
         start = {name.removeprefix("start "): projections[name].repeat_interleave(beam, 0) for name in names}
         if state is None:
