@@ -69,7 +69,7 @@ def test_gender_is_recognized_by_whole_words() -> None:
 def test_language_pair_without_templates_is_explained() -> None:
     run: Any = Parrot(str)
     assert gender(run, "en-hu", None).formatted_value == "not measured"
-    assert "no templates for en-hu, only for en-de" in gender(run, "en-hu", None).explanation
+    assert "for the language pair en-hu, only for en-de" in gender(run, "en-hu", None).explanation
     assert "--language-pair" in gender(run, None, None).explanation
 
 
@@ -80,7 +80,7 @@ def test_templates_of_a_file_are_added(tmp_path: Path) -> None:
     assert one.source == "The king sleeps."
     assert one.gender("A király alszik.") == "masculine"
     assert one.gender("A fej.") == "neutral"
-    with pytest.raises(UserError, match="no templates for en-zz: it has en-hu, xx-en"):
+    with pytest.raises(UserError, match="for the language pair en-zz: it has en-hu, xx-en"):
         load_templates("en-zz", file)
     with pytest.raises(UserError, match="line 1: a language pair"):
         parse_templates("doctor\ta\tb", "mine")

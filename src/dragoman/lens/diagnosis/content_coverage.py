@@ -12,7 +12,7 @@ from dragoman.run import Alignment, Run
 from dragoman.text import alignment_words, split_words
 
 DROPPED, REPEATED = ("dropped", "Dropped content"), ("repeated", "Repeated content")  # name and title
-MIN_BAND_SENTENCES = 5
+MIN_GROUP_SENTENCES = 5  # of a group of source lengths whose BLEU is compared
 
 
 def coverage(run: Run, translated: TranslatedSet) -> list[Finding]:
@@ -122,9 +122,9 @@ def quality_by_length(translated: TranslatedSet) -> Finding:
     if translated.references is None:
         return Finding(name, title, "Quality is measured against references: give them with --target.")
     bands = tuple(score_by_length(translated.sources, translated.texts, translated.references))
-    large = [band for band in bands if band.sentences >= MIN_BAND_SENTENCES]
+    large = [band for band in bands if band.sentences >= MIN_GROUP_SENTENCES]
     if len(large) < 2:
-        explanation = f"Fewer than two groups of lengths have {MIN_BAND_SENTENCES} sentences: give a larger test set."
+        explanation = f"Fewer than two groups of lengths have {MIN_GROUP_SENTENCES} sentences: give a larger test set."
         return Finding(name, title, explanation, bands=bands)
     shortest, longest = large[0], large[-1]
     value = shortest.bleu - longest.bleu

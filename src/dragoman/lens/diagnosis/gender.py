@@ -88,10 +88,11 @@ def load_templates(pair: str, file: Path | None) -> list[GenderTemplate]:
         try:
             text = file.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{file} cannot be read as templates: {error}") from None
+            raise UserError(f"{file} (--templates) cannot be read as UTF-8 text: {error}") from None
         added = parse_templates(text, str(file))
         if pair not in added:
-            raise UserError(f"{file} has no templates for {pair}: it has {', '.join(added) or 'none'}")
+            available = ", ".join(added) or "no language pair"
+            raise UserError(f"{file} has no gender templates for the language pair {pair}: it has {available}")
         templates += added[pair]
     return templates
 
@@ -104,7 +105,10 @@ def gender(run: Run, pair: str | None, file: Path | None) -> Finding:
     templates = load_templates(pair, file)
     if not templates:
         available = ", ".join(builtin_templates())
-        explanation = f"There are no templates for {pair}, only for {available}: give a file with --templates."
+        explanation = (
+            f"There are no templates (sentences that leave the gender open) for the language pair {pair}, only for "
+            f"{available}: give a file of them with --templates."
+        )
         return Finding(NAME, TITLE, explanation)
     translations = run.translate([template.source for template in templates], alignment=False)
     texts = [translation.text for translation in translations]
