@@ -8,7 +8,7 @@ from functools import cache
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from dragoman.lens.axes import format_number
+from dragoman.lens.axes import evenly_spaced, format_number
 from dragoman.lens.svg import join, replace_control_characters, tag
 from dragoman.text import split_words, word_spans
 
@@ -45,8 +45,8 @@ def _environment() -> Environment:
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, finalize=finalize, trim_blocks=True
     )
-    environment.filters |= {"clip": clip, "mark_differences": mark_differences, "thousands": "{:,}".format}
-    environment.filters |= {"duration": format_duration, "perplexity": format_perplexity}
+    environment.filters |= {"clip": clip, "mark_differences": mark_differences, "evenly_spaced": evenly_spaced}
+    environment.filters |= {"thousands": "{:,}".format, "duration": format_duration, "perplexity": format_perplexity}
     return environment
 
 

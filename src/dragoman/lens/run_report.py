@@ -13,7 +13,7 @@ import yaml
 
 from dragoman import checkpoint, config
 from dragoman.data.preflight import PREFLIGHT_FILE, load_preflight
-from dragoman.lens.axes import Points, evenly_spaced
+from dragoman.lens.axes import Points
 from dragoman.lens.charts import attention_heatmap, bar_chart, line_chart
 from dragoman.lens.html_page import format_perplexity, render
 from dragoman.lens.word_attention import word_attention
@@ -26,8 +26,7 @@ from dragoman.text import split_words
 from dragoman.training.validation import ValidationSample
 
 REPORT_FILE = "report.html"
-MAX_OPEN_SAMPLES, MAX_ATTENTION_FIGURES, MAX_VERSIONS = 5, 3, 10
-MAX_SAMPLE_TOKENS = 200  # of a tokenized sample
+MAX_ATTENTION_FIGURES = 3
 
 Record = dict[str, Any]  # a line of metrics.jsonl, or preflight.json
 
@@ -57,13 +56,11 @@ def run_report(run: Run) -> str:
     dropped = {reason: pairs["pairs"] for reason, pairs in preflight["dropped"].items()} if preflight else {}
     corrupted = run.objective is not None and run.objective.corrupts_input
     best = _best_validation(run, metrics)
-    versions = _versions({step: rows[0] for step, rows in samples_by_step.items() if rows})
-    shown_versions = evenly_spaced(versions, MAX_VERSIONS)
-    is_shortened = len(shown_versions) < len(versions)
     return render(
         "run_report.html",
+        run=run,
         name=run.folder.resolve().name,
-        system=run.config.system,
+        folder=shlex.quote(str(run.folder)),
         paper=SYSTEMS.get(run.config.system.name or ""),
         parameters=count_parameters(run.spec),
         progress=_progress(run, metrics),
@@ -74,20 +71,13 @@ def run_report(run: Run) -> str:
         corrupted=corrupted,
         step=last_step,
         samples=samples,
-        max_open=MAX_OPEN_SAMPLES,
-        versions=shown_versions,
-        omitted_versions=f" ({len(shown_versions)} of {len(versions)} versions)" if is_shortened else "",
+        versions=_versions({step: rows[0] for step, rows in samples_by_step.items() if rows}),
         attention=_attention(run, [] if corrupted else samples),
-        checkpoint=run.checkpoint,
         preflight=preflight,
         dropped_chart=bar_chart(dropped, "Dropped pairs by reason", "pairs"),
         length_rows=_length_rows(preflight) if preflight else [],
-        max_tokens=MAX_SAMPLE_TOKENS,
         config=config.to_yaml(run.config),
         model=yaml.safe_dump(model_to_dict(run.spec), sort_keys=False, allow_unicode=True),
-        folder=shlex.quote(str(run.folder)),
-        usage=run.usage if run.usage is not None and run.usage.command != "translate" else None,
-        reads_text=run.model.source_features is None,
         example=shlex.quote(next(iter(_short_sources(samples)), "A sentence.")),
     )
 
