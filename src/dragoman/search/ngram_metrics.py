@@ -15,7 +15,6 @@ from dragoman.errors import unknown_name
 
 Array = NDArray[Any]
 MAX_MATRIX_SIZE = 1 << 21  # elements of a dense matrix that are held at once
-PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 
 @dataclass(frozen=True)
@@ -103,25 +102,6 @@ def _occurrence_table(counts: NGramCounts, columns: Array, first: Array, ngrams:
     return table
 
 
-def count_shared_ngrams(counts: NGramCounts, partner: Array) -> Array:
-    """N: the number of n-grams that each text shares with its partner (N), which is another one of the texts."""
-    size = len(counts.totals)
-    own = counts.ngram * size + counts.text  # sorted
-    wanted = counts.ngram * size + partner[counts.text]
-    index = np.searchsorted(own, wanted).clip(max=max(0, len(own) - 1))
-    shared = np.where(own[index] == wanted, np.minimum(counts.count, counts.count[index]), 0)
-    return np.bincount(counts.text, shared, size)
-
-
-@dataclass(frozen=True)
-class NGramOverlap:
-    """Numbers of n-grams by order, in arrays that broadcast: C 1 of candidates, R of references, C R of matches."""
-
-    candidates: list[Array]
-    references: list[Array]
-    matches: list[Array]
-
-
 class NGramMetric(ABC):
     """A metric from 0 to 100 that depends on counts of n-grams only."""
 
@@ -130,22 +110,23 @@ class NGramMetric(ABC):
         """Return the n-grams of the texts, by order."""
 
     @abstractmethod
-    def score(self, overlap: NGramOverlap) -> Array:
-        """Return the metric, C R or the shape to which the arrays broadcast."""
+    def score(self, candidates: Sequence[Array], references: Sequence[Array], matches: Sequence[Array]) -> Array:
+        """Return the metric from numbers of n-grams by order, in arrays that broadcast.
 
-    def effective_count(self, in_candidate: Array, in_reference: Array) -> Array:
-        """Return how many n-grams of one order a candidate contributes to the counts of a corpus."""
-        return in_candidate
+        Args:
+            candidates: C 1 or C, of the candidates.
+            references: R or a number, of the references.
+            matches: C R or C, of n-grams that match.
+        """
 
     def pairwise(self, candidates: Sequence[str], references: Sequence[str]) -> Array:
         """C R: the metric of every candidate and every reference; neither list contains a text twice."""
         orders, left, right = self._count_all(candidates, references)
-        overlap = NGramOverlap(
+        return self.score(
             [order.totals[left, None].astype(float) for order in orders],
             [order.totals[right].astype(float) for order in orders],
             [match_all_pairs(order, left, right) for order in orders],
         )
-        return self.score(overlap)
 
     def aggregated(self, candidates: Sequence[str], references: Sequence[str], weights: Array) -> Array:
         """C: the metric of each candidate with the mean n-gram counts of the references.
@@ -153,16 +134,16 @@ class NGramMetric(ABC):
         `weights` (R) sum to 1. Linear in the number of texts (DeNero et al. 2009; Vamvas & Sennrich 2024).
         """
         orders, left, right = self._count_all(candidates, references)
-        overlap = NGramOverlap([], [], [])
+        text_weights = np.zeros(len(orders[0].totals))
+        text_weights[right] = weights
+        matches = []
         for order in orders:
-            text_weights = np.zeros(len(order.totals))
-            text_weights[right] = weights
             mean_count = np.bincount(order.ngram, order.count * text_weights[order.text], order.num_ngrams)  # G
             shared = np.bincount(order.text, np.minimum(order.count, mean_count[order.ngram]), len(order.totals))
-            overlap.candidates.append(order.totals[left].astype(float))
-            overlap.references.append(np.asarray(weights @ order.totals[right], dtype=float))
-            overlap.matches.append(shared[left])
-        return self.score(overlap)
+            matches.append(shared[left])
+        in_candidates = [order.totals[left].astype(float) for order in orders]
+        in_references = [np.asarray(weights @ order.totals[right], dtype=float) for order in orders]
+        return self.score(in_candidates, in_references, matches)
 
     def _count_all(
         self, candidates: Sequence[str], references: Sequence[str]
@@ -190,15 +171,15 @@ class ChrF(NGramMetric):
     def count_ngrams(self, texts: Sequence[str]) -> list[NGramCounts]:
         orders = list(count_ngrams([_code_points("".join(text.split())) for text in texts], self.char_order))
         if self.word_order:
-            orders += count_ngrams(_number_words([_split_words(text) for text in texts]), self.word_order)
+            from sacrebleu import CHRF  # imported late, because it takes 0.2 s
+
+            split_words = CHRF(word_order=self.word_order)._remove_punctuation  # separates it from words
+            orders += count_ngrams(_number_words([split_words(text) for text in texts]), self.word_order)
         return orders
 
-    def effective_count(self, in_candidate: Array, in_reference: Array) -> Array:
-        return np.where(in_reference > 0, in_candidate, 0)
-
-    def score(self, overlap: NGramOverlap) -> Array:
+    def score(self, candidates: Sequence[Array], references: Sequence[Array], matches: Sequence[Array]) -> Array:
         precision = recall = num_orders = np.zeros(())
-        for in_candidate, in_reference, shared in zip(overlap.candidates, overlap.references, overlap.matches):
+        for in_candidate, in_reference, shared in zip(candidates, references, matches):
             occurs = (in_candidate > 0) & (in_reference > 0)
             precision = precision + shared / np.where(occurs, in_candidate, np.inf)
             recall = recall + shared / np.where(occurs, in_reference, np.inf)
@@ -216,12 +197,10 @@ class Bleu(NGramMetric):
         BLEU = 100 · min(1, exp(1 − r/c)) · (p₁ … p_N)^{1/N}
 
     c and r are the lengths of candidate and reference, and N ≤ 4 is at most c. If no n-gram of an order matches, p_n is
-    1/2, 1/4, … matches (Chen & Cherry 2014, method 3), unless nothing matches at all. Without `effective_order` N is
-    always 4, as for a corpus.
+    1/2, 1/4, … matches (Chen & Cherry 2014, method 3), unless nothing matches at all.
     """
 
     max_order: int = 4
-    effective_order: bool = True
 
     def count_ngrams(self, texts: Sequence[str]) -> list[NGramCounts]:
         from sacrebleu import BLEU  # imported late, because it takes 0.2 s
@@ -229,18 +208,17 @@ class Bleu(NGramMetric):
         tokenizer = BLEU(effective_order=True).tokenizer
         return list(count_ngrams(_number_words([tokenizer(text.rstrip()).split() for text in texts]), self.max_order))
 
-    def score(self, overlap: NGramOverlap) -> Array:
-        candidate_length, reference_length = overlap.candidates[0], overlap.references[0]
+    def score(self, candidates: Sequence[Array], references: Sequence[Array], matches: Sequence[Array]) -> Array:
+        candidate_length, reference_length = candidates[0], references[0]
         brevity = np.exp(np.minimum(0, 1 - reference_length / np.where(candidate_length > 0, candidate_length, 1)))
         log_precision = halvings = num_orders = np.zeros(())
-        for total, shared in zip(overlap.candidates, overlap.matches):
+        for total, shared in zip(candidates, matches):
             halvings = halvings + (shared == 0)
             precision = np.where(shared > 0, shared, 0.5**halvings) / np.where(total > 0, total, 1)
             log_precision = log_precision + np.where(total > 0, np.log(precision), 0)
             num_orders = num_orders + (total > 0)
         mean = log_precision / np.maximum(num_orders, 1)
-        scored = (sum(overlap.matches) > 0) & ((num_orders == self.max_order) | self.effective_order)
-        return np.where(scored, 100 * brevity * np.exp(mean), 0)
+        return np.where(sum(matches) > 0, 100 * brevity * np.exp(mean), 0)
 
 
 #: the utilities of minimum Bayes risk decoding
@@ -263,16 +241,3 @@ def _number_words(texts: list[list[str]]) -> list[Array]:
     """Return the words of the texts as numbers."""
     numbers: dict[str, int] = {}
     return [np.array([numbers.setdefault(word, len(numbers)) for word in words], np.int64) for words in texts]
-
-
-def _split_words(text: str) -> list[str]:
-    """Return the words of chrF++: a punctuation mark at the end of a word is separated, or else one at its start."""
-    words = []
-    for word in text.split():
-        if len(word) > 1 and word[-1] in PUNCTUATION:
-            words += [word[:-1], word[-1]]
-        elif len(word) > 1 and word[0] in PUNCTUATION:
-            words += [word[0], word[1:]]
-        else:
-            words.append(word)
-    return words

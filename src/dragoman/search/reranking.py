@@ -11,15 +11,11 @@ import numpy as np
 from dragoman.errors import UserError, unknown_name
 from dragoman.parts.spec import Configurable
 from dragoman.search.configs import Beam, Sample
-from dragoman.search.ngram_metrics import Array, Bleu, ChrF, NGramMetric, NGramOverlap, count_shared_ngrams
+from dragoman.search.ngram_metrics import Array
 from dragoman.search.search_config import DecodingRun, OtherRun, SearchConfig, SearchRequest, check_n_best
 from dragoman.search.search_state import Hypothesis
 
-TUNING_METRICS: dict[str, NGramMetric] = {
-    "bleu": Bleu(effective_order=False),
-    "chrf": ChrF(),
-    "chrf++": ChrF(word_order=2),
-}
+TUNING_METRICS = ("bleu", "chrf", "chrf++")
 MODEL_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)  # the grid of weights that is tried first
 LENGTH_WEIGHTS = (0.0, -1.0, -0.5, 0.5, 1.0, 2.0)
 INITIAL_STEP, MIN_STEP = 0.25, 1 / 64  # of the search for better weights
@@ -174,7 +170,7 @@ def tune_rerank_weights(
     """Find the weights with the highest corpus BLEU or chrF of the best candidates.
 
     A grid of weights is tried first, including weights of 0. Then each weight is raised and lowered by a step, which is
-    halved when nothing improves. N-grams that candidates share with their references are counted once.
+    halved when nothing improves. The statistics of candidates are computed once.
     """
     if metric not in TUNING_METRICS:
         raise unknown_name("metric", metric, TUNING_METRICS)
@@ -182,7 +178,7 @@ def tune_rerank_weights(
         raise UserError(f"expected one reference per source, got {len(references)} for {len(nbest)} sources")
     if not nbest or not all(nbest):
         raise UserError("tuning needs candidates of every source, but a source has none")
-    score = _corpus_score(nbest, references, TUNING_METRICS[metric])
+    score = _corpus_score(nbest, references, metric)
     features = np.concatenate([_features(candidates) for candidates in nbest])
     all_grids = (MODEL_WEIGHTS, MODEL_WEIGHTS, LENGTH_WEIGHTS)
     grids = [grid if features[:, column].any() else (0.0,) for column, grid in enumerate(all_grids, 1)]
@@ -216,27 +212,24 @@ def _features(candidates: Sequence[Candidate]) -> Array:
 
 
 def _corpus_score(
-    nbest: Sequence[Sequence[Candidate]], references: Sequence[str], metric: NGramMetric
+    nbest: Sequence[Sequence[Candidate]], references: Sequence[str], metric: str
 ) -> Callable[[RerankWeights], float]:
     """Return a function from weights to the corpus score of the candidates that they select."""
-    texts = [candidate.text for candidates in nbest for candidate in candidates]
+    from sacrebleu import BLEU, CHRF  # imported late, because it takes 0.2 s
+
+    scorer = BLEU(force=True) if metric == "bleu" else CHRF(word_order=2 if metric == "chrf++" else 0)
     source = np.repeat(np.arange(len(nbest)), [len(candidates) for candidates in nbest])
     rank = np.concatenate([np.arange(len(candidates)) for candidates in nbest])
-    width = int(rank.max()) + 1
-    partner = np.append(len(texts) + source, len(texts) + np.arange(len(references)))
-    features = np.full((len(nbest), width, 4), (-np.inf, 0, 0, 0))  # B N 4; padding is never selected
-    features[source, rank] = _features([candidate for candidates in nbest for candidate in candidates])
-    orders = metric.count_ngrams([*texts, *references])
-    counts = np.zeros((len(nbest), width, 3, len(orders)))  # n-grams of candidate and reference, and shared ones
-    for n, order in enumerate(orders):
-        in_candidate, in_reference = order.totals[: len(texts)], order.totals[len(texts) + source]
-        shared = count_shared_ngrams(order, partner)[: len(texts)]
-        in_candidate = metric.effective_count(in_candidate, in_reference)
-        counts[source, rank, :, n] = np.stack((in_candidate, in_reference, shared), 1)
+    all_candidates = [candidate for candidates in nbest for candidate in candidates]
+    texts = [candidate.text for candidate in all_candidates]
+    text_references = [reference for candidates, reference in zip(nbest, references) for _ in candidates]
+    features = np.full((len(nbest), int(rank.max()) + 1, 4), (-np.inf, 0, 0, 0))  # B N 4; padding is never selected
+    features[source, rank] = _features(all_candidates)
+    statistics = np.array(scorer._extract_corpus_statistics(texts, [text_references]))  # N F
+    first = np.flatnonzero(rank == 0)  # B: index of the first candidate of each source
 
     def score(weights: RerankWeights) -> float:
-        chosen = (features @ weights.vector).argmax(1)
-        in_candidate, in_reference, shared = counts[np.arange(len(chosen)), chosen].sum(0)
-        return float(metric.score(NGramOverlap(list(in_candidate), list(in_reference), list(shared))))
+        chosen = first + (features @ weights.vector).argmax(1)
+        return float(scorer._compute_score_from_stats(statistics[chosen].sum(0)).score)
 
     return score
