@@ -158,14 +158,13 @@ def test_computed_buffers_are_not_saved() -> None:
 
 
 def test_an_average_of_checkpoints_averages_statistics(tmp_path: Path) -> None:
-    keeper, kept = CheckpointManager(tmp_path, keep=2), []
-    model = trained()
-    optimizer = torch.optim.AdamW(model.parameters())
+    model, kept = trained(), []
+    keeper = CheckpointManager(tmp_path, 2, model, torch.optim.AdamW(model.parameters()))
     for step in (1, 2):
         x, layout, _ = batch()
         model(x, Context(layout))
         kept.append({name: value.clone() for name, value in checkpoint.named_weights(model).items()})
-        keeper.save(model, optimizer, None, TrainState(step), validated=True, best=False)
+        keeper.save(TrainState(step), validated=True, best=False)
     assert keeper.average(model) == 2
     for name, value in checkpoint.named_weights(model).items():
         torch.testing.assert_close(value, (kept[0][name] + kept[1][name]) / 2)

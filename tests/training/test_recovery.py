@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from conftest_training import small_config
 from test_resume import assert_equal, contents, train
 
@@ -89,9 +90,9 @@ def test_run_is_locked_during_training(trained: Path) -> None:
 
 
 def test_average_is_the_mean_of_checkpoints(trained: Path) -> None:
-    keeper = CheckpointManager(trained, keep=2)
-    kept = [checkpoint.read_tensors(path, "model") for path in keeper.validated()[-2:]]
     model = load(trained, device="cpu").model
+    keeper = CheckpointManager(trained, 2, model, torch.optim.SGD(model.parameters()))
+    kept = [checkpoint.read_tensors(path, "model") for path in keeper.validated()[-2:]]
     assert keeper.average(model) == 2
     for name, weight in model.named_parameters():
         assert weight.allclose((kept[0][name] + kept[1][name]) / 2, atol=1e-7)

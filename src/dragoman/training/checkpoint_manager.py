@@ -52,6 +52,21 @@ class TrainState:
     validation_time_used: float = 0.0  # fraction at the end of the last validation
     validation_seconds: float = 0.0  # duration of the last validation
 
+    def record_validation(self, score: tuple[float, float], is_candidate: bool) -> bool:
+        """Record a validation score (metric, −loss), and return whether it is the best; only that of a candidate is."""
+        best, loss = is_candidate and self.is_better(score), -score[1]
+        if best:
+            self.best_metric, self.best_loss, self.best_step = score[0], loss, self.step
+        if is_candidate:
+            self.validations_since_best = 0 if best else self.validations_since_best + 1
+        if self.lowest_loss is None or loss < self.lowest_loss:
+            self.lowest_loss = loss
+        else:
+            self.reductions += 1
+        if self.step > self.diverged_at and not self.loss_history.high_losses:
+            self.rollbacks = 0  # recovered
+        return best
+
     def is_better(self, score: tuple[float, float]) -> bool:
         """Whether a validation score (metric, −loss) is better than the best; the loss decides a tie."""
         if self.best_metric is None:
@@ -85,21 +100,22 @@ class CheckpointManager:
     sharded state, which every process writes itself. Any number of processes can resume from any checkpoint.
     """
 
-    def __init__(self, run: Path, keep: int, strategy: ParallelStrategy | None = None) -> None:
+    def __init__(
+        self,
+        run: Path,
+        keep: int,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        average: WeightAverage | None = None,
+        strategy: ParallelStrategy | None = None,
+    ) -> None:
         self.folder, self.keep = run / CHECKPOINT_DIR, keep
+        self.model, self.optimizer, self.weight_average = model, optimizer, average
         self.strategy = strategy or ParallelStrategy()
         with os_errors_as_user_errors(self.folder):
             self.folder.mkdir(exist_ok=True)
 
-    def save(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        average: WeightAverage | None,
-        state: TrainState,
-        validated: bool,
-        best: bool,
-    ) -> None:
+    def save(self, state: TrainState, validated: bool, best: bool) -> None:
         """Save a checkpoint named by its step; `last` and, if it is the best, `best` link to it.
 
         Its model has the weights to be used: the moving average, if there is one. The trained weights are then stored
@@ -110,8 +126,8 @@ class CheckpointManager:
         if on_first_rank(lambda: self.last_step() == state.step):  # saved before its validation, with equal weights
             write = partial(checkpoint.update_values, folder, values)
         else:
-            tensors = _trainer_tensors(model, optimizer, average)
-            files = {"model": self.strategy.gather(weights_for_inference(model, average))}
+            tensors = self._trainer_tensors()
+            files = {"model": self.strategy.gather(weights_for_inference(self.model, self.weight_average))}
             shards = self.strategy.write_shards(tensors, self.folder)
             files |= {"trainer": tensors} if shards is None else {}
             write = partial(_save, folder, files, values, None if shards is None else {"trainer": shards})
@@ -131,18 +147,16 @@ class CheckpointManager:
         last = self._path(state.step)
         checkpoint.update_values(last, checkpoint.read_values(last) | {"progress": state.to_dict()})
 
-    def resume(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, average: WeightAverage | None = None
-    ) -> TrainState | None:
+    def resume(self) -> TrainState | None:
         """Load the last checkpoint, or the newest complete one if `last` is missing; None if there is none."""
         state = self.strategy.processes.on_first_rank(self._find)
         if state is None:
             return None
         last = self._path(state.step)
-        checkpoint.load_weights(model, last, shard_like)
-        if average is not None:
-            average.load_state_tensors(checkpoint.named_weights(model))
-        tensors = _trainer_tensors(model, optimizer, average)
+        checkpoint.load_weights(self.model, last, shard_like)
+        if self.weight_average is not None:
+            self.weight_average.load_state_tensors(checkpoint.named_weights(self.model))
+        tensors = self._trainer_tensors()
         if (last / "trainer").is_dir():
             from dragoman.training.sharded import read_shards  # takes seconds to import
 
@@ -152,7 +166,7 @@ class CheckpointManager:
             saved = {name: shard_like(value, tensors.get(name, value)) for name, value in saved.items()}
             for name in (name for name in tensors if name.startswith("weight/")):
                 tensors[name].copy_(saved.pop(name))
-            load_state_tensors(model, optimizer, saved)
+            load_state_tensors(self.model, self.optimizer, saved)
         self.strategy.processes.on_first_rank(lambda: self._restore_links(state))
         return state
 
@@ -239,6 +253,12 @@ class CheckpointManager:
         checkpoint.save(self.folder / "averaged", {"model": checkpoint.named_weights(model)}, values)
         replace_symlink(self.folder / "best", "averaged")
 
+    def _trainer_tensors(self) -> dict[str, Tensor]:
+        """Return the optimizer state, and the trained weights if the model is saved with their moving average."""
+        averages, weights = self.weight_average, checkpoint.named_weights(self.model)
+        trained = {} if averages is None else {f"weight/{name}": weights[name] for name in averages.averages}
+        return state_tensors(self.model, self.optimizer) | trained
+
     def _path(self, step: int) -> Path:
         return self.folder / f"{step:06d}"
 
@@ -255,12 +275,3 @@ def _save(folder: Path, *content: Any) -> None:
     """Save a checkpoint, in the place of an incomplete one that a killed process left."""
     remove_folder(folder)
     checkpoint.save(folder, *content)
-
-
-def _trainer_tensors(
-    model: nn.Module, optimizer: torch.optim.Optimizer, average: WeightAverage | None
-) -> dict[str, Tensor]:
-    """Return the optimizer state, and the trained weights if the model is saved with their moving average."""
-    weights = checkpoint.named_weights(model)
-    trained = {} if average is None else {f"weight/{name}": weights[name] for name in average.averages}
-    return state_tensors(model, optimizer) | trained

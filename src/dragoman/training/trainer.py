@@ -114,8 +114,9 @@ class Trainer:
         self.validator = Validator(self.run, objective, TokenStore(folder / "data" / "valid"))
         self.optimizer = build_optimizer(self.model, training)
         self.average = WeightAverage(self.model, training.ema_decay) if training.ema_decay else None
-        self.checkpoints = CheckpointManager(folder, training.keep_checkpoints, self.strategy)
-        self.state = self.checkpoints.resume(self.model, self.optimizer, self.average) or TrainState()
+        trained = self.model, self.optimizer, self.average
+        self.checkpoints = CheckpointManager(folder, training.keep_checkpoints, *trained, self.strategy)
+        self.state = self.checkpoints.resume() or TrainState()
         steps_per_epoch = max(1, self.batches.batches_per_epoch // training.gradient_accumulation)
         validates_average = training.average_checkpoints and self.average is None
         self.budget = TrainingBudget(self.config, steps_per_epoch, validates_average)
@@ -255,24 +256,12 @@ class Trainer:
             result, seconds = on_first_rank(self._timed_validation)
         if not math.isfinite(result.loss):
             self._give_up("validation", result.loss)
-        score = self.validator.score(result)
         if state.best_metric is not None and not on_first_rank(lambda: self.checkpoints.has_best(state)):
             self.display.message(
                 f"the best checkpoint, of step {state.best_step:,}, is missing: the next validation becomes the best"
             )
             state.best_metric = None
-        best = is_candidate and state.is_better(score)
-        if best:
-            state.best_metric, state.best_loss = score[0], result.loss
-            state.best_step, state.validations_since_best = state.step, 0
-        elif is_candidate:
-            state.validations_since_best += 1
-        if state.lowest_loss is None or result.loss < state.lowest_loss:
-            state.lowest_loss = result.loss
-        else:
-            state.reductions += 1
-        if state.step > state.diverged_at and not state.loss_history.high_losses:
-            state.rollbacks = 0  # recovered
+        best = state.record_validation(self.validator.score(result), is_candidate)
         self.budget.record_validation(state, seconds)
         state.seconds = self.seconds
         record = {"kind": "valid" if is_candidate else "start", "step": state.step, **result.to_record()}
@@ -290,7 +279,7 @@ class Trainer:
     def _save(self, validated: bool = False, best: bool = False) -> None:
         """Save a checkpoint of the present step."""
         self.state.unlogged = self.meter.unlogged()
-        self.checkpoints.save(self.model, self.optimizer, self.average, self.state, validated, best)
+        self.checkpoints.save(self.state, validated, best)
         self.saved_at = self.seconds
 
     def _average(self) -> int:
@@ -333,7 +322,7 @@ class Trainer:
         step, position, rollbacks = state.step, state.data_position, state.rollbacks + 1
         if rollbacks > MAX_ROLLBACKS or self.processes.on_first_rank(self.checkpoints.roll_back) is None:
             self._give_up("training", loss)
-        good = self.checkpoints.resume(self.model, self.optimizer, self.average)
+        good = self.checkpoints.resume()
         assert good is not None
         self.display.message(f"step {step:,}: {reason}; rollback to step {good.step:,}, continuing with the next data")
         vars(state).update(vars(good))
