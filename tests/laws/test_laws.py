@@ -118,8 +118,8 @@ PACKING = [variant for variant in VARIANTS if small_spec(variant).build().suppor
 
 def packed(rows: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, Layout]:
     """Padded rows as one row, one after the other."""
-    segments = torch.repeat_interleave(torch.arange(len(rows)), lengths)[None]
-    return torch.cat([row[:n] for row, n in zip(rows, lengths)])[None], Layout.packed(segments)
+    row = torch.cat([row[:n] for row, n in zip(rows, lengths)])
+    return row[None], Layout.packed_row(len(row), lengths, int(lengths.max()))
 
 
 @laws_over([variant for variant in PACKING if variant in WRITERS], always=PACKING)

@@ -128,7 +128,7 @@ LENGTHS = [6, 3]
 LAYOUTS = {
     "whole": Layout(torch.arange(6).expand(2, 6)),
     "padded": Layout.padded(6, torch.tensor(LENGTHS)),
-    "packed": Layout.packed(SEGMENTS),
+    "packed": Layout(torch.tensor([[0, 1, 2, 0, 1, 0], [0, 0, 1, 2, 3, 4]]), segment_ids=SEGMENTS, max_length=5),
 }
 VISIBILITIES = {"full": Full(), "causal": Causal(), "window": Window(2)}
 

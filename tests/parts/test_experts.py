@@ -120,7 +120,7 @@ def test_balancing_loss_ignores_padding() -> None:
     for padding in (x[1, 2:], 50 * torch.ones(2, WIDTH), -50 * torch.ones(2, WIDTH)):
         padded = torch.stack((x[0], torch.cat((x[1, :2], padding))))
         losses.append(part(padded, ctx_of(4, 2)).auxiliary_losses[0])
-    alone = Context(Layout.packed(torch.tensor([[0, 0, 0, 0, 1, 1]])))
+    alone = Context(Layout.packed_row(6, torch.tensor([4, 2]), 4))
     loss = part(torch.cat((x[0], x[1, :2]))[None], alone).auxiliary_losses[0]
     torch.testing.assert_close(torch.stack(losses), loss.expand(3))
 

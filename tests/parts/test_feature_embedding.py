@@ -77,7 +77,7 @@ def test_frames_cannot_be_packed() -> None:
     part = Frames(features=3).build(4)
     assert not part.supports_packing
     with pytest.raises(UserError, match="pass one recording per row"):
-        part.embed_source(torch.zeros(1, 4, 3), Layout.packed(torch.tensor([[0, 0, 1, 1]])))
+        part.embed_source(torch.zeros(1, 4, 3), Layout.packed_row(4, torch.tensor([2, 2]), 2))
 
 
 @pytest.mark.parametrize("stride", [3, 6])

@@ -8,24 +8,19 @@ from hypothesis import strategies as st
 
 from dragoman.parts.mixer import Layout, map_state
 
-lengths_of_a_row = st.lists(st.integers(1, 9), min_size=1, max_size=8)
-
-
-def row_of(lengths: list[int], width: int) -> list[int]:
-    """The number of each token's sequence; what is left over at the end is one more sequence."""
-    segments = [number for number, length in enumerate(lengths) for _ in range(length)]
-    return segments + [len(lengths)] * (width - len(segments))
-
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(lengths_of_a_row, min_size=1, max_size=4))
-def test_packed_positions_count_from_zero_in_every_sequence(rows: list[list[int]]) -> None:
-    width = max(sum(lengths) for lengths in rows)
-    layout = Layout.packed(torch.tensor([row_of(lengths, width) for lengths in rows]))
-    for lengths, positions in zip(rows, layout.positions.tolist()):
-        left_over = [width - sum(lengths)] if width > sum(lengths) else []
-        assert positions == [place for length in lengths + left_over for place in range(length)]
-    assert layout.max_length == int(layout.positions.max()) + 1
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(0, 9))
+def test_packed_positions_count_from_zero_in_every_sequence(lengths: list[int], unused: int) -> None:
+    """Unused columns form one more sequence."""
+    width, longest = sum(lengths) + unused, max(*lengths, unused)
+    layout = Layout.packed_row(width, torch.tensor(lengths), longest)
+    all_lengths = [*lengths, unused]
+    assert layout.positions.tolist() == [[place for length in all_lengths for place in range(length)]]
+    numbers = [[number for number, length in enumerate(all_lengths) for _ in range(length)]]
+    assert layout.segment_ids is not None
+    assert layout.segment_ids.tolist() == numbers
+    assert layout.max_length == longest
     assert layout.lengths is None
     assert layout.token_mask is None
 
@@ -48,11 +43,6 @@ def test_continuation_starts_at_the_position_of_each_row(first: list[int], count
     layout = Layout.continuation(torch.tensor(first), count)
     assert layout.positions.tolist() == [[start + step for step in range(count)] for start in first]
     assert layout.token_mask is None
-
-
-def test_packed_layout_accepts_a_maximum_length() -> None:
-    assert Layout.packed(torch.tensor([[0, 0, 1, 1, 1]])).max_length == 3
-    assert Layout.packed(torch.tensor([[0, 0, 1, 1, 1]]), max_length=4).max_length == 4
 
 
 def test_map_state_applies_to_every_tensor() -> None:

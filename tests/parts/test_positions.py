@@ -50,7 +50,7 @@ def test_an_odd_width_ends_with_a_sine() -> None:
 
 def test_sinusoids_depend_on_positions_not_on_columns() -> None:
     part = Sinusoidal().build(4)
-    layout = Layout.packed(torch.tensor([[0, 0, 0, 1, 1]]))
+    layout = Layout.packed_row(5, torch.tensor([3, 2]), 3)
     added = part.embed(torch.zeros(1, 5, 4), layout)
     expected = torch.tensor([FIVE_BY_FOUR[p] for p in (0, 1, 2, 0, 1)])
     torch.testing.assert_close(added[0], expected, atol=1e-6, rtol=0)
@@ -121,10 +121,10 @@ def test_a_search_stays_within_learned_positions() -> None:
 
 def test_packed_rows_need_positions_for_the_longest_sequence() -> None:
     part = Learned(max_length=3).build(4)
-    fits = Layout.packed(torch.tensor([[0, 0, 0, 1, 1, 1, 2]]))
+    fits = Layout.packed_row(7, torch.tensor([3, 3, 1]), 3)
     assert torch.equal(part.embed(torch.zeros(1, 7, 4), fits)[0, 3:6], part.table.weight)
     with pytest.raises(UserError, match="has learned positions for 3 tokens, but a sequence has 4"):
-        part.embed(torch.zeros(1, 5, 4), Layout.packed(torch.tensor([[0, 0, 0, 0, 1]])))
+        part.embed(torch.zeros(1, 5, 4), Layout.packed_row(5, torch.tensor([4, 1]), 4))
 
 
 def test_sinusoids_extend_past_every_length() -> None:

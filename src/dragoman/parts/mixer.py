@@ -56,19 +56,6 @@ class Layout:
         return Layout(positions, lengths=lengths, max_length=width)
 
     @staticmethod
-    def packed(segment_ids: Tensor, max_length: int | None = None) -> Layout:
-        """Layout of packed rows; `segment_ids` (B T) count the sequences of a row from 0, left to right.
-
-        Pass `max_length` if it is known: computing it synchronizes with the GPU.
-        """
-        columns = torch.arange(segment_ids.shape[1], device=segment_ids.device).expand_as(segment_ids)  # B T
-        is_first = torch.ones_like(segment_ids, dtype=torch.bool)
-        is_first[:, 1:] = segment_ids[:, 1:] != segment_ids[:, :-1]
-        start = torch.where(is_first, columns, 0).cummax(1).values  # B T: column where the token's sequence starts
-        positions = columns - start
-        return Layout(positions, segment_ids=segment_ids, max_length=max_length or int(positions.max()) + 1)
-
-    @staticmethod
     def packed_row(width: int, lengths: Tensor, max_length: int) -> Layout:
         """Layout of one row of `width` columns with sequences of `lengths` (N); unused columns form one more segment.
 
