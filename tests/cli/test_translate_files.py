@@ -232,11 +232,11 @@ def test_resuming_with_other_options_or_input_is_rejected(
         (["--beam-size", 3], "was started with search size 4, but now it is 3"),
         (["--sample"], "was started with search 'Beam', but now it is 'Sample'"),
         (["--n-best", 2], "was started with search n_best 1, but now it is 2"),
-        (["--alignment"], "was started with alignment False, but now it is True"),
-        (["--json-lines"], "was started with JSON lines False"),
-        (["--copy-unknown"], "was started with dictionary None"),
-        (["--dictionary", dictionary], "was started with dictionary None"),
-        (["--corpus-tag", "news"], "was started with corpus tag None, but now it is 'news'"),
+        (["--alignment"], "was started with --alignment False, but now it is True"),
+        (["--json-lines"], "was started with --json-lines False"),
+        (["--copy-unknown"], "was started with --copy-unknown False"),
+        (["--dictionary", dictionary], "was started with --dictionary None"),
+        (["--corpus-tag", "news"], "was started with --corpus-tag None, but now it is 'news'"),
     ]:
         assert expected in sentence(dragoman("translate", run, text, "-o", output, "--resume", *more))
     said = sentence(dragoman("translate", run, other, "-o", output, "--resume"))

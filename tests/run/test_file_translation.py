@@ -201,7 +201,7 @@ def test_a_missing_damaged_or_newer_journal_is_refused(output: Path) -> None:
         with pytest.raises(UserError, match="missing or damaged: start again with --overwrite"):
             list(places(output, resume=True))
     journal.write_bytes(b'{"version": 9}\n')
-    with pytest.raises(UserError, match="format version 9, but this version of dragoman needs 2"):
+    with pytest.raises(UserError, match="format version 9, but this version of dragoman needs 3"):
         list(places(output, resume=True))
     assert part.read_bytes() == EXPECTED[: part.stat().st_size]
 

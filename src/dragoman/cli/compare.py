@@ -88,7 +88,6 @@ def compare(
     from dragoman.lens.comparison_report import write_comparison
     from dragoman.storage import write_file
     from dragoman.training import comparison_training as training
-    from dragoman.training.comparison_training import ComparisonDisplay
 
     training.check_systems(names)
     seed_list = parse_seeds(seeds)
@@ -107,7 +106,7 @@ def compare(
     runs = [(name, column, seed) for name in names for column, seed in enumerate(seed_list)]
     log(f"{len(runs)} trainings (systems: {len(names)}, seeds: {len(seed_list)}), budget: {budget}")
     results = []
-    display = ComparisonDisplay(names, len(seed_list))
+    display = training.ComparisonDisplay(names, len(seed_list))
     with display.bar:
         for number, (name, column, seed) in enumerate(runs, 1):
             display.start_run(name, column, f"{name}, seed {seed} ({number} of {len(runs)})")

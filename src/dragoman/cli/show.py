@@ -189,14 +189,13 @@ def attention(
     """Show the attention weights of every layer and head, and their entropy."""
     loaded = options.open(run)
 
-    from dragoman.lens.figures import attention_figure, select_attention
-    from dragoman.lens.text_view import attention_lines, entropy_lines
+    from dragoman.lens import figures, text_view
 
     result = inspection.inspect(loaded, sentence)
-    maps = select_attention(result, kind, layer, head)
-    lines = [*attention_lines(maps), "", *entropy_lines(maps)]
+    maps = figures.select_attention(result, kind, layer, head)
+    lines = [*text_view.attention_lines(maps), "", *text_view.entropy_lines(maps)]
     document = _document(result, "alignment") | {"attention": maps}
-    options.print(document, lines, lambda: [attention_figure(result, maps, head)])
+    options.print(document, lines, lambda: [figures.attention_figure(result, maps, head)])
 
 
 def alternatives(
@@ -211,23 +210,21 @@ def alternatives(
     """Show the probability of every token, and the most probable alternatives."""
     loaded = options.open(run)
 
-    from dragoman.lens.figures import alternatives_figure
-    from dragoman.lens.text_view import alternative_lines
+    from dragoman.lens import figures, text_view
 
     result = inspection.inspect(loaded, sentence, prefix, top_k)
     document = _document(result, "score", "steps")
-    options.print(document, alternative_lines(result), lambda: [alternatives_figure(result)])
+    options.print(document, text_view.alternative_lines(result), lambda: [figures.alternatives_figure(result)])
 
 
 def layers(run: RunFolder, sentence: Sentence, *, inspection: InspectionOptions, options: ShowOptions) -> None:
     """Show what the model would predict if it ended after each of its layers (logit lens)."""
     loaded = options.open(run)
 
-    from dragoman.lens.figures import layers_figure
-    from dragoman.lens.text_view import layer_lines
+    from dragoman.lens import figures, text_view
 
     result = inspection.inspect(loaded, sentence)
-    options.print(_document(result, "layers"), layer_lines(result), lambda: [layers_figure(result)])
+    options.print(_document(result, "layers"), text_view.layer_lines(result), lambda: [figures.layers_figure(result)])
 
 
 def beam(
@@ -243,14 +240,15 @@ def beam(
     """Show the beam search as a tree: kept, pruned and finished hypotheses."""
     loaded = options.open(run)
 
-    from dragoman.lens.figures import beam_tree_figure
-    from dragoman.lens.text_view import beam_tree_lines
+    from dragoman.lens import figures, text_view
 
     result = loaded.lens(sentence, search=beam_config(loaded, beam_size, length_penalty), prefix=prefix)
     tree = result.beam
     assert tree is not None
     document = _document(result, "beam")
-    options.print(document, beam_tree_lines(tree, pruned), lambda: [beam_tree_figure(tree, note=sentence)])
+    options.print(
+        document, text_view.beam_tree_lines(tree, pruned), lambda: [figures.beam_tree_figure(tree, note=sentence)]
+    )
 
 
 def everything(
@@ -269,14 +267,13 @@ def positions(
     """Show the position encodings of the model and the similarities between positions."""
     loaded = options.open(run)
 
-    from dragoman.lens.figures import positions_figure
+    from dragoman.lens import figures, text_view
     from dragoman.lens.position_encodings import position_encodings
-    from dragoman.lens.text_view import position_lines
 
     encodings = position_encodings(loaded.model, num_positions)
     if options.has_figure and not encodings:
         raise UserError(f"nothing to draw: {run} has no position encoding")
-    options.print(encodings, position_lines(encodings), lambda: map(positions_figure, encodings))
+    options.print(encodings, text_view.position_lines(encodings), lambda: map(figures.positions_figure, encodings))
 
 
 def gradients(
@@ -300,15 +297,15 @@ def gradients(
     folders = [run, *(compare_with or [])]
     options.check(*folders)
 
-    from dragoman.lens.figures import gradients_figure
-    from dragoman.lens.text_view import gradient_lines
+    from dragoman.lens import figures, text_view
 
     measured = _measure_gradients([options.load(folder) for folder in folders], sentence, target, max_sentences)
     drawn = component or ("encoder" if "encoder" in measured[0].curves else "target")
     lines = [
-        f"{reach.system}, {reach.sentences} sentences\n" + "\n".join([*gradient_lines(reach), ""]) for reach in measured
+        f"{reach.system}, {reach.sentences} sentences\n" + "\n".join([*text_view.gradient_lines(reach), ""])
+        for reach in measured
     ]
-    options.print(measured, lines, lambda: [gradients_figure(measured, drawn)])
+    options.print(measured, lines, lambda: [figures.gradients_figure(measured, drawn)])
 
 
 def _measure_gradients(

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -120,19 +120,15 @@ def translate(
     for path in filter(None, (constraints.prefixes, constraints.include)):
         _check_line_count(inputs, path)
     dictionary = constraints.read_dictionary()
-    fingerprint: dict[str, Any] = {  # must be equal when a file is resumed
-        "alignment": output.alignment,
-        "JSON lines": output.json_lines,
-        "dictionary": dictionary and blake2b(repr(dictionary).encode(), digest_size=8).hexdigest(),
-        "corpus tag": tag,
-        "ensemble": [str(other) for other in ensemble or []],
-        "prefixes": constraints.prefixes and str(constraints.prefixes),
-        "included phrases": constraints.include and str(constraints.include),
-        "excluded phrases": constraints.exclude,
+    # what must be equal when a file is resumed
+    fingerprint = {f"--{name.replace('_', '-')}": value for name, value in asdict(constraints).items()} | {
+        "--dictionary": dictionary and blake2b(repr(dictionary).encode(), digest_size=8).hexdigest(),
+        "--alignment": output.alignment,
+        "--json-lines": output.json_lines,
+        "--ensemble": ensemble or [],
+        "--shortlist": shortlist,
         "weights": precision.precision,
-        "shortlist": shortlist,
         "several workers": num_workers > 1,
-        "split sentences": constraints.split_sentences,
     }
 
     def translate_sources(sources: Iterable[Source], first_index: int = 0) -> Iterator[Translation]:

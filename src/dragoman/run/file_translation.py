@@ -29,7 +29,7 @@ from dragoman.run_files import CHECKPOINT_DIR, MODEL_FILE
 from dragoman.search import SearchConfig, search_to_dict
 from dragoman.storage import flush_to_disk, lock_file, os_errors_as_user_errors
 
-JOURNAL_VERSION = 2
+JOURNAL_VERSION = 3
 
 Translate = Callable[[list[Source], int], Iterable[Translation]]  # (sources, index of the first one)
 
