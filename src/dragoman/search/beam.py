@@ -195,7 +195,7 @@ def search_ends(config: Beam, finished: Tensor, live: Tensor, length: Tensor, ma
 
     "never" is exact: it stops when no continuation can become one of the n best. log p only falls as a hypothesis
     grows, and a coverage penalty is at most 0, so every continuation scores at most log p / max lp(l), with l from the
-    next length to the limit. lp is monotonic, so its maximum is at one end.
+    next length to the limit.
     """
     rule = config.stopping_rule
     if rule == "steps":
@@ -206,7 +206,8 @@ def search_ends(config: Beam, finished: Tensor, live: Tensor, length: Tensor, ma
     if rule is False:
         worst = finished[:, config.max_finished - 1]
         return (worst > -torch.inf) & (best / config.length_divisor(length) <= worst)
-    return best / config.max_length_divisor(length + 1, max_length) <= finished[:, config.n_best - 1]
+    max_divisor = config.length_divisor(max_length if config.length_penalty > 0 else length + 1)  # lp is monotonic
+    return best / max_divisor <= finished[:, config.n_best - 1]
 
 
 def coverage_penalty(attention: Tensor, source_mask: Tensor, beta: float) -> Tensor:

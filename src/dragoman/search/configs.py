@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from torch import Tensor
-
 from dragoman.errors import UserError, unknown_name
 from dragoman.search.beam import BeamSearch, DiverseBeamSearch
 from dragoman.search.engine import SpecialTokens, Strategy
@@ -133,10 +131,6 @@ class Beam(TokenSearch):
 
     def length_divisor(self, length: Any) -> Any:
         return LENGTH_NORMALIZATIONS[self.length_normalization](length, self.length_penalty)
-
-    def max_length_divisor(self, length: Tensor, max_length: Tensor) -> Tensor:
-        """Return the maximum of lp over the lengths from `length` to `max_length`, B each."""
-        return self.length_divisor(max_length if self.length_penalty > 0 else length)
 
     def strategy(self, special_tokens: SpecialTokens, vocab_size: int, has_required_phrases: bool) -> Strategy:
         num_tokens = vocab_size - len(special_tokens.suppressed) - 1

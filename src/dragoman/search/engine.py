@@ -188,7 +188,8 @@ class SearchEngine:
         use_cuda_graphs = source.is_cuda if self.use_cuda_graphs is None else self.use_cuda_graphs
         progress = self._begin_batch(max_lengths.tolist(), min(max_sources or count, count), use_cuda_graphs)
         if use_cuda_graphs and not self.has_position_limit:
-            source = _pad_sources(source, round_up_size(source.shape[1]))
+            padding = round_up_size(source.shape[1]) - source.shape[1]
+            source = pad(source, (*(0, 0) * (source.dim() - 2), 0, padding))  # N S, or N S F
         first = first_tokens(self.special_tokens.bos, count, device)
         constraints = constraints or ConstraintTensors()
         inputs = SearchInputs(source, lengths, max_lengths, keys.to(device), constraints, first, empty=lengths < 0)
@@ -297,7 +298,8 @@ class SearchEngine:
         )
         state = self.strategy.init_state(state, max_length)
         state.processors = [processor.init_state(state) for processor in self.logits_processors]
-        return map_tensors(_writable, state)
+        # rows are changed in place later, so tensors whose elements share memory are copied
+        return map_tensors(lambda leaf: leaf.contiguous() if 0 in leaf.stride() else leaf, state)
 
     def _step(self, state: SearchState, progress: BatchProgress) -> SearchState:
         """Decode one token, as a CUDA graph if these are used, after growing the caches if they are full."""
@@ -436,16 +438,6 @@ def _source_mask(inputs: SearchInputs, memory: Memory | None) -> Tensor:
     if memory is not None and memory.layout.lengths is not None:
         width, lengths = memory.states.shape[1], memory.layout.lengths
     return torch.arange(width, device=lengths.device) < lengths[:, None]
-
-
-def _pad_sources(source: Tensor, width: int) -> Tensor:
-    """Pad sources, B S or B S F, to `width` positions."""
-    return pad(source, (*(0, 0) * (source.dim() - 2), 0, width - source.shape[1]))
-
-
-def _writable(leaf: Tensor) -> Tensor:
-    """Return a tensor whose rows can be changed: a copy if elements share memory."""
-    return leaf.contiguous() if 0 in leaf.stride() else leaf
 
 
 def _force_token(token: int, logits: Tensor, log_normalizer: Tensor, sources: Tensor) -> Tensor:
