@@ -40,8 +40,7 @@ class RaggedArray:
         framed_lengths = self.lengths + len(prefix) + len(suffix)
         starts = _starts(framed_lengths)
         values = np.empty(int(framed_lengths.sum()), np.int64)
-        shifts = starts + len(prefix) - _starts(self.lengths)
-        values[np.arange(len(self.values)) + np.repeat(shifts, self.lengths)] = self.values
+        values[row_positions(starts + len(prefix), self.lengths)] = self.values
         for position, token in enumerate(prefix):
             values[starts + position] = token
         for position, token in enumerate(suffix):
@@ -54,8 +53,7 @@ class RaggedArray:
             return self
         starts = np.where(condition, _starts(self.lengths), len(self.values) + _starts(other.lengths))
         lengths = np.where(condition, self.lengths, other.lengths)
-        positions = np.repeat(starts - _starts(lengths), lengths) + np.arange(int(lengths.sum()))
-        return RaggedArray(np.concatenate((self.values, other.values))[positions], lengths)
+        return RaggedArray(np.concatenate((self.values, other.values))[row_positions(starts, lengths)], lengths)
 
     def padded(self, pad: int, multiples: tuple[int, int] = (1, 1)) -> Ids:
         """Return B S ids or B S F vectors; B and S are rounded up to multiples."""
@@ -91,5 +89,11 @@ def round_up(number: float, multiple: int) -> int:
     return int(-(-number // multiple) * multiple)
 
 
-def _starts(lengths: Indices) -> Indices:
-    return np.cumsum(lengths) - lengths
+def row_positions(starts: Indices, lengths: NDArray[Any]) -> Indices:
+    """Return the positions of rows in an array, start … start + length − 1, one row after the other."""
+    return np.repeat(starts - _starts(lengths), lengths) + np.arange(int(lengths.sum()))
+
+
+def _starts(lengths: NDArray[Any]) -> Indices:
+    """Return where rows of these lengths start, if they are concatenated."""
+    return np.cumsum(lengths, dtype=np.int64) - lengths

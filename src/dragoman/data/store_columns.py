@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.data.ragged_array import Indices, RaggedArray
+from dragoman.data.ragged_array import Indices, RaggedArray, row_positions
 from dragoman.errors import UserError
 
 MAX_RESIDENT_BYTES = 2**27  # of a column; of larger columns, pages are released after reading
@@ -45,10 +45,7 @@ class TokenRows:
 
     def rows(self, indices: Indices) -> NDArray[Any]:
         """Return the concatenated tokens of some rows."""
-        lengths = self.lengths[indices]
-        ends = np.cumsum(lengths, dtype=np.int64)
-        shifts = self.offsets[indices] - (ends - lengths)
-        return self.tokens[np.repeat(shifts, lengths) + np.arange(ends[-1])]
+        return self.tokens[row_positions(self.offsets[indices], self.lengths[indices])]
 
 
 class LoadedRows(TokenRows):
@@ -189,9 +186,7 @@ class StoreColumn:
         shape = (int(ends[-1]), self.features) if self.features else (int(ends[-1]),)
         tokens = np.empty(shape, self.info.dtype)
         for shard, positions, local in self.split_by_shard(indices):
-            values, selected = shard.rows(local), lengths[positions]
-            shifts = (ends - lengths)[positions] - (np.cumsum(selected) - selected)  # from `values` to `tokens`
-            tokens[np.repeat(shifts, selected) + np.arange(len(values))] = values
+            tokens[row_positions((ends - lengths)[positions], lengths[positions])] = shard.rows(local)
         return tokens
 
     def split_by_shard(self, indices: Indices) -> Iterator[tuple[MappedRows, Indices, Indices]]:

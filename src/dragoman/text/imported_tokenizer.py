@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
-from itertools import chain
+from itertools import repeat
 from typing import Any
 
 import tokenizers
@@ -26,7 +26,7 @@ from dragoman.text.tokenizer import (
     check_tags,
     tag_token,
 )
-from dragoman.text.word_splitting import alignment_spans
+from dragoman.text.word_splitting import word_at_characters
 
 MISSING_TOKEN_ID = -1  # id of a special token that the tokenizer does not have
 ID_OFFSET = len(SPECIAL_TOKENS)  # of the ids of a remapped tokenizer
@@ -112,8 +112,7 @@ class ImportedTokenizer(Tokenizer):
         if self.mask is None:
             raise UserError("this tokenizer has no mask token")
         mask = self._special_tokens.get(self.mask, TokenConfig(""))
-        texts = re.split(_pattern(replace(mask, content=gap)), text)
-        return self._encode_joined(texts, [self.mask] * (len(texts) - 1))
+        return self._encode_joined(re.split(_pattern(replace(mask, content=gap)), text), repeat(self.mask))
 
     def encode_with_sentinels(self, text: str, gap: str, sentinels: Sequence[int]) -> list[int]:
         if not all(sentinel in self._names for sentinel in sentinels):
@@ -121,11 +120,6 @@ class ImportedTokenizer(Tokenizer):
         first, *others = text.split(gap)
         named = (self._names[sentinel] + part for sentinel, part in zip(sentinels, others, strict=False))
         return self.encode(first + "".join(named), parse_special=True)
-
-    def _encode_joined(self, texts: Sequence[str], separators: Sequence[int]) -> list[int]:
-        """Encode texts with one of the `separators` (ids) between each two."""
-        first, *others = self.encode_batch(texts)
-        return [*first, *chain.from_iterable([separator, *ids] for separator, ids in zip(separators, others))]
 
     def _split_language_code(self, text: str) -> tuple[list[int], str]:
         """Split off a code such as >>deu<<, which tells Marian the target language."""
@@ -172,9 +166,7 @@ class ImportedTokenizer(Tokenizer):
         # A token begins where the text of the tokens before it ends; a part of a character belongs to its character.
         ids = list(ids)
         text = self.decode(ids)
-        word_at = [-1] * (len(text) + 1)
-        for index, (begin, end) in enumerate(alignment_spans(text)):
-            word_at[begin:end] = [index] * (end - begin)
+        word_at = [*word_at_characters(text), -1]
         words, position = [], 0
         window: list[str] = []  # the last tokens: decoding all tokens again for each one would take quadratic time
         start = 0  # position in the text at which the window begins
@@ -268,8 +260,7 @@ class RemappedTokenizer(Tokenizer):
         return [[UNK if token_id == unk else token_id + ID_OFFSET for token_id in row] for row in rows]
 
     def encode_masked(self, text: str, gap: str) -> list[int]:
-        first, *others = self.encode_batch(text.split(gap))
-        return [*first, *chain.from_iterable([MASK, *ids] for ids in others)]
+        return self._encode_joined(text.split(gap), repeat(MASK))
 
     def _inner_id(self, token_id: int) -> int:
         """Return the id in the imported tokenizer; `MISSING_TOKEN_ID` for Dragoman's special tokens and tags."""

@@ -20,7 +20,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from types import MappingProxyType
 
@@ -31,7 +31,7 @@ from dragoman import legacy
 from dragoman.errors import UserError, unknown_name
 from dragoman.text import tokenizer_learning
 from dragoman.text.special_tokens import BOS, BYTE_TOKENS, CLS, EOS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
-from dragoman.text.word_splitting import alignment_spans
+from dragoman.text.word_splitting import word_at_characters
 
 TOKENIZER_FORMAT_VERSION = 2
 READABLE_VERSIONS = (1, 2)
@@ -151,8 +151,7 @@ class Tokenizer:
         The mask includes the gap's space, like the first token of a word.
         """
         if self.kind in WORD_LEVEL_TYPES:  # the gap would be an unknown word
-            parts = self.encode_batch([part.strip(" ") for part in text.split(gap)])
-            return list(chain.from_iterable([part if n == 0 else [MASK, *part] for n, part in enumerate(parts)]))
+            return self._encode_joined([part.strip(" ") for part in text.split(gap)], repeat(MASK))
         with_space = self.encode(gap)
         alone = with_space[1:] if self.marker == "initial" and len(with_space) > 1 else with_space[:1]
         ids, masked, position = self.encode(text), [], 0
@@ -166,6 +165,11 @@ class Tokenizer:
         """Encode a text with the next of the `sentinels` (ids) in place of every `gap`, as in T5's span corruption."""
         remaining = iter(sentinels)
         return [next(remaining) if token_id == self.mask else token_id for token_id in self.encode_masked(text, gap)]
+
+    def _encode_joined(self, texts: Sequence[str], separators: Iterable[int]) -> list[int]:
+        """Encode texts with the next of the `separators` (ids) between each two."""
+        first, *others = self.encode_batch(texts)
+        return [*first, *chain.from_iterable([separator, *ids] for separator, ids in zip(separators, others))]
 
     def _encode_chunks(self, chunks: Iterable[str]) -> dict[str, list[int]]:
         """Encode chunks between spaces, each with the space before or after it."""
@@ -216,10 +220,8 @@ class Tokenizer:
             positions.append(len(text) + (len(part) > 1 and part.startswith(b" ")) if part else None)
             text += decoder.decode(part)
         text += decoder.decode(b"", True)
-        word_at = [-1] * len(text)
-        for index, (begin, end) in enumerate(alignment_spans(text)):
-            word_at[begin:end] = [index] * (end - begin)
-        return [-1 if position is None else word_at[position] for position in positions]
+        words = word_at_characters(text)
+        return [-1 if position is None else words[position] for position in positions]
 
     def to_json(self) -> str:
         """Return one JSON document, which the `tokenizers` library can read as well."""

@@ -67,6 +67,14 @@ def alignment_spans(text: str) -> list[tuple[int, int]]:
     return spans
 
 
+def word_at_characters(text: str) -> list[int]:
+    """Return for each character the index of its word in `alignment_words`, −1 for white space."""
+    words = [-1] * len(text)
+    for index, (begin, end) in enumerate(alignment_spans(text)):
+        words[begin:end] = [index] * (end - begin)
+    return words
+
+
 def _continues_word(text: str, begin: int, position: int) -> bool:
     r"""Whether the word from `begin` continues at `position`: Python's \w does not include combining marks."""
     if _is_mark(text[position]):
