@@ -198,7 +198,8 @@ class SentencePermutation:
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
         sentences = np.split(ids, np.flatnonzero(np.isin(ids[:-1], self.sentence_ends)) + 1)
-        return np.concatenate([sentences[i] for i in _sample_indices(len(sentences), len(sentences), random)])
+        order = _sample_indices(len(sentences), len(sentences), random)
+        return np.concatenate([sentences[index] for index in order])
 
 
 @dataclass(frozen=True)
@@ -265,6 +266,7 @@ def _poisson(mean: float, count: int, random: Random) -> Indices:
 
 @lru_cache
 def _poisson_cumulative(mean: float) -> NDArray[np.float64]:
+    """Return P(X ≤ k) for k = 0, 1, … of a Poisson variable."""
     numbers = np.arange(math.ceil(mean + 12 * math.sqrt(mean) + 24))  # the rest is below double precision
     log_probabilities = numbers * math.log(mean) - mean - np.cumsum(np.log(np.maximum(numbers, 1)))
     return np.cumsum(np.exp(log_probabilities))

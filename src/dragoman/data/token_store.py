@@ -161,6 +161,7 @@ def count_lengths(store: TokenStore) -> LengthCounts:
 
 
 def merge_length_counts(counts: list[LengthCounts]) -> LengthCounts:
+    """Add histograms."""
     source, target, pairs = (np.concatenate(arrays) for arrays in zip(*counts))
     lengths, inverse = np.unique(source << 32 | target, return_inverse=True)
     sums = np.zeros(len(lengths), np.int64)
@@ -178,6 +179,7 @@ def _check_file_sizes(info: ColumnInfo, folders: list[Path], pairs: list[int]) -
 
 
 def _read_index(folder: Path) -> dict[str, Any]:
+    """Read the index file of a store; raise a UserError if it is missing, damaged or of an unknown version."""
     try:
         index = json.loads((folder / INDEX_FILE).read_bytes())
     except FileNotFoundError:
@@ -210,6 +212,7 @@ def encode_columns(pairs: Sequence[EncodedPair], vocab_sizes: tuple[int, int]) -
 
 
 def _encode_column(rows: list[Any], vocab_size: int) -> RaggedArray:
+    """Concatenate rows of ids or feature vectors in the smallest sufficient dtype."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     if isinstance(rows[0], np.ndarray):
         return RaggedArray(np.concatenate(rows).astype(np.float32), lengths)
@@ -252,7 +255,7 @@ def write_shards(
             columns, longest = columns or index["sides"], max(longest, index["longest"])
             length_counts.append(count_lengths(TokenStore(shard_folder)))
         _require_pairs(len(shards), folder)
-        counts = [sum(shard["pairs"] for shard in shards if shard["corpus"] == n) for n in range(len(names))]
+        counts = [sum(shard["pairs"] for shard in shards if shard["corpus"] == index) for index in range(len(names))]
         corpora = map(StoredCorpus, names, counts, draws(counts), tags or [""] * len(names))
         merged_counts = np.stack(merge_length_counts(length_counts), 1).astype(np.int64)
         (partial / LENGTH_COUNTS_FILE).write_bytes(merged_counts.tobytes())

@@ -17,7 +17,7 @@ from dragoman.text.tokenizer import Tokenizer
 TokenIds = NDArray[np.int32]
 
 MAX_CACHED_WORDS = 2**17
-MAX_CELLS = 2**19  # words × characters that are merged at once
+MAX_BATCH_CHARACTERS = 2**19  # words × characters of the longest word, merged at once
 NO_MERGE = np.iinfo(np.int32).max  # rank of a pair that is not a merge
 
 
@@ -106,21 +106,22 @@ class BPEDropout:
             self._clear_cache()
         slots = (hashes >> np.uint64(44)).astype(np.int64)
         indices = self._slots[slots].astype(np.int64)
-        for n in np.flatnonzero(self._hashes[indices] != hashes).tolist():
-            word_hash = int(hashes[n])
+        for number in np.flatnonzero(self._hashes[indices] != hashes).tolist():
+            word_hash = int(hashes[number])
             index = self._index.get(word_hash)
             if index is None:
                 index = self._index[word_hash] = len(self._word_characters)
-                word = flat[starts[n] : starts[n] + sizes[n]].tolist()
+                word = flat[starts[number] : starts[number] + sizes[number]].tolist()
                 self._word_characters.append([char for token_id in word for char in self._characters[token_id]])
-                self._hashes.extend(hashes[n : n + 1])
+                self._hashes.extend(hashes[number : number + 1])
                 self._starts.extend(np.full(self.pool, -1))
                 self._sizes.extend(np.zeros(self.pool))
-                self._slots[slots[n]] = index
-            indices[n] = index
+                self._slots[slots[number]] = index
+            indices[number] = index
         return indices
 
     def _clear_cache(self) -> None:
+        """Forget all words and their segmentations."""
         self._index: dict[int, int] = {}  # word index by hash
         self._slots = np.zeros(2**20, np.int32)  # word index by the first bits of the hash: faster, for most words
         self._word_characters: list[list[int]] = []
@@ -134,14 +135,15 @@ class BPEDropout:
         words, samples = np.divmod(wanted, self.pool)
         characters = [self._word_characters[word] for word in words.tolist()]
         keys = splitmix64(self._hashes[words] + GOLDEN_GAMMA * (samples.astype(np.uint64) + np.uint64(1)))
-        order = sorted(range(len(characters)), key=lambda n: len(characters[n]))
+        order = sorted(range(len(characters)), key=lambda index: len(characters[index]))
         while order:
             max_width = len(characters[order[0]]) + 4
-            batch = [n for n in order[: max(1, MAX_CELLS // max_width)] if len(characters[n]) <= max_width]
+            candidates = order[: max(1, MAX_BATCH_CHARACTERS // max_width)]
+            batch = [index for index in candidates if len(characters[index]) <= max_width]
             order = order[len(batch) :]
             table = np.full((len(batch), len(characters[batch[-1]])), -1, np.int32)
-            for row, n in zip(table, batch):
-                row[: len(characters[n])] = characters[n]
+            for row, index in zip(table, batch):
+                row[: len(characters[index])] = characters[index]
             tokens, sizes = self._merges.apply(table, keys[batch], self.rate)
             self._starts.array[wanted[batch]] = len(self._tokens) + np.cumsum(sizes, dtype=np.int64) - sizes
             self._sizes.array[wanted[batch]] = sizes
@@ -206,11 +208,11 @@ class _MergeTable:
             rank = kept[np.arange(len(kept)), best]
             merges = rank < NO_MERGE
             done[active[~merges]] = tokens[~merges]
-            active, tokens, ranks, best, rank = (x[merges] for x in (active, tokens, ranks, best, rank))
+            active, tokens, ranks = active[merges], tokens[merges], ranks[merges]
+            best, rank = best[merges], rank[merges]
             rows = np.arange(len(active))
-            shift = np.minimum(
-                position + (position > best[:, None]), len(position) - 1
-            )  # tokens after the pair move up
+            # Tokens after the pair move up.
+            shift = np.minimum(position + (position > best[:, None]), len(position) - 1)
             tokens = np.take_along_axis(tokens, shift, 1)
             tokens[:, -1] = -1
             tokens[rows, best] = self.merged[rank]

@@ -142,14 +142,16 @@ def _from_document(
     document |= dict.fromkeys(("truncation", "padding", "post_processor"))
     try:
         vocabulary, added = document["model"]["vocab"], document.get("added_tokens") or []
-        ids = {entry[0]: n for n, entry in enumerate(vocabulary)} if isinstance(vocabulary, list) else {**vocabulary}
+        if isinstance(vocabulary, list):  # of tokens with their scores
+            vocabulary = {entry[0]: index for index, entry in enumerate(vocabulary)}
+        ids = {**vocabulary}
         all_ids = ids | {token["content"]: token["id"] for token in added}
         if not all(isinstance(name, str) and is_token_id(token_id) for name, token_id in all_ids.items()):
             raise ValueError("a token has no name or no number as its id")
         special = {token.content: token for token in (*by_role.values(), *files.additional_tokens())}
         for token in added:
             token["special"] = bool(token["special"]) or token["content"] in special
-        special |= {t["content"]: parsed for t in added if t["special"] and (parsed := parse_token(t))}
+        special |= {token["content"]: parsed for token in added if token["special"] and (parsed := parse_token(token))}
         hidden = {} if "merges" in document["model"] else {name: ids[name] for name in special if name in ids}
         _hide(document, hidden)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -234,6 +236,7 @@ def _marian(files: TokenizerFiles) -> list[ImportedTokenizer]:
 
 
 def _marian_side(files: TokenizerFiles, ids: dict[str, int], file_name: str) -> ImportedTokenizer:
+    """Read one language's SentencePiece model, whose pieces have the given ids."""
     by_role, model = files.tokens_by_role(_PLAIN), SentencePieceModel.read(files.folder / file_name)
     if "unk" not in by_role or by_role["unk"].content not in ids:
         raise UserError(f"the vocabulary of {files.folder / file_name} is damaged: it has no token '<unk>'")
@@ -250,7 +253,7 @@ def _t5(files: TokenizerFiles) -> list[ImportedTokenizer]:
     model, extra = SentencePieceModel.read(files.folder / "spiece.model"), files.settings.get("extra_ids", 100)
     if not is_token_id(extra) or extra > 10_000:
         raise UserError(f"{files.folder / 'tokenizer_config.json'} is damaged: extra_ids is {extra!r}")
-    sentinels = [f"<extra_id_{n}>" for n in range(extra - 1, -1, -1)]
+    sentinels = [f"<extra_id_{number}>" for number in reversed(range(extra))]
     special = [*model.special_pieces, *sentinels]
     return [_sentencepiece(files, model, [*model.pieces, *sentinels], by_role, special)]
 
@@ -297,7 +300,7 @@ def _sentencepiece(
     names = names if isinstance(names, dict) else dict(enumerate(names))
     names |= {token_id: token.content for token_id, token in added.items()}
     ids = {name: token_id for token_id, name in names.items()}
-    model = model.with_user_defined([t.content for t in added.values() if t.content not in special_tokens])
+    model = model.with_user_defined([token.content for token in added.values() if token.content not in special_tokens])
     unk = ids[by_role["unk"].content if "unk" in by_role and by_role["unk"].content in ids else model.unk_piece]
     library = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=names[unk]))
     library.decoder = decoder or model.decoder()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -131,36 +132,43 @@ class ImportedTokenizer(Tokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of some token ids, without special tokens and ids that the vocabulary does not have."""
-        return self._join([self._names[n] for n in ids if n in self._names and n not in self.all_special_ids])
+        return self._join(list(filter(None, map(self._text_token, ids))))
+
+    def _text_token(self, token_id: int) -> str:
+        """Return the token of an id; "" for special tokens and ids that the vocabulary does not have."""
+        return "" if token_id in self.all_special_ids else self._names.get(token_id, "")
 
     def _join(self, tokens: list[str]) -> str:
+        """Return the text of some tokens."""
         return self._decoder.decode(tokens) if self._decoder else " ".join(tokens)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         return [self._readable(self._names.get(token_id, f"<{token_id}>")) for token_id in ids]
 
     def _readable(self, token: str) -> str:
+        """Write a token with letters instead of bytes, and with ▁ for a space; a part of a character stays as it is."""
         if not self._byte_level or token in self.special_token_ids or "\ufffd" in (text := self._join([token])):
             return token
         return text.replace(" ", "▁")
 
     def surface_forms(self) -> list[bytes]:
-        names = [
-            self._names[n] if n in self._names and n not in self.all_special_ids else "" for n in range(self.vocab_size)
-        ]
-        if self._byte_level:  # a name with other characters stands for itself
-            letters = {letter: byte for byte, letter in enumerate(_byte_letters())}
-            return [bytes(letters[c] for c in n) if letters.keys() >= {*n} else n.encode() for n in names]
+        tokens = list(map(self._text_token, range(self.vocab_size)))
+        if self._byte_level:  # a token with other characters stands for itself
+            byte_of = {letter: byte for byte, letter in enumerate(_byte_letters())}
+            return [
+                bytes(byte_of[letter] for letter in token) if byte_of.keys() >= {*token} else token.encode()
+                for token in tokens
+            ]
         if self._decoder is None:
-            return [f" {name}".encode() if name else b"" for name in names]
+            return [f" {token}".encode() if token else b"" for token in tokens]
         steps = _decoder_types(json.loads(self._library.to_str())["decoder"])
         if other := steps - {"Sequence", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}:
             raise UserError(
                 f"this tokenizer joins its tokens with {', '.join(sorted(other))}, so the text of a single token is "
                 "not defined"
             )
-        byte_values = {token: bytes([n]) for n, token in enumerate(BYTE_TOKENS)} if "ByteFallback" in steps else {}
-        return [byte_values.get(name, name.replace("▁", " ").encode()) for name in names]
+        byte_values = {token: bytes([byte]) for byte, token in enumerate(BYTE_TOKENS) if "ByteFallback" in steps}
+        return [byte_values.get(token, token.replace("▁", " ").encode()) for token in tokens]
 
     def word_ids(self, ids: Iterable[int]) -> list[int]:
         # A token begins where the text of the tokens before it ends; a part of a character belongs to its character.
@@ -171,10 +179,10 @@ class ImportedTokenizer(Tokenizer):
         window: list[str] = []  # the last tokens: decoding all tokens again for each one would take quadratic time
         start = 0  # position in the text at which the window begins
         for token_id in ids:
-            if token_id in self.all_special_ids or token_id not in self._names:
+            if not (token := self._text_token(token_id)):
                 words.append(-1)
                 continue
-            window.append(self._names[token_id])
+            window.append(token)
             joined, alone = self._join(window), self._join(window[-1:])
             end = max(position, start + _common_prefix(joined, text[start : start + len(joined)]))
             spaces = end - position - len(text[position:end].lstrip())
@@ -192,8 +200,8 @@ class ImportedTokenizer(Tokenizer):
             "version": TOKENIZER_FORMAT_VERSION,
             "kind": self.kind,
             "marker": self.marker,
-            "names": {n: name for n, name in self._names.items() if self._library.id_to_token(n) != name},
-            "special_tokens": [{"id": n, **asdict(token)} for n, token in self._special_tokens.items()],
+            "names": {index: name for index, name in self._names.items() if self._library.id_to_token(index) != name},
+            "special_tokens": [{"id": index, **asdict(token)} for index, token in self._special_tokens.items()],
             "role_ids": self.role_ids,
             "language_codes": self._language_codes,
             "sentencepiece": self._segmenter.to_dict() if self._segmenter else None,
@@ -207,18 +215,18 @@ class ImportedTokenizer(Tokenizer):
         try:
             fields = legacy.translate_tokenizer(fields)
             old_segmenter = fields.get("cutter")
-            names = {n: name for name, n in library.get_vocab().items() if not name.startswith(HIDDEN)}
-            names = {n: name for n, name in names.items() if not old_segmenter or n < old_segmenter["size"]}
-            names |= {int(n): str(name) for n, name in fields["names"].items()}
+            size = old_segmenter["size"] if old_segmenter else math.inf
+            vocabulary = {name: index for name, index in library.get_vocab().items() if not name.startswith(HIDDEN)}
+            names = {index: name for name, index in vocabulary.items() if index < size}
+            names |= {int(index): str(name) for index, name in fields["names"].items()}
             if not names:
                 raise ValueError("it has no tokens")
             special_tokens = {
                 int(token["id"]): TokenConfig(str(token["content"]), bool(token["lstrip"]), bool(token["rstrip"]))
                 for token in fields["special_tokens"]
             }
-            role_ids, codes = (
-                {str(k): int(n) for k, n in fields[key].items()} for key in ("role_ids", "language_codes")
-            )
+            role_ids = {str(role): int(index) for role, index in fields["role_ids"].items()}
+            codes = {str(code): int(index) for code, index in fields["language_codes"].items()}
             model, unk = None, 0
             if old_segmenter:
                 model, unk = model_from_version_1(document["model"], old_segmenter, origin), old_segmenter["unknown"]
@@ -242,7 +250,7 @@ class RemappedTokenizer(Tokenizer):
         self.kind, self.marker, self.inner = REMAPPED_TYPE, inner.marker, inner
         self.pad, self.unk, self.bos, self.eos = PAD, UNK, BOS, EOS
         self.mask, self.sep, self.cls = MASK, SEP, CLS
-        self.tags = {name: ID_OFFSET + inner.vocab_size + n for n, name in enumerate(tags)}
+        self.tags = {name: token_id for token_id, name in enumerate(tags, ID_OFFSET + inner.vocab_size)}
 
     @property
     def vocab_size(self) -> int:
@@ -333,10 +341,12 @@ def _byte_letters() -> list[str]:
 
 def _common_prefix(left: str, right: str) -> int:
     """Return the number of characters that two texts share at their beginning."""
-    return next((n for n, (a, b) in enumerate(zip(left, right)) if a != b), min(len(left), len(right)))
+    different = (index for index, (first, second) in enumerate(zip(left, right)) if first != second)
+    return next(different, min(len(left), len(right)))
 
 
 def _pattern(token: TokenConfig) -> str:
+    """Return a regular expression that finds a special token, with the white space that belongs to it."""
     return (r"\s*" * token.lstrip) + re.escape(token.content) + (r"\s*" * token.rstrip)
 
 

@@ -41,7 +41,7 @@ class SentencePieceModel:
             if not serialized:
                 raise RuntimeError("it is empty")
             self.processor.LoadFromSerializedProto(serialized)
-            self.pieces: list[str] = [self.processor.IdToPiece(n) for n in range(self.processor.GetPieceSize())]
+            self.pieces: list[str] = [self.processor.IdToPiece(index) for index in range(self.processor.GetPieceSize())]
         except (RuntimeError, UnicodeDecodeError) as error:
             reason = " ".join(str(error).split())
             raise UserError(f"{origin} is not a SentencePiece model, or it is damaged: {reason}") from None
@@ -63,8 +63,8 @@ class SentencePieceModel:
     @property
     def special_pieces(self) -> list[str]:
         """The pieces that no text contains: unknown and control."""
-        special = (self.processor.IsUnknown, self.processor.IsControl)
-        return [piece for n, piece in enumerate(self.pieces) if any(test(n) for test in special)]
+        is_unknown, is_control = self.processor.IsUnknown, self.processor.IsControl
+        return [piece for index, piece in enumerate(self.pieces) if is_unknown(index) or is_control(index)]
 
     def decoder(self) -> decoders.Decoder:
         """The decoder of the `tokenizers` library that joins pieces as SentencePiece does."""

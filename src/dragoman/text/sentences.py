@@ -33,15 +33,14 @@ class SplitText:
         An empty gap between two sentences becomes a space if the language is written with spaces.
         """
         space = "" if language.split("-")[0] in _UNSPACED_LANGUAGES else " "
-        return [gap or space if 0 < n < len(self.gaps) - 1 else gap for n, gap in enumerate(self.gaps)]
+        inner = range(1, len(self.gaps) - 1)
+        return [gap or space if index in inner else gap for index, gap in enumerate(self.gaps)]
 
     def gaps_after(self, translations: Sequence[str]) -> list[str]:
         """Return the gaps for translations into an unknown language: an empty one becomes a space, but not after 。."""
         ends = ["", *(text[-1:] for text in translations)]
-        inner = range(1, len(self.gaps) - 1)
-        return [
-            gap or (" " if n in inner and ends[n] not in _FULL_WIDTH_ENDS else "") for n, gap in enumerate(self.gaps)
-        ]
+        spaced = {index for index in range(1, len(self.gaps) - 1) if ends[index] not in _FULL_WIDTH_ENDS}
+        return [gap or " " * (index in spaced) for index, gap in enumerate(self.gaps)]
 
     def join(self, translations: Sequence[str], language: str | None = None) -> str:
         """Return the text with translations in place of its sentences; `language` is that of the translations."""

@@ -156,9 +156,10 @@ class Tokenizer:
         alone = with_space[1:] if self.marker == "initial" and len(with_space) > 1 else with_space[:1]
         ids, masked, position = self.encode(text), [], 0
         while position < len(ids):
-            match = next((m for m in (with_space, alone) if ids[position : position + len(m)] == m), None)
-            masked.append(MASK if match else ids[position])
-            position += len(match) if match else 1
+            forms = (form for form in (with_space, alone) if ids[position : position + len(form)] == form)
+            found = next(forms, None)
+            masked.append(MASK if found else ids[position])
+            position += len(found) if found else 1
         return masked
 
     def encode_with_sentinels(self, text: str, gap: str, sentinels: Sequence[int]) -> list[int]:
@@ -317,6 +318,7 @@ def learn_tokenizer(
 
 
 def _library_tokenizer(model: models.Model, kind: str, marker: str) -> tokenizers.Tokenizer:
+    """Build a tokenizer of the library that splits text into words as described above, and applies the model."""
     library = tokenizers.Tokenizer(model)
     if kind in UNMARKED_TYPES:
         # Split into characters: whole lines would only fill the library's cache.
@@ -364,6 +366,7 @@ def tag_token(tag: str) -> str:
 
 
 def _check_type(kind: str, marker: str) -> None:
+    """Raise a UserError for an unknown type of tokenizer or word marker."""
     if kind not in TOKENIZER_TYPES and kind != LABEL_TYPE:
         raise unknown_name("type of tokenizer", kind, TOKENIZER_TYPES)
     if marker not in WORD_MARKERS:
