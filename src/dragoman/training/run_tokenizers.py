@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from dragoman.config import Config, TextConfig
@@ -145,12 +146,11 @@ def _learn(text: TextConfig, data_format: DataFormat, pairs: Pairs, count: int) 
     interval = -(-count // MAX_LEARNING_PAIRS)
 
     def texts(use_source: bool, use_target: bool) -> Iterator[str]:
-        for number, pair in enumerate(pairs()):
-            if number % interval == 0:
-                if use_source:
-                    yield pair.source
-                if use_target and pair.target is not None:
-                    yield pair.target
+        for pair in islice(pairs(), 0, None, interval):
+            if use_source:
+                yield pair.source
+            if use_target and pair.target is not None:
+                yield pair.target
 
     def learn(use_source: bool, use_target: bool) -> Tokenizer:
         size = text.vocab_size or DEFAULT_VOCAB_SIZE

@@ -55,8 +55,10 @@ def iterate_steps(
 ) -> Iterator[StepBatches]:
     """Yield the batches of each step from a position on, without end; batch n belongs to rank n mod world_size.
 
-    With `lockstep` all ranks compute the same number of batches: those with one batch less get the first one as a
-    dummy.
+    Args:
+        accumulation_steps: number of batches of a step, over all processes.
+        pinned: put batches into pinned memory, from which a GPU copies asynchronously.
+        lockstep: all ranks compute the same number of batches; those with one less get the first one as a dummy.
     """
     rank, world_size = (processes.rank, processes.world_size) if processes else (0, 1)
     indices = batches.iterate_indices(position)

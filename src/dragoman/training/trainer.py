@@ -8,7 +8,7 @@ import shlex
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -394,11 +394,8 @@ def _handle_interrupts(trainer: Trainer) -> Iterator[None]:
         trainer.display.message("stopping after this step; press Ctrl-C again to stop immediately")
 
     previous = {}
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            previous[number] = signal.signal(number, interrupt)
-    except ValueError:  # not in the main thread, whose owner handles signals
-        pass
+    with suppress(ValueError):  # not in the main thread, whose owner handles signals
+        previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
