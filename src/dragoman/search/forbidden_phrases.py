@@ -38,17 +38,13 @@ class PhraseAutomaton:
     """
 
     alphabet: dict[str, int]  # classes of the characters that occur in phrases
-    ignore_case: bool
     next: Ints  # S A: state after a character
     hit: Bools  # S A: whether a phrase is complete: before the character, or with it if it is not a letter
     ends: Bools  # S: whether a phrase is complete at the end of the text
 
     def class_of(self, character: str) -> int:
         """Return the class of a character, which is its column in `next` and `hit`."""
-        known = self.alphabet.get(_fold(character) if self.ignore_case else character)
-        if known is not None:
-            return known
-        return SPACE if character.isspace() else LETTER if is_letter(character) else OTHER
+        return self.alphabet[character] if character in self.alphabet else _other_class(character)
 
     def occurs_in(self, text: str) -> bool:
         """Whether one of the phrases occurs in the text."""
@@ -69,25 +65,21 @@ class PhraseAutomaton:
     def unicode_classes(self) -> tuple[Ints, Ints]:
         """Return the class of every code point, and how many letters precede each code point."""
         classes = _classes().copy()
-        for character, number in self.alphabet.items():
-            same = _case_variants().get(character, ()) if self.ignore_case else ()
-            classes[[ord(variant) for variant in (character, *same)]] = number
+        classes[[ord(character) for character in self.alphabet]] = list(self.alphabet.values())
         return classes, np.concatenate(([0], np.cumsum(_classes() == LETTER)))
 
     @classmethod
-    def build(cls, phrases: Iterable[str], ignore_case: bool = False) -> PhraseAutomaton:
+    def build(cls, phrases: Iterable[str]) -> PhraseAutomaton:
         """Build the automaton of some phrases."""
         plain = [" ".join(phrase.split()) for phrase in phrases]
         for phrase in plain:
             if not phrase or "\ufffd" in phrase:
                 raise UserError(f"the forbidden phrase {phrase!r} is empty or contains U+FFFD: give words without it")
-        if ignore_case:
-            plain = ["".join(map(_fold, phrase)) for phrase in plain]
         characters = sorted({*"".join(plain)} - {" "})
         alphabet = {character: number for number, character in enumerate(characters, SPACE + 1)}
         letters = [False, True, False, *map(is_letter, characters)]
         rows = sorted({tuple(alphabet.get(character, SPACE) for character in phrase) for phrase in plain})
-        return cls(alphabet, ignore_case, *_build_tables(rows, letters))
+        return cls(alphabet, *_build_tables(rows, letters))
 
 
 def _build_tables(phrases: Sequence[tuple[int, ...]], letters: Sequence[bool]) -> tuple[Ints, Bools, Bools]:
@@ -128,27 +120,15 @@ def _build_tables(phrases: Sequence[tuple[int, ...]], letters: Sequence[bool]) -
     return np.array(next_states), np.array(hit), np.array(ends)
 
 
-def _fold(character: str) -> str:
-    """Return the lower-case form of a character, or the character itself if that form has several characters."""
-    lower = character.lower()
-    return lower if len(lower) == 1 else character
+def _other_class(character: str) -> int:
+    """Return the class of a character that occurs in no phrase."""
+    return SPACE if character.isspace() else LETTER if is_letter(character) else OTHER
 
 
 @cache
 def _classes() -> Ints:
     """Return the class of every code point, apart from phrases."""
-    characters = map(chr, range(NUM_CODE_POINTS))
-    return np.array([SPACE if c.isspace() else LETTER if is_letter(c) else OTHER for c in characters])
-
-
-@cache
-def _case_variants() -> dict[str, list[str]]:
-    """Return the characters that differ from another one only by case, by that one."""
-    variants: dict[str, list[str]] = {}
-    for character in map(chr, range(NUM_CODE_POINTS)):
-        if (folded := _fold(character)) != character:
-            variants.setdefault(folded, []).append(character)
-    return variants
+    return np.array([_other_class(chr(code_point)) for code_point in range(NUM_CODE_POINTS)])
 
 
 @dataclass
@@ -196,15 +176,10 @@ class ForbiddenPhrases(LogitsProcessor):
     """
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        phrases: Iterable[str],
-        special_tokens: SpecialTokens,
-        vocab_size: int,
-        ignore_case: bool = False,
+        self, tokenizer: Tokenizer, phrases: Iterable[str], special_tokens: SpecialTokens, vocab_size: int
     ) -> None:
         """`vocab_size` is that of the model, which may exceed the tokenizer's."""
-        self.automaton = PhraseAutomaton.build(phrases, ignore_case)
+        self.automaton = PhraseAutomaton.build(phrases)
         self.eos, self.force_eos_at_limit = special_tokens.eos, special_tokens.force_eos_at_limit
         forms = tokenizer.surface_forms()[:vocab_size]
         forms += [b""] * (vocab_size - len(forms))
