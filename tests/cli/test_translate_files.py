@@ -380,8 +380,8 @@ def killed_at(number, kind, *more):
 
     def tear(growing, values):
         if not left and kind == "journal":
-            growing.log.write(b'{"lines": 1')
-            growing.log.flush()
+            growing.journal.write(b'{"lines": 1')
+            growing.journal.flush()
             os.kill(os.getpid(), signal.SIGKILL)
         record(growing, values)
 
