@@ -185,5 +185,5 @@ def _parse_yaml(text: str, path: str, loader: type[yaml.BaseLoader] | type[yaml.
     try:
         return yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
-        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise UserError(f"{path}={text} is not valid YAML ({reason}): quote special characters") from None
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise UserError(f"{path}={text} is not valid YAML ({problem}): quote special characters") from None

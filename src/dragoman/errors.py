@@ -13,15 +13,15 @@ class UserError(Exception):
     """
 
 
-def unknown_name(what: str, name: str, known: Iterable[str]) -> UserError:
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     """Return the error for a misspelt name: it suggests the nearest supported name, or lists all of them.
 
     Args:
-        what: kind of name, such as "system".
+        kind: what the name stands for, such as "system".
         name: the name that is not supported.
         known: all supported names.
     """
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"supported: {', '.join(names)}"
-    return UserError(f"unknown {what} {name!r}: {hint}")
+    return UserError(f"unknown {kind} {name!r}: {hint}")

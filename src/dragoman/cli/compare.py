@@ -232,5 +232,5 @@ def parse_seeds(text: str) -> list[int]:
         raise UserError(f"--seeds must be integers separated by commas, such as 1,2,3, got {text!r}")
     seeds = list(map(int, parts))
     if len(set(seeds)) < len(seeds):
-        raise UserError(f"--seeds {text} contains a seed twice")
+        raise UserError(f"--seeds {text} contains a seed twice: name each seed once")
     return seeds

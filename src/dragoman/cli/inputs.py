@@ -141,8 +141,8 @@ def read_pairs(
 
     corpus = layout.corpus(source, target)
     if not has_references(corpus):
-        name = "their key with --target-column" if layout.source_column else f"their translations with {option}"
-        raise UserError(f"{source} contains only sources: name {name}, or use TSV or JSON lines with both")
+        missing = "their key with --target-column" if layout.source_column else f"their translations with {option}"
+        raise UserError(f"{source} contains only sources: name {missing}, or use TSV or JSON lines with both")
     data_format = detect_data_format(corpus)
     pairs = data_format.read([corpus])
     if data_format.is_dialogue:

@@ -42,8 +42,8 @@ class ConstraintOptions:
 
     def __post_init__(self) -> None:
         if self.split_sentences and (self.prefixes or self.include):
-            name = "--prefixes" if self.prefixes else "--include"
-            raise UserError(f"{name} applies to one sentence: leave --split-sentences out")
+            option = "--prefixes" if self.prefixes else "--include"
+            raise UserError(f"{option} applies to one sentence: leave --split-sentences out")
 
     def read_dictionary(self) -> dict[str, str] | None:
         """Read the translations of unknown words; empty to copy all of them, None to leave them unknown."""

@@ -50,13 +50,13 @@ def likelihood_metric(name: str, total_log_probability: float, tokens: int, text
     return metric(total_log_probability, texts)
 
 
-def _perplexity(name: str, total_log_probability: float, count: int, unit: str) -> MetricScore:
+def _perplexity(metric: str, total_log_probability: float, count: int, unit: str) -> MetricScore:
     """exp of the mean negative log-probability per `unit`, of which there are `count`."""
     if count <= 0:
-        raise UserError(f"{name} needs at least one {unit}, but there are {count}")
+        raise UserError(f"{metric} needs at least one {unit}, but there are {count}")
     cross_entropy = -total_log_probability / count
     try:
         value = math.exp(cross_entropy)
     except OverflowError:  # a token of vanishing probability; exp of infinity itself does not overflow
         value = math.inf
-    return MetricScore(name, value, "lower", detail={"cross_entropy": cross_entropy, f"{unit}s": count})
+    return MetricScore(metric, value, "lower", detail={"cross_entropy": cross_entropy, f"{unit}s": count})

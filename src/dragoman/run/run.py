@@ -266,9 +266,9 @@ class Run:
             token_scores: return log p of every token
             split_sentences: translate the sentences of a text separately, and join them with its white space
         """
-        for name, values in (("prefixes", prefixes), ("lists of included phrases", include)):
+        for argument, values in (("prefixes", prefixes), ("include", include)):
             if values is not None and len(values) != len(texts):
-                raise UserError(f"expected one entry of {name} for each of {len(texts)} texts, got {len(values)}")
+                raise UserError(f"{argument} must have one entry for each of {len(texts)} texts, got {len(values)}")
         stream = self.translate_stream(
             texts,
             search or self.search_config(beam_size),

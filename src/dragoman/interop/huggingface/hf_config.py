@@ -75,23 +75,23 @@ class HFConfig:
         generation = {name: generation[name] for name in sorted(GENERATION_FIELDS) if generation.get(name) is not None}
         return HFConfig(values, generation, folder / CONFIG_JSON)
 
-    def integer(self, name: str, default: int, *aliases: str) -> int:
+    def integer(self, field: str, default: int, *aliases: str) -> int:
         """Read a positive integer."""
-        value = self.get(name, default, *aliases)
+        value = self.get(field, default, *aliases)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise UserError(f"{self.path}: {name} must be a whole number above 0, but is {value!r}")
+            raise UserError(f"{self.path}: {field} must be a whole number above 0, but is {value!r}")
         return value
 
-    def number(self, name: str, default: float | None) -> float:
-        value = self.get(name, default)
+    def number(self, field: str, default: float | None) -> float:
+        value = self.get(field, default)
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise UserError(f"{self.path}: {name} must be a number, but is {value!r}")
+            raise UserError(f"{self.path}: {field} must be a number, but is {value!r}")
         return float(value)
 
-    def boolean(self, name: str, default: bool) -> bool:
-        value = self.get(name, default)
+    def boolean(self, field: str, default: bool) -> bool:
+        value = self.get(field, default)
         if not isinstance(value, bool):
-            raise UserError(f"{self.path}: {name} must be true or false, but is {value!r}")
+            raise UserError(f"{self.path}: {field} must be true or false, but is {value!r}")
         return value
 
     def get(self, name: str, default: Any, *aliases: str) -> Any:
@@ -124,15 +124,15 @@ class HFConfig:
             raise self.unsupported(name, value, f"supported are {', '.join(HF_ACTIVATIONS)}")
         return HF_ACTIVATIONS[value]
 
-    def token_id(self, name: str, default: Default) -> int | Default:
+    def token_id(self, field: str, default: Default) -> int | Default:
         """Return the id of a special token, of generation_config.json first; the first of several.
 
         Null and, in older configurations, negative ids mean the default.
         """
-        value = self.generation.get(name, self.values.get(name))
+        value = self.generation.get(field, self.values.get(field))
         value = value[0] if isinstance(value, list) and value else value
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-            raise UserError(f"{self.path}: {name} must be a token id, but is {value!r}")
+            raise UserError(f"{self.path}: {field} must be a token id, but is {value!r}")
         return default if value is None or value < 0 else value
 
     def suppressed_tokens(self) -> tuple[int, ...]:
@@ -157,9 +157,9 @@ class HFConfig:
             if name not in self._read and value:
                 raise self.unsupported(name, value, f"if it changes nothing, remove it from {self.path}")
 
-    def unsupported(self, name: str, value: Any, hint: str) -> UserError:
+    def unsupported(self, field: str, value: Any, hint: str) -> UserError:
         """The error for a field whose value our models cannot compute."""
-        return UserError(f"the checkpoint has {name} {value!r}, which is not supported: {hint}")
+        return UserError(f"the checkpoint has {field} {value!r}, which is not supported: {hint}")
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
