@@ -70,13 +70,7 @@ class Setting:
 
 
 def setting(
-    default: Any,
-    help: str,
-    *,
-    min: float | None = None,
-    max: float | None = None,
-    fallback: Any = None,
-    auto: str = "",
+    default: Any, help: str, *, min: float | None = None, max: float | None = None, fallback: Any = None, auto: str = ""
 ) -> Any:
     """Declare a dataclass field with its default value and a `Setting` as metadata."""
     metadata = {"setting": Setting(help, min, max, fallback, auto)}

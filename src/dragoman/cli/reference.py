@@ -171,13 +171,7 @@ def markdown_lines() -> Iterator[str]:
             kind = " \\| ".join(f"`{choice}`" for choice in about.choices) or about.type_text
             meaning = about.help.replace("|", "\\|")
             yield f"| `{section}.{name}` | {_with_range(kind, about)} | {about.default_text} | {meaning} |"
-    yield from (
-        "",
-        "## system.settings",
-        "",
-        "`dragoman systems NAME` shows the defaults of a system.",
-        "",
-    )
+    yield from ("", "## system.settings", "", "`dragoman systems NAME` shows the defaults of a system.", "")
     yield from ("| setting | meaning | systems |", "|---|---|---|", *_system_rows())
     yield from ("", "## objective.settings", "", "Set them as `objective.settings.NAME`.", "")
     yield from ("| objective | setting | default | meaning |", "|---|---|---|---|", *_objective_rows())

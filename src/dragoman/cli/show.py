@@ -286,8 +286,7 @@ def gradients(
         list[Path] | None, "Another run, drawn beside RUN for comparison. Repeatable.", "RUN"
     ] = None,
     component: Annotated[
-        Literal["encoder", "source", "target"] | None,
-        "Component that is drawn. Default: the encoder if there is one.",
+        Literal["encoder", "source", "target"] | None, "Component that is drawn. Default: the encoder if there is one."
     ] = None,
     max_sentences: Annotated[int, typer.Option(help="Maximum number of validation sentences.", min=1)] = 12,
     *,

@@ -36,15 +36,7 @@ from dragoman.run.results import (
 from dragoman.run.sources import Source, Tag, encode_without_framing, frame_source
 from dragoman.run.translator import Translator, continue_prompts, stream_tokens
 from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, check_run_folder, checkpoint_names, read_metrics
-from dragoman.search import (
-    Beam,
-    LengthLimit,
-    OtherRun,
-    Sample,
-    SearchConfig,
-    SpecialTokens,
-    search_from_dict,
-)
+from dragoman.search import Beam, LengthLimit, OtherRun, Sample, SearchConfig, SpecialTokens, search_from_dict
 from dragoman.search.constraints import TargetPrefix
 from dragoman.search.engine import SearchEngine
 from dragoman.search.shortlist import Shortlist

@@ -3,10 +3,4 @@
 from dragoman.interop.huggingface.hf_checkpoint import ConvertedCheckpoint, read_checkpoint
 from dragoman.interop.huggingface.importing import ImportResult, import_checkpoint, load_checkpoint
 
-__all__ = [
-    "ConvertedCheckpoint",
-    "ImportResult",
-    "import_checkpoint",
-    "load_checkpoint",
-    "read_checkpoint",
-]
+__all__ = ["ConvertedCheckpoint", "ImportResult", "import_checkpoint", "load_checkpoint", "read_checkpoint"]
