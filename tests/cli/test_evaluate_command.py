@@ -142,7 +142,7 @@ def test_perplexity_of_a_language_model(dragoman: Dragoman, runs: Path, tmp_path
         "perplexity"
     ]
     refused = dragoman("evaluate", runs / "gpt", "--source", path, "--metrics", "bleu")
-    assert (refused.code, "bleu cannot be computed of text without references" in refused.err) == (2, True)
+    assert (refused.code, "bleu cannot be computed for text without references" in refused.err) == (2, True)
 
 
 def test_pseudo_perplexity_of_a_masked_language_model(dragoman: Dragoman, runs: Path, tmp_path: Path) -> None:
@@ -167,8 +167,8 @@ def test_pseudo_perplexity_of_a_masked_language_model(dragoman: Dragoman, runs: 
         ("bart", ["--source", "test.en"], "translates, but the test set has no references"),
         ("bart", ["--source", "test.en", "--reference", "test.de", "--alignments", "test.en"], "test.en, line 1"),
         ("bart", ["--source", "test.tsv", "--output", "no/where"], "create the folder no"),
-        ("gpt", ["--source", "test.en", "--output", "out"], "text without references is scored"),
-        ("tagger", ["--source", "test.tags.tsv", "--alignments", "test.align"], "tags words and aligns none"),
+        ("gpt", ["--source", "test.en", "--output", "out"], "a language model scores texts"),
+        ("tagger", ["--source", "test.tags.tsv", "--alignments", "test.align"], "produces no word alignments"),
     ],
 )
 def test_impossible_evaluations_are_rejected_before_translation(

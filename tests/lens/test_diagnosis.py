@@ -236,5 +236,5 @@ def test_invalid_input_of_diagnosis_is_rejected(run: Run) -> None:
         diagnose(run, [])
     with pytest.raises(UserError, match="1 sources came with 2 references"):
         diagnose(run, ["a"], ["b", "c"])
-    with pytest.raises(UserError, match="gold alignments are of references"):
+    with pytest.raises(UserError, match="gold alignments need reference translations"):
         diagnose(run, ["a"], gold=[[]])

@@ -187,12 +187,14 @@ def test_figure_as_png(run: Run) -> None:
 def test_invalid_inspections_are_rejected(run: Run, make_run: Callable[..., Run]) -> None:
     with pytest.raises(UserError, match="has words"):
         run.lens("  ")
-    with pytest.raises(UserError, match="not searched for"):
+    with pytest.raises(UserError, match="nothing is searched"):
         run.lens(SENTENCE, "DER dog.", search=Beam(2))
-    with pytest.raises(UserError, match="at least 1 alternative"):
+    with pytest.raises(UserError, match="alternative tokens must be at least 1"):
         run.lens(SENTENCE, alternatives=0)
     inspection = run.lens(SENTENCE, "DER dog.")
-    with pytest.raises(UserError, match="no such attention in transformer: it has encoder 1, decoder 1, cross 1"):
+    with pytest.raises(
+        UserError, match="no attention of this kind and layer: choose one of encoder 1, decoder 1, cross 1"
+    ):
         select_attention(inspection, layer=7)
-    with pytest.raises(UserError, match="numbered from 1 to 2"):
+    with pytest.raises(UserError, match="choose one from 1 to 2"):
         select_attention(inspection, head=3)

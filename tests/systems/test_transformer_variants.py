@@ -230,7 +230,9 @@ def test_every_second_feed_forward_layer_is_a_mixture_of_experts() -> None:
         "MixtureOfExperts",
     ]
     assert {(part.num_experts, part.top_k) for part in find_specs(spec, MixtureOfExperts)} == {(3, 2)}
-    with pytest.raises(UserError, match="moe has experts in every second layer, so layers must be even, but is 3"):
+    with pytest.raises(
+        UserError, match=r"moe has experts in every second layer: system\.settings\.layers must be even, but is 3"
+    ):
         spec_of("moe", layers=3)
 
 
@@ -280,7 +282,7 @@ def test_gpt3_with_a_wide_window_equals_gpt() -> None:
     tokens = torch.randint(11, (2, 9))
     for other in (gpt, everything):
         torch.testing.assert_close(lm_logits(other, tokens), lm_logits(wide, tokens))
-    with pytest.raises(UserError, match="windowed attention, so layers must be even, but is 3"):
+    with pytest.raises(UserError, match=r"windowed attention: system\.settings\.layers must be even, but is 3"):
         spec_of("gpt3", layers=3)
 
 

@@ -116,7 +116,7 @@ class _Evaluator:
         run, metrics = self.run, self.metrics or ["accuracy", "exact"]
         self._check_metrics(metrics, evaluation.TEXT_METRICS, f"{run.folder}, which tags words")
         if alignments is not None:
-            raise UserError(f"{run.folder} tags words and aligns none: leave --alignments out")
+            raise UserError(f"{run.folder} is a tagger and produces no word alignments: leave --alignments out")
         self.log(f"tagging {len(self.sources):,} sentences ({run.checkpoint})")
         tagged = [" ".join(sentence.tags) for sentence in run.tag(self.sources)]
         self._compare(tagged, [[" ".join(tags.split()) for tags in texts] for texts in self.references], metrics)
@@ -127,7 +127,9 @@ class _Evaluator:
         if not run.is_language_model and run.model.can_generate:
             raise UserError(f"{run.folder} translates, but the test set has no references: name them with --reference")
         if translate or alignments is not None:
-            raise UserError("text without references is scored, not translated: leave --output and --alignments out")
+            raise UserError(
+                "a language model scores texts and writes no translations: leave --output and --alignments out"
+            )
         if run.model.can_generate:
             metrics = self.metrics or list(evaluation.LIKELIHOOD_METRICS)
             self._check_metrics(metrics, evaluation.LIKELIHOOD_METRICS, "text without references")
@@ -143,7 +145,7 @@ class _Evaluator:
     def _check_metrics(self, metrics: Sequence[str], supported: Iterable[str], subject: str) -> None:
         for name in metrics:
             if name not in supported:
-                raise UserError(f"{name} cannot be computed of {subject}: use {', '.join(supported)}")
+                raise UserError(f"the metric {name} cannot be computed for {subject}: use {', '.join(supported)}")
 
     def _compare(self, hypotheses: list[str], references: list[list[str]], metrics: Sequence[str]) -> None:
         """Compute the metrics that compare texts with their references."""
@@ -176,7 +178,9 @@ class _Evaluator:
         """Indices of the targets that are not longer than the model's positions."""
         scorable = [i for i, fits in enumerate(self.run.within_max_length(sources, targets)) if fits]
         if not scorable:
-            raise UserError(f"no line can be scored: all are longer than the positions of {self.run.folder}")
+            raise UserError(
+                f"no line can be scored: all have more tokens than the learned positions of {self.run.folder}"
+            )
         if len(scorable) < len(targets):
             self.log(f"{len(targets) - len(scorable):,} lines are longer than the model's positions and are skipped")
         return scorable

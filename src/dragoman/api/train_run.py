@@ -88,7 +88,7 @@ def train(
     name, custom = _as_system(system)
     if resume:
         if folder is None:
-            raise UserError("resume continues an existing run: pass its folder")
+            raise UserError("resume=True continues an existing run: pass its folder as the first argument")
         folder = Path(folder)
         resume_training(folder, values, custom_parts=custom_parts, callback=callback)
     else:

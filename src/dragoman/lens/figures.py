@@ -59,16 +59,18 @@ def select_attention(
 ) -> list[AttentionMap]:
     """Return the attention maps of a kind and layer, reduced to one head if `head` (from 1) is given."""
     if not inspection.attention:
-        raise UserError(f"there is no attention to show: {inspection.system} has none")
+        raise UserError(f"there is no attention to show: the system {inspection.system} has no attention layers")
     selected = [one for one in inspection.attention if kind in (None, one.kind) and layer in (None, one.layer)]
     if not selected:
         available = ", ".join(f"{attention.kind} {attention.layer}" for attention in inspection.attention)
-        raise UserError(f"there is no such attention in {inspection.system}: it has {available}")
+        raise UserError(
+            f"the system {inspection.system} has no attention of this kind and layer: choose one of {available}"
+        )
     if head is None:
         return selected
     heads = min(len(attention.weights) for attention in selected)
     if not 1 <= head <= heads:
-        raise UserError(f"there is no head {head}: they are numbered from 1 to {heads}")
+        raise UserError(f"there is no attention head {head}: choose one from 1 to {heads}")
     only = slice(head - 1, head)
     return [replace(one, weights=one.weights[only], entropy=one.entropy[only]) for one in selected]
 

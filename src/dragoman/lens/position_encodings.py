@@ -51,7 +51,9 @@ class PositionEncoding:
 def position_encodings(model: Model, count: int = 64) -> list[PositionEncoding]:
     """Return the encodings of the first `count` positions by every position module; equal ones are merged."""
     if count < 2:
-        raise UserError(f"positions are compared with each other: expected a count of at least 2, got {count}")
+        raise UserError(
+            f"the number of positions must be at least 2, because they are compared with each other, but is {count}"
+        )
     encodings: list[PositionEncoding] = []
     for path, part in model.named_modules():
         if not isinstance(part, Position) or (encoding := _encoding(part, path, count)) is None:

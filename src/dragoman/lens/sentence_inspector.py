@@ -59,10 +59,10 @@ def inspect_sentence(
     if is_empty(source):
         raise UserError("there is nothing to inspect: give a sentence that has words")
     if alternatives < 1:
-        raise UserError(f"expected at least 1 alternative, got {alternatives}")
+        raise UserError(f"the number of alternative tokens must be at least 1, but is {alternatives}")
     searched = search is not None or prefix is not None
     if target is not None and searched:
-        raise UserError("a translation that is given is not searched for: leave out the search and the prefix")
+        raise UserError("the target is given, so nothing is searched: leave out the search and the prefix")
     inspector = SentenceInspector(run, alternatives)
     if not run.model.can_generate:
         if target is not None or searched:
@@ -101,7 +101,9 @@ def _without_forced_bos(run: Run, prefix: Sequence[int]) -> list[int]:
         is_final_eos = token_id == framing.eos and position == len(ids) - 1
         is_forbidden = token_id in (*run.special_tokens.suppressed, framing.eos) and not is_final_eos
         if not 0 <= token_id < run.target_tokenizer.vocab_size or is_forbidden:
-            raise UserError(f"a translation cannot begin with the token {token_id}: it cannot be generated there")
+            raise UserError(
+                f"the prefix contains the token {token_id}, which is never generated: remove it from the prefix"
+            )
     return ids
 
 

@@ -36,7 +36,9 @@ class ModelSpec(Spec):
 
     def with_labels(self, num_labels: int) -> ModelSpec:
         """Return the spec of a tagger with the same encoder and a new output layer for labels of words."""
-        raise UserError(f"tagging needs an encoder-only system, but the system is {type(self).__name__}")
+        raise UserError(
+            f"tagging needs an encoder-only system such as tagger or roberta, but the system is {type(self).__name__}"
+        )
 
 
 @dataclass

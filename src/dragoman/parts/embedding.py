@@ -228,7 +228,7 @@ class FrameEmbedding(SourceEmbedding):
         super().__init__()
         layers = spec.stride.bit_length() - 1
         if spec.stride != 2**layers:
-            raise UserError(f"the stride of frames must be a power of two, but is {spec.stride}")
+            raise UserError(f"system.settings.stride must be a power of two, but is {spec.stride}")
         self.features, self.stride = spec.features, spec.stride
         widths = [spec.features, *[dim] * layers]
         self.halve = nn.ModuleList(nn.Linear(3 * width, dim) for width in widths[:-1])

@@ -91,7 +91,9 @@ class ExpertsMixer(Mixer):
     def __init__(self, spec: MixtureOfExperts, dim: int) -> None:
         super().__init__()
         if not 1 <= spec.top_k <= spec.num_experts:
-            raise UserError(f"top_k must be between 1 and the {spec.num_experts} experts, but is {spec.top_k}")
+            raise UserError(
+                f"experts_per_token must be between 1 and the {spec.num_experts} experts, but is {spec.top_k}"
+            )
         self.router = nn.Linear(dim, spec.num_experts, bias=False)
         self.experts = nn.ModuleList(build_part(spec.expert, dim, Mixer) for _ in range(spec.num_experts))
         self.top_k, self.balance_loss_weight, self.noise = spec.top_k, spec.balance_loss_weight, spec.router_noise

@@ -77,12 +77,12 @@ class Service:
         for run, pair in runs:
             run.check_usage("translate")
             if run.model.source_features is not None or not run.model.can_generate:
-                raise UserError(f"{run.folder} does not translate text into text, and cannot be served")
+                raise UserError(f"{run.folder} does not translate text into text, and only such runs can be served")
             name = self._unique_name(run.folder.resolve().name)
             batcher = Batcher(run, name, self.device_lock, batching, self.limits.max_queue, self.metrics)
             self.runs[name] = ServedRun(name, run, pair, batcher)
         if not self.runs:
-            raise UserError("there is no run to serve: give the folder of one")
+            raise UserError("there is no run to serve: give at least one run folder")
         self.metrics.inspections.set_function(lambda: self.inspections.pending)
 
     def _unique_name(self, name: str) -> str:

@@ -119,7 +119,9 @@ def gpt3(spec: DecoderOnly, *, attention_window: int = 256) -> DecoderOnly:
     """
     stack = spec.decoder
     if stack.depth % 2:
-        raise UserError(f"gpt3 alternates full and windowed attention, so layers must be even, but is {stack.depth}")
+        raise UserError(
+            f"gpt3 alternates full and windowed attention: system.settings.layers must be even, but is {stack.depth}"
+        )
     attention, feed_forward = stack.block
     windowed = replace_everywhere(attention, SelfAttention, visibility=Window(attention_window))
     block = (attention, feed_forward, windowed, feed_forward)

@@ -127,7 +127,9 @@ def moe(
 
     def with_experts(stack: Stack) -> Stack:
         if stack.depth % 2:
-            raise UserError(f"moe has experts in every second layer, so layers must be even, but is {stack.depth}")
+            raise UserError(
+                f"moe has experts in every second layer: system.settings.layers must be even, but is {stack.depth}"
+            )
         *attention, feed_forward = stack.block
         residual = cast(PostNorm | PreNorm, feed_forward)
         expert = cast(FeedForward, residual.body)

@@ -240,7 +240,7 @@ def sgd(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     _check_not_sharded(model, "sgd")  # torch has no fused kernel for DTensors
     momentum, nesterov = config.momentum or 0.0, config.resolved("nesterov")
     if nesterov and not momentum:
-        raise UserError("training.nesterov needs momentum: set training.momentum, for example to 0.99")
+        raise UserError("training.nesterov needs a momentum above 0: set training.momentum, for example to 0.99")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=momentum, nesterov=nesterov, fused=True)
     return _create_state(optimizer, lambda weight: _zeros("momentum_buffer", weight=weight)) if momentum else optimizer
 

@@ -95,7 +95,7 @@ def write_initial_weights(
         if path is None:
             continue
         if table is None:
-            raise UserError(f"{path} was given for a column without token embeddings in this system: leave it out")
+            raise UserError(f"{path} initializes token embeddings, but this system has none on that side: leave it out")
         vectors = match_word_vectors(tokenizer, Path(path), table.width)
         with torch.no_grad():
             table.weight[torch.from_numpy(vectors.rows)] = torch.from_numpy(vectors.matrix) / table.scale

@@ -42,7 +42,7 @@ def diagnose(
         if items is not None and len(items) != len(sources):
             raise UserError(f"{len(sources):,} sources came with {len(items):,} {name}: give one for each")
     if gold is not None and references is None:
-        raise UserError("gold alignments are of references: give them as well")
+        raise UserError("gold alignments need reference translations: give --target as well")
     languages = languages or language_pair(run)
     translated = TranslatedSet(sources, run.translate(sources), references)
     findings = [
