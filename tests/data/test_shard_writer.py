@@ -60,7 +60,7 @@ def test_rows_do_not_depend_on_shards_and_chunks(tmp_path_factory, corpora, chun
         assert [sharded.lengths[i] for i in range(len(flat))] == single.lengths[:].tolist()
         assert len(sharded.lengths) == len(flat)
         assert sharded.tokens == single.tokens
-    assert written.pairs_per_corpus == written.draws_per_corpus == [len(rows) for rows in corpora]
+    assert [(corpus.pairs, corpus.draws) for corpus in written.corpora] == [(len(rows),) * 2 for rows in corpora]
     assert (written.max_length, written.tokens) == (whole.max_length, whole.tokens)
     for sharded, single in zip(written.length_counts(), whole.length_counts()):
         assert sharded.tolist() == single.tolist()

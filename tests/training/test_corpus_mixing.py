@@ -199,7 +199,7 @@ def test_tag_precedes_every_source_of_its_corpus(two: Path, tagged: Path) -> Non
     numbers = tokenizer.tags
     assert sorted(numbers) == ["news", "web"]
     assert [part.tag for part in store.corpora] == ["news", "web"]
-    news = store.pairs_per_corpus[0]
+    news = store.corpora[0].pairs
     first = [int(store.source(i)[0]) for i in range(len(store))]
     assert first == [numbers["news"]] * news + [numbers["web"]] * (len(store) - news)
     assert tokenizer.decode(store.source(news).tolist()) in sentences(two, "web")

@@ -79,19 +79,13 @@ class EpochRows:
     A pair keeps its stored tokens if it became longer than the longest stored one, on one side or as a row.
     """
 
-    def __init__(
-        self,
-        store: TokenStore,
-        subword_samplers: SubwordSamplers,
-        row_length: Callable[[Lengths, Lengths], Lengths],
-        seed: int,
-    ) -> None:
-        self.store, self.subword_samplers, self.row_length, self.seed = store, subword_samplers, row_length, seed
-        self.resegments = subword_samplers != (None, None)
+    def __init__(self, store: TokenStore, rows: RowFormat, seed: int) -> None:
+        self.store, self.rows, self.seed = store, rows, seed
+        self.resegments = rows.subword_samplers != (None, None)
         counts = store.length_counts()
         self.max_lengths = int(counts.source.max()), int(counts.target.max())
         self.max_pair_length = int((counts.source + counts.target).max())
-        self.max_row_length = int(row_length(counts.source, counts.target).max())
+        self.max_row_length = int(rows.row_length(counts.source, counts.target).max())
 
     def stored_lengths(self, pairs: Indices) -> list[Lengths]:
         """Return the lengths of source and target as they are stored."""
@@ -126,7 +120,7 @@ class EpochRows:
         resegmented: list[RaggedArray | None] = [None, None]
         if not self.resegments:
             return resegmented, np.ones(len(pairs), bool)
-        for index, (column, segment) in enumerate(zip(self.store.columns, self.subword_samplers)):
+        for index, (column, segment) in enumerate(zip(self.store.columns, self.rows.subword_samplers)):
             if segment is not None:
                 stored = column.read(pairs)
                 keys = random_keys(int(random_keys(self.seed, _NOISE_STREAM, [epoch])[0]), index, pairs)
@@ -136,7 +130,7 @@ class EpochRows:
         )
         fits = (source <= self.max_lengths[0]) & (target <= self.max_lengths[1])
         fits &= source + target <= self.max_pair_length  # a decoder-only model reads both as one sequence
-        return resegmented, fits & (self.row_length(source, target) <= self.max_row_length)
+        return resegmented, fits & (self.rows.row_length(source, target) <= self.max_row_length)
 
 
 class Batches:
@@ -167,12 +161,13 @@ class Batches:
         packed: bool = False,
         pad_to_multiples: tuple[int, int] = (1, 1),
     ) -> None:
-        self.order = EpochOrder(store.pairs_per_corpus, seed, shuffle, store.draws_per_corpus)
+        pairs, draws = zip(*((corpus.pairs, corpus.draws) for corpus in store.corpora))
+        self.order = EpochOrder(pairs, seed, shuffle, draws)
         if window is None:
             window = max(1000, min(2**16, 100 * max_tokens * len(store) // max(1, store.tokens)))
         if window < 1:
             raise UserError(f"the window of pairs that are sorted together must be at least 1, not {window}")
-        self.epoch_rows = EpochRows(store, rows.subword_samplers, rows.row_length, seed)
+        self.epoch_rows = EpochRows(store, rows, seed)
         max_row_length = self.epoch_rows.max_row_length
         if max_row_length > max_tokens:
             raise UserError(

@@ -75,7 +75,7 @@ class TokenStore:
                 pairs = np.array([shard["pairs"] for shard in index["shards"]])
                 tokens = {name: [shard["tokens"][name] for shard in index["shards"]] for name in index["sides"]}
                 self.corpora = [StoredCorpus(**corpus) for corpus in index["corpora"]]
-            if pairs.sum() != self.pairs or sum(self.pairs_per_corpus) != self.pairs:
+            if pairs.sum() != self.pairs or sum(corpus.pairs for corpus in self.corpora) != self.pairs:
                 raise ValueError("the numbers of pairs of shards, corpora and store differ")
             columns = {}
             for name, column in index["sides"].items():
@@ -90,15 +90,6 @@ class TokenStore:
 
     def __len__(self) -> int:
         return self.pairs
-
-    @property
-    def pairs_per_corpus(self) -> list[int]:
-        return [corpus.pairs for corpus in self.corpora]
-
-    @property
-    def draws_per_corpus(self) -> list[int]:
-        """Number of pairs that an epoch draws from each corpus."""
-        return [corpus.draws for corpus in self.corpora]
 
     @property
     def tokens(self) -> int:
