@@ -119,6 +119,7 @@ class BatchArrays:
         return self._to_batch(indices, arrays, (max_source, max_target))
 
     def _to_batch(self, indices: Indices, arrays: dict[str, Ids], max_lengths: tuple[int, int] | None = None) -> Batch:
+        """Convert arrays, named after the fields of a batch, to tensors."""
         from torch import from_numpy
 
         tensors: dict[str, Any] = {name: from_numpy(array) for name, array in arrays.items()}

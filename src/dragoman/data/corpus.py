@@ -242,6 +242,7 @@ def _format_by_suffix(path: Path) -> FileFormat:
 
 
 def _parse_object(text: str, path: Path, line: int) -> dict[str, Any]:
+    """Parse a line of a JSON-lines file."""
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -273,6 +274,7 @@ def _parse_messages(messages: Any, location: str) -> list[str]:
 
 
 def _check_unicode(text: str, location: str) -> None:
+    """Raise a UserError for text that cannot be written as UTF-8, which JSON escapes can produce."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -87,6 +87,7 @@ class HoldoutSampler:
         self.counts = np.empty(0, np.int64)  # of pairs per hash
 
     def add(self, hashes: NDArray[np.uint64]) -> None:
+        """Add the hashes of the next pairs."""
         self.total += len(hashes)
         if len(self.smallest) == self.capacity:
             hashes = hashes[hashes <= self.smallest[-1]]
@@ -95,6 +96,7 @@ class HoldoutSampler:
             self._merge_buffer()
 
     def choose(self) -> HoldoutSplit:
+        """Return the split that holds out the pairs with the smallest hashes."""
         self._merge_buffer()
         cumulative = np.cumsum(self.counts)[:-1]
         if not len(cumulative):
@@ -104,6 +106,7 @@ class HoldoutSampler:
         return HoldoutSplit(threshold=int(self.smallest[chosen - 1]), pairs=int(cumulative[chosen - 1]))
 
     def _merge_buffer(self) -> None:
+        """Count the buffered hashes, and keep the smallest of all."""
         new = np.concatenate([np.empty(0, np.uint64), *self.buffer])
         distinct, inverse = np.unique(np.concatenate([self.smallest, new]), return_inverse=True)
         counts = np.zeros(len(distinct), np.int64)

@@ -78,6 +78,7 @@ class MappedRows(TokenRows):
         return tokens
 
     def _count_read(self, rows: int, size: int) -> None:
+        """Release pages after enough reads; a row of `size` bytes counts once per 64 KiB."""
         self._unreleased += max(rows, size >> 16)
         if self._release_after and self._unreleased > self._release_after:
             self.release()

@@ -79,6 +79,7 @@ def decode_line(line: bytes, path: Path, number: int) -> str:
 
 
 def _suggestion(path: Path) -> str:
+    """Return the end of the message about a missing file: a similar name in its folder, if there is one."""
     try:
         names = [file.name for file in path.parent.iterdir()]
     except OSError:

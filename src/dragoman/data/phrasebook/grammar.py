@@ -251,6 +251,10 @@ class Clause:
         return Bitext(english, german)
 
     def _verbs(self, inverted: bool, verb_last: bool, frequency: list[Word]) -> VerbGroup:
+        """Conjugate: `inverted` puts the English auxiliary before the subject, `verb_last` the German verb at the end.
+
+        `frequency` is the English adverb that precedes the main verb.
+        """
         verb, modal, person = self.verb, self.modal, self.subject.agreement
         third = person == THIRD_SINGULAR
         negation = Word("not") if self.negated else None
@@ -357,6 +361,7 @@ def _merge_commas(german: Iterable[Word]) -> list[Word]:
 
 
 def _alignment(english: list[Word], german: list[Word]) -> tuple[tuple[int, int], ...]:
+    """Return the sorted links between words and their origins, without punctuation marks."""
     english, german = ([word for word in words if word.text not in _PUNCTUATION] for words in (english, german))
     position = {id(word): index for index, word in enumerate(english)}
     links = ((id(origin), index) for index, word in enumerate(german) for origin in word.origins)
@@ -364,5 +369,6 @@ def _alignment(english: list[Word], german: list[Word]) -> tuple[tuple[int, int]
 
 
 def _to_text(words: list[Word]) -> str:
+    """Join words: commas and the final mark are attached, the first letter is capitalized."""
     text = " ".join([word.text for word in words]).replace(" ,", ",")
     return text[0].upper() + text[1:-2] + text[-1]

@@ -42,6 +42,8 @@ class Bitext:
 
 @dataclass(frozen=True, eq=False)
 class Noun:
+    """A noun in both languages, and the adjectives that go with it."""
+
     singular: str
     plural: str  # empty for mass nouns such as "milk"
     gender: str  # m, f or n
@@ -65,6 +67,8 @@ class Noun:
 
 @dataclass(frozen=True, eq=False)
 class Adjective:
+    """An adjective; English and the uninflected German form."""
+
     english: str
     german: str
 

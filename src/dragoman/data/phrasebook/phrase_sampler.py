@@ -114,6 +114,7 @@ class PhraseSampler:
         return self.pick(noun.adjectives) if self.chance(0.3) else None
 
     def objects(self, verb: Verb, subject: Nominal, known: bool, negated: bool) -> tuple[Nominal, ...]:
+        """Sample the objects that a verb takes; `known` and `negated` as in `noun_phrase`."""
         nominals: list[Nominal] = []
         for case, kinds in verb.objects:
             recipient = len(verb.objects) == 2 and case == "dat"
@@ -150,6 +151,7 @@ class PhraseSampler:
         return lexicon.FREQUENCIES[self.pick(names)]
 
     def manner(self, adjuncts: Sequence[str], phrases: Sequence[Adverb | Prepositional]) -> Adverb | None:
+        """Sample one of the adverbs of manner among a verb's adjuncts, or none."""
         manners = [word for word in adjuncts if word in lexicon.MANNERS and not (word == "alone" and phrases)]
         has_adverb = any(isinstance(phrase, Adverb) for phrase in phrases)
         return lexicon.MANNERS[self.pick(manners)] if manners and not has_adverb and self.chance(0.2) else None
