@@ -128,7 +128,7 @@ def _finished_scores(state: SearchState, length: int) -> list[tuple[float, float
     """
     return [
         (score, normalized)
-        for buffer in filter(None, [state.strategy.finished])
+        for buffer in (beam.finished for beam in state.strategy.beams if beam.finished is not None)
         for score, normalized, tokens in zip(
             *(column[0].tolist() for column in (buffer.scores, buffer.normalized_scores, buffer.lengths))
         )

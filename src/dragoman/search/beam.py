@@ -11,7 +11,7 @@ from torch import Tensor
 from dragoman.errors import UserError
 from dragoman.parts.precision import at_least_float32
 from dragoman.search.engine import Strategy, gather_rows, write_tokens
-from dragoman.search.search_state import Hypothesis, HypothesisBuffer, SearchState, StrategyState, Tree, map_tensors
+from dragoman.search.search_state import Hypothesis, HypothesisBuffer, SearchState, StrategyState
 from dragoman.search.topk import first_true, topk, topk_continuations
 
 if TYPE_CHECKING:
@@ -223,10 +223,15 @@ def coverage_penalty(attention: Tensor, source_mask: Tensor, beta: float) -> Ten
 
 
 @dataclass(kw_only=True)
-class DiverseBeamState(BeamState):
-    """The state of diverse beam search: buffers hold the hypotheses of all groups, one group after the other."""
+class DiverseBeamState(StrategyState):
+    """The state of diverse beam search."""
 
-    group_done: Tensor  # B G: whether the search of a group has ended
+    groups: list[BeamState]
+    group_done: list[Tensor]  # B, by group: whether its search has ended
+
+    @property
+    def beams(self) -> list[BeamState]:
+        return self.groups
 
 
 class DiverseBeamSearch(Strategy):
@@ -247,8 +252,9 @@ class DiverseBeamSearch(Strategy):
         self.config, self.rows_per_source, self.group = config, config.size, BeamSearch(group, eos)
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
-        group = replace(self.group.init_state(state, max_length), tokens=state.tokens[:, : self.group.rows_per_source])
-        return self._join(state, [group] * self.config.num_groups)
+        groups = [self.group.init_state(state, max_length) for _ in range(self.config.num_groups)]
+        tokens = state.tokens[:, : self.group.rows_per_source]
+        return self._join(state, [replace(group, tokens=tokens) for group in groups])
 
     def select(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None
@@ -270,41 +276,27 @@ class DiverseBeamSearch(Strategy):
 
     def group_state(self, state: SearchState, number: int) -> SearchState:
         """Return the state of one group."""
-
-        def columns(leaf: Tensor) -> Tensor:
-            width = leaf.shape[1] // self.config.num_groups
-            return leaf.narrow(1, number * width, width)
-
-        beam: DiverseBeamState = state.strategy
-        finished, truncated = map_tensors(columns, beam.finished), map_tensors(columns, beam.truncated)
+        diverse: DiverseBeamState = state.strategy
+        size = self.group.rows_per_source
+        rows = slice(number * size, (number + 1) * size)
         return replace(
             state,
-            scores=columns(state.scores),
-            output_tokens=columns(state.output_tokens),
-            done=beam.group_done[:, number],
-            strategy=BeamState(finished=finished, truncated=truncated, attention=None),
+            scores=state.scores[:, rows],
+            output_tokens=state.output_tokens[:, rows],
+            done=diverse.group_done[number],
+            strategy=diverse.groups[number],
         )
 
     def _join(self, state: SearchState, groups: list[SearchState]) -> SearchState:
         """Return the state of all groups together."""
-
-        def joined(*trees: Tree) -> Tree:
-            return map_tensors(lambda *leaves: torch.cat(leaves, 1), *trees)
-
-        group_done = torch.stack([group.done for group in groups], 1)
-        beams: list[BeamState] = [group.strategy for group in groups]
+        group_done = [group.done for group in groups]
         return replace(
             state,
-            tokens=joined(*(group.tokens for group in groups)),
-            scores=joined(*(group.scores for group in groups)),
-            output_tokens=joined(*(group.output_tokens for group in groups)),
-            done=group_done.all(1),
-            strategy=DiverseBeamState(
-                finished=joined(*(beam.finished for beam in beams)),
-                truncated=joined(*(beam.truncated for beam in beams)),
-                attention=None,
-                group_done=group_done,
-            ),
+            tokens=torch.cat([group.tokens for group in groups], 1),
+            scores=torch.cat([group.scores for group in groups], 1),
+            output_tokens=torch.cat([group.output_tokens for group in groups], 1),
+            done=torch.stack(group_done).all(0),
+            strategy=DiverseBeamState(groups=[group.strategy for group in groups], group_done=group_done),
         )
 
     def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:

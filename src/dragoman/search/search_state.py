@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from itertools import takewhile
 from typing import Any, NamedTuple, TypeVar
@@ -135,6 +135,11 @@ class StrategyState:
     finished: HypothesisBuffer | None = None  # hypotheses that ended with EOS, best first
     truncated: HypothesisBuffer | None = None  # hypotheses that were truncated by the length limit
     ended_rows: Tensor | None = None  # B K: the rows that have ended, where rows end on their own
+
+    @property
+    def beams(self) -> Sequence[StrategyState]:
+        """The states that hold the buffers: of the groups of a diverse beam, or else this one."""
+        return [self]
 
 
 @dataclass
@@ -275,8 +280,8 @@ def partial_result(state: SearchState, eos: int, length_divisor: Callable[[float
         if score > -torch.inf:
             tokens = [token for token in row if token != PAD]
             hypotheses.append(Hypothesis(tokens, score, score / length_divisor(len(tokens)), False))
-    for buffer in filter(None, (state.strategy.finished, state.strategy.truncated)):
-        hypotheses += buffer.to_hypotheses(True)[0]
+    for buffer in [buffer for beam in state.strategy.beams for buffer in (beam.finished, beam.truncated)]:
+        hypotheses += buffer.to_hypotheses(True)[0] if buffer is not None else []
     if not hypotheses:
         return None
     targets = [h.tokens[:-1] if h.tokens[-1:] == [eos] else h.tokens for h in hypotheses]
