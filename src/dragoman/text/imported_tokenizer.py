@@ -18,7 +18,7 @@ from dragoman import legacy
 from dragoman.errors import UserError
 from dragoman.text.hf_tokenizer_files import TokenConfig
 from dragoman.text.sentencepiece_model import SentencePieceModel, SentencePieceSegmenter, model_from_version_1
-from dragoman.text.special_tokens import BOS, BYTE_TOKENS, CLS, EOS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
+from dragoman.text.special_tokens import BYTE_TOKENS, MASK, SPECIAL_TOKENS, UNK
 from dragoman.text.tokenizer import (
     IMPORTED_TYPE,
     REMAPPED_TYPE,
@@ -87,9 +87,6 @@ class ImportedTokenizer(Tokenizer):
     def vocab_size(self) -> int:
         """The highest id plus one."""
         return max(self._names) + 1
-
-    def __repr__(self) -> str:
-        return f"ImportedTokenizer(vocab_size={self.vocab_size})"
 
     def encode(self, text: str, parse_special: bool = False) -> list[int]:
         """Return the token ids of a text; with `parse_special`, names of special tokens in it become their ids."""
@@ -248,16 +245,11 @@ class RemappedTokenizer(Tokenizer):
 
     def __init__(self, inner: ImportedTokenizer, tags: Sequence[str] = ()) -> None:
         self.kind, self.marker, self.inner = REMAPPED_TYPE, inner.marker, inner
-        self.pad, self.unk, self.bos, self.eos = PAD, UNK, BOS, EOS
-        self.mask, self.sep, self.cls = MASK, SEP, CLS
         self.tags = {name: token_id for token_id, name in enumerate(tags, ID_OFFSET + inner.vocab_size)}
 
     @property
     def vocab_size(self) -> int:
         return ID_OFFSET + self.inner.vocab_size + len(self.tags)
-
-    def __repr__(self) -> str:
-        return f"RemappedTokenizer(vocab_size={self.vocab_size})"
 
     def with_tags(self, names: Sequence[str]) -> RemappedTokenizer:
         check_tags(names)

@@ -78,17 +78,15 @@ class Tokenizer:
         tags: ids of the tokens that name the corpus of a source (`data.corpus_tags`)
     """
 
-    mask: int | None
-    sep: int | None
-    cls: int | None
+    pad, unk, bos, eos = PAD, UNK, BOS, EOS
+    mask: int | None = MASK
+    sep: int | None = SEP
+    cls: int | None = CLS
     special_token_ids: Mapping[str, int] = MappingProxyType({})
     tags: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, library: tokenizers.Tokenizer, kind: str, marker: str, tags: Sequence[str] = ()) -> None:
-        self.kind, self.marker = kind, marker
-        self.pad, self.unk, self.bos, self.eos = PAD, UNK, BOS, EOS
-        self.mask, self.sep, self.cls = MASK, SEP, CLS
-        self._library = library
+        self.kind, self.marker, self._library = kind, marker, library
         library.encode_special_tokens = True  # in the library's terms: do not look for special tokens in a text
         ids = library.get_vocab()
         self._tokens = sorted(ids, key=ids.__getitem__)
@@ -120,7 +118,7 @@ class Tokenizer:
         return len(self._tokens)
 
     def __repr__(self) -> str:
-        return f"Tokenizer(kind={self.kind!r}, vocab_size={self.vocab_size}, marker={self.marker!r})"
+        return f"{type(self).__name__}(kind={self.kind!r}, vocab_size={self.vocab_size}, marker={self.marker!r})"
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text, without BOS and EOS."""
