@@ -80,7 +80,7 @@ def read_tensors(folder: Path, name: str, device: str | torch.device = "cpu") ->
     try:
         return load_file(path, device=str(device))
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+        raise UserError(f"the weights in {path} cannot be read ({error}): use another checkpoint") from None
 
 
 def verify_subfolder(folder: Path, name: str) -> Path:
@@ -119,7 +119,7 @@ def set_weights(
             shapes = f"{list(tensors[name].shape)} where the model has {list(weight.shape)}"
             raise UserError(f"the checkpoint {folder} has {name} of shape {shapes}: it belongs to another model")
     if surplus := tensors.keys() - weights.keys():
-        raise UserError(f"the checkpoint {folder} has a weight {min(surplus)} that the model does not have")
+        raise UserError(f"the checkpoint {folder} has the weight {min(surplus)}: it belongs to another model")
     for name, weight in weights.items():
         weight.copy_(shard(tensors[name], weight))
 

@@ -436,7 +436,7 @@ def from_dict(values: Any, where: str = "the configuration") -> Config:
         where: the origin of the values, for error messages.
     """
     if not isinstance(values, dict):
-        raise UserError(f"{where} must be a mapping of sections, got {values!r}")
+        raise UserError(f"{where} must map section names (data, text, system, training …) to settings, got {values!r}")
     values = legacy.translate_settings(values, where)
     sections: dict[str, Any] = {}
     for section, settings in values.items():
@@ -460,7 +460,7 @@ def from_yaml(path: Path) -> Config:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist: name a configuration file") from None
+        raise UserError(f"the configuration file {path} does not exist: check --config") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

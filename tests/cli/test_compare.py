@@ -73,7 +73,7 @@ def test_compare_writes_all_tables_and_reuses_finished_runs(
         (["--seeds", "1,1"], "contains a seed twice"),
         (["--systems", "cho,cho"], "a system is named twice"),
         (["--systems", "bert"], "bert does not translate text"),
-        (["--target", "x"], "files need a --source"),
+        (["--target", "x"], "training files need --source"),
     ],
 )
 def test_compare_rejects_invalid_options(dragoman: Dragoman, tmp_path: Path, options: list[str], told: str) -> None:

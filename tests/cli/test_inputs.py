@@ -191,7 +191,7 @@ def test_two_systems_are_compared_by_a_paired_bootstrap(dragoman: Dragoman, file
     [
         ([], "name a run to evaluate"),
         (["--hypothesis", "a.de"], "name the test set"),
-        (["--hypothesis", "a.de", "--source", "a.en"], "hypotheses are compared with references"),
+        (["--hypothesis", "a.de", "--source", "a.en"], "--hypothesis needs reference translations"),
         (["--hypothesis", "short", "--reference", "a.de"], "a.de has 3 lines but short has 1"),
         (["--hypothesis", "a.de", "--reference", "a.de", "--reference", "short"], "a.de has 3 lines but short has 1"),
         (

@@ -172,7 +172,7 @@ def test_weights_are_tuned(dragoman: Dragoman, runs: Path) -> None:
         (["--rerank-with", "nowhere"], "nowhere does not exist"),
         (["--rerank-with", "nowhere:0.5"], "nowhere does not exist"),
         (["--draft-model", "nowhere"], "nowhere does not exist"),
-        (["--search", "{}", "--beam-size", 3], "--search is the complete search: leave --beam-size out"),
+        (["--search", "{}", "--beam-size", 3], "--search describes the search completely: leave --beam-size out"),
         (["--search", '{"kind": "Beam", "siz": 3}'], "did you mean 'size'"),
         (["--search", '{"kind": "Beam", "size": 0}'], "Beam.size must be at least 1"),
         (["--search", "nowhere.json"], "cannot read nowhere.json"),
@@ -208,5 +208,5 @@ def test_constraints_need_one_line_per_source(option: str, dragoman: Dragoman, r
 
 
 def test_an_ensemble_of_different_vocabularies(dragoman: Dragoman, runs: Path) -> None:
-    assert "has other tokens than" in sentence(dragoman(*command(runs, "--ensemble", runs / "pieces")))
-    assert "has other tokens than" in sentence(dragoman(*command(runs, "--draft-model", runs / "pieces")))
+    assert "has another vocabulary than" in sentence(dragoman(*command(runs, "--ensemble", runs / "pieces")))
+    assert "has another vocabulary than" in sentence(dragoman(*command(runs, "--draft-model", runs / "pieces")))

@@ -140,7 +140,7 @@ def test_bootstrap_refuses_invalid_input() -> None:
         bootstrap_scores([["a"]], ["a"], metric="blue")
     with pytest.raises(UserError, match="at least one seed"):
         bootstrap_scores([], ["a"])
-    with pytest.raises(UserError, match="at least 2 resamples"):
+    with pytest.raises(UserError, match="must be at least 2"):
         bootstrap_scores([["a"]], ["a"], samples=1)
     one, two = bootstrap_scores([["a"]], ["a"], samples=2), bootstrap_scores([["a"], ["a"]], ["a"], samples=2)
     with pytest.raises(UserError, match="same test set"):

@@ -92,7 +92,7 @@ def test_other_runs_can_be_given_by_their_folders(runs: dict[str, Run]) -> None:
 
 def test_reranking_needs_suitable_runs(runs: dict[str, Run]) -> None:
     assert [runs[name].is_language_model for name in ("there", "back", "german")] == [False, False, True]
-    with pytest.raises(UserError, match="scores translations: give their sources"):
+    with pytest.raises(UserError, match="whose scores need sources"):
         runs["there"].translate(TEXTS, search=Rerank(BEAM, RerankWeights(language=1.0), language_model=runs["back"]))
 
 

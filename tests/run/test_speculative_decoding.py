@@ -48,7 +48,9 @@ def test_acceptance_of_draft_tokens_is_measured() -> None:
 
 
 def test_a_draft_model_with_another_tokenizer_is_refused() -> None:
-    with pytest.raises(UserError, match="has other tokens than untrained, but the run reads the tokens of the draft"):
+    with pytest.raises(
+        UserError, match="has another vocabulary than untrained, but the run reads the tokens of the draft"
+    ):
         RUN.translate(TEXTS, search=Speculative(untrained("byte"), 3))
 
 

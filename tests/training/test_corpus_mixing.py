@@ -238,7 +238,7 @@ def test_translate_with_the_tag_of_a_corpus(tagged: Path) -> None:
 def test_run_without_tags_rejects_a_tag(two: Path, tmp_path: Path) -> None:
     prepare_run(tmp_path / "run", config_of(two, *SHORT), lambda text: None)
     train(tmp_path / "run")
-    with pytest.raises(UserError, match="was trained without tags"):
+    with pytest.raises(UserError, match="was trained without corpus tags"):
         load(tmp_path / "run", device="cpu").translate(["a"], tag="web")
 
 

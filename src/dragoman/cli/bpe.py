@@ -75,7 +75,9 @@ def _word_counts(text: str | None, file: Path | None, counts: str | None) -> dic
         text = " ".join(line for _, line in read_lines(file))
     assert text is not None
     if len(text) > MAX_CHARACTERS:
-        raise UserError(f"the text has {len(text):,} characters, at most {MAX_CHARACTERS:,} are shown: use less text")
+        raise UserError(
+            f"the text has {len(text):,} characters, but at most {MAX_CHARACTERS:,} are supported: use a part of it"
+        )
     words = dict(Counter(text.split()))
     if not words:
         raise UserError("the text is empty: give at least one word")

@@ -78,7 +78,7 @@ def compare(
     check_device(device)
     phrasebook = "data.source" not in settings
     if phrasebook and (settings or test_source or test_target):
-        raise UserError("files need a --source: name it too, or leave all files out to use the phrasebook")
+        raise UserError("training files need --source: add it, or leave all files out to compare on the phrasebook")
     for path in (*settings.get("data.source", ()), *settings.get("data.target", ()), test_source, test_target):
         if path is not None:
             check_file(Path(path))

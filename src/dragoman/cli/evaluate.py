@@ -144,7 +144,7 @@ def _score_hypotheses(
     from dragoman import evaluation
 
     if not any(test.references):
-        raise UserError("hypotheses are compared with references: name them with --reference")
+        raise UserError("--hypothesis needs reference translations: name them with --reference")
     if wrong := [name for name in names if name not in evaluation.TEXT_METRICS]:
         raise UserError(f"{wrong[0]} needs a model: name a run instead of --hypothesis")
     scores = [list(evaluation.evaluate(names, hypotheses, test.references).values()) for hypotheses in texts]

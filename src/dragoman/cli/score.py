@@ -35,7 +35,7 @@ def score(
         for line, fits in enumerate(loaded.within_max_length(sources, targets), 1):
             if not fits:
                 raise UserError(
-                    f"line {line:,} of {target or source} is longer than the positions of {run}: shorten it"
+                    f"line {line:,} of {target or source} exceeds the learned positions of {run}: shorten it"
                 )
     scored = loaded.score(sources, targets)
     if as_json:

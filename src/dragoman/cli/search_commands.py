@@ -39,7 +39,7 @@ def tune(
 
     loaded = model.load(run)
     if not all(isinstance(text, str) for text in sources):
-        raise UserError(f"{source} holds feature vectors: weights are tuned on text")
+        raise UserError(f"{source} holds feature vectors, but reranking weights are tuned on text: name a text file")
     rerankers = {kind: folder for kind, (folder, _) in classify_rerankers(loaded, rerank_with or []).items()}
     log(f"translating {len(sources):,} sentences")
     search = beam_config(loaded, None, n_best=num_candidates)

@@ -115,7 +115,7 @@ class SearchOptions:
             raise unknown_name("value of --early-stopping", self.early_stopping, EARLY_STOPPING)
         if self.search is not None and len(given) > 1:
             other = next(name for name in given if name != "search")
-            raise UserError(f"--search is the complete search: leave {_flag(other)} out, or set it there")
+            raise UserError(f"--search describes the search completely: leave {_flag(other)} out, or set it there")
         for name, needed in REQUIRES.items():
             if name in given and not set(needed) & set(given):
                 raise UserError(f"{_flag(name)} needs {_flag(needed[0])}: add it, or leave {_flag(name)} out")

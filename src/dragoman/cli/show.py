@@ -90,7 +90,7 @@ class InspectionOptions:
         from dragoman.lens import inspect_sentence
 
         if self.target is not None and self.beam_size is not None:
-            raise UserError("--target is not searched for: leave out --beam-size")
+            raise UserError("--target is given, so nothing is searched: leave --beam-size out")
         search = None if self.beam_size is None else beam_config(run, self.beam_size)
         return inspect_sentence(run, sentence, self.target, search=search, prefix=prefix, alternatives=alternatives)
 
@@ -272,7 +272,7 @@ def positions(
 
     encodings = position_encodings(loaded.model, num_positions)
     if options.has_figure and not encodings:
-        raise UserError(f"nothing to draw: {run} has no position encoding")
+        raise UserError(f"there is no figure to draw: the model of {run} has no position encoding")
     options.print(encodings, text_view.position_lines(encodings), lambda: map(figures.positions_figure, encodings))
 
 
@@ -322,7 +322,9 @@ def _measure_gradients(
         last = samples[max(samples)][:max_sentences] if samples else []
         pairs = [(sample.source, sample.reference) for sample in last]
         if not pairs:
-            raise UserError(f"{first.folder} has no validation sentences: pass a sentence")
+            raise UserError(
+                f"{first.folder} has no validation sentences to measure: give a source sentence as the second argument"
+            )
     sources, targets = zip(*pairs)
     return [measure_gradient_reach(run, sources, targets) for run in runs]
 

@@ -125,7 +125,7 @@ def _count_errors(
         item_errors, item_length = min(counts, key=lambda pair: (pair[0], -pair[1]))
         errors, length = errors + item_errors, length + item_length
     if not length:
-        raise UserError(f"the references have no {unit}: an error rate is a percentage of them")
+        raise UserError(f"the references have no {unit}, so an error rate cannot be computed: check the reference file")
     return errors, length
 
 

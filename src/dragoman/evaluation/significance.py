@@ -56,7 +56,7 @@ def paired_bootstrap(
         if name not in supported:
             raise unknown_name("metric for a paired test", name, supported)
     if samples < 1:
-        raise UserError(f"a paired test needs at least one sample, but got {samples}")
+        raise UserError(f"the number of bootstrap samples must be at least 1, but is {samples}")
     check_equal_counts(len(baseline), "sentences of the baseline", len(system), "sentences of the system")
     streams: list[Any] = reference_streams(baseline, references)
     scorers = {name: supported[name]() for name in dict.fromkeys(metrics)}
@@ -108,9 +108,9 @@ def bootstrap_scores(
     """
     statistics = [_sufficient_statistics(output, references, metric) for output in outputs]
     if not statistics:
-        raise UserError("there is nothing to resample: give the outputs of at least one seed")
+        raise UserError("there are no outputs to resample: give the outputs of at least one seed per system")
     if samples < 2:
-        raise UserError(f"a bootstrap needs at least 2 resamples, but got {samples}")
+        raise UserError(f"the number of bootstrap samples must be at least 2, but is {samples}")
     score = statistics[0][1]
     of_sentences = np.stack([table for table, _ in statistics], 1)  # sentences, seeds, statistics
     count = len(of_sentences)

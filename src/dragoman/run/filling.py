@@ -139,7 +139,9 @@ def score_masked(run: Run, texts: Sequence[str]) -> list[ScoredText]:
         raise run.usage_error("fill")
     model, tokenizer, prefix = _mask_predictor(run), run.source_tokenizer, len(run.framing.source_prefix)
     if tokenizer.mask is None:
-        raise UserError("texts cannot be scored: the run's tokenizer has no mask token")
+        raise UserError(
+            "texts cannot be scored: pseudo-perplexity masks tokens, but the run's tokenizer has no mask token"
+        )
     results = []
     for ids in tokenizer.encode_batch(list(texts)):
         ids = ids[: max_source_tokens(run)]

@@ -55,7 +55,9 @@ def within_max_length(run: Run, sources: Sequence[Source] | None, targets: Seque
 def align(run: Run, sources: Sequence[Source], targets: Sequence[str]) -> list[Alignment] | None:
     """Align the words of given translations; None if the model has no attention."""
     if run.model.source_features is not None:
-        raise UserError(f"{run.folder} reads features, which have no words to align")
+        raise UserError(
+            f"{run.folder} reads feature vectors, which have no words: alignments need a run that reads text"
+        )
     results: list[Alignment] = [[] for _ in sources]
     for rows, source_ids, target_ids in _batches(run, sources, targets):
         alignments = align_batch(run, *run.pad_batch(source_ids), target_ids)
@@ -141,7 +143,7 @@ def attention(run: Run, source: Source, target: str | None) -> SentenceAttention
 def logits(run: Run, source_ids: Tensor | None, target_ids: Tensor | None) -> Tensor:
     """Compute logits at every target position, B T V, from padded ids, B S and B T; padding may be left or right."""
     if run.model.source_features is not None:
-        raise UserError("logits are computed from token ids, but this run reads features: call its model")
+        raise UserError("logits() takes token ids, but this run reads feature vectors: call run.model directly")
     pad = run.framing.pad
     if target_ids is None:
         if source_ids is None or run.model.can_generate:
@@ -167,7 +169,9 @@ def _batches(
 ) -> Iterator[tuple[list[int], list[Any], list[list[int]]]]:
     """Yield batches of pairs of similar length: their indices, framed sources, and target ids without BOS and EOS."""
     if sources is None and not run.model.is_decoder_only:
-        raise UserError(f"{run.folder} scores translations: give their sources")
+        raise UserError(
+            f"{run.folder} is a translation model, whose scores need sources: give one source for each target"
+        )
     if sources is not None and len(sources) != len(targets):
         raise UserError(f"expected one source for each target, got {len(sources):,} sources, {len(targets):,} targets")
     if not targets:

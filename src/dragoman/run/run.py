@@ -210,11 +210,13 @@ class Run:
         these, others = ((run.source_tokenizer.to_json(), run.target_tokenizer.to_json()) for run in (self, other))
         if these != others or self.framing != other.framing:
             raise UserError(
-                f"{other.folder} has other tokens than {self.folder}, but {reason}: use runs that were trained on the "
-                "same text, with other seeds or systems"
+                f"{other.folder} has another vocabulary than {self.folder}, but {reason}: use runs that were trained "
+                "on the same text, with other seeds or systems"
             )
         if self.model.source_features != other.model.source_features:
-            raise UserError(f"{other.folder} reads another kind of source than {self.folder}: both must read the same")
+            raise UserError(
+                f"{other.folder} and {self.folder} must read the same kind of source: text, or vectors of one size"
+            )
         if self.device != other.device:
             raise UserError(
                 f"{other.folder} is on {other.device}, but {self.folder} on {self.device}: load both on one device"

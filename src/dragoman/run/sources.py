@@ -59,7 +59,11 @@ def tag_ids(run: Run, count: int, tag: Tag) -> list[list[int]]:
         tag = next(iter(run.config.data.corpus_tags), "")
     names, known = [tag] * count if isinstance(tag, str) else tag, run.source_tokenizer.tags
     if wrong := [name for name in names if name and name not in known]:
-        raise unknown_name("tag", wrong[0], known) if known else UserError(f"{run.folder} was trained without tags")
+        raise (
+            unknown_name("tag", wrong[0], known)
+            if known
+            else UserError(f"{run.folder} was trained without corpus tags (data.corpus_tags): leave --corpus-tag out")
+        )
     return [[known[name]] if name else [] for name in names]
 
 
@@ -74,7 +78,9 @@ def encode_without_framing(run: Run, sources: Sequence[Source], tag: Tag = None)
         tags = tag_ids(run, len(texts), tag)
         return [[*tag, *ids] for tag, ids in zip(tags, run.source_tokenizer.encode_batch(texts))]
     if any(text.count("\t") % 2 for text in texts):
-        raise UserError("a dialogue must end with the other speaker's turn: give an odd number of turns")
+        raise UserError(
+            "a dialogue must end with the user's turn, to which the model replies: give an odd number of turns"
+        )
     dialogues = (run.source_tokenizer.encode_batch(text.split("\t")) for text in texts)
     return [[*encode_dialogue(turns, run.framing)[0][len(run.framing.source_prefix) :]] for turns in dialogues]
 

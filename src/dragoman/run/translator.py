@@ -212,7 +212,7 @@ class Translator:
         assert replacer is not None
         for text, translation, tags in zip(texts, translations, tag_ids(run, len(texts), tag)):
             if not isinstance(text, str):
-                raise UserError("unknown words are replaced by words of the source, but features have none")
+                raise UserError("unknown words are replaced by words of the source, but this run reads feature vectors")
             if not text.strip() or translation.copied:
                 yield translation
                 continue
@@ -223,7 +223,9 @@ class Translator:
                 target_ids = run.target_tokenizer.tokens_to_ids(candidate.tokens)
                 attention = batch_cross_attention(run, source, lengths, [target_ids])
                 if attention is None:
-                    raise UserError(f"{run.folder} has no attention, which is needed to replace unknown words")
+                    raise UserError(
+                        f"{run.folder} has no attention, which finds the source words: do not replace unknown words"
+                    )
                 new_text, alignment = replacer.replace(text, target_ids, attention[0][:, len(tags) :])
                 replaced.append(replace(candidate, text=new_text, alignment=alignment, alternatives=[]))
             yield replace(replaced[0], alternatives=replaced[1:])
