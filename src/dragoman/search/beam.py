@@ -134,19 +134,15 @@ class BeamSearch(Strategy):
     ) -> tuple[SearchState, Tensor]:
         """Return the state in which the selected hypotheses, B K, are continued, and the parents."""
         output_tokens = write_tokens(gather_rows(state.output_tokens, parents), state.step, tokens)
-        state = replace(state, output_tokens=output_tokens)
+        state = replace(state, tokens=tokens, output_tokens=output_tokens)
         beam = self._truncate(state, beam, scores, parents)
+        if beam.attention is not None:
+            beam = replace(beam, attention=gather_rows(beam.attention, parents))
         length, max_length = state.step + 1, state.max_length
         ends = search_ends(self.config, beam.finished.normalized_scores, scores, length, max_length)
-        done = state.done | (max_length <= length) | ends
-        attention = None if beam.attention is None else gather_rows(beam.attention, parents)
-        state = replace(
-            state,
-            tokens=tokens,
-            scores=scores.masked_fill(done[:, None], -torch.inf),  # hypotheses of a source that is done are dropped
-            done=done,
-            strategy=replace(beam, attention=attention),
-        )
+        state.done = state.done | (max_length <= length) | ends
+        state.scores = scores.masked_fill(state.done[:, None], -torch.inf)  # of sources that are done: dropped
+        state.strategy = beam
         return state, parents
 
     def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
