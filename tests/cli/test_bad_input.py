@@ -232,7 +232,7 @@ def test_a_checkpoint_of_another_model(dragoman: Dragoman, copy: Path) -> None:
     for number, (change, expected) in enumerate(
         [
             ({name: None}, f"lacks the weight {name}"),
-            ({"extra": weights[name].clone()}, "has a weight extra"),
+            ({"extra": weights[name].clone()}, "has the weight extra"),
             ({name: weights[name][..., :1].clone()}, f"has {name} of shape"),
         ]
     ):

@@ -143,7 +143,7 @@ def test_a_language_model_scores_texts_without_sources(runs: Path, dragoman: Dra
     assert scores[1] == pytest.approx(expected, abs=1e-3)
     refused = dragoman("score", runs / "bart", "--target", tmp_path / "texts", "--device", "cpu")
     assert refused.code == 2
-    assert "give their sources" in refused.err
+    assert "whose scores need sources" in refused.err
 
 
 def test_fill_predicts_masked_tokens(runs: Path, dragoman: Dragoman, tmp_path: Path) -> None:

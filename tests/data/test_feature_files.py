@@ -297,7 +297,7 @@ def test_attention_to_feature_positions(trained: Path) -> None:
     assert attention.cross.shape == (3, 4)  # two words and END
     assert attention.cross.sum(1).tolist() == pytest.approx([1, 1, 1])
     assert attention.alignment == []
-    with pytest.raises(UserError, match="this run reads features: call its model"):
+    with pytest.raises(UserError, match="this run reads feature vectors"):
         run.logits(torch.ones(1, 2), torch.ones(1, 2, dtype=torch.long))
 
 

@@ -45,7 +45,7 @@ def test_paired_bootstrap_refuses_invalid_input() -> None:
         paired_bootstrap(["a"], ["b"], ["c"], metrics=["exact"])
     with pytest.raises(UserError, match="1 sentences of the baseline but 2 sentences of the system"):
         paired_bootstrap(["a"], ["b", "c"], ["d"])
-    with pytest.raises(UserError, match="at least one sample"):
+    with pytest.raises(UserError, match="must be at least 1"):
         paired_bootstrap(["a"], ["b"], ["c"], samples=0)
 
 

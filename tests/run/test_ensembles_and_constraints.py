@@ -69,7 +69,7 @@ def test_an_ensemble_of_different_systems_does_not_depend_on_their_order(runs: l
 
 
 def test_an_ensemble_with_another_vocabulary_is_refused(runs: list[Run], corpus: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has other tokens"):
+    with pytest.raises(UserError, match="has another vocabulary"):
         runs[0].ensemble(made(tmp_path / "other", corpus, "transformer", 1, size=450))
 
 

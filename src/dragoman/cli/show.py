@@ -43,7 +43,7 @@ class DefaultToRun(TyperGroup):
 
 
 @dataclass(frozen=True)
-class OutputOptions:
+class FigureOutputOptions:
     """Format of the result, and files for figures."""
 
     svg: Annotated[Path | None, "Write the figure as SVG.", "FILE"] = None
@@ -75,7 +75,7 @@ class OutputOptions:
 
 
 @dataclass(frozen=True)
-class ShowOptions(ModelOptions, OutputOptions):
+class ShowOptions(ModelOptions, FigureOutputOptions):
     """Options of all commands: the output, and the model."""
 
 
