@@ -37,6 +37,7 @@ class CudaGraphCache(Generic[Static]):
     """
 
     def __init__(self, device: torch.device, max_graphs: int) -> None:
+        """`max_graphs`: number of graphs that are kept; the least recently used one is dropped first."""
         self.device, self.max_graphs = device, max_graphs
         self.entries: dict[Hashable, CapturedGraph[Static]] = {}
         self.stream: torch.cuda.Stream | None = None
@@ -51,7 +52,7 @@ class CudaGraphCache(Generic[Static]):
         return entry
 
     def run(self, entry: CapturedGraph[Static], work: Callable[[], None]) -> None:
-        """Run the work of an entry, as a graph if possible. It must use the same tensors in every call."""
+        """Run the work of an entry, as a graph if possible; the work must use the same tensors in every call."""
         if self.device.type != "cuda":
             work()
             return

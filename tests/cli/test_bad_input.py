@@ -126,7 +126,7 @@ def test_a_sentence_longer_than_the_limit_is_dropped_and_counted(
         (["--set", "nothing"], "--set expects NAME=VALUE"),
         (["--set", "system.settings.model_dmi=3"], "did you mean 'model_dim'"),
         (["--set", "system.settings.model_dim=wide"], "model_dim must be int"),
-        (["--set", "system.settings.heads=3"], "the width 16 is not divisible by 3 heads"),
+        (["--set", "system.settings.heads=3"], "model_dim=16 is not divisible by 3 heads"),
         (["--set", "text.vocab_size=10"], "10"),
         (["--set", "text.tokenizer=bpee"], "did you mean 'bpe'"),
         (["--system", "transfomer"], "did you mean 'transformer'"),
@@ -267,7 +267,7 @@ def test_a_damaged_tokenizer(dragoman: Dragoman, copy: Path) -> None:
 
 def test_contradictory_search_settings(dragoman: Dragoman, trained: Path, corpus: Path) -> None:
     for more, expected in [
-        (["--beam-size", 2, "--n-best", 3], "cannot give the 3 best"),
+        (["--beam-size", 2, "--n-best", 3], "cannot return n_best=3"),
         (["--beam-size", 0], "must be at least 1"),
         (["--beam-size", 100000], "larger than"),
         (["--sample", "--temperature", 0], "temperature must be from"),

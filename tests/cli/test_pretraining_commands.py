@@ -236,7 +236,7 @@ def test_word_vectors_initialize_embeddings(corpus: Path, dragoman: Dragoman, tm
         (["--system", "gpt", "--objective", "maskd-lm"], "unknown objective 'maskd-lm': did you mean 'masked-lm'?"),
         (
             ["--system", "gpt", "--objective", "masked-lm"],
-            "trains a model of kind EncoderOnly, but the system is of kind",
+            "needs a model of kind EncoderOnly, but the system is of kind",
         ),
         ([], "is one side of a parallel corpus: give the target file too, or name with --system"),
         (["--start-from", "nowhere"], "nowhere does not exist: name a run folder"),

@@ -164,7 +164,7 @@ def test_weights_are_tuned(dragoman: Dragoman, runs: Path) -> None:
         (["--mbr", "bleu", "--rerank-length-weight", 1], "--mbr and --rerank-length-weight cannot be combined"),
         (["--draft-model", "x", "--n-best", 2], "--draft-model and --n-best cannot be combined"),
         (["--mbr", "blue"], "did you mean 'bleu'"),
-        (["--mbr", "bleu", "--beam-size", 2, "--num-candidates", 3], "a beam of 2 cannot give the 3 best"),
+        (["--mbr", "bleu", "--beam-size", 2, "--num-candidates", 3], "a beam of size=2 cannot return n_best=3"),
         (["--mbr", "bleu", "--beam-size", 1], "its search returns only 1"),
         (["--beam-size", 100_000], "a beam of 100000 is larger than the"),
         (["--num-groups", 2, "--beam-size", 3], "cannot be divided into num_groups=2"),
@@ -189,8 +189,8 @@ def test_contradictory_options_are_rejected(more: list[object], expected: str, d
     [
         ("--include", "die die die die die die", "have 6 tokens, but its target may have at most 5"),
         ("--include", "Nilpferdwaage", "'Nilpferdwaage' has a word outside the target vocabulary"),
-        ("--prefixes", "die die die die die die", "a prefix has 6 tokens, but the translation may have at most 5"),
-        ("--prefixes", "Nilpferdwaage", "the prefix 'Nilpferdwaage' has a word outside the target vocabulary"),
+        ("--prefixes", "die die die die die die", "target prefix has 6 tokens, but the translation may have at most 5"),
+        ("--prefixes", "Nilpferdwaage", "the target prefix 'Nilpferdwaage' has a word outside the target vocabulary"),
     ],
 )
 def test_impossible_constraints(

@@ -105,7 +105,7 @@ def test_prefix_follows_forced_bos(tmp_path: Path) -> None:
     assert (found[0].tokens[1:3], found[2].tokens[1]) == (["k", "l"], "m")
     assert found[1].text == run.translate(["d e f"], beam_size=3)[0].text
     run.translate(["a"], prefixes=["a b c d e"])
-    with pytest.raises(UserError, match="a prefix has 6 tokens, but the translation may have at most 5"):
+    with pytest.raises(UserError, match="a target prefix has 6 tokens, but the translation may have at most 5"):
         run.translate(["a"], prefixes=["a b c d e f"])
 
 

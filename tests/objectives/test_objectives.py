@@ -325,7 +325,7 @@ def test_loss_of_every_objective_falls(
 
 
 def test_objective_rejects_other_models(tokenizer: Tokenizer) -> None:
-    with pytest.raises(UserError, match="trains a model of kind EncoderOnly, but the system is of kind DecoderOnly"):
+    with pytest.raises(UserError, match="needs a model of kind EncoderOnly, but the system is of kind DecoderOnly"):
         build_objective("masked-lm", material(small("gpt", tokenizer.vocab_size), tokenizer), {})
 
 
@@ -345,7 +345,7 @@ def test_span_corruption_needs_sentinels(tokenizer: Tokenizer) -> None:
         (
             "masked-lm",
             {"mask_rate": 1.5},
-            "masked-lm.mask_rate is a probability and must lie between 0 and 1, but is 1.5",
+            "setting mask_rate of the objective masked-lm is a probability and must lie between 0 and 1, but is 1.5",
         ),
     ],
 )

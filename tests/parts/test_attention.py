@@ -257,7 +257,7 @@ def test_weights_are_dropped_only_in_training(watched: bool) -> None:
 
 
 def test_heads_must_divide_the_width() -> None:
-    with pytest.raises(UserError, match="the width 10 is not divisible by 4 heads"):
+    with pytest.raises(UserError, match="model_dim=10 is not divisible by 4 heads"):
         SelfAttention(heads=4).build(10)
     with pytest.raises(UserError, match="4 query heads are not divisible by 3 key heads"):
         SelfAttention(heads=4, kv_heads=3).build(8)
@@ -265,9 +265,9 @@ def test_heads_must_divide_the_width() -> None:
 
 
 def test_part_of_the_wrong_kind_is_named() -> None:
-    with pytest.raises(UserError, match="expected a Visibility, but got ScaledDot"):
+    with pytest.raises(UserError, match="needs a Visibility here, but has a ScaledDot"):
         SelfAttention(visibility=ScaledDot()).build(8)
-    with pytest.raises(UserError, match="expected a Position, but got Causal"):
+    with pytest.raises(UserError, match="needs a Position here, but has a Causal"):
         SelfAttention(position=Causal()).build(8)
-    with pytest.raises(UserError, match="expected a Mixer, but got Causal"):
+    with pytest.raises(UserError, match="needs a Mixer here, but has a Causal"):
         Stack((Causal(),)).build(8)

@@ -177,5 +177,5 @@ def test_a_step_compiles_to_one_graph() -> None:
 
 
 def test_top_k_cannot_exceed_the_number_of_experts() -> None:
-    with pytest.raises(UserError, match="experts_per_token must be between 1 and the 4 experts, but is 5"):
+    with pytest.raises(UserError, match="at most the number of experts, 4, but is 5"):
         MixtureOfExperts(FEED_FORWARD, 4, 5).build(WIDTH)

@@ -82,5 +82,5 @@ def test_frames_cannot_be_packed() -> None:
 
 @pytest.mark.parametrize("stride", [3, 6])
 def test_frame_stride_must_be_a_power_of_two(stride: int) -> None:
-    with pytest.raises(UserError, match=f"must be a power of two, but is {stride}"):
+    with pytest.raises(UserError, match=f"must be a power of two, such as 4, but is {stride}"):
         Frames(features=3, stride=stride).build(4)

@@ -358,7 +358,7 @@ def test_source_of_11000_tokens() -> None:
     [
         (LocalAttention(block_size=0), "block_size of LocalAttention must be at least 1, but is 0"),
         (CompressedAttention(stride=0), "must be at least 1, but are 3 and 0"),
-        (LocalAttention(3), "the width 8 is not divisible by 3 heads"),
+        (LocalAttention(3), "model_dim=8 is not divisible by 3 heads"),
     ],
 )
 def test_invalid_settings_are_refused(spec: LocalAttention | CompressedAttention, message: str) -> None:

@@ -100,7 +100,7 @@ def test_learned_positions_refuse_long_decoding() -> None:
         state = after
     torch.testing.assert_close(logits[0, 0], _whole(model, source, lengths), atol=1e-5, rtol=1e-5)
     assert model.start_decoding(source, lengths, beam=1, max_length=6, first=2).max_length == 5
-    with pytest.raises(UserError, match="has learned positions for 5 tokens, but 6 were requested"):
+    with pytest.raises(UserError, match="has learned positions for 5 tokens, but the search needs 6"):
         model.decoder.init_state(1, 6, source)
 
 

@@ -102,7 +102,7 @@ def test_translations_begin_with_their_prefix(runs: list[Run]) -> None:
     assert found[1].text == free[1].text
     with pytest.raises(UserError, match="prefixes must have one entry for each of 4 texts, got 2"):
         runs[0].translate(TEXTS, search=SHORT, prefixes=["", ""])
-    with pytest.raises(UserError, match=r"a prefix has \d+ tokens, but the translation may have at most 2"):
+    with pytest.raises(UserError, match=r"a target prefix has \d+ tokens, but the translation may have at most 2"):
         runs[0].translate(
             TEXTS,
             search=replace(SHORT, length_limit=LengthLimit(0, 3, 3)),
@@ -120,7 +120,7 @@ def test_included_and_excluded_phrases_hold(runs: list[Run]) -> None:
     assert not {word for one in without for word in one.text.split()} & written
     with pytest.raises(UserError, match="required"):
         runs[0].translate(TEXTS, search=Sample(), include=required)
-    with pytest.raises(UserError, match="the prefix 'Hund' contains a forbidden phrase"):
+    with pytest.raises(UserError, match="the target prefix 'Hund' contains a forbidden phrase"):
         runs[0].translate(TEXTS, search=SHORT, prefixes=["Hund"] * 4, exclude=["Hund"])
     with pytest.raises(UserError):
         runs[0].translate(TEXTS, search=SHORT, include=[["Hund"]] * 4, exclude=["Hund"])

@@ -237,7 +237,7 @@ def test_the_n_best_are_distinct_and_in_order(early_stopping: Any) -> None:
     ("settings", "message"),
     [
         ({"size": 0}, "Beam.size must be at least 1, but is 0"),
-        ({"size": 2, "n_best": 3}, "a beam of 2 cannot give the 3 best: raise size, or lower n_best"),
+        ({"size": 2, "n_best": 3}, "a beam of size=2 cannot return n_best=3 hypotheses: raise size, or lower n_best"),
         ({"size": 2, "n_best": 0}, "Beam.n_best must be at least 1, but is 0"),
         (
             {"size": 4, "n_best": 3, "early_stopping": True, "num_finished": 2},

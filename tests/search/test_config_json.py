@@ -99,7 +99,7 @@ def test_from_a_file_or_as_text(tmp_path: Path) -> None:
         ({"kind": "MinimumBayesRisk"}, "MinimumBayesRisk needs the fields candidates"),
         ({"kind": "MinimumRisk", "candidates": {"kind": "Exact"}}, "candidates must be Beam or Sample"),
         ({"kind": "Speculative", "draft": 3}, "Speculative.draft_model must be str"),
-        ({"kind": "Beam", "size": 2, "best": 3}, "a beam of 2 cannot give the 3 best"),
+        ({"kind": "Beam", "size": 2, "best": 3}, "a beam of size=2 cannot return n_best=3 hypotheses"),
         ({"kind": "Beam", "size": 4, "groups": 3}, "cannot be divided into num_groups=3"),
         ({"kind": "Length", "least": 9, "most": 3}, "has min=9 and max=3"),
         ({"kind": "Sample", "temperature": math.nan}, "temperature must be from"),
@@ -117,7 +117,7 @@ def test_what_is_refused(data: Any, expected: str) -> None:
         (RerankWeights(0.5), {}, "the channel weight is 0.5, but there is no channel model"),
         (RerankWeights(language=1.0), {"channel_model": "runs/x"}, "there is a channel model, but its weight is 0"),
         (RerankWeights(), {}, "all weights of reranking are 0"),
-        (RerankWeights(length=1.0), {"n_best": 5}, "4 candidates cannot give the 5 best"),
+        (RerankWeights(length=1.0), {"n_best": 5}, "n_best=5 is more than the 4 candidates"),
         (RerankWeights(length=1.0), {"n_best": 0}, "at least 1"),
     ],
 )

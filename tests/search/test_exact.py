@@ -260,5 +260,5 @@ def test_mistakes_are_answered() -> None:
             make()
     model = small_model("transformer", vocabulary=8)
     forced = replace(SYMBOLS, forced_bos=(5, 6))
-    with pytest.raises(UserError, match="no target ends within 2 tokens"):
+    with pytest.raises(UserError, match="no target that ends within 2 tokens"):
         exact_search(model, torch.tensor([[4]]), torch.tensor([1]), forced, torch.tensor([2]), ExactSearch())

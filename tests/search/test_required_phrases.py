@@ -262,7 +262,7 @@ def test_what_cannot_be_required_is_refused() -> None:
         encode_phrase(words, "old castle")
     with pytest.raises(UserError, match="a required phrase is empty"):
         encode_phrase(words, " ")
-    with pytest.raises(UserError, match="'the old house' contains a forbidden one"):
+    with pytest.raises(UserError, match="'the old house' contains a forbidden phrase"):
         PhraseAutomaton.build(["house"]).check_required(["sea", "the old house"])
     PhraseAutomaton.build(["the old house", "hous", "Sea"]).check_required(["sea", "house"])
     phrases = required_phrase_tensors([[[4, 5]], [[4, 5, 6], [7], [7], [5, 6]]])

@@ -155,7 +155,7 @@ def test_it_is_kept_in_the_run(run: Run, folder: Path) -> None:
         run.with_shortlist()
     learned(run).save(folder)
     assert run.with_shortlist().translate(TEXTS[:1], search=Beam(2, length_limit=SHORT))[0].tokens
-    with pytest.raises(UserError, match="a shortlist does not work with required or forbidden phrases"):
+    with pytest.raises(UserError, match="shortlist does not work with required or forbidden phrases"):
         run.with_shortlist().translate(TEXTS[:1], search=Beam(2, length_limit=SHORT), exclude=["der"])
     (folder / shortlists.SHORTLIST_FILE).write_bytes(b"nothing")
     with pytest.raises(UserError, match="is damaged"):

@@ -156,7 +156,7 @@ RERANK = {
         ({"text": "a", "search": {"kind": "Sample", "temperature": 1e39}}, "temperature must be from"),
         ({"text": "a", "search": {"kind": "Sample", "top_p": 1e-300}}, "top_p must be between"),
         ({"text": "a", "search": {"kind": "Sample", "typical": 1e-300}}, "typical_p must be between"),
-        ({"text": "a", "search": {"kind": "Beam", "size": 2, "n_best": 3}}, "cannot give the 3 best"),
+        ({"text": "a", "search": {"kind": "Beam", "size": 2, "n_best": 3}}, "cannot return n_best=3"),
         (
             {"text": "a", "search": {"kind": "Sample", "length": {"kind": "Length", "most": 10**6}}},
             "tokens, but the search allows",

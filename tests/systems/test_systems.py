@@ -191,7 +191,7 @@ def test_unknown_system_suggests_the_nearest() -> None:
 
 
 def test_model_dim_must_be_divisible_by_heads() -> None:
-    with pytest.raises(UserError, match="the width 512 is not divisible by 7 heads"):
+    with pytest.raises(UserError, match="model_dim=512 is not divisible by 7 heads"):
         SYSTEMS["transformer"].spec(SEPARATE, heads=7).build()
 
 

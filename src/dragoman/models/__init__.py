@@ -50,7 +50,7 @@ def model_from_dict(data: Any, parts: dict[str, type[Spec]] | None = None) -> Mo
     model = from_dict(data, PARTS | MODELS | (parts or {}))
     if not isinstance(model, ModelSpec):
         raise UserError(
-            f"the description of a model must be of kind {', '.join(MODELS)}, but is {type(model).__name__}"
+            f"the description of a model must have as kind one of {', '.join(MODELS)}, but has {type(model).__name__}"
         )
     return model
 
@@ -68,9 +68,9 @@ def count_parameters(spec: ModelSpec) -> int:
 
 def count_flops(spec: ModelSpec, source: int, target: int) -> int:
     """Count the operations of a forward pass over `source` and `target` tokens, without padding."""
-    return meta_model(spec).flops(Workload(target, source, spec.dim))
+    return meta_model(spec).flops(Workload(tokens=target, source=source, width=spec.dim))
 
 
 def training_flops(spec: ModelSpec, source: int, target: int) -> int:
     """Count the operations of a training step over `source` and `target` tokens, without padding."""
-    return meta_model(spec).training_flops(Workload(target, source, spec.dim))
+    return meta_model(spec).training_flops(Workload(tokens=target, source=source, width=spec.dim))

@@ -38,6 +38,7 @@ class DecoderOnly(ModelSpec):
     output_scaled: bool = False
 
     def build(self, dim: int = 0) -> DecoderOnlyModel:
+        """Create the model; `dim` is unused, because a model's spec has its own."""
         return DecoderOnlyModel(self)
 
 
@@ -48,6 +49,7 @@ class DecoderOnlyModel(Model):
     is_decoder_only = True
 
     def __init__(self, spec: DecoderOnly) -> None:
+        """Build embeddings, decoder and output layer of the spec, and initialize the weights."""
         super().__init__()
         self.spec: DecoderOnly = spec
         self.vocab_size = spec.vocab_size
@@ -60,24 +62,31 @@ class DecoderOnlyModel(Model):
 
     @property
     def embedding_tables(self) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
+        """The embedding table, which source and target tokens share, twice."""
         return self.target_embedding, self.target_embedding
 
     @property
     def max_source_length(self) -> int | None:
-        """Three quarters of the positions; the others are for the target."""
+        """Three quarters of the positions; the others are for the target. None if unlimited."""
         limit = position_limit(self.decoder)
         return None if limit is None else max(1, 3 * limit // 4)
 
     def max_target_length(self, source_lengths: Tensor) -> Tensor | None:
+        """B: positions that the sources leave for the target; None if unlimited."""
         limit = position_limit(self.decoder)
         return None if limit is None else limit - source_lengths
 
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
+        """Return source + target lengths, because both form one sequence."""
         return source + target
 
     def forward_features(
         self, source: Tensor, source_layout: Layout, target: Tensor, target_layout: Layout, recorder: Recorder = None
     ) -> MixerOutput:
+        """Read source and target as one sequence, and return the inputs of the output layer at target positions, B T D.
+
+        The layouts hold the lengths of the rows. `recorder` collects attention weights.
+        """
         if not source.shape[1]:
             return self.forward_tokens(target, target_layout, None, recorder)
         if source_layout.lengths is None or target_layout.lengths is None:
@@ -98,7 +107,10 @@ class DecoderOnlyModel(Model):
     def start_decoding(
         self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
     ) -> DecodingStart:
-        """Read the sources once, and repeat the state for the rows of the beam."""
+        """Read the sources (B S) once, and repeat the state for the `beam` rows of each.
+
+        Arguments are those of `Model.start_decoding`.
+        """
         batch, width = source.shape
         max_length = min(width + max_length, position_limit(self.decoder) or width + max_length)
         state = self.decoder.init_state(batch, max_length, self.target_embedding.weight)

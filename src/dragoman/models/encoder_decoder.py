@@ -56,6 +56,7 @@ class EncoderDecoder(ModelSpec):
     input: Patches | Frames | None = None  # embedding of feature vectors, if the source is not tokens
 
     def build(self, dim: int = 0) -> EncoderDecoderModel:
+        """Create the model; `dim` is unused, because a model's spec has its own."""
         return EncoderDecoderModel(self)
 
 
@@ -63,6 +64,7 @@ class EncoderDecoderModel(Model):
     usage = TRANSLATE
 
     def __init__(self, spec: EncoderDecoder) -> None:
+        """Build embeddings, encoder, decoder and output layer of the spec, and initialize the weights."""
         super().__init__()
         if spec.shared_embeddings and spec.input is None and spec.source_vocab_size != spec.target_vocab_size:
             raise UserError(
@@ -90,6 +92,7 @@ class EncoderDecoderModel(Model):
 
     @property
     def embedding_tables(self) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
+        """Embedding tables of source (None if it is feature vectors) and target tokens."""
         source = self.source_embedding
         return source if isinstance(source, TokenEmbedding) else None, self.target_embedding
 
@@ -101,19 +104,22 @@ class EncoderDecoderModel(Model):
 
     @property
     def memory_paths(self) -> list[str]:
+        """Paths in the model of the decoder layers that read the source."""
         return [layer.path for layer in self.memory_layers]
 
     @property
     def max_source_length(self) -> int | None:
+        """Positions of the encoder, times the source tokens (or frames) per position; None if unlimited."""
         limit = position_limit(self.encoder)
         return None if limit is None else limit * self.source_embedding.stride
 
     def max_target_length(self, source_lengths: Tensor) -> Tensor | None:
+        """B: positions of the decoder, whatever the source; None if unlimited."""
         limit = position_limit(self.decoder)
         return None if limit is None else torch.full_like(source_lengths, limit)
 
     def encode(self, source: Tensor, layout: Layout, recorder: Recorder = None) -> Memory:
-        """Encode tokens, B S, or feature vectors, B S F."""
+        """Encode tokens, B S, or feature vectors, B S F, whose positions and lengths the layout holds."""
         x, layout = self.source_embedding.embed_source(source, layout)
         encoded = self.encoder(x, Context(layout, recorder=recorder))
         return Memory(encoded.output, layout, encoded.stack_inputs, encoded.final_state, encoded.auxiliary_losses)
@@ -121,12 +127,14 @@ class EncoderDecoderModel(Model):
     def forward_features(
         self, source: Tensor, source_layout: Layout, target: Tensor, target_layout: Layout, recorder: Recorder = None
     ) -> MixerOutput:
+        """Encode the source, and return the inputs of the output layer at all target positions, B T D."""
         memory = self.encode(source, source_layout, recorder)
         context = Context(target_layout, memory, recorder=recorder)
         decoded: MixerOutput = self.decoder(self.target_embedding(target), context)
         return decoded._replace(auxiliary_losses=memory.auxiliary_losses + decoded.auxiliary_losses)
 
     def restrict_vocabulary(self, tokens: Tensor) -> EncoderDecoderModel:
+        """Return a model that generates only `tokens` (N), under new ids 0 … N−1; it shares the other modules."""
         model = copy(self)
         model._modules = dict(self._modules)  # replace modules of the copy only
         model.vocab_size, model.output = len(tokens), self.output.restrict_vocabulary(tokens)
@@ -136,6 +144,7 @@ class EncoderDecoderModel(Model):
     def start_decoding(
         self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
     ) -> DecodingStart:
+        """Encode the sources, and create an empty decoder state with `beam` rows per source."""
         memory = self.encode(source, Layout.padded(source.shape[1], lengths))
         memory.projections.update((layer.path, layer.project_memory(memory)) for layer in self.memory_layers)
         max_length = min(max_length, position_limit(self.decoder) or max_length)
@@ -144,6 +153,7 @@ class EncoderDecoderModel(Model):
         return DecodingStart(memory, state, tokens, torch.zeros_like(tokens), max_length)
 
     def flops(self, work: Workload) -> int:
+        """Count the encoder for the source, decoder and output layer for the target (`work.tokens`)."""
         embedding = module_flops(self.source_embedding, work.of(work.source))
         work = replace(work, source=-(-work.source // self.source_embedding.stride))
         encoder = module_flops(self.encoder, work.of(work.source))

@@ -46,9 +46,11 @@ class EncoderOnly(ModelSpec):
     initialization: Initialization = field(default_factory=Glorot)
 
     def build(self, dim: int = 0) -> EncoderOnlyModel:
+        """Create the model; `dim` is unused, because a model's spec has its own."""
         return EncoderOnlyModel(self)
 
     def with_labels(self, num_labels: int) -> EncoderOnly:
+        """Return the spec with an output layer for `num_labels` labels."""
         return replace(self, num_labels=num_labels, tied_embeddings=False, transform=None, pooled_labels=0)
 
 
@@ -69,16 +71,20 @@ class ReplacedTokens(ModelSpec):
 
     @property
     def dim(self) -> int:  # type: ignore[override]
+        """The width of the discriminator."""
         return self.discriminator.dim
 
     @property
     def vocab_size(self) -> int:
+        """The vocabulary size of both encoders."""
         return self.discriminator.vocab_size
 
     def build(self, dim: int = 0) -> ReplacedTokensModel:
+        """Create the model; `dim` is unused, because a model's spec has its own."""
         return ReplacedTokensModel(self)
 
     def with_labels(self, num_labels: int) -> EncoderOnly:
+        """Return the spec of a tagger with the discriminator's encoder."""
         return self.discriminator.with_labels(num_labels)
 
 
@@ -94,13 +100,16 @@ class EncoderModel(Model):
 
     @property
     def output_stack(self) -> StackMixer:
+        """The stack of layers of the main encoder."""
         return self.main_encoder.encoder
 
     @property
     def embedding_tables(self) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
+        """The embedding table of the source; there is no target."""
         return self.main_encoder.source_embedding, None
 
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
+        """Return the source lengths: there is no target."""
         return source
 
     def forward_features(
@@ -161,14 +170,17 @@ class EncoderOnlyModel(EncoderModel):
 
     @property
     def main_encoder(self) -> EncoderOnlyModel:
+        """The model itself."""
         return self
 
     @property
     def mask_predictor(self) -> EncoderOnlyModel | None:
+        """The model itself if it predicts tokens; None if it predicts other labels."""
         return self if self.spec.num_labels is None else None
 
     @property
     def max_source_length(self) -> int | None:
+        """Number of positions of the encoder; None if unlimited."""
         return position_limit(self.encoder)
 
 
@@ -176,6 +188,7 @@ class Pooler(nn.Module):
     """W tanh(W' h_1), h_1 being the state of the first token."""
 
     def __init__(self, dim: int, labels: int) -> None:
+        """`dense` is W' (dim → dim), `output` is W (dim → labels)."""
         super().__init__()
         self.dense = nn.Linear(dim, dim)
         self.output = nn.Linear(dim, labels)
@@ -191,15 +204,17 @@ class ReplacedTokensModel(EncoderModel):
     usage = FILL
 
     def __init__(self, spec: ReplacedTokens) -> None:
+        """Build both encoders; the generator shares the discriminator's embeddings if the spec says so."""
         super().__init__()
         self.spec: ReplacedTokens = spec
         self.vocab_size = 1
         self.discriminator = EncoderOnlyModel(spec.discriminator)
-        widths = [encoder.embedding.width or encoder.dim for encoder in (spec.generator, spec.discriminator)]
-        if spec.shared_embeddings and widths[0] != widths[1]:
+        generator_width = spec.generator.embedding.width or spec.generator.dim
+        discriminator_width = spec.discriminator.embedding.width or spec.discriminator.dim
+        if spec.shared_embeddings and generator_width != discriminator_width:
             raise UserError(
-                f"shared embeddings need one width, but generator and discriminator have {widths[0]} and {widths[1]}: "
-                "set the width of both embeddings, or shared_embeddings to false"
+                f"shared embeddings need one width, but the generator has {generator_width} and the discriminator "
+                f"{discriminator_width}: set the width of both embeddings, or shared_embeddings to false"
             )
         table = self.discriminator.source_embedding if spec.shared_embeddings else None
         self.generator = EncoderOnlyModel(spec.generator, table)
@@ -217,16 +232,19 @@ class ReplacedTokensModel(EncoderModel):
 
     @property
     def main_encoder(self) -> EncoderOnlyModel:
+        """The discriminator."""
         return self.discriminator
 
     @property
     def mask_predictor(self) -> EncoderOnlyModel:
+        """The generator."""
         return self.generator
 
     @property
     def max_source_length(self) -> int | None:
+        """The smaller number of positions of both encoders; None if unlimited."""
         return position_limit(self)
 
     def training_flops(self, work: Workload) -> int:
-        """Count both networks."""
+        """Count forward and backward pass (three times the forward pass) of both networks."""
         return 3 * (self.flops(work) + self.generator.flops(replace(work, width=self.spec.generator.dim)))

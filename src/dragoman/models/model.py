@@ -90,17 +90,22 @@ class Model(nn.Module):
     ) -> MixerOutput:
         """Return the inputs of the output layer at all target positions, B T D, and auxiliary losses.
 
-        `recorder` collects attention weights.
+        The layouts hold positions and lengths of the tokens of source (B S) and target (B T). `recorder` collects
+        attention weights.
         """
         raise NotImplementedError
 
     def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor) -> Tensor:
         """Teacher forcing: padded tokens, B S and B T → logits of the next tokens, B T V."""
-        layouts = Layout.padded(source.shape[1], source_lengths), Layout.padded(target.shape[1], target_lengths)
-        return self.output(self.forward_features(source, layouts[0], target, layouts[1]).output)
+        source_layout = Layout.padded(source.shape[1], source_lengths)
+        target_layout = Layout.padded(target.shape[1], target_lengths)
+        return self.output(self.forward_features(source, source_layout, target, target_layout).output)
 
     def decode(self, target: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
-        """Tokens, B T → logits of the next tokens, B T V, and the new state."""
+        """Tokens, B T → logits of the next tokens, B T V, and the new state.
+
+        The context holds the tokens' layout and the encoded source; with a state, the tokens continue its sequences.
+        """
         decoded = self.decoder(self.target_embedding(target), context, state)
         return self.output(decoded.output), decoded.state
 
@@ -133,7 +138,7 @@ class Model(nn.Module):
         return None
 
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
-        """Length of the rows of pairs with these source and target lengths: the longer of the two."""
+        """Length of the rows (padded sequences) for pairs of these source and target lengths: the longer of the two."""
         return np.maximum(source, target)
 
     @property
@@ -160,22 +165,22 @@ class Model(nn.Module):
 
         Assumes a label at every position; objectives with fewer labels save a part of the output layer.
         """
-        return 3 * self.flops(work)
+        return 3 * self.flops(work)  # one forward, two backward
 
 
 def first_tokens(first: int | Tensor, batch: int, device: torch.device) -> Tensor:
-    """B: first target token of each source."""
+    """B: the first target token of each source; `first` is one for all, or already one for each."""
     return first if isinstance(first, Tensor) else torch.full((batch,), first, dtype=torch.long, device=device)
 
 
 def position_limit(stack: nn.Module) -> int | None:
-    """Return the longest sequence that the positions of a stack support."""
+    """Return the longest sequence that the position parts of a stack support; None if there is no limit."""
     limits = [part.max_length for part in stack.modules() if isinstance(part, Position) and part.max_length is not None]
     return min(limits, default=None)
 
 
 def _copy_into(larger: State, state: State) -> State:
-    """Copy a state into the beginning of a larger one."""
+    """Copy a state (nested dict of tensors) into the beginning of a larger one of the same structure."""
     for name, leaf in state.items():
         if isinstance(leaf, dict):
             larger[name] = _copy_into(larger[name], leaf)

@@ -29,7 +29,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 
 def objective_class(name: str) -> type[Objective]:
-    """Return the objective of this name."""
+    """Return the class of the objective of this name; an unknown name raises a UserError."""
     if name not in OBJECTIVES:
         raise unknown_name("objective", name, OBJECTIVES)
     return OBJECTIVES[name]
@@ -49,7 +49,10 @@ def check_objective(name: str, settings: Mapping[str, Any]) -> None:
             raise unknown_name(f"setting of the objective {name}", key, parameters)
         validate_setting(f"{name}.{key}", value, parameters[key].annotation)
         if key.endswith("_rate") and not 0 <= value <= 1:
-            raise UserError(f"{name}.{key} is a probability and must lie between 0 and 1, but is {value}")
+            raise UserError(
+                f"the setting {key} of the objective {name} is a probability and must lie between 0 and 1, but is "
+                f"{value}"
+            )
 
 
 def build_objective(name: str, task: TaskContext, settings: Mapping[str, Any]) -> Objective:

@@ -57,6 +57,7 @@ class FusedCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, rows: int
     ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the total, −Σ log p(label) and −Σ mean log p; `rows` tokens are processed at a time."""
         table = weight.to(x.dtype)
         vocab_size = weight.shape[0]
         mean_weight, mean_bias = weight.mean(0), 0.0 if bias is None else bias.mean()
@@ -94,6 +95,7 @@ class FusedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Scale the stored gradients by the gradient of the total; the other two outputs have none."""
         scale = gradients[0]
         grad_x, grad_weight, grad_bias = ctx.saved_tensors
         grad_bias = None if grad_bias is None else grad_bias * scale
@@ -121,6 +123,7 @@ class RDropCrossEntropy(torch.autograd.Function):
         alpha: float,
         rows: int,
     ) -> tuple[Tensor, ...]:
+        """Return the total, −Σ log p(label), −Σ mean log p and Σ of both divergences; `rows` tokens at a time."""
         half, vocab_size = len(x) // 2, len(weight)
         table, passes = weight.to(x.dtype), x.unflatten(0, (2, half))
         grad_x = torch.empty_like(passes)
@@ -158,6 +161,7 @@ class RDropCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Scale the stored gradients by the gradient of the total; the other outputs have none."""
         return (*FusedCrossEntropy.backward(ctx, gradients[0]), None)
 
 

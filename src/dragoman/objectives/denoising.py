@@ -46,6 +46,7 @@ class DenoisingObjective(SequenceObjective):
         rotate_document: bool = False,
         shuffle_distance: int | None = None,
     ) -> None:
+        """Build the enabled noise functions, in the order in which they are applied."""
         super().__init__(task)
         mask = mask_id(task.source_tokenizer)
         steps: list[tuple[bool, noise.Noise]] = [
@@ -59,6 +60,7 @@ class DenoisingObjective(SequenceObjective):
         self.noise = noise.NoiseChain(tuple(step for enabled, step in steps if enabled))
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+        """Build the training example of text number `index`: the corrupted text as source, the original as target."""
         framing, ids = self.task.framing, store.target(index)
         ends = store.ends_line(index)  # a line that is split ends in its last row
         suffix = framing.source_suffix if ends else ()
@@ -81,6 +83,7 @@ class SpanCorruptionObjective(SequenceObjective):
     infilling = "span"
 
     def __init__(self, task: TaskContext, *, mask_rate: float = 0.15, mean_span_length: float = 3.0) -> None:
+        """Build the corruption with the sentinel tokens of the model's vocabulary."""
         super().__init__(task)
         sentinels = sentinel_ids(task.target_tokenizer, task.model.vocab_size)
         if not sentinels:
@@ -91,6 +94,7 @@ class SpanCorruptionObjective(SequenceObjective):
         self.spans = noise.SpanCorruption(sentinels, mask_rate, mean_span_length)
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+        """Build the training example of text number `index`: the text without spans, and the removed spans."""
         framing = self.task.framing
         source, target = self.spans(store.source(index), random)
         suffix = framing.source_suffix if store.ends_line(index) else ()
@@ -107,6 +111,6 @@ def sentinel_ids(tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
 
 
 def sentence_end_ids(task: TaskContext) -> tuple[int, ...]:
-    """Return the ids of tokens that end a sentence."""
+    """Return the ids of source tokens that end a sentence, such as “.”."""
     tokens = task.source_tokenizer.tokens(range(task.source_tokenizer.vocab_size))
     return tuple(number for number, token in enumerate(tokens) if token.strip("▁") in SENTENCE_FINAL_PUNCTUATION)

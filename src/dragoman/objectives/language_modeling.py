@@ -36,15 +36,18 @@ class LanguageModelObjective(SequenceObjective):
     usage: ClassVar[Usage] = CONTINUE
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+        """Build the training example of text number `index`: an empty source, and the text as target."""
         framing, ids = self.task.framing, store.target(index)
         bos = (framing.source_prefix or (framing.bos,)) if store.starts_line(index) or len(ids) < 2 else ()
         return BatchRow(concat_ids(()), concat_ids(bos, ids, (framing.eos,) if store.ends_line(index) else ()))
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        return target + 1
+        """Estimate the lengths of rows (one text each): the target and EOS."""
+        return target + 1  # EOS
 
     def packed_lengths(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return 0 * source, self.row_length(source, target)
+        """Return no source tokens, and the target with EOS."""
+        return np.zeros_like(source), self.row_length(source, target)
 
 
 class ConcatenationObjective(LanguageModelObjective):
@@ -58,16 +61,19 @@ class ConcatenationObjective(LanguageModelObjective):
     predicts_source = True
 
     def __init__(self, task: TaskContext) -> None:
+        """Resegment source and target in every epoch if the task has BPE dropout."""
         super().__init__(task)
         self.subword_samplers = bpe_dropout_segmenters(task)
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+        """Build the training example of pair number `index`: an empty source; source and target together as target."""
         framing = self.task.framing
         source = concat_ids(framing.source_prefix, store.source(index), framing.source_suffix)
         return BatchRow(concat_ids(()), concat_ids(source, (framing.bos,), store.target(index), (framing.eos,)))
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        return source + target + self.framing_length + 1
+        """Estimate the lengths of rows: source, target, their special tokens (framing) and EOS."""
+        return source + target + self.framing_length + 1  # EOS
 
 
 class DialogueObjective(Objective):
@@ -84,12 +90,15 @@ class DialogueObjective(Objective):
     aligned = True
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+        """Return dialogue number `index` as it is stored: all tokens, and labels for those of the replies."""
         return BatchRow(store.source(index), store.target(index))
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """Return the source lengths: all turns are in the source."""
         return source
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
+        """Compute the loss of the labeled tokens of a batch; `step` is not used."""
         features = self.model.forward_tokens(batch.source, source_layout(batch))
         return self.source_token_loss(features, batch)
 
@@ -122,6 +131,7 @@ class UnifiedLanguageObjective(Objective):
         left_to_right: float = 1 / 3,
         mask_rate: float = 0.15,
     ) -> None:
+        """`masker` masks tokens under the bidirectional mask."""
         super().__init__(task)
         self.bidirectional, self.left_to_right = bidirectional, left_to_right
         self.masker = make_masker(task, mask_rate)
@@ -147,14 +157,17 @@ class UnifiedLanguageObjective(Objective):
         return BatchRow(source, target, sentence_label=len(prefix))
 
     def describe_row(self, row: BatchRow) -> str:
+        """Name the attention mask of a row."""
         if row.sentence_label == len(row.source):
             return "bidirectional mask"
         prefix = row.sentence_label
         return f"bidirectional over the first {prefix} tokens" if prefix else "left-to-right mask"
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """Estimate the lengths of rows: the text, its special tokens (framing) and EOS or the separator."""
         return source + self.framing_length + 1
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
+        """Compute the loss of the labeled tokens; sentence labels are the lengths of bidirectional prefixes."""
         features = self.model.forward_tokens(batch.source, source_layout(batch), batch.sentence_labels)
         return self.source_token_loss(features, batch)

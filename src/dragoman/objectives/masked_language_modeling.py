@@ -62,8 +62,10 @@ class MaskedLanguageObjective(Objective):
         next_sentence: bool = False,
         max_length: int = 512,
     ) -> None:
+        """Check that two sentences fit into `max_length`, and build the masking."""
         super().__init__(task)
-        shortest = len(task.framing.source_prefix) + 2 * len(task.framing.source_suffix) + 2
+        num_special_tokens = len(task.framing.source_prefix) + 2 * len(task.framing.source_suffix)
+        shortest = num_special_tokens + 2  # a token of each sentence
         if next_sentence and max_length < shortest:
             raise UserError(
                 f"objective.settings.max_length={max_length} cannot hold two sentences: set at least {shortest}"
@@ -73,6 +75,7 @@ class MaskedLanguageObjective(Objective):
         self.supports_packing &= not next_sentence  # which is predicted from the first token of a row
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+        """Build the training example of text number `index`: masked tokens, and labels for them."""
         if self.next_sentence:
             return self._sentence_pair_row(store, index, random)
         return framed_row(self.task.framing, *self.masker(store.source(index), random))
@@ -90,27 +93,31 @@ class MaskedLanguageObjective(Objective):
         prefix, suffix = framing.source_prefix, framing.source_suffix
         max_tokens = self.max_length - len(prefix) - 2 * len(suffix)
         sentences = truncate_pair(store.source(index), store.source(other % count), max_tokens)
-        first, second = (self.masker(ids, random) for ids in sentences)
-        blanks = [np.full(len(symbols), framing.pad) for symbols in (prefix, suffix)]
-        source = concat_ids(prefix, first[0], suffix, second[0], suffix)
-        target = concat_ids(blanks[0], first[1], blanks[1], second[1], blanks[1])
-        token_types = np.arange(len(source)) >= len(prefix) + len(first[0]) + len(suffix)
-        return BatchRow(source, target, token_types.astype(np.int64), is_random)
+        (first, first_labels), (second, second_labels) = (self.masker(ids, random) for ids in sentences)
+        no_prefix_labels, no_suffix_labels = (np.full(len(symbols), framing.pad) for symbols in (prefix, suffix))
+        source = concat_ids(prefix, first, suffix, second, suffix)
+        target = concat_ids(no_prefix_labels, first_labels, no_suffix_labels, second_labels, no_suffix_labels)
+        in_second = np.arange(len(source)) >= len(prefix) + len(first) + len(suffix)
+        return BatchRow(source, target, in_second.astype(np.int64), is_random)  # token types 0 and 1, sentence label
 
     def describe_row(self, row: BatchRow) -> str:
+        """Say which sentence the second one is; empty without next-sentence prediction."""
         if not self.next_sentence:
             return ""
         return "the second sentence is " + ("a random one" if row.sentence_label else "the next one")
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """Estimate the lengths of rows: the text and its special tokens (framing), or two of them."""
         length = source + self.framing_length
         return np.minimum(2 * length, self.max_length) if self.next_sentence else length
 
     @classmethod
     def data_format_for(cls, settings: Mapping[str, Any]) -> DataFormatName:
+        """Return "documents" if adjacent sentences are needed, or else "text"."""
         return "documents" if settings.get("next_sentence") else cls.data_format
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
+        """Compute the loss of masked tokens and, if set, of next-sentence prediction; `step` is not used."""
         features = self.model.forward_features(batch.source, source_layout(batch), token_types=batch.token_type_ids)
         loss = self.source_token_loss(features, batch)
         if not self.next_sentence or self.model.pooler is None or batch.sentence_labels is None:
@@ -148,15 +155,18 @@ def make_masker(task: TaskContext, mask_rate: float) -> MaskedLanguageModeling:
 def mask_id(tokenizer: Tokenizer) -> int:
     """Return the id of the mask token; a UserError if there is none."""
     if tokenizer.mask is None:
-        raise UserError("tokens cannot be masked, since the tokenizer of the run has no mask token: choose another one")
+        raise UserError(
+            "tokens cannot be masked, because the source tokenizer has no mask token: choose another tokenizer or "
+            "another objective"
+        )
     return tokenizer.mask
 
 
 def framed_row(framing: Framing, ids: np.ndarray, labels: np.ndarray) -> BatchRow:
-    """Add prefix and suffix to a source and its labels; the framing itself is unlabeled."""
-    unlabeled = [[framing.pad] * len(symbols) for symbols in (framing.source_prefix, framing.source_suffix)]
+    """Build a row, one sequence of a batch: the source with its special tokens (framing), which have no labels."""
+    before, after = ([framing.pad] * len(symbols) for symbols in (framing.source_prefix, framing.source_suffix))
     source = concat_ids(framing.source_prefix, ids, framing.source_suffix)
-    return BatchRow(source, concat_ids(unlabeled[0], labels, unlabeled[1]))
+    return BatchRow(source, concat_ids(before, labels, after))
 
 
 class ReplacedTokenObjective(MaskedLanguageObjective):
@@ -173,13 +183,16 @@ class ReplacedTokenObjective(MaskedLanguageObjective):
     model_kind: ClassVar[tuple[type[Model], ...]] = (ReplacedTokensModel,)
 
     def __init__(self, task: TaskContext, *, mask_rate: float = 0.15, discriminator_weight: float = 50.0) -> None:
+        """`discriminator_weight` multiplies the discriminator's loss."""
         super().__init__(task, mask_rate=mask_rate)
         self.discriminator_weight = discriminator_weight
 
     def describe_row(self, row: BatchRow) -> str:
+        """Say what the discriminator predicts, which the tokens of a row do not show."""
         return "the discriminator finds the tokens that the generator gets wrong"
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
+        """Add the generator's loss and the discriminator's, on tokens that are sampled from the generator."""
         features, sums = self._generator_loss(batch)
         with torch.no_grad():
             replacements = sample_tokens(self.model.generator.output(features))
@@ -204,7 +217,10 @@ class ReplacedTokenObjective(MaskedLanguageObjective):
         return features, token_loss(generator.output, features, batch.labels)
 
     def _add_discriminator_loss(self, batch: Batch, sums: dict[str, Tensor], replacements: Tensor) -> Loss:
-        """Add the discriminator's loss on the batch whose masked tokens are replaced."""
+        """Add the discriminator's loss on the batch whose masked tokens are replaced by `replacements` (N).
+
+        `sums` is the result of `token_loss` for the generator.
+        """
         assert batch.label_positions is not None
         source = batch.source.flatten()
         at_labels = source[batch.label_positions]
@@ -236,8 +252,10 @@ class TaggingObjective(Objective):
     selection_metric = "accuracy"
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+        """Build the training example of sentence number `index`: its tokens, and tags for first tokens of words."""
         return framed_row(self.task.framing, store.source(index), store.target(index))
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
+        """Compute the loss of the tags; `step` is not used."""
         features = self.model.forward_features(batch.source, source_layout(batch))
         return self.source_token_loss(features, batch)

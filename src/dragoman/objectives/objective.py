@@ -46,9 +46,9 @@ class TaskContext:
     model: Model
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
-    framing: Framing
-    label_smoothing: float = 0.0
-    bpe_dropout: float = 0.0
+    framing: Framing  # special tokens around source and target
+    label_smoothing: float = 0.0  # ε
+    bpe_dropout: float = 0.0  # probability with which a BPE merge is skipped
 
 
 class Objective(nn.Module):
@@ -73,11 +73,12 @@ class Objective(nn.Module):
     build_row: RowBuilder | None = None  # builds a row from a pair of the store; None: the pair with its framing
 
     def __init__(self, task: TaskContext) -> None:
+        """Check that the objective can train the model of the task, and set attributes that subclasses change."""
         super().__init__()
         if not isinstance(task.model, self.model_kind):
             expected = " or ".join(kind.__name__.removesuffix("Model") for kind in self.model_kind)
             raise UserError(
-                f"this objective trains a model of kind {expected}, but the system is of kind "
+                f"this training objective needs a model of kind {expected}, but the system is of kind "
                 f"{type(task.model).__name__.removesuffix('Model')}: choose another objective or another system"
             )
         if self.aligned and task.framing.pad == task.framing.eos:
@@ -88,7 +89,7 @@ class Objective(nn.Module):
         self.task = task
         self.model: Any = task.model
         self.subword_samplers: SubwordSamplers = (None, None)  # resegment source and target in every epoch
-        self.distinct_epochs: int | None = None  # None: rows of an epoch never repeat
+        self.distinct_epochs: int | None = None  # epochs after which the same rows repeat; None: never
         self.doubled = False  # a batch contains every row twice, to compare two passes with different dropout
         self.static_shapes = True  # every step is the same computation and can be captured as a CUDA graph
         self.supports_packing = task.model.supports_packing
@@ -112,26 +113,33 @@ class Objective(nn.Module):
         return self(batch)
 
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
-        """Estimate the lengths of rows from the source and target lengths in the store."""
-        return self.task.model.row_length(source + self.framing_length, target + 1)
+        """Estimate the lengths of rows (padded sequences) from the source and target lengths in the store."""
+        return self.task.model.row_length(source + self.framing_length, target + 1)  # + EOS
 
     def packed_lengths(self, source: NDArray[Any], target: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Estimate how many tokens rows take up in the source and the target row of a packed batch."""
+        """Estimate how many tokens of source and target each row takes up in a packed batch."""
         if self.aligned:
             return self.row_length(source, target), 0 * target
-        return source + self.framing_length, target + 1
+        return source + self.framing_length, target + 1  # + EOS
 
     @property
     def framing_length(self) -> int:
-        """Return the number of tokens that the framing adds to a source."""
+        """Return the number of special tokens that are added to a source (its framing)."""
         return len(self.task.framing.source_prefix) + len(self.task.framing.source_suffix)
 
     @property
     def row_format(self) -> RowFormat:
-        """Return how rows of a batch are built from the pairs of a store."""
-        lengths = self.row_length, self.packed_lengths
-        repetition = self.distinct_epochs, self.doubled
-        return RowFormat(self.task.framing, self.build_row, self.aligned, *lengths, *repetition, self.subword_samplers)
+        """How the data loader builds rows of a batch (one sequence each) from the pairs of a store."""
+        return RowFormat(
+            framing=self.task.framing,
+            build_row=self.build_row,
+            labels_source=self.aligned,
+            row_length=self.row_length,
+            packed_lengths=self.packed_lengths,
+            distinct_epochs=self.distinct_epochs,
+            doubled=self.doubled,
+            subword_samplers=self.subword_samplers,
+        )
 
     def describe_row(self, row: BatchRow) -> str:
         """Describe what the model gets or predicts besides the tokens of a row."""
@@ -151,10 +159,14 @@ class SequenceObjective(Objective):
     rdrop_alpha = 0.0  # weight of the divergence between two passes
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
+        """Compute the loss of the target tokens with teacher forcing; `step` is not used."""
         return self.target_loss(batch, batch.target)
 
     def target_loss(self, batch: Batch, decoder_inputs: Tensor) -> Loss:
-        """Compute the loss of the target tokens, where the decoder reads other tokens (B T) than these."""
+        """Compute the loss of the target tokens, where the decoder reads `decoder_inputs` (B T).
+
+        These are the target itself in teacher forcing; in scheduled sampling, some are sampled from the model.
+        """
         features = self.model.forward_features(batch.source, source_layout(batch), decoder_inputs, target_layout(batch))
         sums = token_loss(self.model.output, features.output, batch.labels, self.task.label_smoothing, self.rdrop_alpha)
         return reduce_loss(sums, batch.labels, features.auxiliary_losses)
@@ -176,7 +188,7 @@ def token_loss(
         `total`; `nll_loss`, −log p of the labels; `smooth_loss`, minus the mean log p of all tokens; in evaluation
         `correct`, the number of labels with the highest probability; with R-Drop `divergence`.
     """
-    x, labels = features.flatten(0, -2), labels.flatten()
+    x, labels = features.flatten(0, -2), labels.flatten()  # N D, N
     if x.device.type == "cpu" and not torch.compiler.is_compiling():  # on a GPU this would synchronize
         labeled = (labels != IGNORE_INDEX).nonzero()[:, 0]
         x, labels = x[labeled], labels[labeled]
@@ -198,7 +210,7 @@ def token_loss(
 
 
 def reduce_loss(sums: dict[str, Tensor], labels: Tensor, auxiliary_losses: Sequence[Tensor] = ()) -> Loss:
-    """Make a `Loss` of the sums of `token_loss`; auxiliary losses of layers are added once per label."""
+    """Make a `Loss` of the sums that `token_loss` returns; auxiliary losses of layers are added once per label."""
     count = (labels != IGNORE_INDEX).sum()
     total = sums["total"]
     for auxiliary in auxiliary_losses:
@@ -213,16 +225,17 @@ def labeled_features(features: Tensor, batch: Batch) -> Tensor:
 
 
 def source_layout(batch: Batch) -> Layout:
-    """Return how the source sequences lie in their tensor, padded or packed."""
+    """Return the layout of the source: positions and lengths of its sequences, padded or packed."""
     return _layout(batch, batch.source, batch.source_lengths, 0)
 
 
 def target_layout(batch: Batch) -> Layout:
-    """Return how the target sequences lie in their tensor, padded or packed."""
+    """Return the layout of the target: positions and lengths of its sequences, padded or packed."""
     return _layout(batch, batch.target, batch.target_lengths, 1)
 
 
 def _layout(batch: Batch, ids: Tensor, lengths: Tensor, column: int) -> Layout:
+    """Return the layout of `ids` (B T) with sequences of `lengths`; `column` 0 is the source, 1 the target."""
     if batch.max_lengths is not None:
         return Layout.packed_row(ids.shape[1], lengths, batch.max_lengths[column])
     return Layout.padded(ids.shape[1], lengths)

@@ -11,7 +11,7 @@ from dragoman.data import BatchRow, TokenStore
 from dragoman.objectives.denoising import sentinel_ids
 from dragoman.objectives.objective import Objective
 
-ROWS_TRIED = 30
+ROWS_TRIED = 30  # rows of the store among which examples of each kind are looked for
 MAX_PRETRAINING_EXAMPLES = 3
 
 
@@ -24,6 +24,7 @@ class PretrainingExample:
     note: str = ""
 
     def lines(self) -> list[str]:
+        """Return the example as two lines of text, input and target."""
         note = f"  ({self.note})" if self.note else ""
         return [f"input   {self.input}{note}", f"target  {self.target}"]
 
@@ -48,7 +49,7 @@ def corrupt_row(objective: Objective, store: TokenStore, index: int, seed: int) 
 
 
 def render_row(objective: Objective, row: BatchRow) -> PretrainingExample:
-    """Render a row as text, with names for masks, sentinels and separators."""
+    """Render a row as text, with names for masks, sentinels and separators; of aligned labels, the labeled spans."""
     if not objective.aligned:
         target = _render(objective, row.target)
     else:

@@ -51,6 +51,7 @@ class TranslationObjective(SequenceObjective):
         sampling_decay: SamplingDecay = "linear",
         rdrop_alpha: float = 0.0,
     ) -> None:
+        """A decoder-only model without sampling and R-Drop is trained on concatenated rows."""
         super().__init__(task)
         self.sampling_rate, self.sampling_steps, self.sampling_decay = sampling_rate, sampling_steps, sampling_decay
         self.rdrop_alpha = rdrop_alpha
@@ -71,6 +72,7 @@ class TranslationObjective(SequenceObjective):
         return BatchRow(concat_ids(source, target[:-1]), concat_ids(unlabeled, target[1:]))
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
+        """Compute the loss of the target tokens; `step` determines the share of sampled decoder inputs."""
         if batch.label_positions is not None:
             features = self.model.forward_tokens(batch.source, source_layout(batch))
             return self.source_token_loss(features, batch)
@@ -93,13 +95,14 @@ class TranslationObjective(SequenceObjective):
             tensor[: len(tensor) // copies]
             for tensor in (batch.source, batch.source_lengths, batch.target, batch.target_lengths)
         )
-        layouts = Layout.padded(source.shape[1], source_lengths), Layout.padded(target.shape[1], target_lengths)
-        features = self.model.forward_features(source, layouts[0], target, layouts[1]).output
+        source_layout = Layout.padded(source.shape[1], source_lengths)
+        target_layout = Layout.padded(target.shape[1], target_lengths)
+        features = self.model.forward_features(source, source_layout, target, target_layout).output
         chunks = features.flatten(0, 1).split(SAMPLING_CHUNK_TOKENS)
         tokens = torch.cat([sample_tokens(self.model.output(chunk)) for chunk in chunks]).view_as(target)
         replaced = torch.rand(target.shape, device=target.device) < ratio
-        replaced &= layouts[1].positions > 0  # BOS stays
-        return torch.where(replaced, tokens.roll(1, 1), target).repeat(copies, 1)
+        replaced &= target_layout.positions > 0  # BOS stays
+        return torch.where(replaced, tokens.roll(1, 1), target).repeat(copies, 1)  # a prediction is the next input
 
 
 def sample_tokens(logits: Tensor) -> Tensor:
@@ -109,7 +112,7 @@ def sample_tokens(logits: Tensor) -> Tensor:
 
 
 def bpe_dropout_segmenters(task: TaskContext) -> SubwordSamplers:
-    """Return BPE dropout for source and target; feature vectors are not segmented."""
+    """Return BPE dropout for source and target; None where there is none, as for feature vectors."""
     if not task.bpe_dropout:
         return None, None
     source = BPEDropout(task.source_tokenizer, task.bpe_dropout) if task.model.source_features is None else None
@@ -122,5 +125,5 @@ def teacher_forcing_ratio(progress: float, decay: SamplingDecay) -> float:
     if decay == "linear":
         return 1 - progress
     if decay == "exponential":
-        return 0.01**progress
-    return 1 / (1 + math.exp(10 * (progress - 0.5)))
+        return 0.01**progress  # ends at 1 %
+    return 1 / (1 + math.exp(10 * (progress - 0.5)))  # inverse sigmoid: ½ in the middle

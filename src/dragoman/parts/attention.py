@@ -48,11 +48,13 @@ class SelfAttention(Spec):
     qk_norm: Spec | None = None  # norm of queries and keys in each head (Henry et al. 2020)
 
     def build(self, dim: int) -> SelfAttentionMixer:
+        """Create the layer for vectors of width `dim`."""
         return SelfAttentionMixer(self, dim)
 
 
 class SelfAttentionMixer(Mixer):
     def __init__(self, spec: SelfAttention, dim: int) -> None:
+        """`dim` is the width of the layer's input and output; `blocks` lists the matrices stacked in one weight."""
         super().__init__()
         self.heads, self.kv_heads = spec.heads, spec.kv_heads or spec.heads
         self.width = head_width(dim, spec.heads, spec.kv_heads, spec.head_dim)
@@ -62,29 +64,37 @@ class SelfAttentionMixer(Mixer):
         self.output = nn.Linear(self.heads * self.width, dim, bias=output_bias)
         self.position = build_part(spec.position, self.width, Position)
         self.visibility = build_part(spec.visibility, dim, Visibility)
-        self.visibility_key = repr(spec.visibility)
+        self.visibility_key = repr(spec.visibility)  # equal for layers that may share a mask
         self.query_norm = spec.qk_norm.build(self.width) if spec.qk_norm else Identity()
         self.key_norm = spec.qk_norm.build(self.width) if spec.qk_norm else Identity()
         self.supports_packing = self.visibility.supports_packing and self.position.supports_packing and not spec.dropout
         self.dropout, self.scale = spec.dropout, spec.scale
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
+        """Create empty caches of keys and values, B S G E each, for S = `max_length` positions."""
         shape = (batch, max_length, self.kv_heads, self.width)
         return {"key": like.new_zeros(shape), "value": like.new_zeros(shape)}
 
     def reorder_state(self, state: State, rows: Tensor) -> State:
+        """Return the caches unchanged: `context.ancestors` says which row wrote which key, so nothing is copied."""
         return state  # caches are not copied: context.ancestors says which row wrote which key
 
     def args(self, context: Context, length: int) -> AttentionArgs:
-        """Collect the arguments of `attend` for `length` keys."""
+        """Collect the arguments of `attend` for `length` keys; `mask_key` lets equal layers share their mask."""
         shared, mask_key = context.shared_position, ("self", length, self.visibility_key)
         positions = (self.position,) if shared is None else (self.position, shared)
         dropout = self.dropout if self.training else 0.0
-        return AttentionArgs(self.visibility, positions, None, self.scale, dropout, self.path, mask_key=mask_key)
+        return AttentionArgs(
+            self.visibility, positions, scale=self.scale, dropout=dropout, path=self.path, mask_key=mask_key
+        )
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        groups = self.project(x).unflatten(-1, (-1, self.width))  # B T (H+2G) E
-        query, key, value = groups.split((self.heads, self.kv_heads, self.kv_heads), dim=2)
+        """x, B T D → B T D; with a state, keys and values are first written into its caches, then all are attended to.
+
+        G = `kv_heads`. With `context.ancestors` (beam search), the K hypotheses of a source are its queries.
+        """
+        projected = self.project(x).unflatten(-1, (-1, self.width))  # B T (H+2G) E
+        query, key, value = projected.split((self.heads, self.kv_heads, self.kv_heads), dim=2)
         query, key = self.query_norm(query), self.key_norm(key)
         positions = context.layout.positions
         query = self.position.rotate(query.transpose(1, 2), positions)  # B H T E
@@ -113,6 +123,7 @@ class SelfAttentionMixer(Mixer):
         return MixerOutput(self.output(y.transpose(1, 2).reshape(*x.shape[:2], -1)), state)
 
     def flops(self, work: Workload) -> int:
+        """Count the projections, the position parts (once per head) and the attention of all tokens to all tokens."""
         linear = module_flops(self.project, work) + module_flops(self.output, work)
         positions = [self.position] if work.shared_position is None else [self.position, work.shared_position]
         per_head = sum(module_flops(position, work.of(work.tokens * self.heads)) for position in positions)
@@ -133,6 +144,7 @@ class CrossAttention(Spec):
     qk_norm: Spec | None = None
 
     def build(self, dim: int) -> CrossAttentionMixer:
+        """Create the layer for vectors of width `dim`."""
         return CrossAttentionMixer(self, dim)
 
 
@@ -140,6 +152,7 @@ class CrossAttentionMixer(Mixer):
     """Keys and values are projected once per source; the hypotheses of a beam are additional queries."""
 
     def __init__(self, spec: CrossAttention, dim: int) -> None:
+        """`dim` is the width of the layer's input and output, and of the encoder's output."""
         super().__init__()
         self.heads, self.kv_heads = spec.heads, spec.kv_heads or spec.heads
         self.width = head_width(dim, spec.heads, spec.kv_heads, spec.head_dim)
@@ -154,6 +167,7 @@ class CrossAttentionMixer(Mixer):
         self.dropout, self.scale = spec.dropout, spec.scale
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
+        """Project the encoder's output (B S D) to keys and values, B G S E each."""
         key, value = (split_heads(x, self.kv_heads) for x in self.project(memory.states).chunk(2, dim=-1))
         key, value = matmul_layout(self.key_norm(key), value)
         return {"key": key, "value": value}  # B G S E
@@ -164,6 +178,7 @@ class CrossAttentionMixer(Mixer):
         return AttentionArgs(scale=self.scale, dropout=dropout, path=self.path, mask_key="memory")
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        """x, R T D → R T D, attending to the encoder's output; the state, if any, is returned unchanged."""
         memory = context.encoded_source
         projections = self.memory_projections(memory)
         folded = fold_beams(x, memory)  # B K·T D
@@ -173,6 +188,7 @@ class CrossAttentionMixer(Mixer):
         return MixerOutput(self.output(join_heads(y)).reshape(x.shape), state)
 
     def flops(self, work: Workload) -> int:
+        """Count the projections of target and source tokens, and the attention of each target to each source token."""
         linear = module_flops(self.query, work) + module_flops(self.output, work)
         projections = module_flops(self.project, work.of(work.source))
         return linear + projections + attention_flops(work.tokens, work.source, self.heads * self.width)

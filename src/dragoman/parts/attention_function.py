@@ -28,14 +28,14 @@ MAX_KERNEL_QUERIES = 32  # the Triton kernels are for few queries
 
 @dataclass(frozen=True)
 class AttentionArgs:
-    """Arguments of one attention layer."""
+    """What the attention function needs to know of the layer that calls it."""
 
     visibility: Visibility | None = None  # None: all keys are visible
-    positions: tuple[Position, ...] = ()
+    positions: tuple[Position, ...] = ()  # position parts that may add biases to scores and values
     score: Score | None = None  # None: scaled dot product
     scale: float | None = None  # of the dot product; None: 1/√E
-    dropout: float = 0.0
-    path: str = ""
+    dropout: float = 0.0  # of the weights; 0 outside of training
+    path: str = ""  # of the layer in the model, under which its weights are recorded
     mask: Tensor | None = None  # B T S: additional mask, True where visible
     mask_key: Hashable = None  # layers with the same key share their mask; None: the mask is not shared
 
@@ -52,17 +52,18 @@ class AttentionArgs:
     @property
     def is_plain(self) -> bool:
         """Whether it is softmax(QKᵀ) V without bias and dropout, with a full or causal mask."""
-        visible = self.visibility is None or self.visibility.full or self.visibility.causal
-        return visible and not self.dropout and not any(position.has_score_bias for position in self.positions)
+        is_full_or_causal = self.visibility is None or self.visibility.full or self.visibility.causal
+        has_bias = any(position.has_score_bias for position in self.positions)
+        return is_full_or_causal and not self.dropout and not has_bias
 
     def needs_weights(self, context: Context) -> bool:
-        """Whether the attention weights must be computed explicitly."""
+        """Whether the attention weights must be computed explicitly: to record them, or for a score or value bias."""
         if context.recorder is not None or self.score is not None:
             return True
         return any(position.has_value_bias for position in self.positions)
 
     def scale_of(self, query: Tensor) -> float:
-        """Return the factor of the dot products of this query, … E."""
+        """Return the factor of the dot products: `scale`, or 1/√E for a query of shape … E."""
         return self.scale or 1 / math.sqrt(query.shape[-1])
 
 
@@ -70,6 +71,8 @@ def attend(
     query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Layout, context: Context, args: AttentionArgs
 ) -> Tensor:
     """Compute softmax(score(Q, K) + bias) V over the visible keys.
+
+    `queries` and `keys` are the layouts (positions and lengths) of the tokens that query and key come from.
 
     Shape: query B H T E, key and value B G S E, each of the G heads shared by H/G query heads → B H T E. Uses a fused
     kernel unless the weights are needed explicitly; all kernels agree. Packed rows on a GPU use FlexAttention in
@@ -108,12 +111,15 @@ def attend(
 
 def use_kernel(query: Tensor, context: Context, args: AttentionArgs) -> bool:
     """Whether the Triton kernels support this attention: few queries (B H T E), no gradients, nothing unusual."""
-    few = TRITON_AVAILABLE and query.is_cuda and query.shape[2] <= MAX_KERNEL_QUERIES and not torch.is_grad_enabled()
-    return few and args.is_plain and not args.needs_weights(context)
+    on_gpu = TRITON_AVAILABLE and query.is_cuda and not torch.is_grad_enabled()
+    return on_gpu and query.shape[2] <= MAX_KERNEL_QUERIES and args.is_plain and not args.needs_weights(context)
 
 
 def matmul_layout(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Arrange keys and values, B G S E, for `matmul_attention`, which for few queries is the fastest on a CPU."""
+    """Arrange keys and values, B G S E, in memory for `matmul_attention`, the fastest on a CPU for few queries.
+
+    On other devices, and if gradients are needed, they are returned unchanged.
+    """
     if key.device.type != "cpu" or torch.is_grad_enabled():
         return key, value
     return key.transpose(-1, -2).contiguous().transpose(-1, -2), value.contiguous()
@@ -124,8 +130,8 @@ def matmul_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | N
 
     `mask` (B 1 T S or B H T S) is boolean, True where visible, or is added to the scores.
     """
-    batch, heads, count, width = query.shape
-    groups, keys = key.shape[1:3]
+    batch, heads, count, width = query.shape  # B H T E
+    groups, keys = key.shape[1:3]  # G S
     query = query.reshape(batch * groups, -1, width)  # B·G (H/G)·T E
     transposed = key.transpose(-1, -2).reshape(batch * groups, width, keys)
     scores = torch.bmm(query, transposed).view(batch, heads, count, keys)
@@ -146,11 +152,15 @@ def _to_additive(visible: Tensor, like: Tensor) -> Tensor:
 def _explicit_attention(
     query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Layout, context: Context, args: AttentionArgs
 ) -> Tensor:
-    """Compute attention with explicit weights: to record them, and for scores that no fused kernel implements."""
+    """Compute attention with explicit weights: to record them, and for scores that no fused kernel implements.
+
+    Arguments and result are those of `attend`.
+    """
     bias, visible = _score_bias(query, queries, keys, args), _visible(queries, keys, context, args)
-    heads_per_key = query.shape[1] // key.shape[1]
-    if heads_per_key > 1:
-        key, value = key.repeat_interleave(heads_per_key, 1), value.repeat_interleave(heads_per_key, 1)
+    query_heads_per_key_head = query.shape[1] // key.shape[1]  # more than 1 in grouped-query attention
+    if query_heads_per_key_head > 1:
+        key = key.repeat_interleave(query_heads_per_key_head, 1)
+        value = value.repeat_interleave(query_heads_per_key_head, 1)
     scores = query @ key.transpose(-1, -2) * args.scale_of(query) if args.score is None else args.score(query, key)
     if bias is not None:
         scores = scores + bias
@@ -161,16 +171,16 @@ def _explicit_attention(
         # As in the fused kernels, padding that sees no key gets 0.
         weights = weights.masked_fill(~visible.any(-1)[:, None, :, None], 0.0)
     context.record(args.path, weights)
-    weights = F.dropout(weights, args.dropout)
+    weights = F.dropout(weights, args.dropout)  # which is 0 outside of training
     y = weights @ value
     for position in args.positions:
-        extra = position.value_bias(weights, queries.positions, keys.positions)
-        y = y if extra is None else y + extra
+        value_bias = position.value_bias(weights, queries.positions, keys.positions)
+        y = y if value_bias is None else y + value_bias
     return y
 
 
 def _score_bias(query: Tensor, queries: Layout, keys: Layout, args: AttentionArgs) -> Tensor | None:
-    """Sum the score biases of all position parts, broadcastable to B H T S."""
+    """Sum the score biases of all position parts, broadcastable to B H T S; None if there are none."""
     total: Tensor | None = None
     for position in args.positions:
         if position.has_score_bias:
@@ -207,7 +217,7 @@ def _visible(queries: Layout, keys: Layout, context: Context, args: AttentionArg
 
 
 def cached_keys(context: Context, length: int) -> CachedKeys:
-    """Return the layout of caches of `length` keys, computed once for all layers.
+    """Return the layout (positions and mask) of caches of `length` keys, computed once for all layers.
 
     In beam search, the keys of all hypotheses of a source are attended to, each hypothesis seeing those of its
     ancestors: nothing is copied when a hypothesis continues another one.
@@ -244,7 +254,7 @@ def head_width(dim: int, heads: int, kv_heads: int | None, head_dim: int | None)
     """Return the width of a head, or raise an error if the numbers of heads do not fit."""
     if head_dim is None and dim % heads:
         raise UserError(
-            f"the width {dim} is not divisible by {heads} heads: set heads to a divisor of {dim}, or head_dim"
+            f"model_dim={dim} is not divisible by {heads} heads: set heads to a divisor of {dim}, or set head_dim"
         )
     if heads % (kv_heads or heads):
         raise UserError(

@@ -24,6 +24,7 @@ class Score(nn.Module):
         return query @ prepared.transpose(-1, -2)
 
     def flops(self, work: Workload) -> int:
+        """Count one dot product of width D for each pair of target and source token."""
         return 2 * work.tokens * work.source * work.width
 
 
@@ -32,6 +33,7 @@ class Dot(Spec):
     """score(q, k) = q·k."""
 
     def build(self, dim: int) -> Score:
+        """Create the score for queries and keys of width `dim`."""
         return Score()
 
 
@@ -40,11 +42,13 @@ class ScaledDot(Spec):
     """score(q, k) = q·k / √d (Vaswani et al. 2017, §3.2.1)."""
 
     def build(self, dim: int) -> ScaledDotScore:
+        """Create the score for queries and keys of width `dim`."""
         return ScaledDotScore()
 
 
 class ScaledDotScore(Score):
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
+        """Queries … T D, keys … S D → scaled dot products … T S."""
         return super().forward(query, prepared) / math.sqrt(query.shape[-1])
 
 
@@ -53,18 +57,22 @@ class General(Spec):
     """score(q, k) = q·W k (Luong et al. 2015, “general”)."""
 
     def build(self, dim: int) -> GeneralScore:
+        """Create the score for queries and keys of width `dim`."""
         return GeneralScore(dim)
 
 
 class GeneralScore(Score):
     def __init__(self, dim: int) -> None:
+        """`dim` is the width of queries and keys."""
         super().__init__()
         self.key = nn.Linear(dim, dim, bias=False)
 
     def prepare(self, key: Tensor) -> Tensor:
+        """W k: B S D → B S D."""
         return self.key(key)
 
     def flops(self, work: Workload) -> int:
+        """Count W k for each source token, and the dot products."""
         return module_flops(self.key, work.of(work.source)) + super().flops(work)
 
 
@@ -75,26 +83,32 @@ class Additive(Spec):
     inner_dim: int | None = None
 
     def build(self, dim: int) -> AdditiveScore:
+        """Create the score for queries and keys of width `dim`, with `inner_dim` tanh units (`dim` by default)."""
         return AdditiveScore(dim, self.inner_dim or dim)
 
 
 class AdditiveScore(Score):
     def __init__(self, dim: int, inner_dim: int) -> None:
+        """W and U map `dim` to `inner_dim`; `value` is the vector v."""
         super().__init__()
         self.query = nn.Linear(dim, inner_dim, bias=False)
         self.key = nn.Linear(dim, inner_dim, bias=False)
         self.value = nn.Linear(inner_dim, 1, bias=False)
 
     def prepare(self, key: Tensor) -> Tensor:
+        """U k: B S D → B S A, with A = `inner_dim`."""
         return self.key(key)
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
+        """Queries B … T D, prepared keys B … S A → scores B … T S."""
         inner = torch.tanh(self.query(query).unsqueeze(-2) + prepared.unsqueeze(-3))  # B … T S A
         return self.value(inner).squeeze(-1)
 
     def flops(self, work: Workload) -> int:
-        projections = module_flops(self.query, work) + module_flops(self.key, work.of(work.source))
-        return projections + module_flops(self.value, work.of(work.tokens * work.source))
+        """Count W q per target token, U k per source token, and the product with v per pair of both."""
+        per_source_token, per_pair = work.of(work.source), work.of(work.tokens * work.source)
+        projections = module_flops(self.query, work) + module_flops(self.key, per_source_token)
+        return projections + module_flops(self.value, per_pair)
 
 
 @dataclass(frozen=True)
@@ -104,6 +118,7 @@ class Concat(Spec):
     inner_dim: int | None = None
 
     def build(self, dim: int) -> ConcatScore:
+        """Create the score for queries and keys of width `dim`, with `inner_dim` tanh units (`dim` by default)."""
         return ConcatScore(dim, self.inner_dim or dim)
 
 
@@ -111,17 +126,21 @@ class ConcatScore(Score):
     """The matrix over [q; k] is multiplied in two halves, so that the half of the keys is computed once."""
 
     def __init__(self, dim: int, inner_dim: int) -> None:
+        """`both` is W over [q; k], with `inner_dim` rows; `value` is the vector v."""
         super().__init__()
         self.both = nn.Linear(2 * dim, inner_dim, bias=False)
         self.value = nn.Linear(inner_dim, 1, bias=False)
 
     def prepare(self, key: Tensor) -> Tensor:
+        """Multiply the keys by the second half of W: B S D → B S A."""
         return key @ self.both.weight[:, key.shape[-1] :].T
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
+        """Queries B … T D, prepared keys B … S A → scores B … T S."""
         projected = query @ self.both.weight[:, : query.shape[-1]].T
         return self.value(torch.tanh(projected.unsqueeze(-2) + prepared.unsqueeze(-3))).squeeze(-1)
 
     def flops(self, work: Workload) -> int:
-        halves = (work.tokens + work.source) * self.both.weight.numel()
+        """Count one half of W per target token, the other per source token, and v per pair of both."""
+        halves = (work.tokens + work.source) * self.both.weight.numel()  # 2 · numel / 2 for each token
         return halves + module_flops(self.value, work.of(work.tokens * work.source))

@@ -30,16 +30,20 @@ class Convolution(nn.Module):
         super().__init__()
         self.linear, self.width = linear, width
         self.kernel, self.dilation = kernel, dilation
-        reach = (kernel - 1) * dilation
+        reach = (kernel - 1) * dilation  # distance of the first and the last input
         self.before = reach if causal else reach // 2
         self.after = reach - self.before
 
     def init_state(self, batch: int, like: Tensor) -> State:
+        """Create the state for decoding: the last `before` inputs of each row, zeros at first."""
         if self.after:
-            raise UserError("only causal convolutions can decode step by step: set causal to true in decoders")
+            raise UserError(
+                "only causal convolutions can decode step by step: set causal to true in the convolutions of a decoder"
+            )
         return {"seen": like.new_zeros(batch, self.before, self.width)}
 
     def forward(self, x: Tensor, layout: Layout, state: State | None) -> tuple[Tensor, State | None]:
+        """x, B T D, and its layout (positions and lengths) → B T O, and the state with the last inputs, or None."""
         count = x.shape[1]
         if state is not None:
             x = torch.cat((state["seen"], x), 1)  # B before+T D
@@ -53,7 +57,7 @@ class Convolution(nn.Module):
         return self.linear(windows), state
 
     def last(self, x: Tensor, layout: Layout) -> Tensor:
-        """B before+T D → B before D: the last inputs of each row."""
+        """B before+T D → B before D: the last `before` inputs of each row, not counting padding."""
         if layout.token_mask is None:
             return x[:, x.shape[1] - self.before :]
         index = layout.token_mask.sum(1, keepdim=True) + torch.arange(self.before, device=x.device)  # B before
@@ -70,6 +74,7 @@ class WeightNormLinear(nn.Module):
     """
 
     def __init__(self, inputs: int, outputs: int, gain: float) -> None:
+        """`gain` is the initial norm g of each output's weight vector."""
         super().__init__()
         self.gain = gain
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
@@ -77,6 +82,7 @@ class WeightNormLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
+        """… inputs → … outputs."""
         y = F.linear(x, self.weight)
         scale = (self.gain + self.growth) / torch.linalg.vector_norm(self.weight, dim=1)
         return y * scale.to(y.dtype) + self.bias.to(y.dtype)
@@ -95,6 +101,7 @@ class GatedConvolution(Spec):
     dropout: float = 0.0  # of the inputs
 
     def build(self, dim: int) -> GatedConvolutionMixer:
+        """Create the layer for vectors of width `dim`."""
         return GatedConvolutionMixer(self, dim)
 
 
@@ -102,18 +109,21 @@ class GatedConvolutionMixer(Mixer):
     supports_packing = False
 
     def __init__(self, spec: GatedConvolution, dim: int) -> None:
+        """The convolution maps `kernel` vectors of width `dim` to 2 · dim numbers: values and gates."""
         super().__init__()
-        linear = WeightNormLinear(spec.kernel * dim, 2 * dim, 2 * math.sqrt(1 - spec.dropout))
-        self.convolution = Convolution(linear, dim, spec.kernel, 1, spec.causal)
+        linear = WeightNormLinear(spec.kernel * dim, 2 * dim, gain=2 * math.sqrt(1 - spec.dropout))  # ‖w‖ = 2√p
+        self.convolution = Convolution(linear, dim, spec.kernel, dilation=1, causal=spec.causal)
         self.blocks = {"convolution.linear.weight": (dim,) * 2}  # values, gates
         self.dropout = Dropout(spec.dropout)
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
+        """Create the state for decoding: the last inputs of the convolution."""
         return self.convolution.init_state(batch, like)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        y, state = self.convolution(self.dropout(x), context.layout, state)
-        return MixerOutput(F.glu(y), state)
+        """x, B T D → B T D: convolution to values and gates, then values ⊙ σ(gates); `state` holds the last inputs."""
+        values_and_gates, state = self.convolution(self.dropout(x), context.layout, state)  # B T 2D
+        return MixerOutput(F.glu(values_and_gates), state)
 
 
 @dataclass(frozen=True)
@@ -125,6 +135,7 @@ class MultiStepAttention(Spec):
     """
 
     def build(self, dim: int) -> MultiStepAttentionMixer:
+        """Create the layer for vectors of width `dim`."""
         return MultiStepAttentionMixer(dim)
 
 
@@ -132,16 +143,19 @@ class MultiStepAttentionMixer(Mixer):
     supports_packing = False
 
     def __init__(self, dim: int) -> None:
+        """`query` computes W h + b."""
         super().__init__()
-        self.query = WeightNormLinear(dim, dim, 1.0)
+        self.query = WeightNormLinear(dim, dim, gain=1.0)
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
+        """Return the values √m (z + e), B S D, of the encoder's outputs z and inputs e."""
         assert memory.encoder_inputs is not None
         lengths = memory.layout.lengths
         size = memory.states.shape[1] if lengths is None else lengths[:, None, None].to(memory.states.dtype)
         return {"value": (memory.states + memory.encoder_inputs) * size**0.5}  # B S D
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        """x, R T D → the contexts c, R T D; the state, if any, is returned unchanged."""
         memory = context.encoded_source
         query = fold_beams(self.query(x) + context.stack_inputs, memory)[:, None]  # B 1 K·T D
         key, value = memory.states[:, None], self.memory_projections(memory)["value"][:, None]  # B 1 S D
@@ -150,6 +164,7 @@ class MultiStepAttentionMixer(Mixer):
         return MixerOutput(y.reshape(x.shape), state)
 
     def flops(self, work: Workload) -> int:
+        """Count W h for each target token, and the attention of each target to each source token."""
         return module_flops(self.query, work) + attention_flops(work.tokens, work.source, work.width)
 
 
@@ -160,18 +175,22 @@ class ScaledResidual(Spec):
     body: tuple[Spec, ...]
 
     def build(self, dim: int) -> ScaledResidualMixer:
+        """Create the residual connection around the parts of `body`, all of width `dim`."""
         return ScaledResidualMixer([build_part(part, dim, Mixer) for part in self.body])
 
 
 class ScaledResidualMixer(LayerSequence):
     def __init__(self, body: list[Mixer]) -> None:
+        """`body` are the layers of f."""
         super().__init__()
         self.body = nn.ModuleList(body)
 
     def named_layers(self) -> list[tuple[str, Mixer]]:
+        """Return the layers of f, named "0", "1", …."""
         return [(name, cast(Mixer, part)) for name, part in self.body.named_children()]
 
     def finish(self, x: Tensor, y: Tensor, layout: Layout) -> Tensor:
+        """Return √½ (x + y), x being the input and y = f(x)."""
         return (x + y) * math.sqrt(0.5)
 
 
@@ -188,6 +207,7 @@ class DilatedBlock(Spec):
     dropout: float = 0.0  # of the residual branch
 
     def build(self, dim: int) -> DilatedBlockMixer:
+        """Create the layer for vectors of width `dim`, which must be even: inside it is half as wide."""
         return DilatedBlockMixer(self, dim)
 
 
@@ -195,6 +215,7 @@ class DilatedBlockMixer(Mixer):
     supports_packing = False
 
     def __init__(self, spec: DilatedBlock, dim: int) -> None:
+        """`narrow` is W₁, `widen` W₂; each of the three norms is followed by a ReLU."""
         super().__init__()
         if dim % 2:
             raise UserError(f"DilatedBlock needs an even width, but the width is {dim}: change model_dim")
@@ -207,9 +228,11 @@ class DilatedBlockMixer(Mixer):
         self.dropout = Dropout(spec.dropout)
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
+        """Create the state for decoding: the last inputs of the convolution."""
         return self.convolution.init_state(batch, like)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        """x, B T D → B T D; `state` holds the last inputs of the convolution."""
         y = self.narrow(F.relu(self.norms[0](x)))
         y, state = self.convolution(F.relu(self.norms[1](y)), context.layout, state)
         y = self.widen(F.relu(self.norms[2](y)))
@@ -224,6 +247,7 @@ class Unfolding(Spec):
     """
 
     def build(self, dim: int) -> UnfoldingMixer:
+        """Create the layer for vectors of width `dim`."""
         return UnfoldingMixer(dim)
 
 
@@ -231,20 +255,24 @@ class UnfoldingMixer(Mixer):
     supports_packing = False
 
     def __init__(self, dim: int) -> None:
+        """`project` computes W z + b."""
         super().__init__()
         self.project = nn.Linear(dim, dim)
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
+        """Return W z + b for each source position, zeros at padding, and a last column of zeros: B S+1 D."""
         columns = self.project(memory.states)
         if memory.layout.token_mask is not None:
             columns = columns.masked_fill(~memory.layout.token_mask[..., None], 0.0)
         return {"columns": F.pad(columns, (0, 0, 0, 1))}  # B S+1 D, zeros for all positions beyond the end
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        """Add to x, R T D, at target position t the column of source position t (zeros beyond the source's end)."""
         columns = self.memory_projections(context.encoded_source)["columns"]
         index = context.layout.positions.reshape(columns.shape[0], -1, 1).clamp(max=columns.shape[1] - 1)  # B K·T 1
         source = columns.gather(1, index.expand(-1, -1, x.shape[-1]))  # B K·T D
         return MixerOutput(x + source.reshape(x.shape), state)
 
     def flops(self, work: Workload) -> int:
+        """Count W z for each source token."""
         return module_flops(self.project, work.of(work.source))

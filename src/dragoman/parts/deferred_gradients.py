@@ -27,6 +27,7 @@ class DeferredGradientMode(TorchFunctionMode):
     """Replaces products with a matrix that needs a gradient by those of its `SharedMatrix`."""
 
     def __init__(self) -> None:
+        """Start without any matrix; each is added at its first product."""
         super().__init__()
         #: by address, shape and stride of a matrix; the matrix is kept alive so that its address is not reused
         self.matrices: dict[tuple[Any, ...], tuple[Tensor, SharedMatrix]] = {}
@@ -34,6 +35,7 @@ class DeferredGradientMode(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
+        """Intercept torch functions: replace F.linear and matmul with a trained matrix, run all others as usual."""
         if kwargs or func not in (F.linear, Tensor.__matmul__, Tensor.matmul, torch.matmul):
             return func(*args, **(kwargs or {}))
         x, matrix, *bias = args
@@ -81,12 +83,14 @@ class CollectGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, bias: Tensor | None, uses: list[Use]) -> Any:
+        """Return views of the matrix and, if there is one, the bias; `uses` is filled in the backward pass."""
         ctx.uses, ctx.bias = uses, bias
         ctx.set_materialize_grads(False)
         return matrix.view_as(matrix) if bias is None else (matrix.view_as(matrix), bias.view_as(bias))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
+        """Compute the gradients of matrix and bias from all recorded uses, each an (x, g) pair."""
         if not ctx.uses:
             return None, None, None
         x, g = (torch.cat(steps, -2) for steps in zip(*ctx.uses))
@@ -109,6 +113,7 @@ class DeferredProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None]:
+        """Record x and its output gradient g, and return the gradient of x, g Wᵀ."""
         x, matrix = ctx.saved_tensors
         ctx.uses.append((x, g))
         return g @ matrix.mT if ctx.needs_input_grad[0] else None, None, None, None, None

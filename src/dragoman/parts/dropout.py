@@ -13,6 +13,7 @@ class Dropout(nn.Dropout):
     """y = x ⊙ m / (1 − p), each m being 0 with probability p, in training only (Srivastava et al. 2014)."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Apply dropout to x, of any shape, in training only."""
         return dropout(x, self.p, self.training)
 
 
@@ -25,7 +26,7 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
         return x
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, p, training)
-    dropped = min(round(p * RANDOM_VALUES), RANDOM_VALUES - 1)
+    dropped = min(round(p * RANDOM_VALUES), RANDOM_VALUES - 1)  # of the 2¹⁶ random values, those that mean 0
     numbers = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     bits = numbers.view(torch.int16)[: x.numel()].view(x.shape)
     mask = (bits >= dropped - RANDOM_VALUES // 2).to(x.dtype)

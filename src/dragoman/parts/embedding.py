@@ -30,7 +30,7 @@ class SourceEmbedding(nn.Module):
     supports_packing = True
 
     def embed_source(self, source: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
-        """Return the vectors (B S D) and their layout."""
+        """Return the vectors (B S D) and their layout (positions and lengths), if S is reduced a shorter one."""
         return self(source), layout
 
 
@@ -55,6 +55,7 @@ class TokenEmbedding(SourceEmbedding):
     is_embedding_table = True
 
     def __init__(self, spec: Embedding, vocab_size: int, dim: int) -> None:
+        """The table has `vocab_size` rows; vectors have `spec.width`, or the model's width `dim` by default."""
         super().__init__()
         self.width = spec.width or dim
         self.weight = nn.Parameter(torch.empty(vocab_size, self.width))
@@ -70,6 +71,7 @@ class TokenEmbedding(SourceEmbedding):
         return x if self.scale == 1.0 else x * self.scale
 
     def flops(self, work: Workload) -> int:
+        """Return 0: a look-up multiplies no matrices."""
         return 0
 
 
@@ -77,12 +79,14 @@ class RestrictedEmbedding(nn.Module):
     """Embedding of a restricted vocabulary: token i is `tokens[i]` of the table."""
 
     def __init__(self, table: nn.Module, tokens: Tensor) -> None:
+        """`tokens` (N) are the ids of the restricted vocabulary in the table."""
         super().__init__()
         self.table = table
         self.tokens: Tensor
         self.register_buffer("tokens", tokens, persistent=False)
 
     def forward(self, indices: Tensor) -> Tensor:
+        """Indices into the restricted vocabulary, B T → vectors B T D."""
         return self.table(self.tokens[indices])
 
 
@@ -104,12 +108,14 @@ class Transform(Spec):
 
 class TransformLayer(nn.Module):
     def __init__(self, spec: Transform, dim: int, width: int) -> None:
+        """Maps vectors of width `dim` to `width`."""
         super().__init__()
         self.dense = nn.Linear(dim, width)
         self.activation = ACTIVATIONS[spec.activation]
         self.norm = spec.norm.build(width) if spec.norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
+        """… dim → … width."""
         return self.norm(self.activation(self.dense(x)))
 
 
@@ -131,6 +137,7 @@ class OutputLayer(nn.Module):
         transform: Transform | None = None,
         scaled: bool = False,
     ) -> None:
+        """Maps vectors of width `dim` to `outputs` logits; without `tied`, W is a new table."""
         super().__init__()
         width = tied.width if tied is not None else (transform.width if transform else None) or dim
         self.scale = 1 / math.sqrt(dim) if scaled else 1.0
@@ -143,7 +150,7 @@ class OutputLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
 
     def output_features(self, x: Tensor) -> Tensor:
-        """Return the vectors that are multiplied by W."""
+        """Return the vectors that are multiplied by W: the transformed and scaled input, B T D → B T W."""
         x = self.transform(x)
         return x if self.scale == 1.0 else x * self.scale
 
@@ -166,14 +173,16 @@ class IdentityOutput(OutputLayer):
     is_identity = True
 
     def __init__(self) -> None:
+        """Create a module without weights."""
         nn.Module.__init__(self)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return x, B T D, unchanged."""
         return x
 
 
 def check_features(source: Tensor, features: int) -> None:
-    """Raise an error unless the source is B S F."""
+    """Raise an error unless the source has shape B S F, with F = `features`."""
     if source.dim() != 3 or source.shape[-1] != features:
         raise UserError(
             f"this model expects feature vectors, batch × length × {features}, but got "
@@ -191,11 +200,13 @@ class Patches(Spec):
     features: int
 
     def build(self, dim: int) -> PatchEmbedding:
+        """Create the embedding of patches for a model of width `dim`."""
         return PatchEmbedding(self, dim)
 
 
 class PatchEmbedding(SourceEmbedding):
     def __init__(self, spec: Patches, dim: int) -> None:
+        """A linear layer from `spec.features` pixel values to the model's width `dim`."""
         super().__init__()
         self.features = spec.features
         self.project = nn.Linear(spec.features, dim)
@@ -218,6 +229,7 @@ class Frames(Spec):
     stride: int = 4
 
     def build(self, dim: int) -> FrameEmbedding:
+        """Create the embedding of frames for a model of width `dim`."""
         return FrameEmbedding(self, dim)
 
 
@@ -225,17 +237,20 @@ class FrameEmbedding(SourceEmbedding):
     supports_packing = False
 
     def __init__(self, spec: Frames, dim: int) -> None:
+        """log₂(stride) layers that halve the number of frames, then a projection to the model's width `dim`."""
         super().__init__()
         layers = spec.stride.bit_length() - 1
         if spec.stride != 2**layers:
-            raise UserError(f"system.settings.stride must be a power of two, but is {spec.stride}")
+            raise UserError(
+                f"the setting system.settings.stride must be a power of two, such as 4, but is {spec.stride}"
+            )
         self.features, self.stride = spec.features, spec.stride
         widths = [spec.features, *[dim] * layers]
         self.halve = nn.ModuleList(nn.Linear(3 * width, dim) for width in widths[:-1])
         self.project = nn.Linear(widths[-1], dim)
 
     def embed_source(self, source: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
-        """B S F → B ⌈S/stride⌉ D."""
+        """Frames, B S F, and their layout (lengths) → vectors B ⌈S/stride⌉ D and the layout of these."""
         check_features(source, self.features)
         if layout.lengths is None:
             raise UserError("frames of several recordings cannot be packed into one row: pass one recording per row")
@@ -248,6 +263,7 @@ class FrameEmbedding(SourceEmbedding):
         return self.project(x), layout
 
     def flops(self, work: Workload) -> int:
+        """Count each layer for the frames that it returns, and the projection."""
         total, frames = 0, work.tokens
         for layer in self.halve:
             frames = (frames + 1) // 2

@@ -25,8 +25,9 @@ from dragoman.parts.spec import Spec
 
 
 def next_input(cells: Cells, x: Tensor, hidden: Tensor) -> Tensor:
-    """[½f; h], B T 3D: the input of the layer above cells with input x and output `hidden`.
+    """Return [½f; h], B T 3D, the input of the layer above `cells`, whose input is x and whose output h is `hidden`.
 
+    f = W x, B T 4D, are the inputs of the gates, and ½f is the half for the input and forget gates.
     Computes half of f a second time, because torch's kernel does not return it.
     """
     weight, bias = cells.weight("ih", 0)
@@ -35,7 +36,7 @@ def next_input(cells: Cells, x: Tensor, hidden: Tensor) -> Tensor:
 
 
 def input_size(cells: Cells) -> int:
-    """Number of elements of the input matrix."""
+    """Number of elements of the matrix W^k from the layer's input to its gates."""
     return cells.weight("ih", 0)[0].numel()
 
 
@@ -56,6 +57,7 @@ class FastForwardEncoder(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> FastForwardEncoderMixer:
+        """Create the encoder for vectors of width `dim`."""
         return FastForwardEncoderMixer(self, dim)
 
 
@@ -63,33 +65,42 @@ class FastForwardEncoderMixer(Mixer):
     supports_packing = False
 
     def __init__(self, spec: FastForwardEncoder, dim: int) -> None:
+        """Two columns: the first starts with a forward LSTM, the second with a backward one."""
         super().__init__()
         self.columns = nn.ModuleList(FastForwardColumn(spec, dim, backward) for backward in (False, True))
-        self.project = nn.Linear(10 * dim, dim, bias=False)
+        self.project = nn.Linear(10 * dim, dim, bias=False)  # of h (D) and f (4D) of two columns
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        """x, B T D → e, B T D; a bidirectional encoder cannot continue a state."""
         if state is not None:
             raise UserError("FastForwardEncoder is bidirectional and cannot decode: use FastForwardDecoder")
-        hidden, entered = zip(*(column(x, context.layout) for column in self.columns))
-        return MixerOutput(self.project(torch.cat((*hidden, *entered), -1)))
+        outputs, gate_inputs = zip(*(column(x, context.layout) for column in self.columns))  # h and f of both columns
+        return MixerOutput(self.project(torch.cat((*outputs, *gate_inputs), -1)))
 
 
 class FastForwardColumn(nn.Module):
     def __init__(self, spec: FastForwardEncoder, dim: int, backward: bool) -> None:
+        """`backward`: the direction of the bottom layer, which alternates from layer to layer."""
         super().__init__()
         self.backward, self.dropout = backward, Dropout(spec.dropout)
-        self.layers = nn.ModuleList(LSTMCells(3 * dim if k else dim, dim, 1, 0.0) for k in range(spec.layers))
+        self.layers = nn.ModuleList(
+            LSTMCells(inputs=3 * dim if k else dim, dim=dim, layers=1, dropout=0.0) for k in range(spec.layers)
+        )
 
     def forward(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """B T D → h, B T D, and f, B T 4D, of the top layer."""
+        """Embeddings, B T D → output h, B T D, and gate inputs f = W x, B T 4D, of the top layer.
+
+        x is the input of a layer: the embeddings, then [½f; h] of the layer below. The layout holds the rows' lengths.
+        """
         last = len(self.layers) - 1
         for k, cells in enumerate(cells_of(self.layers)):
-            backward = self.backward != bool(k % 2)
-            hidden, _ = cells.run_sequence(flip(x, layout) if backward else x)  # padding comes last in both directions
-            hidden = flip(hidden, layout) if backward else hidden
+            is_backward = self.backward != bool(k % 2)  # alternates
+            hidden, _ = cells.run_sequence(flip(x, layout) if is_backward else x)  # padding comes last in both
+            hidden = flip(hidden, layout) if is_backward else hidden
             if k < last:
                 x = next_input(cells, x, self.dropout(hidden))
-        return hidden, cells.project(x)
+        gate_inputs = cells.project(x)  # f
+        return hidden, gate_inputs
 
     def flops(self, work: Workload) -> int:
         """Add what is computed twice: half of f of the lower layers, and f of the top layer."""
@@ -110,6 +121,7 @@ class FastForwardDecoder(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> FastForwardDecoderMixer:
+        """Create the decoder for vectors of width `dim`."""
         return FastForwardDecoderMixer(self, dim)
 
 
@@ -117,16 +129,24 @@ class FastForwardDecoderMixer(Mixer):
     supports_packing = False
 
     def __init__(self, spec: FastForwardDecoder, dim: int) -> None:
+        """`bottom` attends to the source; `layers` are the LSTMs above it, with [½f; h] of 3 · dim as input."""
         super().__init__()
         self.dropout = Dropout(spec.dropout)
-        self.bottom = RecurrentDecoder("lstm", 1, spec.context, "before", "context", FromZero()).build(dim)
-        self.layers = nn.ModuleList(LSTMCells(3 * dim, dim, 1, 0.0) for _ in range(spec.layers - 1))
+        bottom = RecurrentDecoder(
+            "lstm", layers=1, context=spec.context, attends="before", feedback="context", initial_state=FromZero()
+        )
+        self.bottom = bottom.build(dim)
+        self.layers = nn.ModuleList(
+            LSTMCells(inputs=3 * dim, dim=dim, layers=1, dropout=0.0) for _ in range(spec.layers - 1)
+        )
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
+        """Create the states of all layers: "bottom", and "0", "1", … for those above it."""
         states = {str(k): cells.init_state(batch, like) for k, cells in enumerate(cells_of(self.layers))}
         return {"bottom": self.bottom.init_state(batch, max_length, like)} | states
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        """x, R T D → h of the top layer, R T D, the new state, and the bottom layer's attention over the source."""
         result = self.bottom(x, context, None if state is None else state["bottom"])
         hidden, source_context = result.output, result.source_context
         below, x = self.bottom.cells, torch.cat((x, source_context), -1)

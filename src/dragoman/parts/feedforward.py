@@ -44,11 +44,13 @@ class FeedForward(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> FeedForwardMixer:
+        """Create the layer for vectors of width `dim`."""
         return FeedForwardMixer(self, dim)
 
 
 class FeedForwardMixer(Mixer):
     def __init__(self, spec: FeedForward, dim: int) -> None:
+        """`widen` is W₁, `narrow` W₂, and `gate` V, or None if the layer is not gated."""
         super().__init__()
         inner_dim = spec.inner_dim or 4 * dim
         self.widen = nn.Linear(dim, inner_dim, bias=spec.bias)
@@ -58,6 +60,7 @@ class FeedForwardMixer(Mixer):
         self.dropout = Dropout(spec.dropout)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        """x, B T D → B T D, each position by itself; the state, if any, is returned unchanged."""
         inner = self.activation(self.widen(x))
         if self.gate is not None:
             inner = inner * self.gate(x)
@@ -82,6 +85,7 @@ class MixtureOfExperts(Spec):
     router_noise: float = 0.0
 
     def build(self, dim: int) -> ExpertsMixer:
+        """Create router and experts for vectors of width `dim`."""
         return ExpertsMixer(self, dim)
 
 
@@ -89,21 +93,24 @@ class ExpertsMixer(Mixer):
     supports_packing = False  # unused columns of a packed row would enter the load-balancing loss
 
     def __init__(self, spec: MixtureOfExperts, dim: int) -> None:
+        """`router` scores the experts; `dim` is the width of input and output."""
         super().__init__()
         if not 1 <= spec.top_k <= spec.num_experts:
             raise UserError(
-                f"experts_per_token must be between 1 and the {spec.num_experts} experts, but is {spec.top_k}"
+                f"experts_per_token must be at least 1 and at most the number of experts, {spec.num_experts}, but is "
+                f"{spec.top_k}"
             )
         self.router = nn.Linear(dim, spec.num_experts, bias=False)
         self.experts = nn.ModuleList(build_part(spec.expert, dim, Mixer) for _ in range(spec.num_experts))
         self.top_k, self.balance_loss_weight, self.noise = spec.top_k, spec.balance_loss_weight, spec.router_noise
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        """x, B T D → B T D, and in training the load-balancing loss; the state, if any, is returned unchanged."""
         scores = at_least_float32(self.router(x))  # B T experts
         if self.training and self.noise:
             scores = scores + self.noise * torch.randn_like(scores)
         p = scores.softmax(-1)
-        gates, selected = p.topk(self.top_k, -1)  # B T top_k
+        gates, selected = p.topk(self.top_k, -1)  # B T top_k: probabilities and numbers of the experts
         losses: tuple[Tensor, ...] = ()
         if self.training:
             losses = (self.balance_loss_weight * load_balancing_loss(p, selected, context.layout.token_mask),)
@@ -138,7 +145,11 @@ class ExpertsMixer(Mixer):
 
 
 def load_balancing_loss(p: Tensor, selected: Tensor, token_mask: Tensor | None) -> Tensor:
-    """num_experts · Σ_e fraction_e · mean p_e over tokens: 1 if balanced, `num_experts` if one expert gets all."""
+    """num_experts · Σ_e fraction_e · mean p_e over tokens: 1 if balanced, `num_experts` if one expert gets all.
+
+    p (B T experts) are the router's probabilities, `selected` (B T top_k) the chosen experts, `token_mask` (B T) False
+    at padding.
+    """
     weight = torch.ones_like(p[..., :1]) if token_mask is None else token_mask[..., None].to(p.dtype)  # B T 1
     tokens, num_experts = weight.sum(), p.shape[-1]
     mean = (p * weight).sum((0, 1)) / tokens

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Workload:
-    """The input sizes of a module."""
+    """The input sizes of a module, from which its floating-point operations are counted."""
 
     tokens: int  # T: tokens that it reads
     source: int  # S: source tokens that a decoder layer can attend to
@@ -26,14 +26,14 @@ class Workload:
     shared_position: Position | None = None  # the stack's position part, used by every attention layer in it
 
     def of(self, tokens: int) -> Workload:
-        """Return the workload with another number of tokens."""
+        """Return the workload with another number of tokens: `work.of(work.source)` for work per source token."""
         return replace(self, tokens=tokens)
 
 
 def module_flops(module: nn.Module, work: Workload) -> int:
     """Count the operations of a forward pass: by the module's own method `flops`, or by its matrices."""
-    formula = getattr(module, "flops", None)
-    return matrix_flops(module, work) if formula is None else formula(work)
+    own_count = getattr(module, "flops", None)
+    return matrix_flops(module, work) if own_count is None else own_count(work)
 
 
 def matrix_flops(module: nn.Module, work: Workload) -> int:
@@ -43,5 +43,5 @@ def matrix_flops(module: nn.Module, work: Workload) -> int:
 
 
 def attention_flops(queries: int, keys: int, width: int) -> int:
-    """Count scores and weighted sum; `width` is that of all heads together."""
-    return 4 * queries * keys * width
+    """Count scores and weighted sum of `queries` × `keys` pairs; `width` is that of all heads together."""
+    return 4 * queries * keys * width  # two products, each a multiplication and an addition

@@ -69,10 +69,12 @@ class PackedLinear(nn.Module):
     """y = x Wᵀ + b."""
 
     def __init__(self, layer: nn.Linear, product: Product, precision: str) -> None:
+        """`product` computes x Wᵀ + b with packed weights; `precision` is unused."""
         super().__init__()
         self.weight, self.bias, self.product = layer.weight, layer.bias, product
 
     def forward(self, x: Tensor) -> Tensor:
+        """… inputs → … outputs."""
         return self.product(x)
 
     __call__ = forward  # without the hooks of nn.Module.__call__
@@ -82,17 +84,20 @@ class PackedOutput(OutputLayer):
     """Output layer with a packed weight."""
 
     def __init__(self, layer: OutputLayer, product: Product, precision: str) -> None:
+        """`product` computes x Wᵀ + b with weights packed in `precision`, float32 or int8."""
         nn.Module.__init__(self)
         self.scale, self.transform, self.weight, self.bias = layer.scale, layer.transform, layer.weight, layer.bias
         self.product, self.precision = product, precision
 
     def restrict_vocabulary(self, tokens: Tensor) -> OutputLayer:
+        """Return a layer with the outputs `tokens` (N) only, whose weight is packed anew."""
         layer = super().restrict_vocabulary(tokens)
         assert isinstance(layer, PackedOutput)
         layer.product = pack(layer.weight, layer.bias, self.precision)
         return layer
 
     def forward(self, x: Tensor) -> Tensor:
+        """B T D → logits B T V."""
         return self.product(self.output_features(x))
 
 
@@ -106,34 +111,40 @@ class InferenceResidual(ResidualMixer):
     """Residual connection without dropout."""
 
     def __init__(self, part: ResidualMixer) -> None:
+        """Share the modules of `part`, the residual connection of the original model."""
         _copy_attributes(self, part)
         # whether the output of the body is a new tensor that may be modified
         self.in_place = isinstance(part.body, SelfAttentionMixer | CrossAttentionMixer | FeedForwardMixer)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        """x, B T D → after(x + body(before(x))), B T D; `before` and `after` are norms or identities."""
         result = self.body.forward(self.before.forward(x, context.layout), context, state)
         total = result.output.add_(x) if self.in_place else x + result.output
-        return MixerOutput(self.after.forward(total, context.layout), *result[1:])
+        return result.with_output(self.after.forward(total, context.layout))
 
     __call__ = forward
 
 
 class InferenceStack(StackMixer):
-    """Stack with a fixed list of layers."""
+    """Stack whose list of named layers is computed once, not in every call."""
 
     def __init__(self, stack: StackMixer) -> None:
+        """Share the modules of `stack`, the stack of the original model."""
         _copy_attributes(self, stack)
-        self.fixed_layers = stack.named_layers()
+        self.layer_list = stack.named_layers()
 
     def named_layers(self) -> list[tuple[str, Mixer]]:
-        return self.fixed_layers
+        """Return the precomputed list of (name, layer)."""
+        return self.layer_list
 
 
 class InferenceLayerNorm(LayerNormModule):
     def __init__(self, norm: LayerNormModule) -> None:
+        """Share the weights of `norm`, the layer norm of the original model."""
         _copy_attributes(self, norm)
 
     def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
+        """Normalize the last dimension of x; the layout is not needed."""
         return torch.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
     __call__ = forward
@@ -143,6 +154,7 @@ class InferenceIdentity(Identity):
     """Replaces dropout and identities."""
 
     def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
+        """Return x unchanged."""
         return x
 
     __call__ = forward
@@ -152,6 +164,7 @@ class InferenceSelfAttention(SelfAttentionMixer):
     """Decoding steps of self-attention in few operations; everything else as in the base class."""
 
     def __init__(self, part: SelfAttentionMixer) -> None:
+        """Share the modules of `part`; `plain`: causal, without position biases, rotation and norms of queries."""
         _copy_attributes(self, part)
         self.sizes = [self.heads, self.kv_heads, self.kv_heads]
         position = part.position
@@ -159,6 +172,7 @@ class InferenceSelfAttention(SelfAttentionMixer):
         self.plain = part.visibility.causal and not biased and isinstance(part.query_norm, Identity)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        """One token per row on a CPU: x, R 1 D → R 1 D, attending to the caches; other calls use the base class."""
         shared = context.shared_position
         plain = self.plain and not (shared is not None and (shared.has_score_bias or shared.has_value_bias))
         if state is None or x.shape[1] > 1 or x.is_cuda or context.recorder is not None or not plain:
@@ -191,10 +205,12 @@ class InferenceCrossAttention(CrossAttentionMixer):
     """Cross-attention in few operations, if the keys are arranged by `matmul_layout`."""
 
     def __init__(self, part: CrossAttentionMixer) -> None:
+        """Share the modules of `part`; `plain`: without norms of queries and keys."""
         _copy_attributes(self, part)
         self.plain = isinstance(part.query_norm, Identity)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        """x, R T D → R T D, attending to the encoder's output; recorded attention uses the base class."""
         memory = context.encoded_source
         key, value = self.memory_projections(memory).values()  # B G S E
         if context.recorder is not None or not self.plain or key.stride(-2) != 1:
@@ -258,9 +274,11 @@ class ReluLinear(nn.Linear):
     """max(0, W x + b) in one kernel on a GPU."""
 
     def __init__(self, linear: nn.Linear) -> None:
+        """Share the weights of `linear`."""
         _copy_attributes(self, linear)
 
     def forward(self, x: Tensor) -> Tensor:
+        """… inputs → … outputs."""
         if not x.is_cuda or self.bias is None or torch.compiler.is_compiling():
             return super().forward(x).relu_()
         return torch._addmm_activation(self.bias, x.flatten(0, -2), self.weight.t()).unflatten(0, x.shape[:-1])

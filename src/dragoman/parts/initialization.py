@@ -16,14 +16,15 @@ class Initialization(Spec):
     """Base class: matrices uniform within ±√(6 / (in + out)), embeddings normal, biases zero, norms unchanged."""
 
     def matrix(self, weight: nn.Parameter) -> None:
+        """Initialize a weight matrix in place."""
         nn.init.xavier_uniform_(weight)
 
     def recurrent(self, weight: nn.Parameter) -> None:
-        """Initialize a matrix from state to state, with its gates stacked along the rows."""
+        """Initialize in place a matrix from state to state, with its gates stacked along the rows."""
         self.matrix(weight)
 
     def table(self, weight: nn.Parameter) -> None:
-        """Initialize an embedding table."""
+        """Initialize an embedding table in place."""
         nn.init.normal_(weight, std=1 / math.sqrt(weight.shape[1]))
 
     def apply(self, model: nn.Module) -> None:
@@ -58,9 +59,11 @@ class Uniform(Initialization):
     bound: float = 0.08
 
     def matrix(self, weight: nn.Parameter) -> None:
+        """Initialize a weight matrix in place, uniformly within ±bound."""
         nn.init.uniform_(weight, -self.bound, self.bound)
 
     def table(self, weight: nn.Parameter) -> None:
+        """Initialize an embedding table like a matrix."""
         self.matrix(weight)
 
 
@@ -69,6 +72,7 @@ class Orthogonal(Initialization):
     """Recurrent matrices orthogonal (Saxe et al. 2014; Bahdanau et al. 2015, §B.1), the others as in Glorot."""
 
     def recurrent(self, weight: nn.Parameter) -> None:
+        """Make the square matrix of each gate orthogonal, in place."""
         for gate in weight.data.split(weight.shape[1]):
             nn.init.orthogonal_(gate)
 
@@ -80,9 +84,11 @@ class Normal(Initialization):
     std: float = 0.02
 
     def matrix(self, weight: nn.Parameter) -> None:
+        """Initialize a weight matrix in place, normally with mean 0 and standard deviation `std`."""
         nn.init.normal_(weight, std=self.std)
 
     def table(self, weight: nn.Parameter) -> None:
+        """Initialize an embedding table like a matrix."""
         self.matrix(weight)
 
 

@@ -35,6 +35,7 @@ class LongAttentionMixer(Mixer):
     supports_packing = False
 
     def __init__(self, dim: int, heads: int, bias: bool, dropout: float) -> None:
+        """`project` maps x to queries, keys and values; `dropout` is that of the attention weights."""
         super().__init__()
         self.heads, self.width = heads, head_width(dim, heads, None, None)
         self.project = nn.Linear(dim, 3 * dim, bias=bias)
@@ -83,6 +84,7 @@ class LocalAttention(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> LocalAttentionMixer:
+        """Create the layer for vectors of width `dim`."""
         if self.block_size < 1:
             raise UserError(f"block_size of LocalAttention must be at least 1, but is {self.block_size}")
         return LocalAttentionMixer(self, dim)
@@ -92,15 +94,18 @@ class LocalAttentionMixer(LongAttentionMixer):
     """The state holds keys and values of the current block, indexed by the position of a token in its block."""
 
     def __init__(self, spec: LocalAttention, dim: int) -> None:
+        """`same_block` is the mask with which recorded attention is computed."""
         super().__init__(dim, spec.heads, spec.bias, spec.dropout)
         self.block_size = spec.block_size
         self.same_block = Block(spec.block_size)
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
+        """Create empty keys and values of one block, B block H E each."""
         shape = (batch, self.block_size, self.heads, self.width)
         return {"key": like.new_zeros(shape), "value": like.new_zeros(shape)}
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        """x, B T D → B T D; with a state, x continues the sequences whose current block the state holds."""
         inputs = self.split(x)
         if state is not None and x.shape[1] == 1:
             y = self._step(inputs, context, state)
@@ -113,10 +118,11 @@ class LocalAttentionMixer(LongAttentionMixer):
         return MixerOutput(self.output(y.flatten(2)), state)
 
     def _in_blocks(self, inputs: Projections, block: int, context: Context) -> Tensor:
-        """Attend in sequences that start with a block, B T H E, as a batch of blocks."""
+        """Attend within blocks of `block` tokens, B T H E → B T H E; the first token starts a block."""
         batch, count = inputs[0].shape[:2]
 
         def to_blocks(x: Tensor) -> Tensor:
+            """B T H E → B·N block H E, the last block padded with zeros."""
             return F.pad(x, (0, 0, 0, 0, 0, -count % block)).unflatten(1, (-1, block)).flatten(0, 1)  # B·N block H E
 
         query, key, value = map(to_blocks, inputs)
@@ -144,6 +150,7 @@ class LocalAttentionMixer(LongAttentionMixer):
         index = torch.where(token < 0, token + offset, token.clamp(max=count - 1) + self.block_size)
 
         def shift(earlier: Tensor, new: Tensor) -> Tensor:
+            """Join keys or values of the state and new ones, with column 0 at the start of a block: B N·block H E."""
             return torch.cat((earlier, new.to(earlier.dtype)), 1)[rows, index]  # B N·block H E
 
         key, value = shift(state["key"], key), shift(state["value"], value)
@@ -181,6 +188,7 @@ class CompressedAttention(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> CompressedAttentionMixer:
+        """Create the layer for vectors of width `dim`."""
         if self.kernel < 1 or self.stride < 1:
             raise UserError(
                 f"kernel and stride of CompressedAttention must be at least 1, but are {self.kernel} and {self.stride}"
@@ -195,16 +203,20 @@ class CompressedAttentionMixer(LongAttentionMixer):
     """
 
     def __init__(self, spec: CompressedAttention, dim: int) -> None:
+        """`compress` holds the convolutions of keys and values, as linear layers over `kernel` vectors."""
         super().__init__(dim, spec.heads, spec.bias, spec.dropout)
         self.kernel, self.stride, self.key_stride = spec.kernel, spec.stride, spec.stride
         self.compress = nn.ModuleDict({name: nn.Linear(spec.kernel * dim, dim, spec.bias) for name in ("key", "value")})
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        slots = like.new_zeros(batch, max_length // self.stride + 2, self.heads, self.width)
+        """Create empty slots for `max_length` tokens, and `waiting`, the last kernel − 1 keys or values."""
+        num_slots = max_length // self.stride + 2  # the first one holds zeros, the last one is never read
+        slots = like.new_zeros(batch, num_slots, self.heads, self.width)
         waiting = like.new_zeros(batch, self.kernel - 1, self.heads, self.width)
         return {name: {"slots": slots.clone(), "waiting": waiting.clone()} for name in ("key", "value")}
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        """x, B T D → B T D, attending to compressed keys and values; with a state, x continues its sequences."""
         query, key, value = self.split(x)
         if state is None:
             key, value = self._compress("key", key), self._compress("value", value)

@@ -97,6 +97,7 @@ class AttentionMasks:
     """Masks of one call, computed by the first layer that needs them and shared by all layers with the same key."""
 
     def __init__(self) -> None:
+        """Start without masks; layers add those that they compute."""
         self.additive: dict[Hashable, Tensor | None] = {}  # B 1 T S: 0 or −∞; None: all visible
         self.blocks: dict[Hashable, BlockMask] = {}  # FlexAttention's, for packed rows
         self.cached_keys: dict[int, CachedKeys] = {}  # by the length of the cache
@@ -187,6 +188,7 @@ class Mixer(nn.Module):
         return self.project_memory(memory) if projections is None else projections
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        """x, B T D → B T D with the new state, as described in the class."""
         raise NotImplementedError
 
 
@@ -194,12 +196,15 @@ class LayerSequence(Mixer):
     """Named layers, run one after the other; the state maps their names to their states."""
 
     def named_layers(self) -> list[tuple[str, Mixer]]:
+        """Return the layers as (name, layer), in the order in which they run."""
         raise NotImplementedError
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
+        """Create the states of all layers, by name."""
         return {name: layer.init_state(batch, max_length, like) for name, layer in self.named_layers()}
 
     def reorder_state(self, state: State, rows: Tensor) -> State:
+        """Return the states of all layers whose row r continues row `rows[r]`."""
         return {name: layer.reorder_state(state[name], rows) for name, layer in self.named_layers()}
 
     def prepare(self, x: Tensor, context: Context) -> tuple[Tensor, Context]:
@@ -215,6 +220,7 @@ class LayerSequence(Mixer):
         return self.named_layers()
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        """x, B T D → output of the last layer, B T D, after `finish`; collects the layers' states and losses."""
         y, context = self.prepare(x, context)
         new_state: State = {}
         final_state: State | None = None

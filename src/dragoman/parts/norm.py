@@ -21,11 +21,13 @@ if TRITON_AVAILABLE:
 
 class Identity(nn.Identity):
     def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
+        """Return x unchanged; the layout is ignored."""
         return x
 
 
 class LayerNormModule(nn.LayerNorm):
     def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
+        """Normalize the last dimension of x; the layout is ignored."""
         return super().forward(x)
 
 
@@ -45,10 +47,12 @@ class BatchNormModule(nn.BatchNorm1d):
     momentum: float
 
     def __init__(self, dim: int, epsilon: float, momentum: float) -> None:
+        """`dim` features; `epsilon` is added to the variance."""
         super().__init__(dim, eps=epsilon, momentum=momentum)
         self.register_buffer("num_batches_tracked", None)  # used by cumulative averages only
 
     def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
+        """Normalize each feature of x, … D; in training with statistics over the tokens of the layout, not padding."""
         mean, variance = self.running_mean, self.running_var
         if self.training:
             mean, variance = self._statistics(x, None if layout is None else layout.token_mask)
@@ -87,6 +91,7 @@ class LayerNorm(Spec):
     bias: bool = True
 
     def build(self, dim: int) -> nn.Module:
+        """Create the norm of vectors of width `dim`."""
         return LayerNormModule(dim, eps=self.epsilon, bias=self.bias)
 
 
@@ -97,6 +102,7 @@ class RMSNorm(Spec):
     epsilon: float = 1e-6
 
     def build(self, dim: int) -> nn.Module:
+        """Create the norm of vectors of width `dim`."""
         return RMSNormModule(dim, eps=self.epsilon)
 
 
@@ -112,4 +118,5 @@ class BatchNorm(Spec):
     momentum: float = 0.1
 
     def build(self, dim: int) -> nn.Module:
+        """Create the norm of vectors of width `dim`."""
         return BatchNormModule(dim, self.epsilon, self.momentum)

@@ -51,7 +51,7 @@ def packed_attention(
 def varlen_attention(
     query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Layout, causal: bool, scale: float | None
 ) -> Tensor:
-    """Compute attention within the sequences of a packed row by flash attention, without a bias; shapes as above."""
+    """Compute attention within the sequences of a packed row by flash attention, without a bias: 1 H T E → 1 H T E."""
     assert queries.cu_seqlens is not None
     assert keys.cu_seqlens is not None
     assert queries.max_length is not None
@@ -96,6 +96,7 @@ def block_mask(queries: Layout, keys: Layout, visibility: Visibility | None) -> 
     position, key_position = queries.positions[0], keys.positions[0]
 
     def mask_mod(batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """Whether query i sees key j: both are in the same sequence, and the visibility allows it."""
         same = segment[i] == key_segment[j]
         if visibility is None or visibility.full:
             return same
@@ -110,6 +111,7 @@ def _score_mod(parts: Sequence[Position], position: Tensor, key_position: Tensor
     """Return FlexAttention's function that adds the biases of all parts; positions of queries T and keys S."""
 
     def score_mod(score: Tensor, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """Add the biases of all parts to the score of query i and key j."""
         for part in parts:
             bias = part.bias_at_distance(head, key_position[j] - position[i])
             score = score if bias is None else score + bias

@@ -40,11 +40,12 @@ def packed_float32(weight: Tensor, bias: Tensor | None) -> Product:
 
 
 def _mkl(weight: Tensor, bias: Tensor | None) -> Product:
-    """Few rows are multiplied by the unpacked weight, unless it is as large as an output layer."""
+    """Pack with MKL. Few rows are multiplied by the unpacked weight, unless it is as large as an output layer."""
     packed, multiply = torch.ops.mkl._mkl_reorder_linear_weight(weight, PACKED_ROWS), torch.ops.mkl._mkl_linear.default
     width, min_rows = weight.shape[1], 0 if weight.shape[0] >= VOCABULARY_ROWS else MIN_PACKED_ROWS
 
     def product(x: Tensor) -> Tensor:
+        """x Wᵀ + b, over the last dimension of x."""
         rows = x.numel() // width
         return F.linear(x, weight, bias) if rows < min_rows else multiply(x, packed, weight, bias, rows)
 
@@ -80,6 +81,7 @@ def packed_int8(weight: Tensor, bias: Tensor | None) -> Product:
         return lambda x: multiply(x, packed, reduce_range)
 
     def product(x: Tensor) -> Tensor:
+        """x Wᵀ + b, each row of x being divided by its largest absolute value and multiplied again afterwards."""
         size = x.abs().amax(-1, keepdim=True).clamp_(min=1e-8)
         y = multiply(x / size, packed, reduce_range)
         return y.mul_(size) if bias is None else torch.addcmul(bias, y, size)

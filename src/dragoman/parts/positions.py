@@ -23,13 +23,14 @@ class Position(nn.Module):
     has_score_bias = has_value_bias = rotates = False  # set for subclasses that override the method
 
     def __init_subclass__(cls, **options: Any) -> None:
+        """Set `has_score_bias`, `has_value_bias` and `rotates` by which methods the subclass overrides."""
         super().__init_subclass__(**options)
         cls.has_score_bias = cls.score_bias is not Position.score_bias
         cls.has_value_bias = cls.value_bias is not Position.value_bias
         cls.rotates = cls.rotate is not Position.rotate
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
-        """Add positions to embeddings, B T D."""
+        """Add positions to embeddings, B T D; the layout holds the position of each token."""
         return x
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -49,10 +50,11 @@ class Position(nn.Module):
         return None
 
     def distance_vectors(self) -> Tensor | None:
-        """Return the vectors that are added to keys at distances from −clip to clip, 2·clip + 1 E, if there are any."""
+        """Return the vectors added to keys at distances from −clip to clip, (2·clip + 1) E; None if there are none."""
         return None
 
     def flops(self, work: Workload) -> int:
+        """Count matrix products: none, unless a subclass has some."""
         return 0
 
 
@@ -61,17 +63,18 @@ class NoPosition(Spec):
     """No positions: for recurrent and convolutional layers, which depend on order by themselves."""
 
     def build(self, dim: int) -> Position:
+        """Create a position part without effect."""
         return Position()
 
 
 def _frequencies(dim: int, base: float) -> Tensor:
-    """1 / base^{2i/d} for i < d/2."""
+    """Return 1 / base^{2i/d} for i < d/2, d being the width `dim`."""
     # From a Python list, so that the values exist even if the model is built on the meta device.
     return torch.tensor([base ** (-2 * i / dim) for i in range((dim + 1) // 2)])
 
 
 def _interleave(parts: tuple[Tensor, ...], dim: int) -> Tensor:
-    """a_1 b_1 a_2 b_2 …"""
+    """Interleave tensors along their last dimension: a_1 b_1 a_2 b_2 …; `dim` is −1, as for torch.cat."""
     return torch.stack(parts, dim=dim).flatten(dim - 1)
 
 
@@ -87,6 +90,7 @@ class Sinusoidal(Spec):
     sines_first: bool = False
 
     def build(self, dim: int) -> SinusoidalPosition:
+        """Create the encoding for embeddings of width `dim`."""
         return SinusoidalPosition(dim, self.base, self.sines_first)
 
 
@@ -94,17 +98,19 @@ class SinusoidalPosition(Position):
     frequency: Tensor
 
     def __init__(self, dim: int, base: float, sines_first: bool = False) -> None:
+        """`dim` is the width of the embeddings; `frequency` holds 1 / base^{2i/dim}."""
         super().__init__()
         self.dim = dim
         self.join = torch.cat if sines_first else _interleave
         self.register_buffer("frequency", _frequencies(dim, base), persistent=False)
 
     def encoding(self, positions: Tensor) -> Tensor:
-        """positions … → … D."""
+        """Positions of any shape … → sinusoids … D."""
         angle = positions[..., None].float() * self.frequency
         return self.join((angle.sin(), angle.cos()), -1)[..., : self.dim]
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
+        """Add the sinusoids of the layout's positions to x, B T D."""
         if layout.max_length is None or layout.positions.numel() < layout.max_length:
             return x + self.encoding(layout.positions).to(x.dtype)
         table = self.encoding(torch.arange(layout.max_length, device=x.device))  # each position once, not each token
@@ -117,12 +123,14 @@ class SinusoidalTable(SinusoidalPosition):
     table: Tensor
 
     def __init__(self, position: SinusoidalPosition, length: int, dtype: torch.dtype | None = None) -> None:
+        """Precompute the sinusoids of `position` for positions below `length`, in `dtype` (None: float32)."""
         nn.Module.__init__(self)
         self.__dict__.update(position.__dict__)
         positions = torch.arange(length, device=position.frequency.device)
         self.register_buffer("table", position.encoding(positions).to(dtype), persistent=False)
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
+        """Add sinusoids to x, B T D: from the table, or computed if the sequences may be longer than the table."""
         if layout.max_length is None or layout.max_length > len(self.table):
             return super().embed(x, layout)
         return x + nn.functional.embedding(layout.positions, self.table)
@@ -135,20 +143,24 @@ class Learned(Spec):
     max_length: int = 1024
 
     def build(self, dim: int) -> LearnedPosition:
+        """Create the table of vectors of width `dim`."""
         return LearnedPosition(dim, self.max_length)
 
 
 class LearnedPosition(Position):
     def __init__(self, dim: int, max_length: int) -> None:
+        """A table of `max_length` vectors of width `dim`."""
         super().__init__()
         self.max_length = max_length
         self.table = nn.Embedding(max_length, dim)
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
+        """Add the vectors of the layout's positions to x, B T D."""
         if layout.max_length is not None and layout.max_length > self.table.num_embeddings:
             raise UserError(
                 f"this model has learned positions for {self.table.num_embeddings} tokens, but a sequence has "
-                f"{layout.max_length}: shorten it, or train with more (max_positions) or with sinusoidal ones"
+                f"{layout.max_length}: shorten it, or train a model with more positions (max_positions) or with "
+                "sinusoidal ones"
             )
         return x + self.table(layout.positions).to(x.dtype)
 
@@ -164,6 +176,7 @@ class Rotary(Spec):
     base: float = 10000.0
 
     def build(self, dim: int) -> RotaryPosition:
+        """Create the rotation of heads of width `dim`."""
         return RotaryPosition(dim, _frequencies(dim, self.base))
 
 
@@ -175,6 +188,7 @@ class InterpolatedRotary(Spec):
     factor: float = 1.0
 
     def build(self, dim: int) -> RotaryPosition:
+        """Create the rotation of heads of width `dim`."""
         return RotaryPosition(dim, _frequencies(dim, self.base) / self.factor)
 
 
@@ -194,6 +208,7 @@ class Llama3Rotary(Spec):
     original_max_length: int = 8192
 
     def build(self, dim: int) -> RotaryPosition:
+        """Create the rotation of heads of width `dim`."""
         frequency = _frequencies(dim, self.base)
         rotations = self.original_max_length * frequency / (2 * math.pi)
         s = ((rotations - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)).clamp(0, 1)
@@ -204,12 +219,16 @@ class RotaryPosition(Position):
     frequency: Tensor
 
     def __init__(self, dim: int, frequency: Tensor) -> None:
+        """`dim` is the width E of a head; `frequency` (E/2) is the angle per position of each pair."""
         super().__init__()
         if dim % 2:
-            raise UserError(f"rotary positions need an even head width, but it is {dim}: change model_dim or heads")
+            raise UserError(
+                f"rotary positions need an even head width, but model_dim / heads is {dim}: change model_dim or heads"
+            )
         self.register_buffer("frequency", frequency, persistent=False)
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Rotate queries or keys, B H T E, by angles proportional to their positions, B T."""
         angle = positions[:, None, :, None].float() * self.frequency  # B 1 T E/2
         sine, cosine = angle.sin().to(x.dtype), angle.cos().to(x.dtype)
         left, right = x.chunk(2, dim=-1)
@@ -224,9 +243,11 @@ def distances(positions: Tensor, key_positions: Tensor) -> Tensor:
 
 
 def _check_heads(part: str, heads: int, query: Tensor) -> None:
-    """Raise an error instead of silently broadcasting a single head."""
-    if query.shape[1] != heads:
-        raise UserError(f"{part} has {heads} heads, but the attention has {query.shape[1]}: set both to the same")
+    """Raise an error if the position part has another number of heads than the query, B H T E."""
+    if query.shape[1] != heads:  # a single head would silently broadcast
+        raise UserError(
+            f"{part} has {heads} heads, but the attention has {query.shape[1]}: set both to the same number"
+        )
 
 
 @dataclass(frozen=True)
@@ -244,11 +265,13 @@ class RelativeBias(Spec):
     bidirectional: bool = True
 
     def build(self, dim: int) -> BucketedBias:
+        """Create the table of biases; the width `dim` is not needed."""
         return BucketedBias(self)
 
 
 class BucketedBias(Position):
     def __init__(self, spec: RelativeBias) -> None:
+        """The table holds a bias for each bucket and head."""
         super().__init__()
         self.heads, self.max_distance, self.bidirectional = spec.heads, spec.max_distance, spec.bidirectional
         self.buckets = spec.buckets // 2 if spec.bidirectional else spec.buckets  # per direction
@@ -260,17 +283,19 @@ class BucketedBias(Position):
         self.table = nn.Embedding(spec.buckets, spec.heads)
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """Map j − i to a bucket."""
+        """Map distances j − i, of any shape, to the numbers of their buckets."""
         size = distance.abs() if self.bidirectional else (-distance).clamp(min=0)
-        exact, logarithmic = self.buckets // 2, self.buckets - self.buckets // 2
+        exact, logarithmic = self.buckets // 2, self.buckets - self.buckets // 2  # numbers of the two kinds of buckets
         fraction = torch.log(size.clamp(min=exact).float() / exact) / math.log(self.max_distance / exact)
         bucket = torch.where(size < exact, size, (exact + (fraction * logarithmic).long()).clamp(max=self.buckets - 1))
         return bucket + self.buckets * (distance > 0) if self.bidirectional else bucket
 
     def bias_at_distance(self, head: Tensor, distance: Tensor) -> Tensor:
+        """Return the bias of a head at distance j − i, elementwise."""
         return self.table.weight[self.bucket(distance), head]
 
     def score_bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
+        """Return the biases B H T S for queries at `positions` (B T) and keys at `key_positions` (B S)."""
         _check_heads("RelativeBias", self.heads, query)
         bias = self.table(self.bucket(distances(positions, key_positions)))  # B T S H
         return bias.permute(0, 3, 1, 2).contiguous().to(query.dtype)  # B H T S; kernels need it contiguous
@@ -289,6 +314,7 @@ class Shaw(Spec):
     values: bool = True
 
     def build(self, dim: int) -> ShawKeys:
+        """Create the distance vectors for heads of width `dim`."""
         return ShawKeysAndValues(dim, self.clip) if self.values else ShawKeys(dim, self.clip)
 
 
@@ -296,18 +322,21 @@ class ShawKeys(Position):
     supports_packing = False
 
     def __init__(self, dim: int, clip: int) -> None:
+        """2·clip + 1 vectors, one for each distance from −clip to clip, of the heads' width `dim`."""
         super().__init__()
         self.dim, self.clip = dim, clip
         self.keys = nn.Embedding(2 * clip + 1, dim)
 
     def distance_vectors(self) -> Tensor:
+        """Return the vectors a_K, (2·clip + 1) E."""
         return self.keys.weight
 
     def index(self, positions: Tensor, key_positions: Tensor) -> Tensor:
-        """B 1 T S: clipped distance, counted from 0."""
+        """B 1 T S: clipped distance plus `clip`, the row number of its vector."""
         return distances(positions, key_positions).clamp(-self.clip, self.clip)[:, None] + self.clip
 
     def score_bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
+        """Return q_i·a_K, B H T S, for scaled queries (B H T E) at `positions` (B T), keys at `key_positions` (B S)."""
         if query.shape[-1] != self.dim:
             raise UserError(
                 f"Shaw positions have width {self.dim}, but the heads have {query.shape[-1]}: set them as the position "
@@ -324,10 +353,12 @@ class ShawKeys(Position):
 
 class ShawKeysAndValues(ShawKeys):
     def __init__(self, dim: int, clip: int) -> None:
+        """Vectors for keys and, in addition, for values."""
         super().__init__(dim, clip)
         self.values = nn.Embedding(2 * clip + 1, dim)
 
     def value_bias(self, weights: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
+        """Return Σ_j α_ij a_V, B H T E, for attention weights α, B H T S."""
         table = self.values.weight.to(weights.dtype)
         index = self.index(positions, key_positions).expand_as(weights)
         by_distance = weights.new_zeros(*weights.shape[:-1], len(table)).scatter_add(-1, index, weights)
@@ -345,11 +376,12 @@ class ALiBi(Spec):
     heads: int
 
     def build(self, dim: int) -> LinearBias:
+        """Create the biases; the width `dim` is not needed."""
         return LinearBias(self.heads)
 
 
 def slopes(heads: int) -> list[float]:
-    """Return the slope of each head."""
+    """Return the slope m_h of each head."""
     power = 2 ** (heads.bit_length() - 1)
     below, above = ([2.0 ** (-8 * h / n) for h in range(1, n + 1)] for n in (power, 2 * power))
     return below + above[::2][: heads - power]
@@ -359,14 +391,17 @@ class LinearBias(Position):
     slope: Tensor
 
     def __init__(self, heads: int) -> None:
+        """`slope` (H) holds the slope of each head."""
         super().__init__()
         self.heads = heads
         self.register_buffer("slope", torch.tensor(slopes(heads)), persistent=False)
 
     def bias_at_distance(self, head: Tensor, distance: Tensor) -> Tensor:
+        """Return the bias of a head at distance j − i, elementwise."""
         return -self.slope[head] * distance.abs()
 
     def score_bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
+        """Return the biases B H T S for queries at `positions` (B T) and keys at `key_positions` (B S)."""
         _check_heads("ALiBi", self.heads, query)
         distance = distances(positions, key_positions).abs()[:, None]  # B 1 T S
         return (-self.slope[:, None, None] * distance).to(query.dtype)  # B H T S

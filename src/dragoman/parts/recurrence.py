@@ -27,7 +27,7 @@ SATURATED = 1e4  # input that closes or opens a gate exactly: σ(−10⁴) = 0 a
 
 
 class Cells(nn.Module):
-    """`layers` stacked cells. State: hidden (and cell, for the LSTM), B L D."""
+    """`layers` stacked Elman cells, and the base class of other cells. State: hidden (LSTM: and cell), B L D."""
 
     state_names: tuple[str, ...] = ("hidden",)
     torch_module: type[nn.RNNBase] = nn.RNN
@@ -35,6 +35,7 @@ class Cells(nn.Module):
     flatten_weights = True  # whether cuDNN's contiguous copy of the weights may be made; not for sharded weights
 
     def __init__(self, inputs: int, dim: int, layers: int, dropout: float, bidirectional: bool = False) -> None:
+        """`inputs` is the width of x, `dim` that of the state per direction; `dropout` is applied between layers."""
         super().__init__()
         self.layers, self.dim, self.dropout, self.bidirectional = layers, dim, dropout, bidirectional
         dropout = dropout if layers > 1 else 0.0
@@ -42,24 +43,28 @@ class Cells(nn.Module):
         rnn = module(inputs, dim, layers, batch_first=True, dropout=dropout, bidirectional=bidirectional)
         for name, weight in rnn.named_parameters():
             self.register_parameter(name, weight)
-        self.blocks = {name: (dim,) * (len(w) // dim) for name, w in rnn.named_parameters() if w.dim() > 1}  # gates
+        #: {name of a matrix: rows of each matrix stacked in it}; torch stacks one matrix of `dim` rows per gate
+        self.blocks = {name: (dim,) * (len(w) // dim) for name, w in rnn.named_parameters() if w.dim() > 1}
         #: torch's module with the same weights; in a tuple, because the compiler does not support it as a submodule
         self.rnn = (rnn,)
 
     def train(self, mode: bool = True) -> Self:
+        """Set training mode in torch's module too, which is not a submodule."""
         self.rnn[0].train(mode)
         return super().train(mode)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Convert or move the weights, as in nn.Module, and make them contiguous again for cuDNN."""
         moved = super()._apply(fn, recurse)
         self.rnn[0].flatten_parameters()  # cuDNN needs contiguous weights wherever they have been moved to
         return moved
 
     def init_state(self, batch: int, like: Tensor) -> State:
+        """Create a state of zeros for `batch` rows, B L D per name, with dtype and device of `like`."""
         return {name: like.new_zeros(batch, self.layers, self.dim) for name in self.state_names}
 
     def run_sequence(self, x: Tensor | PackedSequence, state: State | None = None) -> tuple[Any, Any]:
-        """Read whole sequences with torch's module and return its outputs."""
+        """Read whole sequences, B T I or packed, with torch's module; return its outputs (B T D) and final state."""
         rnn = self.rnn[0]
         replaced = [name for name, weight in self.named_parameters() if getattr(rnn, name) is not weight]
         if replaced:  # loading or moving a model can replace the shared weights
@@ -77,6 +82,7 @@ class Cells(nn.Module):
         weights = self.layer_weights(layer, backward)
         zeros = x.new_zeros(1, x.shape[0], weights[1].shape[1])
         with ignore_chunk_warning():
+            # has_biases, num_layers, dropout, train, bidirectional, batch_first
             y, _ = self.kernel(x, zeros, weights, True, 1, 0.0, self.training, False, True)
         return y, {}
 
@@ -117,16 +123,16 @@ class Cells(nn.Module):
         return states[-1]["hidden"], {name: torch.stack([s[name] for s in states], dim=1) for name in state}  # B L D
 
     def cell(self, gates: Tensor, recurrent: Tensor, previous: State) -> State:
-        """h = tanh(W x + U h)."""
+        """h = tanh(W x + U h), with `gates` = W x and `recurrent` = U h of the `previous` state, B D."""
         return {"hidden": torch.tanh(gates + recurrent)}
 
     def pack(self, state: State) -> Tensor | tuple[Tensor, ...]:
-        """Convert a state to torch's format: L B D, for the LSTM two of them."""
+        """Convert a state to torch's format: L B D, for the LSTM a tuple of hidden state and cell."""
         hidden, *cell = (state[name].transpose(0, 1).contiguous() for name in self.state_names)
         return (hidden, *cell) if cell else hidden
 
     def unpack(self, last: Tensor | tuple[Tensor, ...]) -> State:
-        """Convert torch's final state to a State."""
+        """Convert torch's final state to a State, B L D per name."""
         values = (last,) if isinstance(last, Tensor) else last
         return {name: self._batch_first(value) for name, value in zip(self.state_names, values)}
 
@@ -161,10 +167,12 @@ class LSTMCells(Cells):
         weights = [torch.cat((input_weight, gate_weight), 1), *others]
         inputs = torch.cat((x, flag), -1)
         with ignore_chunk_warning():
+            # has_biases, num_layers, dropout, train, bidirectional, batch_first
             y, _, cell = torch.lstm(inputs, (zeros, zeros), weights, True, 1, 0.0, self.training, False, True)
         return y, {"cell": cell[0]}
 
     def cell(self, gates: Tensor, recurrent: Tensor, previous: State) -> State:
+        """One step: `gates` = W x and `recurrent` = U h, B 4D each, and the previous state → the new state, B D."""
         if torch.is_grad_enabled() and gates.device.type == "cpu" and not torch.compiler.is_compiling():
             hidden, cell = LSTMCell.apply(gates, recurrent, previous["cell"])
             return {"hidden": hidden, "cell": cell}
@@ -178,6 +186,7 @@ class LSTMCell(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, recurrent: Tensor, previous: Tensor) -> tuple[Tensor, Tensor]:
+        """Return hidden state and cell, B D each, from W x, U h (B 4D each) and the previous cell."""
         gates = gates + recurrent
         i, f, g, o = gates.chunk(4, -1)
         for gate in (i, f, o):
@@ -190,6 +199,7 @@ class LSTMCell(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_hidden: Tensor, grad_cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the gradients of `gates`, `recurrent` (the same) and the previous cell."""
         gates, previous, squashed = ctx.saved_tensors
         i, f, g, o = gates.chunk(4, -1)
         grad_cell = grad_cell + torch.ops.aten.tanh_backward(grad_hidden * o, squashed)
@@ -212,6 +222,7 @@ class GRUCells(Cells):
     kernel = staticmethod(torch.gru)
 
     def cell(self, gates: Tensor, recurrent: Tensor, previous: State) -> State:
+        """One step: `gates` = W x and `recurrent` = U h, B 3D each, and the previous state → the new state, B D."""
         r, z, n = gates.chunk(3, dim=-1)
         r_recurrent, z_recurrent, n_recurrent = recurrent.chunk(3, dim=-1)
         z = (z + z_recurrent).sigmoid()
@@ -239,6 +250,7 @@ class Recurrent(Spec):
     input_dropout: float = 0.0
 
     def build(self, dim: int) -> RecurrentMixer:
+        """Create the layer for vectors of width `dim`."""
         return RecurrentMixer(self, dim)
 
 
@@ -246,6 +258,7 @@ class RecurrentMixer(Mixer):
     supports_packing = False
 
     def __init__(self, spec: Recurrent, dim: int) -> None:
+        """`dim` is the width of the output; the input has twice this width with `attention_context`."""
         super().__init__()
         self.bidirectional, self.backward = spec.direction == "both", spec.direction == "backward"
         if self.bidirectional and dim % 2:
@@ -255,9 +268,11 @@ class RecurrentMixer(Mixer):
         self.cells = CELLS[spec.cell](inputs, outputs, spec.layers, spec.dropout, self.bidirectional)
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
+        """Create a state of zeros."""
         return self.cells.init_state(batch, like)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        """x, B T D → B T D; with a state, x continues its sequences, in the forward direction only."""
         layout = context.layout
         if self.attention_context:
             if context.source_context is None:
@@ -306,9 +321,10 @@ def run_rows(cells: Cells, x: Tensor, layout: Layout, state: State | None = None
 
 
 def run_padded(cells: Cells, x: Tensor, layout: Layout) -> tuple[Tensor, State]:
-    """Read padded rows layer by layer, each direction separately; for the backward one, rows are flipped.
+    """Read padded rows, B T I → B T D and the final state, layer by layer, each direction separately.
 
-    Padding comes last and does not change the outputs before it; the final state is taken at the end of each row.
+    For the backward direction, rows are flipped. Padding comes last and does not change the outputs before it; the
+    final state is taken at the end of each row.
     """
     assert layout.lengths is not None
     padding = layout.positions >= layout.lengths[:, None]
@@ -329,7 +345,7 @@ def run_padded(cells: Cells, x: Tensor, layout: Layout) -> tuple[Tensor, State]:
 
 
 def flip(x: Tensor, layout: Layout) -> Tensor:
-    """Reverse each row within its length; padding stays in place."""
+    """Reverse each row of x, B T D, within its length (from the layout); padding stays in place."""
     if layout.lengths is None:
         return x.flip(1)
     mirrored = layout.lengths[:, None] - 1 - layout.positions

@@ -30,7 +30,7 @@ class Summary(Spec):
         return dim
 
     def __call__(self, memory: Memory) -> Tensor:
-        """Summarize the sources: B W."""
+        """Summarize the sources: one vector each, B W; by default, the final state of the encoder's top layer."""
         return encoder_final_state(memory)["hidden"][:, -1]
 
 
@@ -51,9 +51,11 @@ class BackwardState(Summary):
     """The final state ←h_1 of the encoder's backward direction (Bahdanau et al. 2015, §A.2.2)."""
 
     def width(self, dim: int) -> int:
+        """Half of the model's width `dim`: that of one direction."""
         return dim // 2
 
     def __call__(self, memory: Memory) -> Tensor:
+        """Return the backward half of the encoder's final state, B D/2."""
         return super().__call__(memory).chunk(2, -1)[1]
 
 
@@ -62,6 +64,7 @@ class MeanState(Summary):
     """The mean of the encoder's states."""
 
     def __call__(self, memory: Memory) -> Tensor:
+        """Return the mean over the tokens of each source without padding, B D."""
         token_mask = memory.layout.token_mask
         if token_mask is None:
             return memory.states.mean(1)
@@ -75,15 +78,17 @@ class InitialState(nn.Module):
     """The initial state of the decoder: zero."""
 
     def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
-        """`projections` are those of the context, `zero` is a state of zeros."""
+        """Return the initial state; `projections` are those of the context, `zero` is a state of zeros."""
         return zero
 
     def flops(self, work: Workload) -> int:
+        """Count each matrix once per source."""
         return matrix_flops(self, work.of(1))
 
 
 class CopiedInitialState(InitialState):
     def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
+        """Return the encoder's final state; an error if its shapes differ from those of `zero`, the decoder's state."""
         final = encoder_final_state(memory)
         found, expected = ({name: [*value.shape[1:]] for name, value in state.items()} for state in (final, zero))
         if found != expected:
@@ -98,11 +103,13 @@ class ProjectedInitialState(InitialState):
     """tanh(W v), v being a summary of the source or, without one, the fixed context."""
 
     def __init__(self, summary: Summary | None, layers: int, dim: int) -> None:
+        """`hidden` is W, for `layers` states of width `dim`; `summary` None: use the fixed context."""
         super().__init__()
         self.summary = summary
         self.hidden = nn.Linear(summary.width(dim) if summary else dim, layers * dim)
 
     def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
+        """Return the hidden state tanh(W v), B L D; other parts of the state, such as the LSTM's cell, are zero."""
         vector = self.summary(memory) if self.summary else projections.get("context")
         if vector is None:
             raise UserError("this decoder starts from a context that is the same at every step: use FixedContext")
@@ -114,6 +121,7 @@ class FromZero(Spec):
     """s_0 = 0."""
 
     def build_initial_state(self, layers: int, dim: int) -> InitialState:
+        """Create the initial state of `layers` layers of width `dim`."""
         return InitialState()
 
 
@@ -122,6 +130,7 @@ class FromLast(Spec):
     """s_0 = the final state of the encoder, layer by layer (Sutskever et al. 2014; Luong et al. 2015)."""
 
     def build_initial_state(self, layers: int, dim: int) -> InitialState:
+        """Create the initial state of `layers` layers of width `dim`."""
         return CopiedInitialState()
 
 
@@ -132,6 +141,7 @@ class FromSummary(Spec):
     summary: Spec = field(default_factory=BackwardState)
 
     def build_initial_state(self, layers: int, dim: int) -> InitialState:
+        """Create the initial state of `layers` layers of width `dim`."""
         return ProjectedInitialState(build_part(self.summary, dim, Summary), layers, dim)
 
 
@@ -140,6 +150,7 @@ class FromContext(Spec):
     """s_0 = tanh(W c), c being a fixed context (Cho et al. 2014, §A.1.2)."""
 
     def build_initial_state(self, layers: int, dim: int) -> InitialState:
+        """Create the initial state of `layers` layers of width `dim`."""
         return ProjectedInitialState(None, layers, dim)
 
 
@@ -162,18 +173,22 @@ class ContextModule(nn.Module):
 
 class FixedContextModule(ContextModule):
     def __init__(self, summary: Summary, dim: int) -> None:
+        """`project` is V, from the width of the summary to the model's width `dim`."""
         super().__init__()
         self.summary = summary
         self.project = nn.Linear(summary.width(dim), dim)
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
+        """Return the context c of each source, B D."""
         return {"context": torch.tanh(self.project(self.summary(memory)))}  # B D
 
     def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
+        """Return the context of each row's source at every step, R T D; the query gives only the shape."""
         rows = projections["context"].repeat_interleave(beam_size(query.shape[0], context.encoded_source), 0)
         return rows[:, None].expand(query.shape)
 
     def flops(self, work: Workload) -> int:
+        """Count V once per source."""
         return matrix_flops(self, work.of(1))
 
 
@@ -181,13 +196,16 @@ class AttentionContextModule(ContextModule):
     attends = True
 
     def __init__(self, score: Score) -> None:
+        """`score` compares a query with the encoder's states."""
         super().__init__()
         self.score = score
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
+        """Prepare the encoder's states (B S D) as keys of the score."""
         return {"key": self.score.prepare(memory.states)}
 
     def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
+        """query R T D → weighted sum of the encoder's states, R T D; `path` names recorded attention weights."""
         memory = context.encoded_source
         folded = fold_beams(query, memory)[:, None]  # B 1 K·T D
         key, value = projections["key"][:, None], memory.states[:, None]  # B 1 S D
@@ -204,6 +222,7 @@ class NoContext(Spec):
     """The decoder sees the source through its initial state only (Sutskever et al. 2014)."""
 
     def build(self, dim: int) -> ContextModule:
+        """Create a context of zeros."""
         return ContextModule()
 
 
@@ -214,6 +233,7 @@ class FixedContext(Spec):
     summary: Spec = field(default_factory=LastState)
 
     def build(self, dim: int) -> ContextModule:
+        """Create the context for a model of width `dim`."""
         return FixedContextModule(build_part(self.summary, dim, Summary), dim)
 
 
@@ -224,6 +244,7 @@ class AttentionContext(Spec):
     score: Spec = field(default_factory=Additive)
 
     def build(self, dim: int) -> ContextModule:
+        """Create the attention for a model of width `dim`."""
         return AttentionContextModule(build_part(self.score, dim, Score))
 
 
@@ -240,19 +261,23 @@ class ReadoutModule(nn.Module):
 
 class AttentionalReadoutModule(ReadoutModule):
     def __init__(self, dim: int) -> None:
+        """`combine` is W_c."""
         super().__init__()
         self.combine = nn.Linear(2 * dim, dim, bias=False)
 
     def forward(self, x: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        """State and context, … D each → … D; the input x is not used."""
         return torch.tanh(self.combine(torch.cat((context, hidden), -1)))
 
 
 class MaxoutReadoutModule(ReadoutModule):
     def __init__(self, dim: int) -> None:
+        """`combine` holds U, V and C side by side."""
         super().__init__()
         self.combine = nn.Linear(3 * dim, 2 * dim)
 
     def forward(self, x: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        """Input, state and context, … D each → 2D numbers, of each pair the larger one: … D."""
         return self.combine(torch.cat((hidden, x, context), -1)).unflatten(-1, (-1, 2)).amax(-1)
 
 
@@ -261,6 +286,7 @@ class StateReadout(Spec):
     """s_i."""
 
     def build(self, dim: int) -> ReadoutModule:
+        """Create a readout that returns the state."""
         return ReadoutModule()
 
 
@@ -269,6 +295,7 @@ class AttentionalReadout(Spec):
     """s̃_i = tanh(W_c [c_i; s_i]) (Luong et al. 2015, eq. 5)."""
 
     def build(self, dim: int) -> ReadoutModule:
+        """Create the readout for a model of width `dim`."""
         return AttentionalReadoutModule(dim)
 
 
@@ -280,6 +307,7 @@ class MaxoutReadout(Spec):
     """
 
     def build(self, dim: int) -> ReadoutModule:
+        """Create the readout for a model of width `dim`."""
         return MaxoutReadoutModule(dim)
 
 
@@ -304,6 +332,7 @@ class RecurrentDecoder(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> RecurrentDecoderMixer:
+        """Create the decoder for a model of width `dim`."""
         return RecurrentDecoderMixer(self, dim)
 
 
@@ -311,6 +340,7 @@ class RecurrentDecoderMixer(Mixer):
     supports_packing = False
 
     def __init__(self, spec: RecurrentDecoder, dim: int) -> None:
+        """`start` is the initial state; with feedback, the cells read [y_{t−1}; feedback], of width 2 · dim."""
         super().__init__()
         self.dim, self.dropout = dim, spec.dropout
         self.context = build_part(spec.context, dim, ContextModule)
@@ -324,14 +354,17 @@ class RecurrentDecoderMixer(Mixer):
         self.cells = CELLS[spec.cell](inputs, dim, spec.layers, spec.dropout)
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
+        """Create a state of zeros: that of the cells, and `fed`, the last feedback, B D."""
         return {"cells": self.cells.init_state(batch, like), "fed": like.new_zeros(batch, self.dim)}
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
+        """Return what the context needs of the source, and the initial state as "start hidden" (and "start cell")."""
         projections = self.context.project_memory(memory)
         start = self.start(memory, projections, self.cells.init_state(memory.states.shape[0], memory.states))
         return projections | {f"start {name}": value for name, value in start.items()}
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        """x, R T D → output R T D, the new state, and the context of each step, R T D."""
         projections = self.memory_projections(context.encoded_source)
         cells, fed = self._initial(x, context, projections, state)
         # Without a state, the final state is not needed, and padding comes last.
@@ -350,7 +383,7 @@ class RecurrentDecoderMixer(Mixer):
     def _initial(
         self, x: Tensor, context: Context, projections: dict[str, Tensor], state: State | None
     ) -> tuple[State, Tensor]:
-        """Return the state to continue from: the initial one at the first position of a sequence."""
+        """Return the cells' state and the feedback to continue from: at position 0, the initial state and zeros."""
         beam = beam_size(x.shape[0], context.encoded_source)
         names = [name for name in projections if name.startswith("start ")]
         start = {name.removeprefix("start "): projections[name].repeat_interleave(beam, 0) for name in names}
@@ -369,9 +402,10 @@ class RecurrentDecoderMixer(Mixer):
         fed: Tensor,
         token_mask: Tensor | None,
     ) -> tuple[Tensor, Tensor, State, Tensor]:
-        """Compute step by step: output, context, final state and last feedback.
+        """Compute step by step: output R T D, context R T D, final state of the cells and last feedback R D.
 
-        The input's contribution to the gates is computed for all steps in advance.
+        The input's contribution to the gates is computed for all steps in advance. `token_mask` (R T) is False at
+        padding, which leaves state and feedback unchanged.
         """
         gates = self.cells.project(x)  # R T G
         feedback_weight = self.cells.weight("ih", 0)[0][:, self.dim :]  # G D

@@ -29,6 +29,7 @@ class Spec(Configurable):
     """
 
     def build(self, dim: int) -> nn.Module:
+        """Create the module for a model of width `dim`."""
         raise NotImplementedError
 
 
@@ -36,7 +37,7 @@ def build_part(spec: Spec, dim: int, kind: type[Part]) -> Part:
     """Build the module of a spec, or return a spec that is a `kind` itself; raise an error if it is neither."""
     part = spec if isinstance(spec, kind) or type(spec).build is Spec.build else spec.build(dim)
     if not isinstance(part, kind):
-        raise UserError(f"expected a {kind.__name__}, but got {type(spec).__name__}")
+        raise UserError(f"the model's description needs a {kind.__name__} here, but has a {type(spec).__name__}")
     return part
 
 
@@ -174,7 +175,10 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, 
 
 
 def outline(value: Any, name: str = "") -> Iterator[str]:
-    """Yield the lines of an indented outline: one part per line with its plain values, its parts below it."""
+    """Yield the lines of an indented outline of a spec: one part per line with its plain values, its parts below it.
+
+    `name` is the field that holds the part.
+    """
     label = f"{name}: " if name else ""
     if isinstance(value, tuple):
         for i, item in enumerate(value):

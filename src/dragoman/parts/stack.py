@@ -30,6 +30,7 @@ class Residual(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> Mixer:
+        """Create the residual connection for a model of width `dim`."""
         return ResidualMixer(build_part(self.body, dim, Mixer), Identity(), Identity(), self.dropout)
 
 
@@ -42,6 +43,7 @@ class PreNorm(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> Mixer:
+        """Create the residual connection for a model of width `dim`."""
         return ResidualMixer(build_part(self.body, dim, Mixer), self.norm.build(dim), Identity(), self.dropout)
 
 
@@ -54,11 +56,15 @@ class PostNorm(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> Mixer:
+        """Create the residual connection for a model of width `dim`."""
         return ResidualMixer(build_part(self.body, dim, Mixer), Identity(), self.norm.build(dim), self.dropout)
 
 
 class ResidualMixer(Mixer):
+    """after(x + dropout(body(before(x)))); the norms `before` and `after` may be identities."""
+
     def __init__(self, body: Mixer, before: nn.Module, after: nn.Module, dropout: float) -> None:
+        """`before` and `after` are norms or identities."""
         super().__init__()
         self.body = body
         self.before = before
@@ -66,12 +72,15 @@ class ResidualMixer(Mixer):
         self.dropout = Dropout(dropout)
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
+        """Create the state of the body."""
         return self.body.init_state(batch, max_length, like)
 
     def reorder_state(self, state: State, rows: Tensor) -> State:
+        """Return the state of the body whose row r continues row `rows[r]`."""
         return self.body.reorder_state(state, rows)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        """x, B T D → B T D, with the state and the other results of the body."""
         result: MixerOutput = self.body(self.before(x, context.layout), context, state)
         return result.with_output(add_and_norm(x, self.dropout(result.output), self.after, context.layout))
 
@@ -85,20 +94,24 @@ class Parallel(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> ParallelMixer:
+        """Create the parallel layers for a model of width `dim`."""
         return ParallelMixer([build_part(body, dim, Mixer) for body in self.bodies], self.norm.build(dim), self.dropout)
 
 
 class ParallelMixer(LayerSequence):
     def __init__(self, bodies: list[Mixer], norm: nn.Module, dropout: float) -> None:
+        """`bodies` are the layers f_k, which all read norm(x)."""
         super().__init__()
         self.bodies = nn.ModuleList(bodies)
         self.norm = norm
         self.dropout = Dropout(dropout)
 
     def named_layers(self) -> NamedLayers:
+        """Return the layers, named "0", "1", …."""
         return [(name, cast(Mixer, body)) for name, body in self.bodies.named_children()]
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        """x, B T D → B T D; the state maps the names of the layers to their states."""
         normalized = self.norm(x, context.layout)
         new_state: State = {}
         losses: tuple[Tensor, ...] = ()
@@ -129,11 +142,13 @@ class Stack(Spec):
     gradient_checkpointing: bool = False
 
     def build(self, dim: int) -> StackMixer:
+        """Create the stack for a model of width `dim`."""
         return StackMixer(self, dim)
 
 
 class StackMixer(LayerSequence):
     def __init__(self, spec: Stack, dim: int) -> None:
+        """Build `depth` blocks of layers of width `dim`; `_blocks` are the units of gradient checkpointing."""
         super().__init__()
         self.layers = nn.ModuleList(
             nn.ModuleList(build_part(part, dim, Mixer) for part in spec.block) for _ in range(spec.depth)
@@ -146,7 +161,8 @@ class StackMixer(LayerSequence):
         self.project = nn.Identity() if input_dim == dim else nn.Linear(input_dim, dim)
         self.norm = spec.norm.build(dim) if spec.norm else Identity()
         self.gradient_checkpointing = spec.gradient_checkpointing
-        layers, size = self.named_layers(), max(1, len(spec.block)) if spec.depth > 1 else 1
+        layers = self.named_layers()
+        size = max(1, len(spec.block)) if spec.depth > 1 else 1  # layers that are recomputed together
         self._blocks = [LayerBlock(layers[start : start + size]) for start in range(0, len(layers), size)]
         if spec.gradient_checkpointing and not all(
             getattr(part, "supports_recomputation", True) for part in self.layers.modules()
@@ -157,19 +173,22 @@ class StackMixer(LayerSequence):
             )
 
     def named_layers(self) -> NamedLayers:
+        """Return all layers, named "block.part", such as "0.1"."""
         blocks = enumerate(self.layers.children())
         return [(f"{i}.{j}", cast(Mixer, part)) for i, block in blocks for j, part in enumerate(block.children())]
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
+        """Create the states of all layers; an error if the positions do not reach `max_length`."""
         limit = self.position.max_length
         if limit is not None and max_length > limit:
             raise UserError(
-                f"this model has learned positions for {limit} tokens, but {max_length} were requested: "
-                f"set a maximum length of at most {limit}"
+                f"this model has learned positions for {limit} tokens, but the search needs {max_length}: "
+                f"set the maximum length of the search (length_limit.max) to at most {limit}"
             )
         return super().init_state(batch, max_length, like)
 
     def prepare(self, x: Tensor, context: Context) -> tuple[Tensor, Context]:
+        """Add positions to the embeddings x, normalize and project them; return them with the context of the layers."""
         x = self.input_norm(self.position.embed(x, context.layout), context.layout)
         x = self.project(self.dropout(x))
         return x, replace(context, masks=AttentionMasks(), shared_position=self.position, stack_inputs=x)
@@ -182,9 +201,11 @@ class StackMixer(LayerSequence):
         return [("", partial(checkpoint, block, use_reentrant=False)) for block in self._blocks]
 
     def finish(self, x: Tensor, y: Tensor, layout: Layout) -> Tensor:
+        """Return the final norm of y, the output of the last layer."""
         return self.norm(y, layout)
 
     def flops(self, work: Workload) -> int:
+        """Count the layers, which use the stack's position part too, and the projection of the input."""
         parts = module_flops(self.layers, replace(work, shared_position=self.position))
         return parts + sum(module_flops(part, work) for part in (self.input_norm, self.project, self.norm))
 
@@ -193,11 +214,14 @@ class LayerBlock(LayerSequence):
     """Layers that belong to a stack, as a unit of gradient checkpointing."""
 
     def __init__(self, layers: NamedLayers) -> None:
+        """`layers` are (name, layer) of the stack."""
         super().__init__()
         self._layers = layers  # in a list, so that they are not registered twice
 
     def named_layers(self) -> NamedLayers:
+        """Return the layers of the block."""
         return self._layers
 
     def prepare(self, x: Tensor, context: Context) -> tuple[Tensor, Context]:
+        """Return x and the context with masks of its own."""
         return x, replace(context, masks=AttentionMasks())  # a recomputed function must not modify shared objects

@@ -41,6 +41,7 @@ class Full(Visibility):
     past_only = False
 
     def allows(self, i: Tensor, j: Tensor) -> Tensor:
+        """Return True for all pairs, broadcast to the shape of i and j."""
         return (i >= 0) & (j >= 0)
 
 
@@ -58,6 +59,7 @@ class Window(Visibility):
     size: int = 128
 
     def allows(self, i: Tensor, j: Tensor) -> Tensor:
+        """Whether j is one of the last `size` positions up to i, elementwise."""
         return (j <= i) & (i - j < self.size)
 
 
@@ -68,6 +70,7 @@ class Block(Visibility):
     size: int = 256
 
     def allows(self, i: Tensor, j: Tensor) -> Tensor:
+        """Whether j ≤ i is in the block of i, elementwise."""
         return (j <= i) & (i // self.size == j // self.size)
 
 
@@ -83,5 +86,6 @@ class Prefix(Visibility):
     supports_packing = False  # the context has one prefix length per row
 
     def mask(self, query: Tensor, key: Tensor, context: Context) -> Tensor:
+        """Positions of queries (B T) and keys (B S) → B T S, True for earlier positions and the row's prefix."""
         past = key[:, None, :] <= query[:, :, None]
         return past if context.prefix_lengths is None else past | (key < context.prefix_lengths[:, None])[:, None, :]

@@ -38,10 +38,12 @@ class BeamSearch(Strategy):
     reorders_rows = True
 
     def __init__(self, config: Beam, eos: int) -> None:
+        """`eos` is the token id that ends a hypothesis."""
         self.config, self.eos, self.rows_per_source = config, eos, config.size
         self.needs_attention = config.coverage_penalty > 0
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
+        """Return the state with scores and empty buffers; only the first hypothesis of each source can be continued."""
         batch, device = len(state.tokens), state.tokens.device
         rows = self.rows_per_source
         scores = torch.full((batch, rows), -torch.inf, device=device)
@@ -68,7 +70,10 @@ class BeamSearch(Strategy):
         attention: Tensor | None,
         penalty: Tensor | None = None,
     ) -> tuple[SearchState, Tensor]:
-        """Select the best continuations; `penalty` B V is subtracted from log p in comparisons, not from scores."""
+        """Select the best continuations; arguments and result are those of `Strategy.select`.
+
+        `penalty` (B V) is subtracted from log p where continuations are compared, but not from their scores.
+        """
         width = self.rows_per_source
         beam = self._with_attention(state, attention)
         scores, parents, tokens = best_continuations(state.scores, logits, log_normalizer, 2 * width, penalty)  # B 2K
@@ -79,16 +84,21 @@ class BeamSearch(Strategy):
         return self._continue(state, beam, scores.gather(1, live), tokens.gather(1, live), parents.gather(1, live))
 
     def _with_attention(self, state: SearchState, attention: Tensor | None) -> BeamState:
-        """Return the beam's state with this step's attention weights added."""
+        """Return the beam's state with this step's attention weights (B K S) added, if they are collected."""
         beam: BeamState = state.strategy
         if beam.attention is None:
             return beam
         if attention is None:
-            raise UserError("a coverage penalty needs attention to the source, but this model has none: set it to 0")
+            raise UserError(
+                "coverage_penalty needs attention to the source, but this model has none: set coverage_penalty to 0"
+            )
         return replace(beam, attention=beam.attention + at_least_float32(attention))
 
     def _normalize(self, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor) -> Tensor:
-        """Return log p / lp + cp of hypotheses with one more token: scores and parents B N → B N."""
+        """Return log p / lp + cp (length normalization and coverage penalty) of hypotheses with one more token, B N.
+
+        `scores` (B N) are their log p, `parents` (B N) the rows that they continue.
+        """
         normalized = scores / self.config.length_divisor(state.step + 1)[:, None]
         if beam.attention is None or state.source_mask is None:
             return normalized
@@ -102,10 +112,10 @@ class BeamSearch(Strategy):
         normalized = self._normalize(state, beam, scores, parents)
         best, order = topk(torch.cat((old.normalized_scores, normalized), 1), size)
         finished = HypothesisBuffer(
-            best,
-            torch.cat((old.scores, scores), 1).gather(1, order),
-            torch.cat((old.lengths, lengths), 1).gather(1, order),
-            gather_rows(torch.cat((old.tokens, tokens), 1), order),
+            normalized_scores=best,
+            scores=torch.cat((old.scores, scores), 1).gather(1, order),
+            lengths=torch.cat((old.lengths, lengths), 1).gather(1, order),
+            tokens=gather_rows(torch.cat((old.tokens, tokens), 1), order),
         )
         return replace(beam, finished=finished)
 
@@ -119,10 +129,10 @@ class BeamSearch(Strategy):
         at_limit = (state.max_length == state.step + 1)[:, None]
         normalized = self._normalize(state, beam, scores, parents)
         return HypothesisBuffer(
-            torch.where(at_limit, normalized, buffer.normalized_scores),
-            torch.where(at_limit, scores, buffer.scores),
-            torch.where(at_limit, state.max_length[:, None], buffer.lengths),
-            torch.where(at_limit[..., None], state.output_tokens, buffer.tokens),
+            normalized_scores=torch.where(at_limit, normalized, buffer.normalized_scores),
+            scores=torch.where(at_limit, scores, buffer.scores),
+            lengths=torch.where(at_limit, state.max_length[:, None], buffer.lengths),
+            tokens=torch.where(at_limit[..., None], state.output_tokens, buffer.tokens),
         )
 
     def _truncate(self, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor) -> BeamState:
@@ -149,7 +159,9 @@ class BeamSearch(Strategy):
         """Return finished hypotheses, followed by truncated ones or ranked together with them."""
         beam: BeamState = state.strategy
         results = []
-        for finished, truncated in zip(beam.finished.to_hypotheses(True), beam.truncated.to_hypotheses(False)):
+        all_finished = beam.finished.to_hypotheses(finished=True)
+        all_truncated = beam.truncated.to_hypotheses(finished=False)
+        for finished, truncated in zip(all_finished, all_truncated):
             ranked = finished + truncated
             if self.config.rank_unfinished == "by_score":
                 ranked.sort(key=lambda hypothesis: -hypothesis.normalized_score)
@@ -227,6 +239,7 @@ class DiverseBeamState(StrategyState):
 
     @property
     def beams(self) -> list[BeamState]:
+        """The states of the groups."""
         return self.groups
 
 
@@ -241,6 +254,7 @@ class DiverseBeamSearch(Strategy):
     reorders_rows = True
 
     def __init__(self, config: Beam, eos: int) -> None:
+        """Divide the beam into groups: `self.group` is the beam search of one of them."""
         size = config.size // config.num_groups
         n_best = min(size, config.n_best)
         num_finished = config.num_finished and max(n_best, config.num_finished // config.num_groups)
@@ -248,6 +262,7 @@ class DiverseBeamSearch(Strategy):
         self.config, self.rows_per_source, self.group = config, config.size, BeamSearch(group, eos)
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
+        """Return the joint state of all groups, each with its own buffers."""
         groups = [self.group.init_state(state, max_length) for _ in range(self.config.num_groups)]
         tokens = state.tokens[:, : self.group.rows_per_source]
         return self._join(state, [replace(group, tokens=tokens) for group in groups])
@@ -255,6 +270,7 @@ class DiverseBeamSearch(Strategy):
     def select(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None
     ) -> tuple[SearchState, Tensor]:
+        """Let the groups select continuations one after the other; arguments and result as in `Strategy.select`."""
         logits = at_least_float32(logits)  # precise enough for small penalties
         size, penalty = self.group.rows_per_source, torch.zeros_like(logits[:, 0])  # B V
         at_limit = (state.max_length == state.step + 1)[:, None]
@@ -271,7 +287,7 @@ class DiverseBeamSearch(Strategy):
         return self._join(state, groups), torch.cat(parents, 1)
 
     def group_state(self, state: SearchState, number: int) -> SearchState:
-        """Return the state of one group."""
+        """Return the state of group `number`: its rows of scores and tokens, and its buffers."""
         diverse: DiverseBeamState = state.strategy
         size = self.group.rows_per_source
         rows = slice(number * size, (number + 1) * size)

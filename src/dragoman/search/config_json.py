@@ -23,7 +23,7 @@ CONFIG_KINDS: dict[str, type[Configurable]] = {**SEARCHES, "LengthLimit": Length
 
 
 def search_to_dict(search: SearchConfig) -> dict[str, Any]:
-    """Return a search as plain values; an open run is named by its folder."""
+    """Return a search as JSON values; a run that is open is replaced by its folder."""
     return _with_folders(to_dict(search))
 
 
@@ -43,7 +43,7 @@ def search_from_dict(data: Any, where: str = "a search") -> SearchConfig:
 
 
 def read_search_config(text: str) -> SearchConfig:
-    """Read a search from JSON, or from a file that contains JSON."""
+    """Read a search from a text that is JSON, or else the path of a file that contains JSON."""
     where = "the search"
     if not text.lstrip().startswith("{"):
         where = text

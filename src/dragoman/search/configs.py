@@ -72,6 +72,7 @@ class Beam(TokenSearch):
     diversity_penalty: float = 0.5
 
     def __post_init__(self) -> None:
+        """Raise a UserError if a field has an invalid value, or two fields contradict each other."""
         check_ranges(
             self,
             size=(1, math.inf),
@@ -84,7 +85,9 @@ class Beam(TokenSearch):
         if self.length_normalization not in LENGTH_NORMALIZATIONS:
             raise unknown_name("length_normalization", self.length_normalization, LENGTH_NORMALIZATIONS)
         if self.n_best > self.size:
-            raise UserError(f"a beam of {self.size} cannot give the {self.n_best} best: raise size, or lower n_best")
+            raise UserError(
+                f"a beam of size={self.size} cannot return n_best={self.n_best} hypotheses: raise size, or lower n_best"
+            )
         if not any(rule == self.early_stopping and type(rule) is type(self.early_stopping) for rule in STOPPING_RULES):
             raise UserError(f"early_stopping must be True, False, 'never' or 'steps', but is {self.early_stopping!r}")
         if self.num_finished is not None:
@@ -109,14 +112,17 @@ class Beam(TokenSearch):
 
     @property
     def rows_per_source(self) -> int:
+        """The number of rows that a source occupies in a batch: the size of the beam."""
         return self.size
 
     @property
     def label(self) -> str:
+        """The search in two words, for reports."""
         return "greedy" if self.has_single_row else f"beam {self.size}"
 
     @property
     def has_single_row(self) -> bool:
+        """Whether this is greedy search: one hypothesis per source, to which tokens are appended."""
         return self.size == 1 and self.max_finished == 1 and self.coverage_penalty == 0
 
     @property
@@ -126,14 +132,16 @@ class Beam(TokenSearch):
 
     @property
     def max_finished(self) -> int:
-        """The number of finished hypotheses that are kept."""
+        """The number of finished hypotheses of a source that are kept."""
         return self.num_finished or self.size
 
     def length_divisor(self, length: Any) -> Any:
+        """Return lp(y) for a length, EOS included: a number, or a tensor of numbers."""
         return LENGTH_NORMALIZATIONS[self.length_normalization](length, self.length_penalty)
 
     def strategy(self, special_tokens: SpecialTokens, vocab_size: int, has_required_phrases: bool) -> Strategy:
-        num_tokens = vocab_size - len(special_tokens.suppressed) - 1
+        """Return the strategy that selects tokens: greedy, plain, diverse, or for required phrases."""
+        num_tokens = vocab_size - len(special_tokens.suppressed) - 1  # without EOS
         if self.size > num_tokens:
             raise UserError(f"a beam of {self.size} is larger than the vocabulary of {num_tokens} tokens: lower size")
         eos = special_tokens.eos
@@ -182,6 +190,7 @@ class Sample(TokenSearch):
     is_random = True
 
     def __post_init__(self) -> None:
+        """Raise a UserError if a field has an invalid value."""
         if not MIN_FLOAT32 <= self.temperature <= MAX_FLOAT32:
             raise UserError(
                 f"temperature must be from {MIN_FLOAT32:.1e} to {MAX_FLOAT32:.1e}, but is {self.temperature}: for the "
@@ -200,13 +209,16 @@ class Sample(TokenSearch):
 
     @property
     def rows_per_source(self) -> int:
+        """The number of rows that a source occupies in a batch: one per sample."""
         return self.n_best
 
     @property
     def has_single_row(self) -> bool:
+        """Whether one sample per source is drawn."""
         return self.n_best == 1
 
     def strategy(self, special_tokens: SpecialTokens, vocab_size: int, has_required_phrases: bool) -> Strategy:
+        """Return the strategy that draws tokens; required phrases are an error."""
         if has_required_phrases:
             raise UserError("required phrases need beam search, but the search is sampling: use Beam")
         return Sampling(self, special_tokens.eos)

@@ -26,6 +26,7 @@ class ForcedPrefix(LogitsProcessor):
     """
 
     def __call__(self, state: SearchState, own_state: Any, logits: Tensor) -> Tensor:
+        """Return the logits B K V with −∞ for all but the next token of the prefix, where it has not ended."""
         prefix, length = state.constraints.prefix, state.constraints.prefix_length
         assert prefix is not None
         assert length is not None
@@ -36,17 +37,19 @@ class ForcedPrefix(LogitsProcessor):
 
 
 class NoRepeatNGram(LogitsProcessor):
-    """No n-gram of tokens occurs twice in a target (Paulus et al. 2018, §2.5)."""
+    """Forbids tokens with which an n-gram would occur twice in a target (Paulus et al. 2018, §2.5)."""
 
     def __init__(self, size: int) -> None:
+        """`size` is n."""
         self.size = size
 
     def __call__(self, state: SearchState, own_state: Any, logits: Tensor) -> Tensor:
+        """Return the logits B K V with −∞ for tokens that would complete an n-gram of their hypothesis again."""
         tokens, step, n = state.output_tokens, state.step, self.size
         max_length = tokens.shape[-1]
         if max_length < n:
             return logits
-        ngrams = tokens.unfold(-1, n, 1)  # B K N n
+        ngrams = tokens.unfold(-1, n, 1)  # B K N n: all n-grams of the output tokens
         positions = step[:, None] + torch.arange(1 - n, 0, device=step.device)  # B n−1: of the last tokens
         last = tokens.gather(2, positions.clamp(0, max_length - 1)[:, None].expand(-1, tokens.shape[1], -1))  # B K n−1
         generated = torch.arange(n - 1, max_length, device=step.device) < step[:, None]  # B N
@@ -68,7 +71,7 @@ class Constraints:
         return self.prefixes is not None or self.include is not None or self.exclude is not None
 
     def select(self, rows: Sequence[int]) -> Constraints:
-        """Return the constraints on some of the translations."""
+        """Return the constraints on the translations of some texts, by their indices `rows`."""
         prefixes = None if self.prefixes is None else [self.prefixes[row] for row in rows]
         include = None if self.include is None else [self.include[row] for row in rows]
         return Constraints(prefixes, include, self.exclude)
@@ -98,7 +101,7 @@ class Constraints:
             for length, limit in zip(prefix_lengths.tolist(), (max_lengths - 1 - forced).tolist()):
                 if length > limit:
                     raise UserError(
-                        f"a prefix has {length:,} tokens, but the translation may have at most {limit:,}: "
+                        f"a target prefix has {length:,} tokens, but the translation may have at most {limit:,}: "
                         "shorten the prefix, or raise length_limit.max (search.max_target_length)"
                     )
             width = max(1, int(prefix_lengths.max()))
@@ -118,14 +121,18 @@ class Constraints:
         texts = [prefix if isinstance(prefix, str) else tokenizer.decode(prefix) for prefix in prefixes]
         for text in texts:
             if self.exclude is not None and self.exclude.automaton.occurs_in(text):
-                raise UserError(f"the prefix {text!r} contains a forbidden phrase: change the prefix or allow it")
+                raise UserError(
+                    f"the target prefix {text!r} contains a forbidden phrase: change the prefix or allow the phrase"
+                )
         encoded = [
             ids if isinstance(prefix, str) else list(prefix)
             for prefix, ids in zip(prefixes, tokenizer.encode_batch(texts))
         ]
         for text, ids in zip(texts, encoded):
             if tokenizer.unk in ids:
-                raise UserError(f"the prefix {text!r} has a word outside the target vocabulary: choose other words")
+                raise UserError(
+                    f"the target prefix {text!r} has a word outside the target vocabulary: choose other words"
+                )
         return encoded
 
 

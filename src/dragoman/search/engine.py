@@ -79,7 +79,11 @@ class Strategy:
         raise NotImplementedError
 
     def fused_step(self, state: SearchState, logits: Tensor, special_tokens: SpecialTokens, suppressed: Tensor) -> bool:
-        """Do everything that follows the models in a step with one kernel, in place; return False if there is none."""
+        """Try to do the rest of a step (select and append tokens, update scores) in place with one GPU kernel.
+
+        Args: `logits` B K V, of the next tokens; `suppressed` N, tokens that are never generated. Returns True if a
+        kernel did it, False if there is none for this strategy or device and nothing was changed.
+        """
         return False
 
     def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
@@ -132,6 +136,10 @@ class SearchEngine:
         compile: bool = False,
         use_cuda_graphs: bool | None = None,
     ) -> None:
+        """Search with `models` by a strategy.
+
+        `use_cuda_graphs` None: on a GPU. `compile`: compile the decoding step with torch.compile.
+        """
         self.models, self.special_tokens, self.strategy = models, special_tokens, strategy
         self.logits_processors, self.compile, self.use_cuda_graphs = logits_processors, compile, use_cuda_graphs
         self.graphed_start: Callable[..., SearchState] = GraphedFunction(self._start, in_place=False)
@@ -139,6 +147,7 @@ class SearchEngine:
         if compile:
             torch._dynamo.config.recompile_limit = max(MAX_COMPILED_SHAPES, torch._dynamo.config.recompile_limit)
             self.decode_step = torch.compile(self.decode_step, fullgraph=True, dynamic=False)  # type: ignore
+        #: whether `Strategy.fused_step` may be used: its kernel knows neither logits processors nor forced tokens
         self.can_fuse = not (logits_processors or special_tokens.forced_bos or special_tokens.force_eos_at_limit)
         self._suppressed: dict[torch.device, Tensor] = {}
 
@@ -188,7 +197,7 @@ class SearchEngine:
         use_cuda_graphs = source.is_cuda if self.use_cuda_graphs is None else self.use_cuda_graphs
         progress = self._begin_batch(max_lengths.tolist(), min(max_sources or count, count), use_cuda_graphs)
         if use_cuda_graphs and not self.has_position_limit:
-            padding = round_up_size(source.shape[1]) - source.shape[1]
+            padding = round_up_size(source.shape[1]) - source.shape[1]  # so that there are few shapes
             source = pad(source, (*(0, 0) * (source.dim() - 2), 0, padding))  # N S, or N S F
         first = first_tokens(self.special_tokens.bos, count, device)
         constraints = constraints or ConstraintTensors()
@@ -209,7 +218,7 @@ class SearchEngine:
             pending = None
             occupied = [n for n, number in enumerate(progress.sources) if number != EMPTY_SLOT]
             leaving = [n for n in occupied if done[n]]
-            if not leaving or 4 * len(leaving) < len(occupied):
+            if not leaving or 4 * len(leaving) < len(occupied):  # wait until a quarter is done
                 continue
             ended = state.without_decoders
             if len(leaving) < len(progress.sources):
@@ -228,13 +237,20 @@ class SearchEngine:
         return [results[number] for number in range(count)]
 
     def _begin_batch(self, max_lengths: list[int], count: int, use_cuda_graphs: bool) -> BatchProgress:
-        """Return the progress of a search that begins with `count` sources."""
+        """Return the progress of a search that begins with `count` sources; `max_lengths` are those of all targets."""
         max_length = max(max_lengths)
         if use_cuda_graphs and not self.has_position_limit:
             max_length = round_up_size(max_length)
         initial = INITIAL_CACHE_LENGTH_GPU if use_cuda_graphs else INITIAL_CACHE_LENGTH
         cache_length = max_length if self.compile and use_cuda_graphs else min(max_length, initial)
-        progress = BatchProgress(max_length, cache_length, list(range(count)), [], use_cuda_graphs, max_lengths)
+        progress = BatchProgress(
+            max_length,
+            cache_length,
+            sources=list(range(count)),
+            steps=[],
+            use_cuda_graphs=use_cuda_graphs,
+            max_lengths=max_lengths,
+        )
         progress.sources += [EMPTY_SLOT] * (progress.num_slots(count) - count)
         progress.steps = [0] * len(progress.sources)
         return progress
@@ -246,7 +262,7 @@ class SearchEngine:
         return any(limit is not None for pair in limits for limit in pair)
 
     def _shrink(self, state: SearchState, progress: BatchProgress) -> SearchState:
-        """Remove empty slots; with CUDA graphs only if a much smaller shape suffices."""
+        """Remove empty slots (those without a source); with CUDA graphs only if a much smaller shape suffices."""
         slots = [n for n, number in enumerate(progress.sources) if number != EMPTY_SLOT]
         size = progress.num_slots(len(slots))
         present = len(progress.sources)
@@ -287,14 +303,14 @@ class SearchEngine:
         if self.strategy.needs_attention:
             source_mask = _source_mask(inputs, decoders[0].memory)
         state = SearchState(
-            starts[0].tokens.unflatten(0, (batch, rows)),
-            torch.zeros_like(inputs.max_lengths),
-            inputs.max_lengths,
-            inputs.empty,
-            inputs.keys,
-            decoders,
-            inputs.constraints,
-            source_mask,
+            tokens=starts[0].tokens.unflatten(0, (batch, rows)),
+            step=torch.zeros_like(inputs.max_lengths),
+            max_length=inputs.max_lengths,
+            done=inputs.empty,
+            key=inputs.keys,
+            decoders=decoders,
+            constraints=inputs.constraints,
+            source_mask=source_mask,
         )
         state = self.strategy.init_state(state, max_length)
         state.processors = [processor.init_state(state) for processor in self.logits_processors]
@@ -309,7 +325,7 @@ class SearchEngine:
         return self.graphed_step(state) if progress.use_cuda_graphs else self.decode_step(state)
 
     def decode_step(self, state: SearchState) -> SearchState:
-        """Decode one token of every row.
+        """Generate one token for every row (hypothesis), and return the state after it.
 
         Shapes are static, and nothing here depends on the values of tensors: a GPU never waits, and the step can be
         compiled and captured. Caches and positions are updated in place.
@@ -317,7 +333,8 @@ class SearchEngine:
         logits, attention, decoders = self._next_logits(state)
         state = replace(state, decoders=decoders)
         suppressed = self._suppressed_tokens(logits.device)
-        if self.can_fuse and self.strategy.fused_step(state, logits, self.special_tokens, suppressed):
+        is_complete = self.can_fuse and self.strategy.fused_step(state, logits, self.special_tokens, suppressed)
+        if is_complete:  # one kernel has selected the tokens and updated the state in place
             return state
         state, parents = self._select(state, logits, log_sum_exp(logits), attention)
         return state if parents is None else replace(state, decoders=self._reorder(decoders, parents))
@@ -325,7 +342,7 @@ class SearchEngine:
     def _select(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None = None
     ) -> tuple[SearchState, Tensor | None]:
-        """Let the strategy select tokens; arguments and result are those of `Strategy.select`."""
+        """Let the strategy select among the allowed tokens, and count the step; see `Strategy.select`."""
         logits = self._restrict(state, logits, log_normalizer)
         state, parents = self.strategy.select(state, logits, log_normalizer, attention)
         processors = [
@@ -401,7 +418,7 @@ class SearchEngine:
 
     def _grow_caches(self, state: SearchState, progress: BatchProgress) -> SearchState:
         """Double the length of all caches: attention to positions that are not used yet costs time."""
-        more = min(progress.max_length, 2 * progress.cache_length) - progress.cache_length
+        more = min(progress.max_length, 2 * progress.cache_length) - progress.cache_length  # additional positions
         progress.cache_length += more
         decoders = []
         for model, decoder in zip(self.models, state.decoders):

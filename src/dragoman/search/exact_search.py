@@ -50,10 +50,12 @@ class ExactSearch(SearchConfig):
     is_bounded = False
 
     def __post_init__(self) -> None:
+        """Raise a UserError if a field has an invalid value."""
         check_ranges(self, max_expansions=(1, np.inf), length_penalty=(-10, 10), batch_size=(1, np.inf))
 
     @property
     def rows_per_source(self) -> int:
+        """The number of rows that a source occupies: the prefixes that are expanded at a time."""
         return self.batch_size
 
     def length_divisor(self, length: int) -> float:
@@ -62,11 +64,12 @@ class ExactSearch(SearchConfig):
 
     @torch.inference_mode()
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
+        """Return the most probable target of each source that was found, improving on the result of a beam search."""
         if len(run.models) > 1:
             raise UserError("exact search works with a single model, but this is an ensemble: use Beam, or one run")
         if request.constraints:
             raise UserError("exact search does not support prefixes, required or forbidden phrases: use Beam")
-        num_tokens = run.models[0].vocab_size - len(run.special_tokens.suppressed) - 1
+        num_tokens = run.models[0].vocab_size - len(run.special_tokens.suppressed) - 1  # without EOS
         beam = Beam(min(INITIAL_BEAM_SIZE, num_tokens), self.length_penalty, length_limit=self.length_limit)
         initial = [hypotheses[0] for hypotheses in beam.decode(run, request)]
         max_lengths = self.length_limit.max_lengths(request.lengths, run.models).tolist()
@@ -136,9 +139,15 @@ class BranchAndBound:
         ]
         found = self.best or self.initial
         if found is None and bounds:
-            raise UserError(f"no target ended within {self.expansions:,} expanded prefixes: raise max_expansions")
+            raise UserError(
+                f"exact search found no target that ends within {self.expansions:,} expanded prefixes: raise "
+                "max_expansions"
+            )
         if found is None:
-            raise UserError(f"no target ends within {self.max_length} tokens: raise length_limit.max of the search")
+            raise UserError(
+                f"exact search found no target that ends within {self.max_length} tokens: raise length_limit.max of "
+                "the search"
+            )
         self.upper_bound = max([-np.inf if self.best is None else self.best.normalized_score, *bounds])
         return found._replace(proven_optimal=self.best is not None and not bounds)
 
@@ -200,7 +209,7 @@ class BranchAndBound:
         """Keep a target that has ended if it is the best so far."""
         normalized_score = score / self.config.length_divisor(len(tokens) + 1)
         if score > -np.inf and (self.best is None or normalized_score > self.best.normalized_score):
-            self.best = Hypothesis(tokens, score, normalized_score, True)
+            self.best = Hypothesis(tokens, score, normalized_score, finished=True)
 
     def _restrict(self, log_p: Tensor, prefixes: list[list[int]]) -> Tensor:
         """Set log p (R V) of tokens that must not be generated to −∞, and that of forced tokens to 0, in place."""

@@ -16,7 +16,7 @@ from dragoman.search.engine import LogitsProcessor, SpecialTokens, gather_rows
 from dragoman.search.search_state import SearchState, map_tensors
 from dragoman.text import Tokenizer
 
-MAX_TABLE_BYTES = 1 << 29
+MAX_TABLE_BYTES = 1 << 29  # of the table of tokens that complete a phrase
 OTHER, LETTER, SPACE = range(3)  # classes of the characters that occur in no phrase
 NUM_CODE_POINTS = 0x110000  # of Unicode
 
@@ -60,7 +60,10 @@ class PhraseAutomaton:
         """Raise an error if a forbidden phrase occurs in a required one."""
         for phrase in required:
             if self.occurs_in(phrase):
-                raise UserError(f"the required phrase {phrase!r} contains a forbidden one: change it, or allow it")
+                raise UserError(
+                    f"the required phrase {phrase!r} contains a forbidden phrase: require another phrase, or do not "
+                    "forbid this one"
+                )
 
     def unicode_classes(self) -> tuple[Ints, Ints]:
         """Return the class of every code point, and how many letters precede each code point."""
@@ -70,11 +73,14 @@ class PhraseAutomaton:
 
     @classmethod
     def build(cls, phrases: Iterable[str]) -> PhraseAutomaton:
-        """Build the automaton of some phrases."""
+        """Build the automaton of some phrases; an empty phrase is a UserError."""
         plain = [" ".join(phrase.split()) for phrase in phrases]
         for phrase in plain:
             if not phrase or "\ufffd" in phrase:
-                raise UserError(f"the forbidden phrase {phrase!r} is empty or contains U+FFFD: give words without it")
+                raise UserError(
+                    f"the forbidden phrase {phrase!r} is empty or contains U+FFFD, which stands for undecodable bytes: "
+                    "give words"
+                )
         characters = sorted({*"".join(plain)} - {" "})
         alphabet = {character: number for number, character in enumerate(characters, SPACE + 1)}
         letters = [False, True, False, *map(is_letter, characters)]
@@ -244,10 +250,12 @@ class ForbiddenPhrases(LogitsProcessor):
             hit = more
 
     def init_state(self, state: SearchState) -> ReadState:
+        """Start the automaton for each hypothesis, and move its tables to the device."""
         self.tables = map_tensors(lambda table: table.to(state.tokens.device), self.tables)
         return ReadState(*(torch.zeros_like(state.tokens) for _ in range(3)))
 
     def __call__(self, state: SearchState, own_state: ReadState, logits: Tensor) -> Tensor:
+        """Return the logits B K V with −∞ for tokens that complete a phrase."""
         tables = self.tables
         last = (state.step + 1 + self.force_eos_at_limit >= state.max_length)[:, None]  # B 1
         incomplete = own_state.missing > 0  # a character that a token of whole characters leaves incomplete
@@ -295,6 +303,7 @@ class ForbiddenPhrases(LogitsProcessor):
         return hit, ReadState(state, bits, missing)
 
     def update(self, own_state: ReadState, tokens: Tensor, parents: Tensor | None) -> ReadState:
+        """Return the states after new tokens (B K), which continue the rows `parents` (B K; None: their own)."""
         tables = self.tables
         if parents is not None:
             own_state = map_tensors(lambda leaf: gather_rows(leaf, parents), own_state)

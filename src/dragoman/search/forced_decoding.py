@@ -35,8 +35,9 @@ def attention_weights(
     Row t of the decoder's weights belongs to the prediction of the token after target[t].
     """
     recorder: dict[str, list[Tensor]] = {}
-    layouts = Layout.padded(source.shape[1], source_lengths), Layout.padded(target.shape[1], target_lengths)
-    model.forward_features(source, layouts[0], target, layouts[1], recorder)
+    source_layout = Layout.padded(source.shape[1], source_lengths)
+    target_layout = Layout.padded(target.shape[1], target_lengths)
+    model.forward_features(source, source_layout, target, target_layout, recorder)
     return {path: torch.cat(steps, dim=2) for path, steps in recorder.items()}
 
 
@@ -50,8 +51,8 @@ def cross_attention(model: Model, weights: dict[str, Tensor]) -> Tensor | None:
 class TokenWordMap:
     """The word of each token: its index, or −1 for none (EOS, spaces)."""
 
-    word_ids: list[int]
-    core_word_ids: list[int]  # without punctuation attached to a word: “.” in “sleeps.” does not belong to “sleeps”
+    word_ids: list[int]  # by token
+    core_word_ids: list[int]  # the same, but −1 for punctuation attached to a word, such as “.” in “sleeps.”
     punctuation: frozenset[int] = frozenset()  # words that consist of punctuation
 
     @classmethod
@@ -83,21 +84,22 @@ def word_alignment(weights: Tensor, source: TokenWordMap, target: TokenWordMap) 
     Args:
         weights: T S, attention between tokens.
     """
-    count = max(source.word_ids, default=-1) + 1
-    if count == 0:
+    num_source_words = max(source.word_ids, default=-1) + 1
+    if num_source_words == 0:
         return []
     weights = weights[: len(target.word_ids), : len(source.word_ids)].float().cpu()
-    by_word, by_core = (_sum_by_word(weights, ids, count) for ids in (source.word_ids, source.core_word_ids))
+    to_words = _sum_by_word(weights, source.word_ids, num_source_words)
+    to_words_without_punctuation = _sum_by_word(weights, source.core_word_ids, num_source_words)
     alignment = []
     for word in range(max(target.word_ids, default=-1) + 1):
-        rows = [row for row, word_id in enumerate(target.core_word_ids) if word_id == word]
-        if rows:
-            word_weights = by_word if word in target.punctuation else by_core
-            alignment.append((int(word_weights[rows].sum(0).argmax()), word))
+        tokens = [token for token, word_id in enumerate(target.core_word_ids) if word_id == word]
+        if tokens:
+            word_weights = to_words if word in target.punctuation else to_words_without_punctuation
+            alignment.append((int(word_weights[tokens].sum(0).argmax()), word))
     return sorted(alignment)
 
 
 def _sum_by_word(weights: Tensor, word_ids: list[int], count: int) -> Tensor:
-    """Sum attention to tokens (T S) by their words (T `count`)."""
+    """Sum attention to tokens (T S) by their words (T W, with W = `count`); tokens without a word are left out."""
     columns = torch.tensor([word if word >= 0 else count for word in word_ids])
     return torch.zeros(len(weights), count + 1).index_add_(1, columns, weights)[:, :count]

@@ -32,10 +32,12 @@ class GraphedFunction:
     """
 
     def __init__(self, function: Callable[..., Any], in_place: bool) -> None:
+        """`in_place`: the function changes its input tree and returns the same tensors."""
         self.function, self.in_place = function, in_place
         self.cache: CudaGraphCache[StaticTensors] | None = None
 
     def __call__(self, tree: Any, *numbers: int) -> Any:
+        """Return `function(tree, *numbers)`, by replaying a CUDA graph if this shape has been captured."""
         if self.cache is None:
             self.cache = CudaGraphCache(tensor_leaves(tree)[0].device, MAX_STATE_SHAPES)
         entry = self._lookup(self.cache, tree, numbers)
@@ -44,6 +46,7 @@ class GraphedFunction:
             static.alias = tree
 
         def work() -> None:
+            """Run the function on the static tensors; this is what is captured."""
             outputs = self.function(static.inputs, *numbers)
             if static.outputs is None:
                 static.outputs = unshare_tensors(outputs)
@@ -63,6 +66,7 @@ class GraphedFunction:
         leaves = ((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in tree_leaves(tree))
 
         def create() -> StaticTensors:
+            """Create the static tensors of a new shape."""
             inputs = unshare_tensors(tree, clone_all=not self.in_place)
             return StaticTensors(inputs, inputs if self.in_place else None)
 
@@ -86,6 +90,7 @@ def unshare_tensors(tree: Tree, clone_all: bool = False) -> Tree:
     seen: set[int] = set()
 
     def unshared(leaf: Tensor) -> Tensor:
+        """Return the tensor, or a copy if an earlier one shares its memory."""
         storage = leaf.untyped_storage().data_ptr()
         is_shared = storage in seen or clone_all
         seen.add(storage)

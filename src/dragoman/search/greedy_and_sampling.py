@@ -30,6 +30,7 @@ class IndependentRows(Strategy):
         self.rows_per_source, self.eos, self.length_divisor = rows, eos, length_divisor
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
+        """Return the state with scores of 0, empty output tokens, and no row that has ended."""
         tokens = state.tokens
         return replace(
             state,
@@ -39,7 +40,10 @@ class IndependentRows(Strategy):
         )
 
     def append(self, state: SearchState, tokens: Tensor, log_p: Tensor) -> tuple[SearchState, None]:
-        """Append tokens with their log-probabilities, B K each, to the rows that have not ended."""
+        """Append tokens with their log-probabilities, B K each, to the rows that have not ended.
+
+        Returns the new state, and None: no row continues another one (see `Strategy.select`).
+        """
         ended, step = state.strategy.ended_rows, state.step
         output_tokens = write_tokens(state.output_tokens, step, tokens)
         now_ended = ended | (tokens == self.eos) | (step + 1 >= state.max_length)[:, None]
@@ -54,6 +58,7 @@ class IndependentRows(Strategy):
         return state, None
 
     def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
+        """Return the hypotheses of each source, best first."""
         output_tokens = state.output_tokens.flatten(0, 1).cpu().numpy().tolist()  # faster than Tensor.tolist
         rows = map(self._hypothesis, output_tokens, state.scores.flatten().tolist())
         if self.rows_per_source == 1:
@@ -75,10 +80,12 @@ class Greedy(IndependentRows):
     def select(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None
     ) -> tuple[SearchState, None]:
+        """Append the most probable token of each row; arguments and result are those of `Strategy.select`."""
         best, tokens = argmax_with_score(logits)
         return self.append(state, tokens, best - log_normalizer)
 
     def fused_step(self, state: SearchState, logits: Tensor, special_tokens: SpecialTokens, suppressed: Tensor) -> bool:
+        """Do the rest of the step in place with one kernel and return True; on a CPU, do nothing and return False."""
         if not TRITON_AVAILABLE or not logits.is_cuda:
             return False
         kernels.greedy_step(logits[:, 0], suppressed, special_tokens, state)
@@ -100,10 +107,12 @@ class Sampling(IndependentRows):
     """
 
     def __init__(self, config: Sample, eos: int) -> None:
+        """`eos` is the token id that ends a sample."""
         super().__init__(config.n_best, eos)
         self.config = config
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
+        """Return the state with all random numbers that the samples can need."""
         state = super().init_state(state, max_length)
         uniform = [
             [_uniform_numbers(self.config.seed, key, row, max_length) for row in range(self.rows_per_source)]
@@ -115,6 +124,7 @@ class Sampling(IndependentRows):
     def select(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None
     ) -> tuple[SearchState, None]:
+        """Draw the next token of each row; arguments and result are those of `Strategy.select`."""
         logits, uniform = at_least_float32(logits), state.strategy.uniform
         index = state.step.clamp(max=uniform.shape[-1] - 1)[:, None, None].expand(*uniform.shape[:2], 1)
         tokens = draw(logits.flatten(0, 1), uniform.gather(2, index).flatten(), self.config).view_as(log_normalizer)

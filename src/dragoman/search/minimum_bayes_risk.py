@@ -53,20 +53,22 @@ class MinimumBayesRisk(SearchConfig):
     label = "minimum Bayes risk"
 
     def __post_init__(self) -> None:
+        """Raise a UserError if a field has an invalid value."""
         get_metric(self.utility)
         check_ranges(self, posterior_scale=(0, MAX_FLOAT32))
         check_n_best(self, self.candidates)
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
+        """Return the `n_best` candidates of each source with the highest expected utility."""
         all_candidates = self.candidates.decode(run, request)
         all_references = self.references.decode(run, request) if self.references else all_candidates
         results = []
         for candidates, references in zip(all_candidates, all_references):
-            texts, others = (
+            candidate_texts, reference_texts = (
                 [run.target_tokenizer.decode(hypothesis.tokens) for hypothesis in hypotheses]
                 for hypotheses in (candidates, references)
             )
-            chosen = self.choose(texts, others, [hypothesis.score for hypothesis in references])
+            chosen = self.choose(candidate_texts, reference_texts, [hypothesis.score for hypothesis in references])
             results.append([candidates[index] for index, _ in chosen])
         return results
 
@@ -90,8 +92,8 @@ class MinimumBayesRisk(SearchConfig):
             )
         weights = self.reference_weights(reference_scores)
         expected = expected_utilities(candidates, references, weights, self.utility, self.aggregate_references)
-        first = {text: index for index, text in reversed(list(enumerate(candidates)))}
-        ranked = sorted(sorted(first.values()), key=lambda index: -round(float(expected[index]), 9))
+        first_index = {text: index for index, text in reversed(list(enumerate(candidates)))}  # of equal texts
+        ranked = sorted(sorted(first_index.values()), key=lambda index: -round(float(expected[index]), 9))
         return [(index, float(expected[index])) for index in ranked[: self.n_best]]
 
 

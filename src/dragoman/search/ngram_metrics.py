@@ -169,6 +169,7 @@ class ChrF(NGramMetric):
     beta: float = 2.0
 
     def count_ngrams(self, texts: Sequence[str]) -> list[NGramCounts]:
+        """Return the character n-grams and, with `word_order`, word n-grams of the texts, by order."""
         orders = list(count_ngrams([_code_points("".join(text.split())) for text in texts], self.char_order))
         if self.word_order:
             from sacrebleu import CHRF  # imported late, because it takes 0.2 s
@@ -178,6 +179,7 @@ class ChrF(NGramMetric):
         return orders
 
     def score(self, candidates: Sequence[Array], references: Sequence[Array], matches: Sequence[Array]) -> Array:
+        """Return chrF from numbers of n-grams; arguments as in `NGramMetric.score`."""
         precision = recall = num_orders = np.zeros(())
         for in_candidate, in_reference, shared in zip(candidates, references, matches):
             occurs = (in_candidate > 0) & (in_reference > 0)
@@ -203,12 +205,14 @@ class Bleu(NGramMetric):
     max_order: int = 4
 
     def count_ngrams(self, texts: Sequence[str]) -> list[NGramCounts]:
+        """Return the word n-grams of the texts, by order."""
         from sacrebleu import BLEU  # imported late, because it takes 0.2 s
 
         tokenizer = BLEU(effective_order=True).tokenizer
         return list(count_ngrams(_number_words([tokenizer(text.rstrip()).split() for text in texts]), self.max_order))
 
     def score(self, candidates: Sequence[Array], references: Sequence[Array], matches: Sequence[Array]) -> Array:
+        """Return sentence BLEU from numbers of n-grams; arguments as in `NGramMetric.score`."""
         candidate_length, reference_length = candidates[0], references[0]
         brevity = np.exp(np.minimum(0, 1 - reference_length / np.where(candidate_length > 0, candidate_length, 1)))
         log_precision = halvings = num_orders = np.zeros(())

@@ -106,6 +106,7 @@ class ConstrainedBeam(BeamSearch):
     """
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
+        """Return the state of the beam, with no phrase matched yet."""
         state = super().init_state(state, max_length)
         phrases = state.constraints.required
         assert phrases is not None
@@ -125,6 +126,7 @@ class ConstrainedBeam(BeamSearch):
         attention: Tensor | None,
         penalty: Tensor | None = None,
     ) -> tuple[SearchState, Tensor]:
+        """Select continuations from all banks; arguments and result are those of `BeamSearch.select`."""
         beam, phrases = self._with_attention(state, attention), state.constraints.required
         assert isinstance(beam, ConstrainedBeamState)
         assert phrases is not None
@@ -186,7 +188,7 @@ class ConstrainedBeam(BeamSearch):
 
     def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
         """Return the hypotheses of the beam, or unfinished ones without all phrases if there are none."""
-        incomplete = state.strategy.incomplete.to_hypotheses(False)
+        incomplete = state.strategy.incomplete.to_hypotheses(finished=False)
         return [
             complete or source[: self.config.n_best] for complete, source in zip(super().hypotheses(state), incomplete)
         ]
@@ -236,7 +238,7 @@ def allocate(scores: Tensor, bank: Tensor, count: int) -> Tensor:
 
 
 def is_repeated(numbers: Tensor) -> Tensor:
-    """B N: whether a number occurs earlier in its row."""
+    """B N → B N: whether a number occurs earlier in its row."""
     ordered, order = numbers.sort(dim=-1, stable=True)
     repeated = torch.cat((torch.zeros_like(ordered[:, :1], dtype=torch.bool), ordered[:, 1:] == ordered[:, :-1]), 1)
     return torch.zeros_like(repeated).scatter(1, order, repeated)

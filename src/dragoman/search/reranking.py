@@ -54,6 +54,7 @@ class RerankWeights(Configurable):
     length: float = 0.0
 
     def __post_init__(self) -> None:
+        """Raise a UserError if a weight is not a finite number."""
         if not all(np.isfinite(weight) for weight in astuple(self)):
             raise UserError(f"the weights of reranking must be finite numbers, but are {astuple(self)}")
 
@@ -97,6 +98,7 @@ class Rerank(SearchConfig):
     label = "reranking"
 
     def __post_init__(self) -> None:
+        """Raise a UserError if a weight has no model, a model no weight, or all weights are 0."""
         models = ((self.weights.channel, self.channel_model), (self.weights.language, self.language_model))
         for kind, (weight, model) in zip(("channel", "language"), models):
             if weight and model is None:
@@ -111,9 +113,11 @@ class Rerank(SearchConfig):
 
     @property
     def other_runs(self) -> list[str | OtherRun]:
+        """The channel model and the language model, if there are any."""
         return [model for model in (self.channel_model, self.language_model) if model is not None]
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
+        """Return the `n_best` candidates of each source with the highest weighted score."""
         if not request.texts:
             raise UserError("reranking needs source texts: use Beam or Sample to continue a text")
         if self.channel_model is not None and not all(isinstance(text, str) for text in request.texts):
@@ -229,6 +233,7 @@ def _corpus_score(
     first = np.flatnonzero(rank == 0)  # B: index of the first candidate of each source
 
     def score(weights: RerankWeights) -> float:
+        """Return the corpus score if each source's best candidate by these weights is selected."""
         chosen = first + (features @ weights.vector).argmax(1)
         return float(scorer._compute_score_from_stats(statistics[chosen].sum(0)).score)
 

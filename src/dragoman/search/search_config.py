@@ -42,7 +42,8 @@ class OtherRun(Protocol):
     """An open run, in place of the folder of one."""
 
     @property
-    def folder(self) -> Path: ...
+    def folder(self) -> Path:
+        """The run's folder."""
 
 
 class DecodingRun(Protocol):
@@ -55,17 +56,22 @@ class DecodingRun(Protocol):
     compile_steps: bool
 
     @property
-    def models(self) -> list[Model]: ...
+    def models(self) -> list[Model]:
+        """The models of the run, several if it is an ensemble."""
 
     @property
-    def inference_weights(self) -> Callable[[Model], Model]: ...
+    def inference_weights(self) -> Callable[[Model], Model]:
+        """Converts a model to the weights with which the run decodes, such as int8."""
 
     @property
-    def inference_models(self) -> list[Model]: ...
+    def inference_models(self) -> list[Model]:
+        """The models with these weights."""
 
-    def open_run(self, other: str | OtherRun) -> Any: ...
+    def open_run(self, other: str | OtherRun) -> Any:
+        """Open another run by its folder, with the same device and precision."""
 
-    def check_same_vocabulary(self, other: Any, reason: str) -> None: ...
+    def check_same_vocabulary(self, other: Any, reason: str) -> None:
+        """Raise a UserError, with the reason, if another run has another vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ class SearchRequest:
     max_batch_size: int | None = None  # sources that are searched at a time
 
     def special_tokens(self, run: DecodingRun) -> SpecialTokens:
-        """Return the run's special tokens, with the first token of this request."""
+        """Return the run's special tokens, with this request's first token as BOS if it has one."""
         return run.special_tokens if self.first_token is None else replace(run.special_tokens, bos=self.first_token)
 
 
@@ -107,6 +113,7 @@ class LengthLimit(Configurable):
     min: int = 0
 
     def __post_init__(self) -> None:
+        """Raise a UserError if a field has an invalid value."""
         check_ranges(self, ratio=(0, MAX_FLOAT32), offset=(0, math.inf), max=(1, math.inf))
         if not 0 <= self.min <= self.max:
             raise UserError(f"a length limit needs 0 <= min <= max, but has min={self.min} and max={self.max}")
@@ -191,6 +198,7 @@ class StepwiseSearch(SearchConfig):
         return engine, (*sources, constraints, request.max_batch_size)
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
+        """Search all sources and return their hypotheses, best first."""
         engine, arguments = self.prepare(run, request)
         return engine.search(*arguments)
 
@@ -208,6 +216,7 @@ class TokenSearch(StepwiseSearch):
 
     @property
     def token_searches(self) -> list[TokenSearch]:
+        """The search itself."""
         return [self]
 
     def strategy(self, special_tokens: SpecialTokens, vocab_size: int, has_required_phrases: bool) -> Strategy:
@@ -215,6 +224,7 @@ class TokenSearch(StepwiseSearch):
         raise NotImplementedError
 
     def engine(self, run: DecodingRun, request: SearchRequest) -> SearchEngine:
+        """Return a cached engine of the run, or a new one if the request has constraints or a first token."""
         constraints, special_tokens = request.constraints, request.special_tokens(run)
         models, processors = run.inference_models, constraints.logits_processors
         if run.engine_cache is None or processors or constraints.include is not None or request.first_token is not None:
@@ -227,11 +237,14 @@ class TokenSearch(StepwiseSearch):
         return run.engine_cache[key]
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
+        """Return the hypotheses of each source, best first; with a shortlist, the models generate only its tokens."""
         engine, arguments = self.prepare(run, request)
         if run.shortlist is None:
             return engine.search(*arguments)
         if request.constraints.include is not None or request.constraints.exclude is not None:
-            raise UserError("a shortlist does not work with required or forbidden phrases: leave out one of the two")
+            raise UserError(
+                "a vocabulary shortlist does not work with required or forbidden phrases: leave out one of the two"
+            )
         source, lengths, max_lengths, keys, constraints, max_sources = arguments
         prefixes = [] if constraints.prefix is None else [constraints.prefix]
         subset = run.shortlist.select(source, engine.special_tokens, prefixes)
@@ -274,5 +287,6 @@ def check_n_best(config: SearchConfig, candidates: SearchConfig) -> None:
         )
     if config.n_best > candidates.n_best:
         raise UserError(
-            f"{candidates.n_best} candidates cannot give the {config.n_best} best: get more candidates, or lower n_best"
+            f"n_best={config.n_best} is more than the {candidates.n_best} candidates: raise n_best of candidates, or "
+            "lower n_best"
         )

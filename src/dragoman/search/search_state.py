@@ -80,7 +80,7 @@ class DecoderState:
 
 
 def _without_losses(memory: Memory) -> Memory:
-    """Return a memory with explicit lengths and without auxiliary losses, which decoding does not need."""
+    """Return a memory (encoded source) with explicit lengths and without auxiliary losses, for decoding."""
     lengths, states = memory.layout.lengths, memory.states
     if lengths is None:
         lengths = torch.full((len(states),), states.shape[1], device=states.device)
@@ -115,7 +115,7 @@ class HypothesisBuffer:
         return HypothesisBuffer(scores, scores.clone(), lengths, lengths[..., None].repeat(1, 1, max_length))
 
     def to_hypotheses(self, finished: bool) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each source, best first."""
+        """Return the hypotheses of each source, best first; `finished` says whether they ended with EOS."""
         columns = (column.tolist() for column in (self.tokens, self.lengths, self.scores, self.normalized_scores))
         by_source = [
             [
@@ -241,6 +241,7 @@ class AsyncRead:
     """Truth values that are copied from the device without waiting for it; `read` waits."""
 
     def __init__(self, values: Tensor) -> None:
+        """Start the copy of `values` to the CPU."""
         self.values, self.event = values, torch.cuda.Event() if values.is_cuda else None
         if self.event is not None:
             pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
@@ -271,7 +272,7 @@ class PartialResult:
 
 
 def partial_result(state: SearchState, eos: int, length_divisor: Callable[[float], float]) -> PartialResult | None:
-    """Return the result for the only source so far, or None if all its hypotheses were dropped.
+    """Return the result so far for the only source of a state; None if all its hypotheses were dropped.
 
     `length_divisor` gives the number by which the score of a hypothesis of some length is divided in comparisons.
     """
@@ -279,9 +280,9 @@ def partial_result(state: SearchState, eos: int, length_divisor: Callable[[float
     for row, score in zip(state.output_tokens[0, :, : int(state.step[0])].tolist(), state.scores[0].tolist()):
         if score > -torch.inf:
             tokens = [token for token in row if token != PAD]
-            hypotheses.append(Hypothesis(tokens, score, score / length_divisor(len(tokens)), False))
+            hypotheses.append(Hypothesis(tokens, score, score / length_divisor(len(tokens)), finished=False))
     for buffer in [buffer for beam in state.strategy.beams for buffer in (beam.finished, beam.truncated)]:
-        hypotheses += buffer.to_hypotheses(True)[0] if buffer is not None else []
+        hypotheses += buffer.to_hypotheses(finished=True)[0] if buffer is not None else []
     if not hypotheses:
         return None
     targets = [h.tokens[:-1] if h.tokens[-1:] == [eos] else h.tokens for h in hypotheses]

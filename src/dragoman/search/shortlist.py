@@ -86,7 +86,7 @@ class Shortlist:
     vocab_size: int  # of the target
 
     def select(self, source: Tensor, special_tokens: SpecialTokens, others: Iterable[Tensor] = ()) -> VocabularySubset:
-        """Return the tokens for a batch of sources, B S, with special tokens and `others`."""
+        """Return the tokens for a batch of sources, B S: frequent ones, translations, special tokens and `others`."""
         seen = source.flatten().unique().cpu().numpy()
         seen = seen[seen < len(self.starts) - 1]
         starts, counts = self.starts[seen], self.starts[seen + 1] - self.starts[seen]
@@ -165,7 +165,7 @@ def learn_shortlist(
 
 
 def _add_cooccurrences(keys: IntArray, counts: FloatArray, new: IntArray) -> tuple[IntArray, FloatArray]:
-    """Add pairs of tokens, which are numbered by keys, to their counts."""
+    """Add the pairs of tokens `new` to the counts; a pair is the number (key) source · V + target, keys are sorted."""
     new_keys, new_counts = np.unique(new, return_counts=True)
     keys, index = np.unique(np.concatenate((keys, new_keys)), return_inverse=True)
     counts = np.bincount(index, np.concatenate((counts, new_counts)), len(keys)).astype(np.float64)
@@ -178,7 +178,7 @@ def _add_cooccurrences(keys: IntArray, counts: FloatArray, new: IntArray) -> tup
 def _best_translations(
     keys: IntArray, counts: FloatArray, sizes: tuple[int, int], translations: int
 ) -> tuple[IntArray, IntArray]:
-    """Return `Shortlist.starts` and `Shortlist.translations`."""
+    """Return `Shortlist.starts` and `Shortlist.translations`; `sizes` are those of both vocabularies."""
     source, target = keys // sizes[1], keys % sizes[1]
     order = np.lexsort((-counts, source))  # by source token, the most probable translation first
     source, target, counts = source[order], target[order], counts[order]

@@ -68,6 +68,7 @@ class Speculative(StepwiseSearch):
     n_best = 1
 
     def __post_init__(self) -> None:
+        """Raise a UserError if a field has an invalid value."""
         check_ranges(self, draft_tokens=(1, math.inf))
         if not self.search.has_single_row:
             raise UserError(
@@ -77,13 +78,16 @@ class Speculative(StepwiseSearch):
 
     @property
     def other_runs(self) -> list[str | OtherRun]:
+        """The run of the draft model."""
         return [self.draft_model]
 
     @property
     def length_limit(self) -> LengthLimit:
+        """The limit of the plain search."""
         return self.search.length_limit
 
     def engine(self, run: DecodingRun, request: SearchRequest) -> SpeculativeEngine:
+        """Return an engine with the draft model ahead of the engine of the plain search."""
         draft = run.open_run(self.draft_model)
         run.check_same_vocabulary(draft, "the run reads the tokens of the draft")
         return SpeculativeEngine(
@@ -91,8 +95,9 @@ class Speculative(StepwiseSearch):
         )
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
+        """Return the hypothesis of each source; an error if the run uses a shortlist."""
         if run.shortlist is not None:
-            raise UserError("speculative decoding does not work with a shortlist: leave out one of the two")
+            raise UserError("speculative decoding does not work with a vocabulary shortlist: leave out one of the two")
         return super().decode(run, request)
 
     def acceptance(self, run: DecodingRun, request: SearchRequest) -> AcceptanceStats:
@@ -112,6 +117,7 @@ class AcceptanceStats:
     accepted: int = 0
 
     def __add__(self, other: AcceptanceStats) -> AcceptanceStats:
+        """Return the sums of both statistics."""
         return AcceptanceStats(*(sum(pair) for pair in zip(astuple(self), astuple(other))))
 
     @property
@@ -121,6 +127,7 @@ class AcceptanceStats:
 
     @property
     def acceptance_rate(self) -> float:
+        """Accepted tokens divided by proposed ones."""
         return self.accepted / max(1, self.proposed)
 
 
@@ -145,7 +152,10 @@ class SpeculativeEngine(SearchEngine):
         """`plain` is the engine that would search without a draft model."""
         super().__init__([*plain.models, draft], plain.special_tokens, plain.strategy, plain.logits_processors)
         if plain.strategy.rows_per_source > 1 or plain.strategy.reorders_rows:
-            raise UserError("speculative decoding generates one hypothesis: do not require phrases, which need a beam")
+            raise UserError(
+                "speculative decoding generates one hypothesis, but required phrases need a beam: leave out one of "
+                "the two"
+            )
         if draft.vocab_size != (expected := plain.models[0].vocab_size):
             raise UserError(
                 f"the draft model has a vocabulary of {draft.vocab_size:,} tokens, but the model one of {expected:,}: "
@@ -156,14 +166,15 @@ class SpeculativeEngine(SearchEngine):
 
     def _begin_batch(self, max_lengths: list[int], count: int, use_cuda_graphs: bool) -> BatchProgress:
         """Leave positions for drafted tokens after the last one."""
-        return super()._begin_batch([n + 2 * (self.draft_tokens + 1) for n in max_lengths], count, use_cuda_graphs)
+        more = 2 * (self.draft_tokens + 1)  # at least what a step reads after the last token
+        return super()._begin_batch([length + more for length in max_lengths], count, use_cuda_graphs)
 
     def _start(self, inputs: SearchInputs, cache_length: int, max_length: int) -> SearchState:
         """Return the initial state; raise an error if a source is too long for the draft model."""
         limit, longest = self.models[-1].max_source_length, int(inputs.lengths.max())
         if limit is not None and longest > limit:
             raise UserError(
-                f"a source has {longest:,} tokens, but the draft model reads at most {limit:,}: use another draft"
+                f"a source has {longest:,} tokens, but the draft model reads at most {limit:,}: use another draft model"
             )
         state = super()._start(inputs, cache_length, max_length)
         zeros = torch.zeros_like(state.step)
@@ -195,6 +206,7 @@ class SpeculativeEngine(SearchEngine):
         needed = [int(start.masked_fill(state.done, 0).max()) + width for start in (*starts, draft_start + unread)]
 
         def fits() -> bool:
+            """Whether every model's cache has enough positions."""
             return all(size <= decoder.max_positions for size, decoder in zip(needed, state.decoders))
 
         while progress.cache_length < progress.max_length and not fits():
@@ -287,6 +299,7 @@ def _where(condition: Tensor, new: SearchState, old: SearchState) -> SearchState
         return new
 
     def select_rows(new: Tensor, old: Tensor) -> Tensor:
+        """Return the rows of a tensor where the condition holds, for a tensor of any rank."""
         return old if new is old else torch.where(condition.view(-1, *[1] * (old.dim() - 1)), new, old)
 
     return map_tensors(select_rows, new, old)

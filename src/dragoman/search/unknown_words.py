@@ -53,6 +53,7 @@ class UnknownWordReplacer:
     dictionary: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        """Raise a UserError if the target tokenizer cannot produce unknown words."""
         if self.target.kind != "word":
             raise UserError(
                 "replacing unknown words needs a word-level tokenizer, but the target tokenizer of this run is of kind "

@@ -34,6 +34,7 @@ def convs2s(
     """
 
     def convolution(causal: bool) -> Spec:
+        """Return a gated convolution; a `causal` one sees no later tokens."""
         return GatedConvolution(kernel_size, causal, dropout)
 
     encoder_layer = ScaledResidual((convolution(causal=False),))
@@ -68,6 +69,7 @@ def bytenet(
     """
 
     def blocks(causal: bool) -> tuple[Spec, ...]:
+        """Return the residual blocks of a layer, with dilations 1, 2, 4, …"""
         return tuple(DilatedBlock(kernel_size, 2**i, causal, dropout) for i in range(blocks_per_layer))
 
     return EncoderDecoder(

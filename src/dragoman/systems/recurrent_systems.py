@@ -112,6 +112,7 @@ def gnmt(spec: EncoderDecoder, *, layers: int = 8, dropout: float = 0.2) -> Enco
     """
 
     def stack(bottom: Spec, attention_context: bool) -> Stack:
+        """Return the bottom layer, a plain one and residual ones; `attention_context`: all above the bottom read it."""
         layer = Recurrent("lstm", attention_context=attention_context, input_dropout=dropout)
         return Stack((bottom, layer, *[Residual(layer)] * (layers - 2))[:layers], dropout=dropout)
 

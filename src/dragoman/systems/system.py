@@ -18,7 +18,7 @@ BaseSpec = TypeVar("BaseSpec", bound=ModelSpec)
 
 @dataclass(frozen=True)
 class VocabularySizes:
-    """Number of tokens of the source and target tokenizers; `joint`: one tokenizer serves both sides."""
+    """Number of tokens of the source and target tokenizers; `joint`: one tokenizer serves source and target."""
 
     source: int
     target: int
@@ -76,6 +76,7 @@ class PaperTraining:
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def __str__(self) -> str:
+        """Return the settings in one line, such as "optimizer adam, schedule constant"."""
         shown: dict[str, Any] = self.training_settings | self.system_settings
         if self.noam_factor is not None:
             shown["learning_rate"] = f"{self.noam_factor:g}/√(model_dim · warmup_steps)"
@@ -164,6 +165,7 @@ def variant_of(
     """
 
     def decorate(change: Callable[..., BaseSpec]) -> Callable[..., BaseSpec]:
+        """Return the builder of the variant, with the joint signature of both functions."""
         variant_settings = builder_settings(change)
         inherited = {
             name: parameter.replace(default=defaults.get(name, parameter.default))
@@ -175,6 +177,7 @@ def variant_of(
         signature = inspect.Signature([first, *inherited.values(), *variant_settings.values()])
 
         def builder(vocabulary: VocabularySizes, **settings: Any) -> BaseSpec:
+            """Build the spec of `base`, and change it."""
             signature.bind(vocabulary, **settings)  # raises a TypeError for unknown settings
             of_base = {name: value for name, value in settings.items() if name in inherited}
             of_variant = {name: value for name, value in settings.items() if name in variant_settings}
@@ -203,9 +206,12 @@ def model_sizes(
 
 
 def validate_setting(name: str, value: Any, annotation: Any) -> None:
-    """Check the type of a value; integers must be at least 1, and settings that end in "dropout" in [0, 1)."""
+    """Raise a UserError unless a value has the annotated type and a valid range.
+
+    Integers must be at least 1, and settings whose names end in "dropout" at least 0 and below 1.
+    """
     check_type(name, value, annotation)
     if isinstance(value, int) and int in (typing.get_args(annotation) or (annotation,)) and value < 1:
-        raise UserError(f"{name} must be at least 1, but is {value}")
+        raise UserError(f"the setting {name} must be at least 1, but is {value}")
     if name.endswith("dropout") and not 0 <= value < 1:
-        raise UserError(f"{name} must be at least 0 and below 1, but is {value}")
+        raise UserError(f"the setting {name} must be at least 0 and below 1, but is {value}")

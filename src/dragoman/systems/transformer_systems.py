@@ -60,9 +60,11 @@ def transformer(
     }[position_encoding]
 
     def residual(body: Spec) -> Spec:
+        """Return a residual connection around the layer `body`, with the norm before or after."""
         return PreNorm(body, norm_spec, dropout) if pre_norm else PostNorm(body, norm_spec, dropout)
 
     def self_attention(visibility: Spec) -> Spec:
+        """Return self-attention with a mask, in a residual connection."""
         return residual(
             SelfAttention(
                 heads, visibility=visibility, position=attention_position, dropout=attention_dropout, qk_norm=qk_norm
@@ -126,6 +128,7 @@ def moe(
     """
 
     def with_experts(stack: Stack) -> Stack:
+        """Return the stack with pairs of layers as blocks, the second layer with experts."""
         if stack.depth % 2:
             raise UserError(
                 f"moe has experts in every second layer: system.settings.layers must be even, but is {stack.depth}"
@@ -184,9 +187,11 @@ def t5(
     norm, extra_tokens = RMSNorm(), sentinels or 0
 
     def residual(body: Spec) -> Spec:
+        """Return a residual connection around the layer `body`, with the norm before it."""
         return PreNorm(body, norm, dropout)
 
     def bias(bidirectional: bool) -> Spec:
+        """Return the table of biases that all layers of a stack share."""
         return RelativeBias(heads, position_buckets, max_distance, bidirectional)
 
     encoder_attention = residual(SelfAttention(heads, visibility=Full(), bias=False, dropout=dropout))
