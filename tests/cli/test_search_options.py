@@ -166,7 +166,7 @@ def test_weights_are_tuned(dragoman: Dragoman, runs: Path) -> None:
         (["--mbr", "blue"], "did you mean 'bleu'"),
         (["--mbr", "bleu", "--beam-size", 2, "--num-candidates", 3], "a beam of size=2 cannot return n_best=3"),
         (["--mbr", "bleu", "--beam-size", 1], "its search returns only 1"),
-        (["--beam-size", 100_000], "a beam of 100000 is larger than the"),
+        (["--beam-size", 100_000], "a beam of size=100000 is larger than the"),
         (["--num-groups", 2, "--beam-size", 3], "cannot be divided into num_groups=2"),
         (["--min-length", 9], "has min=9 and max=6"),
         (["--rerank-with", "nowhere"], "nowhere does not exist"),

@@ -112,5 +112,5 @@ def test_dropout_only_in_training() -> None:
 
 def test_a_layer_that_reads_the_source_needs_an_encoder() -> None:
     model = DecoderOnly(8, 20, Stack((CrossAttention(2),))).build()
-    with pytest.raises(UserError, match="a layer that reads the source needs an encoder"):
+    with pytest.raises(UserError, match="a layer that attends to the source needs an encoder"):
         model(torch.zeros(1, 0, dtype=torch.long), torch.tensor([0]), torch.tensor([[3, 4]]), torch.tensor([2]))

@@ -345,7 +345,8 @@ def test_span_corruption_needs_sentinels(tokenizer: Tokenizer) -> None:
         (
             "masked-lm",
             {"mask_rate": 1.5},
-            "setting mask_rate of the objective masked-lm is a probability and must lie between 0 and 1, but is 1.5",
+            "the setting mask_rate of the objective masked-lm is a probability and must lie between 0 and 1, but is "
+            "1.5",
         ),
     ],
 )

@@ -259,7 +259,7 @@ def test_weights_are_dropped_only_in_training(watched: bool) -> None:
 def test_heads_must_divide_the_width() -> None:
     with pytest.raises(UserError, match="model_dim=10 is not divisible by 4 heads"):
         SelfAttention(heads=4).build(10)
-    with pytest.raises(UserError, match="4 query heads are not divisible by 3 key heads"):
+    with pytest.raises(UserError, match="heads=4 is not divisible by kv_heads=3"):
         SelfAttention(heads=4, kv_heads=3).build(8)
     assert SelfAttention(heads=4, head_dim=5).build(10).output.weight.shape == (10, 20)
 

@@ -286,7 +286,7 @@ def test_a_dilated_block_by_hand(causal: bool) -> None:
 
 
 def test_odd_width_is_refused() -> None:
-    with pytest.raises(UserError, match="DilatedBlock needs an even width, but the width is 7"):
+    with pytest.raises(UserError, match="dilated convolution block needs an even width, but model_dim is 7"):
         DilatedBlock().build(7)
     assert isinstance(DilatedBlock().build(8), DilatedBlockMixer)
 

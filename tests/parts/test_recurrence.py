@@ -183,5 +183,5 @@ def test_loaded_weights_are_used_for_whole_sequences(way: Any) -> None:
 
 
 def test_two_directions_need_an_even_width() -> None:
-    with pytest.raises(UserError, match="a bidirectional layer needs an even width, but the width is 7"):
+    with pytest.raises(UserError, match="a bidirectional recurrent layer needs an even width, but model_dim is 7"):
         Recurrent("gru", direction="both").build(7)

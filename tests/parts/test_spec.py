@@ -103,14 +103,14 @@ def test_unknown_field_suggests_the_nearest() -> None:
 
 
 def test_a_missing_field_is_named_and_those_with_defaults_are_not() -> None:
-    assert wrong({"kind": "PreNorm", "dropout": 0.1}) == "PreNorm needs the fields body"
-    assert wrong({"kind": "Stack"}) == "Stack needs the fields block"
+    assert wrong({"kind": "PreNorm", "dropout": 0.1}) == "the description of PreNorm lacks the fields body: add them"
+    assert wrong({"kind": "Stack"}) == "the description of Stack lacks the fields block: add them"
     assert from_dict({"kind": "FeedForward"}, PARTS) == FeedForward()
 
 
 def test_a_description_without_a_kind() -> None:
     assert wrong({"heads": 3, "bias": True}) == (
-        "the description of a part must have a field 'kind', but has ['bias', 'heads']"
+        "the description of a part must have a field 'kind', but has the fields ['bias', 'heads']"
     )
     assert "must have a field 'kind'" in wrong({"kind": 3})
 

@@ -164,5 +164,5 @@ def test_the_search_configuration_is_validated_before_training(tmp_path: Path) -
 def test_every_search_continues_a_prompt(runs: dict[str, Run], search: SearchConfig) -> None:
     found = runs["german"].generate(["der", ""], search)
     assert found[0].text.startswith("der")
-    with pytest.raises(UserError, match="reranking needs source texts"):
+    with pytest.raises(UserError, match="reranking works for translations of source texts only"):
         runs["german"].generate(["der"], Rerank(BEAM, RerankWeights(length=1.0)))

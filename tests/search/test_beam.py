@@ -256,7 +256,10 @@ def test_the_n_best_are_distinct_and_in_order(early_stopping: Any) -> None:
             {"size": 4, "num_finished": 2},
             "num_finished=2 needs early_stopping=True or False, but it is 'never': change one of them",
         ),
-        ({"size": 4, "num_groups": 3}, "a beam of 4 cannot be divided into num_groups=3: choose a divisor"),
+        (
+            {"size": 4, "num_groups": 3},
+            "a beam of size=4 cannot be divided into num_groups=3 equal groups: set num_groups to a divisor of size",
+        ),
         ({"diversity_penalty": -1.0}, "Beam.diversity_penalty must be between 0 and 100, but is -1.0"),
         ({"no_repeat_ngram_size": -2}, "Beam.no_repeat_ngram_size must be at least 0, but is -2"),
         (
@@ -290,5 +293,5 @@ def test_a_beam_wider_than_the_vocabulary_is_refused() -> None:
     symbols = TableModel(PIE).symbols  # START is banned, END is no word: seven are left of nine
     source, lengths = torch.ones(1, 2, dtype=torch.long), torch.tensor([2])
     assert search(model, source, lengths, symbols, Beam(7), torch.tensor([0]))
-    with pytest.raises(UserError, match="a beam of 8 is larger than the vocabulary of 7 tokens"):
+    with pytest.raises(UserError, match="a beam of size=8 is larger than the vocabulary of 7 tokens"):
         search(model, source, lengths, symbols, Beam(8), torch.tensor([0]))

@@ -96,7 +96,7 @@ def test_from_a_file_or_as_text(tmp_path: Path) -> None:
         ({"kind": "Beam", "size": True}, "Beam.size must be int"),
         ({"kind": "Beam", "early_stopping": "soon"}, "Beam.early_stopping must be"),
         ({"kind": "Beam", "length": {"kind": "Beam"}}, "Beam.length_limit must be LengthLimit"),
-        ({"kind": "MinimumBayesRisk"}, "MinimumBayesRisk needs the fields candidates"),
+        ({"kind": "MinimumBayesRisk"}, "MinimumBayesRisk lacks the fields candidates"),
         ({"kind": "MinimumRisk", "candidates": {"kind": "Exact"}}, "candidates must be Beam or Sample"),
         ({"kind": "Speculative", "draft": 3}, "Speculative.draft_model must be str"),
         ({"kind": "Beam", "size": 2, "best": 3}, "a beam of size=2 cannot return n_best=3 hypotheses"),

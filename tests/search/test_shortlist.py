@@ -151,7 +151,7 @@ def test_pieces_of_the_sources_and_symbols_are_chosen() -> None:
 
 
 def test_it_is_kept_in_the_run(run: Run, folder: Path) -> None:
-    with pytest.raises(UserError, match="has no shortlist"):
+    with pytest.raises(UserError, match="has no vocabulary shortlist"):
         run.with_shortlist()
     learned(run).save(folder)
     assert run.with_shortlist().translate(TEXTS[:1], search=Beam(2, length_limit=SHORT))[0].tokens

@@ -88,7 +88,7 @@ class DecoderOnlyModel(Model):
         The layouts hold the lengths of the rows. `recorder` collects attention weights.
         """
         if not source.shape[1]:
-            return self.forward_tokens(target, target_layout, None, recorder)
+            return self.forward_tokens(target, target_layout, recorder=recorder)
         if source_layout.lengths is None or target_layout.lengths is None:
             raise ValueError("packed sources and targets cannot be joined: join them before packing")
         tokens, positions = join(source, source_layout.lengths, target)
@@ -100,7 +100,10 @@ class DecoderOnlyModel(Model):
     def forward_tokens(
         self, tokens: Tensor, layout: Layout, prefix_lengths: Tensor | None = None, recorder: Recorder = None
     ) -> MixerOutput:
-        """Read whole sequences, B T → B T D; `prefix_lengths` (B) tokens of each are visible from everywhere."""
+        """Read whole sequences, B T → B T D; `prefix_lengths` (B) tokens of each are visible from everywhere.
+
+        The layout holds positions and lengths of the tokens; `recorder` collects attention weights.
+        """
         context = Context(layout, prefix_lengths=prefix_lengths, recorder=recorder)
         return self.decoder(self.target_embedding(tokens), context)
 
@@ -120,7 +123,8 @@ class DecoderOnlyModel(Model):
         if beam > 1:
             state = map_state(lambda leaf: leaf.repeat_interleave(beam, 0), state)
         tokens = first_tokens(first, batch, source.device).repeat_interleave(beam)
-        return DecodingStart(None, state, tokens, lengths.repeat_interleave(beam), max_length)
+        positions = lengths.repeat_interleave(beam)  # the target follows the source
+        return DecodingStart(None, state, tokens, positions, max_length)
 
     def flops(self, work: Workload) -> int:
         """Count the whole sequence in the stack, and the target in the output layer."""

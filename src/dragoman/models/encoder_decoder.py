@@ -119,7 +119,10 @@ class EncoderDecoderModel(Model):
         return None if limit is None else torch.full_like(source_lengths, limit)
 
     def encode(self, source: Tensor, layout: Layout, recorder: Recorder = None) -> Memory:
-        """Encode tokens, B S, or feature vectors, B S F, whose positions and lengths the layout holds."""
+        """Encode tokens, B S, or feature vectors, B S F.
+
+        The layout holds their positions and lengths; `recorder` collects attention weights.
+        """
         x, layout = self.source_embedding.embed_source(source, layout)
         encoded = self.encoder(x, Context(layout, recorder=recorder))
         return Memory(encoded.output, layout, encoded.stack_inputs, encoded.final_state, encoded.auxiliary_losses)
@@ -127,7 +130,10 @@ class EncoderDecoderModel(Model):
     def forward_features(
         self, source: Tensor, source_layout: Layout, target: Tensor, target_layout: Layout, recorder: Recorder = None
     ) -> MixerOutput:
-        """Encode the source, and return the inputs of the output layer at all target positions, B T D."""
+        """Encode the source, and return the inputs of the output layer at all target positions, B T D.
+
+        The layouts hold positions and lengths of the tokens; `recorder` collects attention weights.
+        """
         memory = self.encode(source, source_layout, recorder)
         context = Context(target_layout, memory, recorder=recorder)
         decoded: MixerOutput = self.decoder(self.target_embedding(target), context)
@@ -144,13 +150,17 @@ class EncoderDecoderModel(Model):
     def start_decoding(
         self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
     ) -> DecodingStart:
-        """Encode the sources, and create an empty decoder state with `beam` rows per source."""
+        """Encode the sources (B S), and create an empty decoder state with `beam` rows per source.
+
+        `max_length` target tokens fit into the state. `first` is the first input token of all rows, or of each source
+        (B).
+        """
         memory = self.encode(source, Layout.padded(source.shape[1], lengths))
         memory.projections.update((layer.path, layer.project_memory(memory)) for layer in self.memory_layers)
         max_length = min(max_length, position_limit(self.decoder) or max_length)
         state = self.decoder.init_state(source.shape[0] * beam, max_length, memory.states)
         tokens = first_tokens(first, source.shape[0], source.device).repeat_interleave(beam)
-        return DecodingStart(memory, state, tokens, torch.zeros_like(tokens), max_length)
+        return DecodingStart(memory, state, tokens, positions=torch.zeros_like(tokens), max_length=max_length)
 
     def flops(self, work: Workload) -> int:
         """Count the encoder for the source, decoder and output layer for the target (`work.tokens`)."""

@@ -121,7 +121,10 @@ class EncoderModel(Model):
         recorder: Recorder = None,
         token_types: Tensor | None = None,
     ) -> MixerOutput:
-        """Return the inputs of the output layer at all source positions, B S D; `token_types` (B S) default to 0."""
+        """Return the inputs of the output layer at all source positions, B S D; `token_types` (B S) default to 0.
+
+        The layout holds positions and lengths of the tokens; `recorder` collects attention weights. There is no target.
+        """
         model = self.main_encoder
         x = model.source_embedding(source)
         if model.types is not None:
@@ -188,13 +191,13 @@ class Pooler(nn.Module):
     """W tanh(W' h_1), h_1 being the state of the first token."""
 
     def __init__(self, dim: int, labels: int) -> None:
-        """`dense` is W' (dim → dim), `output` is W (dim → labels)."""
+        """W tanh(W' h), h being the first token's state: `dense` is W' (dim → dim), `output` W (dim → labels)."""
         super().__init__()
         self.dense = nn.Linear(dim, dim)
         self.output = nn.Linear(dim, labels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """B S D → B labels."""
+        """W tanh(W' h) of the first token's state h: B S D → logits B labels."""
         return self.output(torch.tanh(self.dense(x[:, 0])))
 
 

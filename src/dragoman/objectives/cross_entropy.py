@@ -57,7 +57,11 @@ class FusedCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, rows: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the total, −Σ log p(label) and −Σ mean log p; `rows` tokens are processed at a time."""
+        """Return Σ of the smoothed cross-entropy, −Σ log p(label) and −Σ mean log p, and store the gradients.
+
+        x (N D) are the inputs of the output layer with weight (V D) and bias (V); `rows` tokens are processed at a
+        time.
+        """
         table = weight.to(x.dtype)
         vocab_size = weight.shape[0]
         mean_weight, mean_bias = weight.mean(0), 0.0 if bias is None else bias.mean()
@@ -123,7 +127,11 @@ class RDropCrossEntropy(torch.autograd.Function):
         alpha: float,
         rows: int,
     ) -> tuple[Tensor, ...]:
-        """Return the total, −Σ log p(label), −Σ mean log p and Σ of both divergences; `rows` tokens at a time."""
+        """Return the total loss, −Σ log p(label), −Σ mean log p and Σ of both divergences, and store the gradients.
+
+        x (2N D) are inputs of the output layer from two passes over the same tokens, one after the other; `alpha` is
+        the weight of the divergences, and `rows` tokens are processed at a time.
+        """
         half, vocab_size = len(x) // 2, len(weight)
         table, passes = weight.to(x.dtype), x.unflatten(0, (2, half))
         grad_x = torch.empty_like(passes)

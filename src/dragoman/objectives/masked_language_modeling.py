@@ -81,7 +81,10 @@ class MaskedLanguageObjective(Objective):
         return framed_row(self.task.framing, *self.masker(store.source(index), random))
 
     def _sentence_pair_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
-        """Build CLS x SEP x′ SEP; the sentence label is 0 if x′ is the next sentence, 1 if it is a random one."""
+        """Build CLS x SEP x′ SEP from sentence number `index` of the store, x, and another sentence x′.
+
+        The sentence label is 0 if x′ is the next sentence, 1 if it is a random one.
+        """
         framing, count = self.task.framing, len(store)
         adjacent = index + 1 < count and store.follows_previous(index + 1)
         is_random = int(random.random() < 0.5 or not adjacent)

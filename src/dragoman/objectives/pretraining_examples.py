@@ -30,7 +30,10 @@ class PretrainingExample:
 
 
 def pretraining_examples(objective: Objective, store: TokenStore, seed: int) -> list[PretrainingExample]:
-    """Return an example of each kind of row, such as each attention mask of UniLM; none without corruption."""
+    """Return an example of each kind of row, such as each attention mask of UniLM, from the first texts of a store.
+
+    An objective without corruption has none.
+    """
     examples: dict[str, PretrainingExample] = {}
     for index in range(min(ROWS_TRIED, len(store))):
         row = corrupt_row(objective, store, index, seed)

@@ -51,7 +51,11 @@ class TranslationObjective(SequenceObjective):
         sampling_decay: SamplingDecay = "linear",
         rdrop_alpha: float = 0.0,
     ) -> None:
-        """A decoder-only model without sampling and R-Drop is trained on concatenated rows."""
+        """Set up scheduled sampling and R-Drop as described in the class, and choose the rows.
+
+        If a decoder-only model uses neither, its rows are source and target concatenated, with labels for the target.
+        `doubled`: R-Drop needs every row twice. `static_shapes`: sampling cannot be captured as a CUDA graph.
+        """
         super().__init__(task)
         self.sampling_rate, self.sampling_steps, self.sampling_decay = sampling_rate, sampling_steps, sampling_decay
         self.rdrop_alpha = rdrop_alpha
@@ -64,7 +68,7 @@ class TranslationObjective(SequenceObjective):
         self.supports_packing = model.supports_packing and (self.aligned or not model.is_decoder_only)
 
     def _concatenated_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
-        """Concatenate source and target into the sequence that the model reads, with labels for the target."""
+        """Concatenate source and target of pair number `index` into one sequence, with labels for the target."""
         framing = self.task.framing
         source = concat_ids(framing.source_prefix, store.source(index), framing.source_suffix)
         target = concat_ids((framing.bos,), store.target(index), (framing.eos,))

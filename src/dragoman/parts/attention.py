@@ -71,7 +71,7 @@ class SelfAttentionMixer(Mixer):
         self.dropout, self.scale = spec.dropout, spec.scale
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create empty caches of keys and values, B S G E each, for S = `max_length` positions."""
+        """Create empty caches of `max_length` keys and values, B S G E each, with dtype and device of `like`."""
         shape = (batch, max_length, self.kv_heads, self.width)
         return {"key": like.new_zeros(shape), "value": like.new_zeros(shape)}
 
@@ -126,7 +126,8 @@ class SelfAttentionMixer(Mixer):
         """Count the projections, the position parts (once per head) and the attention of all tokens to all tokens."""
         linear = module_flops(self.project, work) + module_flops(self.output, work)
         positions = [self.position] if work.shared_position is None else [self.position, work.shared_position]
-        per_head = sum(module_flops(position, work.of(work.tokens * self.heads)) for position in positions)
+        per_head_and_token = work.of(work.tokens * self.heads)
+        per_head = sum(module_flops(position, per_head_and_token) for position in positions)
         return linear + per_head + attention_flops(work.tokens, work.tokens, self.heads * self.width)
 
 
@@ -190,5 +191,6 @@ class CrossAttentionMixer(Mixer):
     def flops(self, work: Workload) -> int:
         """Count the projections of target and source tokens, and the attention of each target to each source token."""
         linear = module_flops(self.query, work) + module_flops(self.output, work)
-        projections = module_flops(self.project, work.of(work.source))
+        per_source_token = work.of(work.source)
+        projections = module_flops(self.project, per_source_token)
         return linear + projections + attention_flops(work.tokens, work.source, self.heads * self.width)

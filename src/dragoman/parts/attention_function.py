@@ -88,7 +88,7 @@ def attend(
     if args.sees_all and keys.lengths is not None and use_kernel(query, context, args):
         return kernels.short_query_attention(query, key, value, keys.lengths, args.scale_of(query))
     bias = _score_bias(query, queries, keys, args)
-    shares_heads = key.shape[1] != query.shape[1]
+    shares_heads = key.shape[1] != query.shape[1]  # grouped-query attention
     if queries is keys and queries.segment_ids is None and bias is None and args.is_causal:
         # Padding is on the right, where the causal mask hides it.
         return F.scaled_dot_product_attention(
@@ -180,7 +180,10 @@ def _explicit_attention(
 
 
 def _score_bias(query: Tensor, queries: Layout, keys: Layout, args: AttentionArgs) -> Tensor | None:
-    """Sum the score biases of all position parts, broadcastable to B H T S; None if there are none."""
+    """Sum the score biases of all position parts, broadcastable to B H T S; None if there are none.
+
+    `queries` and `keys` are the layouts (positions and lengths) of the tokens.
+    """
     total: Tensor | None = None
     for position in args.positions:
         if position.has_score_bias:
@@ -191,7 +194,11 @@ def _score_bias(query: Tensor, queries: Layout, keys: Layout, args: AttentionArg
 
 
 def additive_mask(queries: Layout, keys: Layout, context: Context, args: AttentionArgs, like: Tensor) -> Tensor | None:
-    """B 1 T S: −∞ where a query may not see a key, else 0; None if all is visible. Shared by layers with one key."""
+    """B 1 T S: −∞ where a query may not see a key, else 0, in the dtype of `like`; None if all is visible.
+
+    `queries` and `keys` are the layouts (positions and lengths) of the tokens. Layers with the same mask key share the
+    mask.
+    """
     masks = {} if context.masks is None else context.masks.additive
     if args.mask_key not in masks:
         visible = _visible(queries, keys, context, args)
@@ -200,7 +207,10 @@ def additive_mask(queries: Layout, keys: Layout, context: Context, args: Attenti
 
 
 def _visible(queries: Layout, keys: Layout, context: Context, args: AttentionArgs) -> Tensor | None:
-    """B T S, True where a query may see a key, by visibility, padding and packed segments; None if all is visible."""
+    """B T S, True where a query may see a key, by visibility, padding and packed segments; None if all is visible.
+
+    `queries` and `keys` are the layouts (positions and lengths) of the tokens.
+    """
     masks = []
     if args.visibility is not None and not args.visibility.full:
         masks.append(args.visibility.mask(queries.positions, keys.positions, context))
@@ -241,25 +251,23 @@ def cached_keys(context: Context, length: int) -> CachedKeys:
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """B T (H·E) → B H T E."""
+    """Split the last dimension into heads: B T (H·E) → B H T E."""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
 def join_heads(x: Tensor) -> Tensor:
-    """B H T E → B T (H·E)."""
+    """Concatenate the heads: B H T E → B T (H·E)."""
     return x.transpose(1, 2).flatten(2)
 
 
 def head_width(dim: int, heads: int, kv_heads: int | None, head_dim: int | None) -> int:
-    """Return the width of a head, or raise an error if the numbers of heads do not fit."""
+    """Return the width of a head: `head_dim`, or model width `dim` / heads; an error if the numbers do not fit."""
     if head_dim is None and dim % heads:
         raise UserError(
             f"model_dim={dim} is not divisible by {heads} heads: set heads to a divisor of {dim}, or set head_dim"
         )
     if heads % (kv_heads or heads):
-        raise UserError(
-            f"{heads} query heads are not divisible by {kv_heads} key heads: set kv_heads to a divisor of {heads}"
-        )
+        raise UserError(f"heads={heads} is not divisible by kv_heads={kv_heads}: set kv_heads to a divisor of {heads}")
     return head_dim or dim // heads
 
 

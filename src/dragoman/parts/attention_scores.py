@@ -16,11 +16,11 @@ class Score(nn.Module):
     """Dot product q·k (Luong et al. 2015, “dot”)."""
 
     def prepare(self, key: Tensor) -> Tensor:
-        """Compute what depends on the keys alone, once per source: B S D → B S A."""
+        """Compute what depends on the keys alone, once per source: B S D → B S A; here nothing, the keys themselves."""
         return key
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
-        """B … T D, B … S A → B … T S."""
+        """Dot products of queries, B … T D, with the prepared keys, B … S D → scores B … T S."""
         return query @ prepared.transpose(-1, -2)
 
     def flops(self, work: Workload) -> int:
@@ -63,16 +63,16 @@ class General(Spec):
 
 class GeneralScore(Score):
     def __init__(self, dim: int) -> None:
-        """`dim` is the width of queries and keys."""
+        """The score is q·W k; `key` is W, for queries and keys of width `dim`."""
         super().__init__()
         self.key = nn.Linear(dim, dim, bias=False)
 
     def prepare(self, key: Tensor) -> Tensor:
-        """W k: B S D → B S D."""
+        """Multiply the keys by W, once per source: B S D → B S D."""
         return self.key(key)
 
     def flops(self, work: Workload) -> int:
-        """Count W k for each source token, and the dot products."""
+        """Count W k for each source token, and a dot product for each pair of target and source token."""
         return module_flops(self.key, work.of(work.source)) + super().flops(work)
 
 
@@ -89,18 +89,18 @@ class Additive(Spec):
 
 class AdditiveScore(Score):
     def __init__(self, dim: int, inner_dim: int) -> None:
-        """W and U map `dim` to `inner_dim`; `value` is the vector v."""
+        """The score is v·tanh(W q + U k): `query` is W, `key` U (`dim` to `inner_dim` each), `value` the vector v."""
         super().__init__()
         self.query = nn.Linear(dim, inner_dim, bias=False)
         self.key = nn.Linear(dim, inner_dim, bias=False)
         self.value = nn.Linear(inner_dim, 1, bias=False)
 
     def prepare(self, key: Tensor) -> Tensor:
-        """U k: B S D → B S A, with A = `inner_dim`."""
+        """Multiply the keys by U, once per source: B S D → B S A, with A = `inner_dim`."""
         return self.key(key)
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
-        """Queries B … T D, prepared keys B … S A → scores B … T S."""
+        """v·tanh(W q + U k): queries B … T D, prepared keys U k, B … S A → scores B … T S."""
         inner = torch.tanh(self.query(query).unsqueeze(-2) + prepared.unsqueeze(-3))  # B … T S A
         return self.value(inner).squeeze(-1)
 
@@ -126,17 +126,17 @@ class ConcatScore(Score):
     """The matrix over [q; k] is multiplied in two halves, so that the half of the keys is computed once."""
 
     def __init__(self, dim: int, inner_dim: int) -> None:
-        """`both` is W over [q; k], with `inner_dim` rows; `value` is the vector v."""
+        """The score is v·tanh(W [q; k]): `both` is W, with `inner_dim` rows, `value` the vector v."""
         super().__init__()
         self.both = nn.Linear(2 * dim, inner_dim, bias=False)
         self.value = nn.Linear(inner_dim, 1, bias=False)
 
     def prepare(self, key: Tensor) -> Tensor:
-        """Multiply the keys by the second half of W: B S D → B S A."""
+        """Multiply the keys by their half of W, the second one, once per source: B S D → B S A."""
         return key @ self.both.weight[:, key.shape[-1] :].T
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
-        """Queries B … T D, prepared keys B … S A → scores B … T S."""
+        """v·tanh(W [q; k]): queries B … T D, keys multiplied by their half of W, B … S A → scores B … T S."""
         projected = query @ self.both.weight[:, : query.shape[-1]].T
         return self.value(torch.tanh(projected.unsqueeze(-2) + prepared.unsqueeze(-3))).squeeze(-1)
 

@@ -35,7 +35,7 @@ class Convolution(nn.Module):
         self.after = reach - self.before
 
     def init_state(self, batch: int, like: Tensor) -> State:
-        """Create the state for decoding: the last `before` inputs of each row, zeros at first."""
+        """Create the state for decoding: the last `before` inputs of each row, zeros as `like`."""
         if self.after:
             raise UserError(
                 "only causal convolutions can decode step by step: set causal to true in the convolutions of a decoder"
@@ -57,7 +57,10 @@ class Convolution(nn.Module):
         return self.linear(windows), state
 
     def last(self, x: Tensor, layout: Layout) -> Tensor:
-        """B before+T D → B before D: the last `before` inputs of each row, not counting padding."""
+        """Return the last `before` inputs of each row, which the next step reads again: B before+T D → B before D.
+
+        The layout (positions and lengths of the tokens) says which of the T inputs are padding.
+        """
         if layout.token_mask is None:
             return x[:, x.shape[1] - self.before :]
         index = layout.token_mask.sum(1, keepdim=True) + torch.arange(self.before, device=x.device)  # B before
@@ -74,7 +77,7 @@ class WeightNormLinear(nn.Module):
     """
 
     def __init__(self, inputs: int, outputs: int, gain: float) -> None:
-        """`gain` is the initial norm g of each output's weight vector."""
+        """y = g · (v·x) / ‖v‖ + b: `weight` holds v of each output, `gain` is the initial g, `growth` its change."""
         super().__init__()
         self.gain = gain
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
@@ -82,7 +85,7 @@ class WeightNormLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """… inputs → … outputs."""
+        """y = g · (v·x) / ‖v‖ + b, with g = gain + growth: … inputs → … outputs."""
         y = F.linear(x, self.weight)
         scale = (self.gain + self.growth) / torch.linalg.vector_norm(self.weight, dim=1)
         return y * scale.to(y.dtype) + self.bias.to(y.dtype)
@@ -117,7 +120,7 @@ class GatedConvolutionMixer(Mixer):
         self.dropout = Dropout(spec.dropout)
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create the state for decoding: the last inputs of the convolution."""
+        """Create the state for decoding: the last inputs of the convolution, with dtype and device of `like`."""
         return self.convolution.init_state(batch, like)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
@@ -143,19 +146,22 @@ class MultiStepAttentionMixer(Mixer):
     supports_packing = False
 
     def __init__(self, dim: int) -> None:
-        """`query` computes W h + b."""
+        """The queries are W h + b plus the decoder's inputs; `query` computes W h + b."""
         super().__init__()
         self.query = WeightNormLinear(dim, dim, gain=1.0)
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
-        """Return the values √m (z + e), B S D, of the encoder's outputs z and inputs e."""
+        """Return the values of the attention, √m (z + e), B S D.
+
+        z are the encoder's outputs, e its inputs (embeddings), and m is the length of the source.
+        """
         assert memory.encoder_inputs is not None
         lengths = memory.layout.lengths
         size = memory.states.shape[1] if lengths is None else lengths[:, None, None].to(memory.states.dtype)
         return {"value": (memory.states + memory.encoder_inputs) * size**0.5}  # B S D
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, R T D → the contexts c, R T D; the state, if any, is returned unchanged."""
+        """Attend from x + decoder inputs to the encoder's outputs: R T D → R T D; the state is returned unchanged."""
         memory = context.encoded_source
         query = fold_beams(self.query(x) + context.stack_inputs, memory)[:, None]  # B 1 K·T D
         key, value = memory.states[:, None], self.memory_projections(memory)["value"][:, None]  # B 1 S D
@@ -215,10 +221,12 @@ class DilatedBlockMixer(Mixer):
     supports_packing = False
 
     def __init__(self, spec: DilatedBlock, dim: int) -> None:
-        """`narrow` is W₁, `widen` W₂; each of the three norms is followed by a ReLU."""
+        """x + W₂ f(conv(f(W₁ f(x)))), f(x) = ReLU(norm(x)): `narrow` is W₁, `widen` W₂; inside, D/2 wide."""
         super().__init__()
         if dim % 2:
-            raise UserError(f"DilatedBlock needs an even width, but the width is {dim}: change model_dim")
+            raise UserError(
+                f"a dilated convolution block needs an even width, but model_dim is {dim}: change model_dim"
+            )
         inner = dim // 2
         self.norms = nn.ModuleList(LayerNormModule(width) for width in (dim, inner, inner))
         self.narrow = nn.Linear(dim, inner)
@@ -228,11 +236,11 @@ class DilatedBlockMixer(Mixer):
         self.dropout = Dropout(spec.dropout)
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create the state for decoding: the last inputs of the convolution."""
+        """Create the state for decoding: the last inputs of the convolution, with dtype and device of `like`."""
         return self.convolution.init_state(batch, like)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, B T D → B T D; `state` holds the last inputs of the convolution."""
+        """x + W₂ f(conv(f(W₁ f(x)))), f(x) = ReLU(norm(x)): B T D → B T D; `state` holds the last inputs of conv."""
         y = self.narrow(F.relu(self.norms[0](x)))
         y, state = self.convolution(F.relu(self.norms[1](y)), context.layout, state)
         y = self.widen(F.relu(self.norms[2](y)))
@@ -255,12 +263,12 @@ class UnfoldingMixer(Mixer):
     supports_packing = False
 
     def __init__(self, dim: int) -> None:
-        """`project` computes W z + b."""
+        """`project` maps the encoder's output z to what is added to the decoder: W z + b."""
         super().__init__()
         self.project = nn.Linear(dim, dim)
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
-        """Return W z + b for each source position, zeros at padding, and a last column of zeros: B S+1 D."""
+        """Return W z + b of the encoder's output z at each position, zeros at padding and in column S: B S+1 D."""
         columns = self.project(memory.states)
         if memory.layout.token_mask is not None:
             columns = columns.masked_fill(~memory.layout.token_mask[..., None], 0.0)
@@ -274,5 +282,5 @@ class UnfoldingMixer(Mixer):
         return MixerOutput(x + source.reshape(x.shape), state)
 
     def flops(self, work: Workload) -> int:
-        """Count W z for each source token."""
+        """Count the projection for each source token."""
         return module_flops(self.project, work.of(work.source))

@@ -44,11 +44,11 @@ class DeferredGradientMode(TorchFunctionMode):
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         if func is F.linear:
-            return self.shared(matrix, bias[0] if bias else None, True).linear(x)
-        return self.shared(matrix, None, False).multiply(x)
+            return self.shared(matrix, bias[0] if bias else None, transposed=True).linear(x)
+        return self.shared(matrix, bias=None, transposed=False).multiply(x)
 
     def shared(self, matrix: Tensor, bias: Tensor | None, transposed: bool) -> SharedMatrix:
-        """Return the SharedMatrix of this matrix, or of another view of the same memory."""
+        """Return the SharedMatrix of this matrix, or of a view of the same memory; `transposed`: products are x Wᵀ."""
         key = (matrix.data_ptr(), matrix.shape, matrix.stride(), matrix.dtype, transposed)
         if key not in self.matrices:
             self.matrices[key] = matrix, SharedMatrix(matrix, bias, transposed)
@@ -70,11 +70,11 @@ class SharedMatrix:
         self.contiguous = self.matrix.detach().contiguous() if on_cpu and transposed else self.matrix.detach()
 
     def multiply(self, x: Tensor) -> Tensor:
-        """N I → N O."""
+        """x W + b, N I → N O."""
         return DeferredProduct.apply(x, self.matrix, self.contiguous, self.bias, self.uses)
 
     def linear(self, x: Tensor) -> Tensor:
-        """… I → … O."""
+        """x W + b for x of any rank, … I → … O."""
         return self.multiply(x.flatten(0, -2)).unflatten(0, x.shape[:-1]) if x.dim() != 2 else self.multiply(x)
 
 

@@ -71,7 +71,7 @@ class TokenEmbedding(SourceEmbedding):
         return x if self.scale == 1.0 else x * self.scale
 
     def flops(self, work: Workload) -> int:
-        """Return 0: a look-up multiplies no matrices."""
+        """Return 0, whatever the number of tokens: a look-up multiplies no matrices."""
         return 0
 
 
@@ -108,14 +108,14 @@ class Transform(Spec):
 
 class TransformLayer(nn.Module):
     def __init__(self, spec: Transform, dim: int, width: int) -> None:
-        """Maps vectors of width `dim` to `width`."""
+        """norm(f(W x + b)): `dense` maps width `dim` to `width`, f is the spec's activation."""
         super().__init__()
         self.dense = nn.Linear(dim, width)
         self.activation = ACTIVATIONS[spec.activation]
         self.norm = spec.norm.build(width) if spec.norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """… dim → … width."""
+        """norm(f(W x + b)): … dim → … width."""
         return self.norm(self.activation(self.dense(x)))
 
 
@@ -137,7 +137,7 @@ class OutputLayer(nn.Module):
         transform: Transform | None = None,
         scaled: bool = False,
     ) -> None:
-        """Maps vectors of width `dim` to `outputs` logits; without `tied`, W is a new table."""
+        """Logits W h + b for vectors h of width `dim`; W is the table `tied`, or a new one of `outputs` rows."""
         super().__init__()
         width = tied.width if tied is not None else (transform.width if transform else None) or dim
         self.scale = 1 / math.sqrt(dim) if scaled else 1.0
@@ -237,7 +237,7 @@ class FrameEmbedding(SourceEmbedding):
     supports_packing = False
 
     def __init__(self, spec: Frames, dim: int) -> None:
-        """log₂(stride) layers that halve the number of frames, then a projection to the model's width `dim`."""
+        """log₂(stride) layers that map three frames to one and halve their number, then a projection to `dim`."""
         super().__init__()
         layers = spec.stride.bit_length() - 1
         if spec.stride != 2**layers:

@@ -36,7 +36,7 @@ def next_input(cells: Cells, x: Tensor, hidden: Tensor) -> Tensor:
 
 
 def input_size(cells: Cells) -> int:
-    """Number of elements of the matrix W^k from the layer's input to its gates."""
+    """Number of elements of the matrix from the layer's input to its gates."""
     return cells.weight("ih", 0)[0].numel()
 
 
@@ -65,13 +65,13 @@ class FastForwardEncoderMixer(Mixer):
     supports_packing = False
 
     def __init__(self, spec: FastForwardEncoder, dim: int) -> None:
-        """Two columns: the first starts with a forward LSTM, the second with a backward one."""
+        """Two columns of LSTMs: the first starts with a forward LSTM, the second with a backward one."""
         super().__init__()
         self.columns = nn.ModuleList(FastForwardColumn(spec, dim, backward) for backward in (False, True))
         self.project = nn.Linear(10 * dim, dim, bias=False)  # of h (D) and f (4D) of two columns
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, B T D → e, B T D; a bidirectional encoder cannot continue a state."""
+        """Read whole sequences: x, B T D → projection of the top layers' outputs and gate inputs, B T D."""
         if state is not None:
             raise UserError("FastForwardEncoder is bidirectional and cannot decode: use FastForwardDecoder")
         outputs, gate_inputs = zip(*(column(x, context.layout) for column in self.columns))  # h and f of both columns
@@ -103,7 +103,7 @@ class FastForwardColumn(nn.Module):
         return hidden, gate_inputs
 
     def flops(self, work: Workload) -> int:
-        """Add what is computed twice: half of f of the lower layers, and f of the top layer."""
+        """Count the LSTMs and what is computed twice: half of the gate inputs of lower layers, all of the top's."""
         *lower, top = cells_of(self.layers)
         repeated = sum(input_size(cells) // 2 for cells in lower) + input_size(top)
         return matrix_flops(self, work) + 2 * work.tokens * repeated
@@ -129,7 +129,10 @@ class FastForwardDecoderMixer(Mixer):
     supports_packing = False
 
     def __init__(self, spec: FastForwardDecoder, dim: int) -> None:
-        """`bottom` attends to the source; `layers` are the LSTMs above it, with [½f; h] of 3 · dim as input."""
+        """`bottom` attends to the source; `layers` are the LSTMs above it.
+
+        Their input, of width 3 · dim, is half of the gate inputs of the layer below and its output.
+        """
         super().__init__()
         self.dropout = Dropout(spec.dropout)
         bottom = RecurrentDecoder(
@@ -141,12 +144,12 @@ class FastForwardDecoderMixer(Mixer):
         )
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create the states of all layers: "bottom", and "0", "1", … for those above it."""
+        """Create the states of all layers, with dtype and device of `like`: "bottom", and "0", "1", … above it."""
         states = {str(k): cells.init_state(batch, like) for k, cells in enumerate(cells_of(self.layers))}
         return {"bottom": self.bottom.init_state(batch, max_length, like)} | states
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, R T D → h of the top layer, R T D, the new state, and the bottom layer's attention over the source."""
+        """x, R T D → output of the top layer, R T D, the new state, and the bottom's attention over the source."""
         result = self.bottom(x, context, None if state is None else state["bottom"])
         hidden, source_context = result.output, result.source_context
         below, x = self.bottom.cells, torch.cat((x, source_context), -1)
@@ -161,6 +164,6 @@ class FastForwardDecoderMixer(Mixer):
         return MixerOutput(self.dropout(hidden), None if state is None else new_state, source_context)
 
     def flops(self, work: Workload) -> int:
-        """Add the half of f that is computed twice for all layers but the top one."""
+        """Count all layers, and half of the gate inputs of all but the top one, which are computed twice."""
         lower = [self.bottom.cells, *cells_of(self.layers)][:-1]
         return matrix_flops(self, work) + 2 * work.tokens * sum(input_size(cells) // 2 for cells in lower)

@@ -50,7 +50,7 @@ class FeedForward(Spec):
 
 class FeedForwardMixer(Mixer):
     def __init__(self, spec: FeedForward, dim: int) -> None:
-        """`widen` is W₁, `narrow` W₂, and `gate` V, or None if the layer is not gated."""
+        """W₂ f(W₁ x): `widen` is W₁, `narrow` W₂; gated, W₂ (f(W₁ x) ⊙ V x): `gate` is V, otherwise None."""
         super().__init__()
         inner_dim = spec.inner_dim or 4 * dim
         self.widen = nn.Linear(dim, inner_dim, bias=spec.bias)
@@ -60,7 +60,7 @@ class FeedForwardMixer(Mixer):
         self.dropout = Dropout(spec.dropout)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, B T D → B T D, each position by itself; the state, if any, is returned unchanged."""
+        """W₂ f(W₁ x), or W₂ (f(W₁ x) ⊙ V x): B T D → B T D; the state, if any, is returned unchanged."""
         inner = self.activation(self.widen(x))
         if self.gate is not None:
             inner = inner * self.gate(x)
@@ -121,7 +121,7 @@ class ExpertsMixer(Mixer):
         return MixerOutput(mix(x, gates.to(x.dtype), selected, context), state, auxiliary_losses=losses)
 
     def _outputs(self, inputs: list[Tensor], context: Context) -> list[Tensor]:
-        """Compute the output of each expert from its own input, B T D or N D."""
+        """Compute the output of each expert from its own input, `inputs[e]` for expert e, B T D or N D."""
         return [cast(Mixer, expert)(x, context).output for expert, x in zip(self.experts, inputs)]
 
     def _dense(self, x: Tensor, gates: Tensor, selected: Tensor, context: Context) -> Tensor:
@@ -141,7 +141,8 @@ class ExpertsMixer(Mixer):
 
     def flops(self, work: Workload) -> int:
         """Count the router and the selected experts."""
-        return module_flops(self.router, work) + module_flops(self.experts[0], work.of(work.tokens * self.top_k))
+        per_expert_and_token = work.of(work.tokens * self.top_k)
+        return module_flops(self.router, work) + module_flops(self.experts[0], per_expert_and_token)
 
 
 def load_balancing_loss(p: Tensor, selected: Tensor, token_mask: Tensor | None) -> Tensor:

@@ -74,7 +74,7 @@ class PackedLinear(nn.Module):
         self.weight, self.bias, self.product = layer.weight, layer.bias, product
 
     def forward(self, x: Tensor) -> Tensor:
-        """… inputs → … outputs."""
+        """x Wᵀ + b: … inputs → … outputs."""
         return self.product(x)
 
     __call__ = forward  # without the hooks of nn.Module.__call__
@@ -278,7 +278,7 @@ class ReluLinear(nn.Linear):
         _copy_attributes(self, linear)
 
     def forward(self, x: Tensor) -> Tensor:
-        """… inputs → … outputs."""
+        """max(0, W x + b): … inputs → … outputs, in one kernel on a GPU."""
         if not x.is_cuda or self.bias is None or torch.compiler.is_compiling():
             return super().forward(x).relu_()
         return torch._addmm_activation(self.bias, x.flatten(0, -2), self.weight.t()).unflatten(0, x.shape[:-1])

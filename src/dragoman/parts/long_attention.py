@@ -37,7 +37,7 @@ class LongAttentionMixer(Mixer):
     def __init__(self, dim: int, heads: int, bias: bool, dropout: float) -> None:
         """`project` maps x to queries, keys and values; `dropout` is that of the attention weights."""
         super().__init__()
-        self.heads, self.width = heads, head_width(dim, heads, None, None)
+        self.heads, self.width = heads, head_width(dim, heads, kv_heads=None, head_dim=None)
         self.project = nn.Linear(dim, 3 * dim, bias=bias)
         self.blocks = {"project.weight": (dim,) * 3}  # queries, keys, values
         self.output = nn.Linear(dim, dim, bias=bias)
@@ -51,7 +51,10 @@ class LongAttentionMixer(Mixer):
     def attend(
         self, inputs: Projections, queries: Layout, keys: Layout, context: Context, visibility: Visibility = CAUSAL
     ) -> Tensor:
-        """Attend with a causal mask by default: query B T H E, key and value B S H E → B T H E."""
+        """Attend with a causal mask by default: query B T H E, key and value B S H E → B T H E.
+
+        `queries` and `keys` are the layouts (positions and lengths) of the tokens that `inputs` come from.
+        """
         args = AttentionArgs(visibility, dropout=self.dropout if self.training else 0.0, path=self.path)
         query, key, value = (x.transpose(1, 2) for x in inputs)  # B H T E
         return attend(query, key, value, queries, keys, context, args).transpose(1, 2)
@@ -63,7 +66,7 @@ def row_numbers(x: Tensor) -> Tensor:
 
 
 def token_counts(layout: Layout) -> Tensor:
-    """B: number of tokens of this call in each row, without padding."""
+    """B: number of tokens of this call in each row, without the padding that the layout describes."""
     positions, token_mask = layout.positions, layout.token_mask
     return positions.new_full(positions.shape[:1], positions.shape[1]) if token_mask is None else token_mask.sum(1)
 
@@ -100,7 +103,7 @@ class LocalAttentionMixer(LongAttentionMixer):
         self.same_block = Block(spec.block_size)
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create empty keys and values of one block, B block H E each."""
+        """Create empty keys and values of one block, B block H E each, with dtype and device of `like`."""
         shape = (batch, self.block_size, self.heads, self.width)
         return {"key": like.new_zeros(shape), "value": like.new_zeros(shape)}
 
@@ -118,7 +121,7 @@ class LocalAttentionMixer(LongAttentionMixer):
         return MixerOutput(self.output(y.flatten(2)), state)
 
     def _in_blocks(self, inputs: Projections, block: int, context: Context) -> Tensor:
-        """Attend within blocks of `block` tokens, B T H E → B T H E; the first token starts a block."""
+        """Attend within blocks of `block` tokens: query, key and value, B T H E → B T H E; token 0 starts a block."""
         batch, count = inputs[0].shape[:2]
 
         def to_blocks(x: Tensor) -> Tensor:
@@ -131,7 +134,7 @@ class LocalAttentionMixer(LongAttentionMixer):
         return y.unflatten(0, (batch, -1)).flatten(1, 2)[:, :count]  # B T H E
 
     def _step(self, inputs: Projections, context: Context, state: State) -> Tensor:
-        """Attend from one token per row, which is written into the state at its position in the block."""
+        """Attend from one token per row; its key and value are written into the state at its position in the block."""
         query, key, value = inputs
         rows, positions = row_numbers(query), context.layout.positions
         index = positions % self.block_size  # B 1
@@ -141,7 +144,10 @@ class LocalAttentionMixer(LongAttentionMixer):
         return self.attend((query, state["key"], state["value"]), context.layout, keys, context)
 
     def _continue(self, inputs: Projections, context: Context, state: State) -> tuple[Tensor, State]:
-        """Attend from several tokens, across block borders; each row is shifted right to start at a block border."""
+        """Attend from several tokens per row, across block borders, and return the state of the last block.
+
+        Each row is shifted right, so that column 0 is the start of a block.
+        """
         query, key, value = inputs
         rows, layout, count = row_numbers(query), context.layout, query.shape[1]
         offset = layout.positions[:, :1] % self.block_size  # B 1: earlier tokens in the first block
@@ -161,7 +167,7 @@ class LocalAttentionMixer(LongAttentionMixer):
         return y, {"key": key[rows, block], "value": value[rows, block]}
 
     def flops(self, work: Workload) -> int:
-        """Each block attends to itself; the last one is padded."""
+        """Count the projections per token, and blocks that attend to themselves, the last one padded."""
         block = max(1, min(self.block_size, work.tokens))
         padded = -(-work.tokens // block) * block
         linear = module_flops(self.project, work) + module_flops(self.output, work)
@@ -255,7 +261,7 @@ class CompressedAttentionMixer(LongAttentionMixer):
         return y.unflatten(2, (self.stride, self.heads)).flatten(1, 2)[:, 1 : count + 1]  # B T H E
 
     def _append(self, name: str, new: Tensor, layout: Layout, state: State) -> State:
-        """Append new keys or values, B T H E, and compress those that complete a window."""
+        """Append new keys or values, B T H E, at the layout's positions, and compress those that complete a window."""
         rows, count = row_numbers(new), new.shape[1]
         counts, first = token_counts(layout)[:, None], layout.positions[:, :1]  # B 1
         slots = state["slots"]
@@ -269,7 +275,7 @@ class CompressedAttentionMixer(LongAttentionMixer):
         return {"slots": slots, "waiting": raw[rows, counts + reach[:-1]]}
 
     def flops(self, work: Workload) -> int:
-        """Groups of `stride` queries attend to the compressed keys and the zeros before them."""
+        """Count the projections per token, the compression, and groups of `stride` queries that attend to all slots."""
         compressed = work.tokens // self.stride
         linear = module_flops(self.project, work) + module_flops(self.output, work)
         compression = sum(module_flops(layer, work.of(compressed)) for layer in self.compress.values())

@@ -134,7 +134,8 @@ class Context:
         """The memory; an error if there is none."""
         if self.memory is None:
             raise UserError(
-                "a layer that reads the source needs an encoder: use it in the decoder of an EncoderDecoder"
+                "a layer that attends to the source needs an encoder, but this model has none: use the layer in the "
+                "decoder of an EncoderDecoder"
             )
         return self.memory
 
@@ -183,7 +184,7 @@ class Mixer(nn.Module):
         return {}
 
     def memory_projections(self, memory: Memory) -> dict[str, Tensor]:
-        """Return the projections computed before decoding, or compute them now."""
+        """Return `project_memory(memory)`, computed before decoding or else now; `memory` is the encoded source."""
         projections = memory.projections.get(self.path)
         return self.project_memory(memory) if projections is None else projections
 
@@ -200,7 +201,7 @@ class LayerSequence(Mixer):
         raise NotImplementedError
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create the states of all layers, by name."""
+        """Create the states of all layers, by name, with dtype and device of `like`."""
         return {name: layer.init_state(batch, max_length, like) for name, layer in self.named_layers()}
 
     def reorder_state(self, state: State, rows: Tensor) -> State:
@@ -212,7 +213,10 @@ class LayerSequence(Mixer):
         return x, context
 
     def finish(self, x: Tensor, y: Tensor, layout: Layout) -> Tensor:
-        """Compute the output from the input x of the sequence and the output y of its last layer."""
+        """Compute the output from the input x of the sequence and the output y of its last layer.
+
+        The layout holds positions and lengths of the tokens, for norms that ignore padding.
+        """
         return y
 
     def steps(self, context: Context, state: State | None) -> Sequence[tuple[str, Callable[..., MixerOutput]]]:

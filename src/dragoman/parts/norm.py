@@ -33,7 +33,7 @@ class LayerNormModule(nn.LayerNorm):
 
 class RMSNormModule(nn.RMSNorm):
     def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
-        """Compute in the precision of x, which under autocast may differ from that of the weights."""
+        """Normalize the last dimension of x in its precision, which under autocast may differ from the weights'."""
         return nn.functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
@@ -61,7 +61,8 @@ class BatchNormModule(nn.BatchNorm1d):
     def _statistics(self, x: Tensor, token_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Compute mean and variance (D each) over tokens, and update the running statistics if gradients are computed.
 
-        A pass without gradients, such as the first one of scheduled sampling, must not count a batch a second time.
+        `token_mask` (B T) is False at padding, which is not counted. A pass without gradients, such as the first one of
+        scheduled sampling, must not count a batch a second time.
         """
         tokens = at_least_float32(x).flatten(0, -2)  # B·T D
         weight = torch.ones_like(tokens[:, :1]) if token_mask is None else token_mask.flatten()[:, None].to(tokens)
@@ -76,7 +77,10 @@ class BatchNormModule(nn.BatchNorm1d):
 
 
 def add_and_norm(x: Tensor, y: Tensor, norm: nn.Module, layout: Layout | None) -> Tensor:
-    """Compute norm(x + y), with a fused kernel on a GPU if neither gradients nor a compiled graph are needed."""
+    """Compute norm(x + y), with a fused kernel on a GPU if neither gradients nor a compiled graph are needed.
+
+    The layout says which tokens are padding, which batch norm ignores.
+    """
     fusible = x.is_cuda and not torch.is_grad_enabled() and not torch.compiler.is_compiling() and x.dtype == y.dtype
     if TRITON_AVAILABLE and fusible and isinstance(norm, LayerNormModule):
         return kernels.add_and_norm(x, y, norm.weight, norm.bias, norm.eps)

@@ -30,7 +30,10 @@ MIN_HEAD_WIDTH = 16  # of FlexAttention; narrower heads are padded with zeros
 def packed_attention(
     query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Layout, masks: AttentionMasks, args: AttentionArgs
 ) -> Tensor:
-    """Compute attention within the sequences of a packed row: query 1 H T E, key and value 1 G S E → 1 H T E."""
+    """Compute attention within the sequences of a packed row: query 1 H T E, key and value 1 G S E → 1 H T E.
+
+    `queries` and `keys` are the layouts, which say which columns of the row belong to which sequence.
+    """
     mask = masks.blocks.get(args.mask_key)
     if mask is None:
         mask = block_mask(queries, keys, args.visibility)
@@ -51,7 +54,10 @@ def packed_attention(
 def varlen_attention(
     query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Layout, causal: bool, scale: float | None
 ) -> Tensor:
-    """Compute attention within the sequences of a packed row by flash attention, without a bias: 1 H T E → 1 H T E."""
+    """Compute attention within the sequences of a packed row by flash attention, without a bias: 1 H T E → 1 H T E.
+
+    `queries` and `keys` are the layouts, which say where each sequence starts. `scale` None is 1/√E.
+    """
     assert queries.cu_seqlens is not None
     assert keys.cu_seqlens is not None
     assert queries.max_length is not None

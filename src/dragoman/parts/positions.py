@@ -130,7 +130,7 @@ class SinusoidalTable(SinusoidalPosition):
         self.register_buffer("table", position.encoding(positions).to(dtype), persistent=False)
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
-        """Add sinusoids to x, B T D: from the table, or computed if the sequences may be longer than the table."""
+        """Add sinusoids of the layout's positions to x, B T D: from the table, or computed if it may be too short."""
         if layout.max_length is None or layout.max_length > len(self.table):
             return super().embed(x, layout)
         return x + nn.functional.embedding(layout.positions, self.table)
@@ -223,7 +223,8 @@ class RotaryPosition(Position):
         super().__init__()
         if dim % 2:
             raise UserError(
-                f"rotary positions need an even head width, but model_dim / heads is {dim}: change model_dim or heads"
+                f"rotary positions need an even head width, but head_dim (model_dim / heads) is {dim}: change "
+                "model_dim or heads"
             )
         self.register_buffer("frequency", frequency, persistent=False)
 
@@ -277,13 +278,14 @@ class BucketedBias(Position):
         self.buckets = spec.buckets // 2 if spec.bidirectional else spec.buckets  # per direction
         if self.buckets < 2 or spec.max_distance <= self.buckets // 2:
             raise UserError(
-                f"relative bias needs at least 2 buckets per direction and a max_distance above half of them, but has "
-                f"{self.buckets} buckets per direction and max_distance {spec.max_distance}"
+                "relative position biases need at least 2 buckets per direction and a max_distance above half of them, "
+                f"but have {self.buckets} buckets per direction and max_distance={spec.max_distance}: raise "
+                "position_buckets or max_distance"
             )
         self.table = nn.Embedding(spec.buckets, spec.heads)
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """Map distances j − i, of any shape, to the numbers of their buckets."""
+        """Map distances j − i, of any shape, to buckets: one each for small distances, logarithmic ones for larger."""
         size = distance.abs() if self.bidirectional else (-distance).clamp(min=0)
         exact, logarithmic = self.buckets // 2, self.buckets - self.buckets // 2  # numbers of the two kinds of buckets
         fraction = torch.log(size.clamp(min=exact).float() / exact) / math.log(self.max_distance / exact)
@@ -332,11 +334,14 @@ class ShawKeys(Position):
         return self.keys.weight
 
     def index(self, positions: Tensor, key_positions: Tensor) -> Tensor:
-        """B 1 T S: clipped distance plus `clip`, the row number of its vector."""
+        """B 1 T S: number of the vector of each distance: the distance clipped to ±clip, plus `clip`."""
         return distances(positions, key_positions).clamp(-self.clip, self.clip)[:, None] + self.clip
 
     def score_bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
-        """Return q_i·a_K, B H T S, for scaled queries (B H T E) at `positions` (B T), keys at `key_positions` (B S)."""
+        """Return the dot products of queries with the vectors of their distances to the keys, B H T S.
+
+        Queries, B H T E, are scaled by 1/√E and stand at `positions` (B T), keys at `key_positions` (B S).
+        """
         if query.shape[-1] != self.dim:
             raise UserError(
                 f"Shaw positions have width {self.dim}, but the heads have {query.shape[-1]}: set them as the position "
@@ -347,7 +352,7 @@ class ShawKeys(Position):
         return scores.gather(-1, index.expand(*scores.shape[:-1], index.shape[-1]))  # B H T S
 
     def flops(self, work: Workload) -> int:
-        """Product of each query, and each row of weights, with all distance vectors."""
+        """Count the product of each token's query, and of its attention weights, with all distance vectors."""
         return 2 * work.tokens * sum(table.numel() for table in self.parameters())
 
 
@@ -358,7 +363,7 @@ class ShawKeysAndValues(ShawKeys):
         self.values = nn.Embedding(2 * clip + 1, dim)
 
     def value_bias(self, weights: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
-        """Return Σ_j α_ij a_V, B H T E, for attention weights α, B H T S."""
+        """Return the sum of the values' distance vectors, weighted by the attention weights B H T S: B H T E."""
         table = self.values.weight.to(weights.dtype)
         index = self.index(positions, key_positions).expand_as(weights)
         by_distance = weights.new_zeros(*weights.shape[:-1], len(table)).scatter_add(-1, index, weights)
@@ -381,7 +386,7 @@ class ALiBi(Spec):
 
 
 def slopes(heads: int) -> list[float]:
-    """Return the slope m_h of each head."""
+    """Return ALiBi's slopes, one per head: 2^(−8/H), 2^(−16/H), …, if the number of heads H is a power of two."""
     power = 2 ** (heads.bit_length() - 1)
     below, above = ([2.0 ** (-8 * h / n) for h in range(1, n + 1)] for n in (power, 2 * power))
     return below + above[::2][: heads - power]

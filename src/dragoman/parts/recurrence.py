@@ -80,14 +80,14 @@ class Cells(nn.Module):
         The returned state holds what is not an output: the LSTM's cell after the last token of each row.
         """
         weights = self.layer_weights(layer, backward)
-        zeros = x.new_zeros(1, x.shape[0], weights[1].shape[1])
+        initial = x.new_zeros(1, x.shape[0], self.dim)
         with ignore_chunk_warning():
             # has_biases, num_layers, dropout, train, bidirectional, batch_first
-            y, _ = self.kernel(x, zeros, weights, True, 1, 0.0, self.training, False, True)
+            y, _ = self.kernel(x, initial, weights, True, 1, 0.0, self.training, False, True)
         return y, {}
 
     def layer_weights(self, layer: int, backward: bool) -> list[Tensor]:
-        """Return the matrices of input and state, and their biases, of a layer and direction."""
+        """Return the matrices for input and previous state, then their biases, of a layer and direction."""
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         return [getattr(self, f"{name}_l{layer}{'_reverse' if backward else ''}") for name in names]
 
@@ -100,7 +100,10 @@ class Cells(nn.Module):
         return y, self.unpack(last)
 
     def project(self, x: Tensor) -> Tensor:
-        """Compute what x, the first columns of the bottom layer's input, adds to its gates, with the bias."""
+        """Return W x + b, the input of the bottom layer's gates: … I → … G, with G = D times the number of gates.
+
+        x may be the first part of the layer's input only; the rest is then added by the caller.
+        """
         weight, bias = self.weight("ih", 0)
         return F.linear(x, weight[:, : x.shape[-1]], bias)
 
@@ -109,7 +112,10 @@ class Cells(nn.Module):
         return getattr(self, f"weight_{side}_l{layer}"), getattr(self, f"bias_{side}_l{layer}")
 
     def step(self, gates: Tensor, state: State) -> tuple[Tensor, State]:
-        """One step from the projected input of the bottom layer, B G: output of the top layer, B D, and state."""
+        """One step of all layers: returns the output of the top layer, B D, and the new state.
+
+        `gates` (B G) is W x + b of the bottom layer, as returned by `project`; G is D times the number of gates.
+        """
         states: list[State] = []
         rows = {name: [value.squeeze(1)] if self.layers == 1 else value.unbind(1) for name, value in state.items()}
         for layer in range(self.layers):
@@ -262,13 +268,15 @@ class RecurrentMixer(Mixer):
         super().__init__()
         self.bidirectional, self.backward = spec.direction == "both", spec.direction == "backward"
         if self.bidirectional and dim % 2:
-            raise UserError(f"a bidirectional layer needs an even width, but the width is {dim}: change model_dim")
+            raise UserError(
+                f"a bidirectional recurrent layer needs an even width, but model_dim is {dim}: change model_dim"
+            )
         self.attention_context, self.input_dropout = spec.attention_context, spec.input_dropout
         inputs, outputs = 2 * dim if spec.attention_context else dim, dim // 2 if self.bidirectional else dim
         self.cells = CELLS[spec.cell](inputs, outputs, spec.layers, spec.dropout, self.bidirectional)
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create a state of zeros."""
+        """Create a state of zeros, with dtype and device of `like`."""
         return self.cells.init_state(batch, like)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
@@ -295,7 +303,10 @@ class RecurrentMixer(Mixer):
 
 
 def continue_rows(cells: Cells, x: Tensor, layout: Layout, state: State) -> tuple[Tensor, State]:
-    """Read further tokens, B T I → B T D, and return the state after the last token of each row."""
+    """Read further tokens, B T I → B T D, and return the state after the last token of each row.
+
+    The layout holds the number of tokens of each row; the others are padding.
+    """
     return cells.continue_sequence(x, state) if layout.lengths is None else run_rows(cells, x, layout, state)
 
 
@@ -323,8 +334,8 @@ def run_rows(cells: Cells, x: Tensor, layout: Layout, state: State | None = None
 def run_padded(cells: Cells, x: Tensor, layout: Layout) -> tuple[Tensor, State]:
     """Read padded rows, B T I → B T D and the final state, layer by layer, each direction separately.
 
-    For the backward direction, rows are flipped. Padding comes last and does not change the outputs before it; the
-    final state is taken at the end of each row.
+    The layout holds the lengths of the rows. For the backward direction, rows are flipped. Padding comes last and does
+    not change the outputs before it; the final state is taken at the end of each row.
     """
     assert layout.lengths is not None
     padding = layout.positions >= layout.lengths[:, None]

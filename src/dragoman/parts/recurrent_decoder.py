@@ -37,7 +37,9 @@ class Summary(Spec):
 def encoder_final_state(memory: Memory) -> State:
     """Return the final state of the encoder, or raise an error if the encoder is not recurrent."""
     if memory.final_state is None:
-        raise UserError("this decoder starts from the final state of the encoder: use a recurrent encoder")
+        raise UserError(
+            "this decoder starts from the final state of the encoder, but the encoder has none: use a recurrent encoder"
+        )
     return memory.final_state
 
 
@@ -56,7 +58,8 @@ class BackwardState(Summary):
 
     def __call__(self, memory: Memory) -> Tensor:
         """Return the backward half of the encoder's final state, B D/2."""
-        return super().__call__(memory).chunk(2, -1)[1]
+        _, backward = super().__call__(memory).chunk(2, -1)
+        return backward
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,10 @@ class InitialState(nn.Module):
     """The initial state of the decoder: zero."""
 
     def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
-        """Return the initial state; `projections` are those of the context, `zero` is a state of zeros."""
+        """Return the initial state for the encoded sources `memory`.
+
+        `projections` are those of the decoder's context; `zero` is a state of zeros.
+        """
         return zero
 
     def flops(self, work: Workload) -> int:
@@ -88,13 +94,17 @@ class InitialState(nn.Module):
 
 class CopiedInitialState(InitialState):
     def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
-        """Return the encoder's final state; an error if its shapes differ from those of `zero`, the decoder's state."""
+        """Return the encoder's final state; an error if its shapes differ from those of `zero`, the decoder's state.
+
+        `memory` is the encoded source; `projections` are not used.
+        """
         final = encoder_final_state(memory)
         found, expected = ({name: [*value.shape[1:]] for name, value in state.items()} for state in (final, zero))
         if found != expected:
             raise UserError(
                 "a decoder that starts from the encoder's final state needs the same cell, number of layers and width, "
-                f"but the encoder's states have the shapes {found}, the decoder's {expected}"
+                f"but the encoder's states have the shapes {found}, the decoder's {expected}: set these to the same in "
+                "both"
             )
         return final
 
@@ -103,16 +113,25 @@ class ProjectedInitialState(InitialState):
     """tanh(W v), v being a summary of the source or, without one, the fixed context."""
 
     def __init__(self, summary: Summary | None, layers: int, dim: int) -> None:
-        """`hidden` is W, for `layers` states of width `dim`; `summary` None: use the fixed context."""
+        """The hidden state is tanh(W v): `hidden` is W, for `layers` states of width `dim`.
+
+        v is the `summary` of the source or, if it is None, the fixed context.
+        """
         super().__init__()
         self.summary = summary
         self.hidden = nn.Linear(summary.width(dim) if summary else dim, layers * dim)
 
     def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
-        """Return the hidden state tanh(W v), B L D; other parts of the state, such as the LSTM's cell, are zero."""
+        """Return the hidden state tanh(W v), B L D; other parts of the state, such as the LSTM's cell, are zero.
+
+        v is the summary of the encoded sources `memory`, or else the fixed context among the `projections`.
+        """
         vector = self.summary(memory) if self.summary else projections.get("context")
         if vector is None:
-            raise UserError("this decoder starts from a context that is the same at every step: use FixedContext")
+            raise UserError(
+                "the initial state FromContext needs a context that is the same at every step: use FixedContext as the "
+                "context of the decoder"
+            )
         return zero | {"hidden": torch.tanh(self.hidden(vector)).unflatten(-1, zero["hidden"].shape[1:])}
 
 
@@ -151,7 +170,7 @@ class FromContext(Spec):
 
     def build_initial_state(self, layers: int, dim: int) -> InitialState:
         """Create the initial state of `layers` layers of width `dim`."""
-        return ProjectedInitialState(None, layers, dim)
+        return ProjectedInitialState(summary=None, layers=layers, dim=dim)
 
 
 # ---- contexts: what the decoder sees of the source at each step
@@ -167,19 +186,22 @@ class ContextModule(nn.Module):
         return {}
 
     def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
-        """query R T D → context R T D; `path` names recorded attention weights."""
+        """What the decoder sees of the source at each step: query R T D → context R T D; here zeros.
+
+        `projections` is the result of `project_memory`; `path` is the name under which attention weights are recorded.
+        """
         return query.new_zeros(query.shape)
 
 
 class FixedContextModule(ContextModule):
     def __init__(self, summary: Summary, dim: int) -> None:
-        """`project` is V, from the width of the summary to the model's width `dim`."""
+        """The context is tanh(V summary): `project` is V, to the model's width `dim`."""
         super().__init__()
         self.summary = summary
         self.project = nn.Linear(summary.width(dim), dim)
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
-        """Return the context c of each source, B D."""
+        """Return the context of each source, tanh(V summary), B D."""
         return {"context": torch.tanh(self.project(self.summary(memory)))}  # B D
 
     def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
@@ -205,7 +227,10 @@ class AttentionContextModule(ContextModule):
         return {"key": self.score.prepare(memory.states)}
 
     def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
-        """query R T D → weighted sum of the encoder's states, R T D; `path` names recorded attention weights."""
+        """query R T D → weighted sum of the encoder's states, R T D, by attention.
+
+        `projections` holds the prepared keys; `path` is the name under which attention weights are recorded.
+        """
         memory = context.encoded_source
         folded = fold_beams(query, memory)[:, None]  # B 1 K·T D
         key, value = projections["key"][:, None], memory.states[:, None]  # B 1 S D
@@ -261,18 +286,18 @@ class ReadoutModule(nn.Module):
 
 class AttentionalReadoutModule(ReadoutModule):
     def __init__(self, dim: int) -> None:
-        """`combine` is W_c."""
+        """The output is tanh(W_c [context; state]): `combine` is W_c."""
         super().__init__()
         self.combine = nn.Linear(2 * dim, dim, bias=False)
 
     def forward(self, x: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """State and context, … D each → … D; the input x is not used."""
+        """tanh(W_c [context; hidden]), … D each → … D; the input x is not used."""
         return torch.tanh(self.combine(torch.cat((context, hidden), -1)))
 
 
 class MaxoutReadoutModule(ReadoutModule):
     def __init__(self, dim: int) -> None:
-        """`combine` holds U, V and C side by side."""
+        """`combine` maps state, input and context, of width `dim` each, to pairs of which the larger is taken."""
         super().__init__()
         self.combine = nn.Linear(3 * dim, 2 * dim)
 
@@ -286,7 +311,7 @@ class StateReadout(Spec):
     """s_i."""
 
     def build(self, dim: int) -> ReadoutModule:
-        """Create a readout that returns the state."""
+        """Create a readout that returns the state itself."""
         return ReadoutModule()
 
 
@@ -354,7 +379,7 @@ class RecurrentDecoderMixer(Mixer):
         self.cells = CELLS[spec.cell](inputs, dim, spec.layers, spec.dropout)
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create a state of zeros: that of the cells, and `fed`, the last feedback, B D."""
+        """Create a state of zeros as `like`: that of the cells, and `fed`, the last feedback, B D."""
         return {"cells": self.cells.init_state(batch, like), "fed": like.new_zeros(batch, self.dim)}
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
@@ -383,7 +408,10 @@ class RecurrentDecoderMixer(Mixer):
     def _initial(
         self, x: Tensor, context: Context, projections: dict[str, Tensor], state: State | None
     ) -> tuple[State, Tensor]:
-        """Return the cells' state and the feedback to continue from: at position 0, the initial state and zeros."""
+        """Return the cells' state and the feedback to continue from: at position 0, the initial state and zeros.
+
+        `projections` (of the source) holds the initial state, repeated here for the hypotheses of a beam.
+        """
         beam = beam_size(x.shape[0], context.encoded_source)
         names = [name for name in projections if name.startswith("start ")]
         start = {name.removeprefix("start "): projections[name].repeat_interleave(beam, 0) for name in names}

@@ -63,7 +63,7 @@ def from_dict(data: Any, known: Mapping[str, type[Configurable]], what: str = "p
     data = legacy.translate_description(data)
     kind = data.get("kind")
     if not isinstance(kind, str):
-        raise UserError(f"the description of a {what} must have a field 'kind', but has {sorted(data)}")
+        raise UserError(f"the description of a {what} must have a field 'kind', but has the fields {sorted(data)}")
     if kind not in known:
         raise unknown_name(what, kind, known)
     cls = known[kind]
@@ -76,7 +76,7 @@ def from_dict(data: Any, known: Mapping[str, type[Configurable]], what: str = "p
         check_type(f"{kind}.{name}", value, hints[name])
     required = {f.name for f in _fields(cls) if f.default is MISSING and f.default_factory is MISSING}
     if missing := required - values.keys():
-        raise UserError(f"{kind} needs the fields {', '.join(sorted(missing))}")
+        raise UserError(f"the description of {kind} lacks the fields {', '.join(sorted(missing))}: add them")
     return cls(**values)
 
 

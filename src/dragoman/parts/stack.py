@@ -30,8 +30,9 @@ class Residual(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> Mixer:
-        """Create the residual connection for a model of width `dim`."""
-        return ResidualMixer(build_part(self.body, dim, Mixer), Identity(), Identity(), self.dropout)
+        """Create x + dropout(f(x)) for vectors of width `dim`, f being the layer `body`."""
+        body = build_part(self.body, dim, Mixer)
+        return ResidualMixer(body, before=Identity(), after=Identity(), dropout=self.dropout)
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,9 @@ class PreNorm(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> Mixer:
-        """Create the residual connection for a model of width `dim`."""
-        return ResidualMixer(build_part(self.body, dim, Mixer), self.norm.build(dim), Identity(), self.dropout)
+        """Create x + dropout(f(norm(x))) for vectors of width `dim`, f being the layer `body`."""
+        body = build_part(self.body, dim, Mixer)
+        return ResidualMixer(body, before=self.norm.build(dim), after=Identity(), dropout=self.dropout)
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,9 @@ class PostNorm(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> Mixer:
-        """Create the residual connection for a model of width `dim`."""
-        return ResidualMixer(build_part(self.body, dim, Mixer), Identity(), self.norm.build(dim), self.dropout)
+        """Create norm(x + dropout(f(x))) for vectors of width `dim`, f being the layer `body`."""
+        body = build_part(self.body, dim, Mixer)
+        return ResidualMixer(body, before=Identity(), after=self.norm.build(dim), dropout=self.dropout)
 
 
 class ResidualMixer(Mixer):
@@ -72,7 +75,7 @@ class ResidualMixer(Mixer):
         self.dropout = Dropout(dropout)
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create the state of the body."""
+        """Create the state of the body, with dtype and device of `like`."""
         return self.body.init_state(batch, max_length, like)
 
     def reorder_state(self, state: State, rows: Tensor) -> State:
@@ -173,12 +176,12 @@ class StackMixer(LayerSequence):
             )
 
     def named_layers(self) -> NamedLayers:
-        """Return all layers, named "block.part", such as "0.1"."""
+        """Return all layers as (name, layer); "0.1" is the second part of the first block."""
         blocks = enumerate(self.layers.children())
         return [(f"{i}.{j}", cast(Mixer, part)) for i, block in blocks for j, part in enumerate(block.children())]
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create the states of all layers; an error if the positions do not reach `max_length`."""
+        """Create the states of all layers, as `like`; an error if the positions do not reach `max_length`."""
         limit = self.position.max_length
         if limit is not None and max_length > limit:
             raise UserError(

@@ -70,9 +70,10 @@ class BeamSearch(Strategy):
         attention: Tensor | None,
         penalty: Tensor | None = None,
     ) -> tuple[SearchState, Tensor]:
-        """Select the best continuations; arguments and result are those of `Strategy.select`.
+        """Select the best continuations: logits B K V, `log_normalizer` B K their log Σ exp.
 
-        `penalty` (B V) is subtracted from log p where continuations are compared, but not from their scores.
+        `penalty` (B V) is subtracted from log p where continuations are compared, but not from their scores. Returns
+        the new state, and the row that each row continues, B K.
         """
         width = self.rows_per_source
         beam = self._with_attention(state, attention)
@@ -136,7 +137,7 @@ class BeamSearch(Strategy):
         )
 
     def _truncate(self, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor) -> BeamState:
-        """Return the beam's state with hypotheses that are truncated, arguments as in `_add_truncated`."""
+        """Store the live hypotheses of sources at their length limit: scores (log p) and parents, B K."""
         return replace(beam, truncated=self._add_truncated(beam.truncated, state, beam, scores, parents))
 
     def _continue(
@@ -270,7 +271,11 @@ class DiverseBeamSearch(Strategy):
     def select(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None
     ) -> tuple[SearchState, Tensor]:
-        """Let the groups select continuations one after the other; arguments and result as in `Strategy.select`."""
+        """Let the groups select continuations one after the other: logits B K V, `log_normalizer` B K their log Σ exp.
+
+        Tokens that earlier groups have selected are penalized. Returns the new state, and the row that each row
+        continues, B K.
+        """
         logits = at_least_float32(logits)  # precise enough for small penalties
         size, penalty = self.group.rows_per_source, torch.zeros_like(logits[:, 0])  # B V
         at_limit = (state.max_length == state.step + 1)[:, None]
@@ -300,7 +305,7 @@ class DiverseBeamSearch(Strategy):
         )
 
     def _join(self, state: SearchState, groups: list[SearchState]) -> SearchState:
-        """Return the state of all groups together."""
+        """Return the state of all groups, their rows side by side; a source is done when all its groups are."""
         group_done = [group.done for group in groups]
         return replace(
             state,

@@ -60,7 +60,7 @@ def read_search_config(text: str) -> SearchConfig:
 
 
 def _translate_stopping(value: Any) -> Any:
-    """Replace the former settings of stopping rules, also in nested searches."""
+    """Replace the stopping rules of former versions by `early_stopping`, also in nested searches."""
     if not isinstance(value, dict):
         return value
     current = {name: _translate_stopping(item) for name, item in value.items()}

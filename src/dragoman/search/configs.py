@@ -105,7 +105,8 @@ class Beam(TokenSearch):
             raise UserError(f"rank_unfinished must be 'last' or 'by_score', but is {self.rank_unfinished!r}")
         if self.num_groups < 1 or self.size % self.num_groups:
             raise UserError(
-                f"a beam of {self.size} cannot be divided into num_groups={self.num_groups}: choose a divisor"
+                f"a beam of size={self.size} cannot be divided into num_groups={self.num_groups} equal groups: set "
+                "num_groups to a divisor of size"
             )
         if self.num_groups > 1 and self.coverage_penalty:
             raise UserError("diverse beam search has no coverage penalty: set num_groups to 1 or coverage_penalty to 0")
@@ -143,7 +144,9 @@ class Beam(TokenSearch):
         """Return the strategy that selects tokens: greedy, plain, diverse, or for required phrases."""
         num_tokens = vocab_size - len(special_tokens.suppressed) - 1  # without EOS
         if self.size > num_tokens:
-            raise UserError(f"a beam of {self.size} is larger than the vocabulary of {num_tokens} tokens: lower size")
+            raise UserError(
+                f"a beam of size={self.size} is larger than the vocabulary of {num_tokens} tokens: lower size"
+            )
         eos = special_tokens.eos
         if has_required_phrases:
             if self.num_groups > 1:

@@ -262,7 +262,10 @@ class SearchEngine:
         return any(limit is not None for pair in limits for limit in pair)
 
     def _shrink(self, state: SearchState, progress: BatchProgress) -> SearchState:
-        """Remove empty slots (those without a source); with CUDA graphs only if a much smaller shape suffices."""
+        """Remove slots without a source; with CUDA graphs only if a much smaller shape suffices.
+
+        `progress`, which says what is in the slots, is updated.
+        """
         slots = [n for n, number in enumerate(progress.sources) if number != EMPTY_SLOT]
         size = progress.num_slots(len(slots))
         present = len(progress.sources)
@@ -276,9 +279,10 @@ class SearchEngine:
     def _enter(
         self, inputs: SearchInputs, numbers: Sequence[int], progress: BatchProgress, first: bool = False
     ) -> SearchState:
-        """Return the state of new sources. An empty slot holds the first source, which is done.
+        """Return the initial state of the sources with these numbers, which take free slots of the batch.
 
-        The `first` sources of a batch may be entered by a CUDA graph, into the tensors of an earlier batch.
+        EMPTY_SLOT among the numbers leaves a slot empty: it holds source 0, marked as done. The `first` sources of a
+        batch may be entered by a CUDA graph, into the tensors of an earlier batch.
         """
         device = inputs.source.device
         if list(numbers) != list(range(len(inputs.source))):
@@ -292,7 +296,7 @@ class SearchEngine:
         return start(inputs, progress.cache_length, progress.max_length)
 
     def _start(self, inputs: SearchInputs, cache_length: int, max_length: int) -> SearchState:
-        """Return the initial state, with caches for `cache_length` tokens of targets of at most `max_length`."""
+        """Return the initial state of some sources, with caches for `cache_length` of at most `max_length` tokens."""
         rows, batch = self.strategy.rows_per_source, len(inputs.source)
         starts = [
             model.start_decoding(inputs.source, inputs.lengths, rows, cache_length, inputs.first_tokens)
@@ -318,7 +322,10 @@ class SearchEngine:
         return map_tensors(lambda leaf: leaf.contiguous() if 0 in leaf.stride() else leaf, state)
 
     def _step(self, state: SearchState, progress: BatchProgress) -> SearchState:
-        """Decode one token, as a CUDA graph if these are used, after growing the caches if they are full."""
+        """Decode one token per row, as a CUDA graph if these are used, after growing the caches if they are full.
+
+        `progress` counts the steps of the batch.
+        """
         if max(progress.steps) >= progress.cache_length < progress.max_length:
             state = self._grow_caches(state, progress)
         progress.steps = [step + 1 for step in progress.steps]
@@ -342,7 +349,11 @@ class SearchEngine:
     def _select(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None = None
     ) -> tuple[SearchState, Tensor | None]:
-        """Let the strategy select among the allowed tokens, and count the step; see `Strategy.select`."""
+        """Restrict the logits, let the strategy select tokens, update the logits processors, and count the step.
+
+        Logits are B K V, `log_normalizer` B K their log Σ exp. Returns the new state, and the row that each row
+        continues (B K; None: its own).
+        """
         logits = self._restrict(state, logits, log_normalizer)
         state, parents = self.strategy.select(state, logits, log_normalizer, attention)
         processors = [
@@ -375,7 +386,10 @@ class SearchEngine:
         return average_probabilities(all_logits), attention, decoders
 
     def _restrict(self, state: SearchState, logits: Tensor, log_normalizer: Tensor) -> Tensor:
-        """Return the logits with −∞ for tokens that must not be generated; changes them in place."""
+        """Return the logits (B K V) with −∞ for tokens that must not be generated; changes them in place.
+
+        `log_normalizer` (B K) is log Σ exp of the logits: the logit with which a forced token has log p = 0.
+        """
         special, eos = self.special_tokens, self.special_tokens.eos
         if special.suppressed:
             logits = logits.index_fill_(-1, self._suppressed_tokens(logits.device), -torch.inf)
@@ -403,7 +417,7 @@ class SearchEngine:
         return self._suppressed[device]
 
     def _reorder(self, decoders: list[DecoderState], parents: Tensor) -> list[DecoderState]:
-        """Let every row continue the hypothesis of its parent (B K)."""
+        """Return the models' states in which every row continues the hypothesis of its parent (B K)."""
         batch, width = parents.shape
         rows = (torch.arange(batch, device=parents.device)[:, None] * width + parents).flatten()
         return [
@@ -417,7 +431,10 @@ class SearchEngine:
         ]
 
     def _grow_caches(self, state: SearchState, progress: BatchProgress) -> SearchState:
-        """Double the length of all caches: attention to positions that are not used yet costs time."""
+        """Double the length of all caches, and note it in `progress`.
+
+        They are not allocated at full length at once, because attention to positions that are not used yet costs time.
+        """
         more = min(progress.max_length, 2 * progress.cache_length) - progress.cache_length  # additional positions
         progress.cache_length += more
         decoders = []

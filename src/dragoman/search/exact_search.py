@@ -59,7 +59,7 @@ class ExactSearch(SearchConfig):
         return self.batch_size
 
     def length_divisor(self, length: int) -> float:
-        """Return the number by which log p(y|x) of a length, EOS included, is divided."""
+        """Return |y|^α, by which log p(y|x) is divided, for targets of this length, EOS included."""
         return LENGTH_NORMALIZATIONS["power"](length, self.length_penalty)
 
     @torch.inference_mode()

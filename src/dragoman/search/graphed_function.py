@@ -59,7 +59,7 @@ class GraphedFunction:
     def _lookup(
         self, cache: CudaGraphCache[StaticTensors], tree: Any, numbers: tuple[int, ...]
     ) -> CapturedGraph[StaticTensors]:
-        """Return the entry of the tree's shapes and types and of the numbers."""
+        """Return the cache's entry for the shapes and types of the tree's tensors and for the numbers."""
         for entry in cache.entries.values():  # the tree of the last step needs no key
             if not numbers and (entry.static.inputs is tree or entry.static.alias is tree):
                 return entry

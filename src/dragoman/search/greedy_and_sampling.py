@@ -80,7 +80,10 @@ class Greedy(IndependentRows):
     def select(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None
     ) -> tuple[SearchState, None]:
-        """Append the most probable token of each row; arguments and result are those of `Strategy.select`."""
+        """Append the most probable token of each row: logits B K V, `log_normalizer` B K their log Σ exp.
+
+        Returns the new state, and None: no row continues another one.
+        """
         best, tokens = argmax_with_score(logits)
         return self.append(state, tokens, best - log_normalizer)
 
@@ -124,7 +127,10 @@ class Sampling(IndependentRows):
     def select(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None
     ) -> tuple[SearchState, None]:
-        """Draw the next token of each row; arguments and result are those of `Strategy.select`."""
+        """Draw the next token of each row: logits B K V, `log_normalizer` B K their log Σ exp.
+
+        Returns the new state, and None: no row continues another one.
+        """
         logits, uniform = at_least_float32(logits), state.strategy.uniform
         index = state.step.clamp(max=uniform.shape[-1] - 1)[:, None, None].expand(*uniform.shape[:2], 1)
         tokens = draw(logits.flatten(0, 1), uniform.gather(2, index).flatten(), self.config).view_as(log_normalizer)

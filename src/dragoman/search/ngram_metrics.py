@@ -150,8 +150,8 @@ class NGramMetric(ABC):
     ) -> tuple[list[NGramCounts], Array, Array]:
         """Return the n-grams of all texts, and the indices of candidates and references among them."""
         index = {text: i for i, text in enumerate(dict.fromkeys((*candidates, *references)))}
-        sides = [np.array([index[text] for text in texts], np.int64) for texts in (candidates, references)]
-        return self.count_ngrams(list(index)), sides[0], sides[1]
+        left, right = (np.array([index[text] for text in texts], np.int64) for texts in (candidates, references))
+        return self.count_ngrams(list(index)), left, right
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class Bleu(NGramMetric):
 
     def score(self, candidates: Sequence[Array], references: Sequence[Array], matches: Sequence[Array]) -> Array:
         """Return sentence BLEU from numbers of n-grams; arguments as in `NGramMetric.score`."""
-        candidate_length, reference_length = candidates[0], references[0]
+        candidate_length, reference_length = candidates[0], references[0]  # numbers of unigrams
         brevity = np.exp(np.minimum(0, 1 - reference_length / np.where(candidate_length > 0, candidate_length, 1)))
         log_precision = halvings = num_orders = np.zeros(())
         for total, shared in zip(candidates, matches):

@@ -126,7 +126,10 @@ class ConstrainedBeam(BeamSearch):
         attention: Tensor | None,
         penalty: Tensor | None = None,
     ) -> tuple[SearchState, Tensor]:
-        """Select continuations from all banks; arguments and result are those of `BeamSearch.select`."""
+        """Select continuations from all banks: logits B K V, `log_normalizer` B K their log Σ exp.
+
+        Returns the new state, and the row that each row continues, B K.
+        """
         beam, phrases = self._with_attention(state, attention), state.constraints.required
         assert isinstance(beam, ConstrainedBeamState)
         assert phrases is not None
@@ -255,7 +258,10 @@ def _overlap(phrase: tuple[int, ...], tokens: tuple[int, ...]) -> int:
 
 
 def _without_contained(phrases: Counter[tuple[int, ...]]) -> dict[tuple[int, ...], int]:
-    """Remove phrases that occur wherever another required phrase does."""
+    """Remove phrases that are contained in another phrase required at least as often, since they occur with it.
+
+    Phrases are token ids, mapped to how often they are required.
+    """
     return {
         phrase: count
         for phrase, count in phrases.items()

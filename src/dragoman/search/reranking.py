@@ -119,7 +119,9 @@ class Rerank(SearchConfig):
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
         """Return the `n_best` candidates of each source with the highest weighted score."""
         if not request.texts:
-            raise UserError("reranking needs source texts: use Beam or Sample to continue a text")
+            raise UserError(
+                "reranking works for translations of source texts only: use Beam or Sample to continue a text"
+            )
         if self.channel_model is not None and not all(isinstance(text, str) for text in request.texts):
             raise UserError(
                 "a channel model generates the source text, but this run reads vectors: use no channel model"
@@ -179,7 +181,9 @@ def tune_rerank_weights(
     if metric not in TUNING_METRICS:
         raise unknown_name("metric", metric, TUNING_METRICS)
     if len(nbest) != len(references):
-        raise UserError(f"expected one reference per source, got {len(references)} for {len(nbest)} sources")
+        raise UserError(
+            f"tuning needs one reference translation per source, but got {len(references)} for {len(nbest)} sources"
+        )
     if not nbest or not all(nbest):
         raise UserError("tuning needs candidates of every source, but a source has none")
     score = _corpus_score(nbest, references, metric)

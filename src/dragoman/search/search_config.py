@@ -68,7 +68,7 @@ class DecodingRun(Protocol):
         """The models with these weights."""
 
     def open_run(self, other: str | OtherRun) -> Any:
-        """Open another run by its folder, with the same device and precision."""
+        """Open the run that a search configuration names (a folder, or an open run), on this run's device."""
 
     def check_same_vocabulary(self, other: Any, reason: str) -> None:
         """Raise a UserError, with the reason, if another run has another vocabulary."""
@@ -116,10 +116,10 @@ class LengthLimit(Configurable):
         """Raise a UserError if a field has an invalid value."""
         check_ranges(self, ratio=(0, MAX_FLOAT32), offset=(0, math.inf), max=(1, math.inf))
         if not 0 <= self.min <= self.max:
-            raise UserError(f"a length limit needs 0 <= min <= max, but has min={self.min} and max={self.max}")
+            raise UserError(f"LengthLimit needs 0 <= min <= max, but has min={self.min} and max={self.max}")
 
     def max_lengths(self, source_lengths: Tensor, models: Sequence[Model]) -> Tensor:
-        """Return the largest length of each target (B) that all models support."""
+        """Return the limit of each target's length (B), no longer than all models support."""
         lengths = ((source_lengths * self.ratio).long() + self.offset).clamp(1, self.max)
         for model in models:
             limit = model.max_target_length(source_lengths)
@@ -144,7 +144,7 @@ class SearchConfig(Configurable):
 
     @property
     def rows_per_source(self) -> int:
-        """The number of rows that a source occupies in a batch: the most that a part of the search needs."""
+        """The number of rows that a source occupies in a batch: the most that one of its token searches needs."""
         return max(search.rows_per_source for search in self.token_searches)
 
     @property
@@ -154,17 +154,17 @@ class SearchConfig(Configurable):
 
     @property
     def token_searches(self) -> list[TokenSearch]:
-        """The beam searches and samplings that it consists of: those among its fields."""
+        """The beam searches and samplings that this search consists of: those among its fields."""
         return [value for value in vars(self).values() if isinstance(value, TokenSearch)]
 
     @property
     def other_runs(self) -> list[str | OtherRun]:
-        """The runs that it needs besides the one that decodes."""
+        """The runs that this search needs besides the one that decodes, such as a language model."""
         return []
 
     @property
     def is_random(self) -> bool:
-        """Whether its result depends on random numbers."""
+        """Whether the result of this search depends on random numbers."""
         return any(search.is_random for search in self.token_searches)
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:

@@ -256,7 +256,10 @@ class AsyncRead:
 
 
 def round_up_size(number: int, minimum: int = 16) -> int:
-    """Round up to one of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32 …, so that there are few shapes."""
+    """Round up to `minimum` or a number of the series 1, 2, 3, 4, 6, 8, 12, 16, 24, 32 …
+
+    With few sizes there are few shapes, each of which has to be captured as a CUDA graph.
+    """
     power = max(minimum, 1 << (number - 1).bit_length())
     return power * 3 // 4 if power > minimum and power % 4 == 0 and number <= power * 3 // 4 else power
 
@@ -288,4 +291,5 @@ def partial_result(state: SearchState, eos: int, length_divisor: Callable[[float
     targets = [h.tokens[:-1] if h.tokens[-1:] == [eos] else h.tokens for h in hypotheses]
     best = max(range(len(hypotheses)), key=lambda number: hypotheses[number].normalized_score)
     stable_prefix = [column[0] for column in takewhile(lambda column: len({*column}) == 1, zip(*targets))]
-    return PartialResult(stable_prefix, targets[best], hypotheses[best].score, len(state.scores[0]) == 1)
+    single_hypothesis = len(state.scores[0]) == 1
+    return PartialResult(stable_prefix, targets[best], hypotheses[best].score, single_hypothesis)

@@ -112,7 +112,7 @@ class Shortlist:
         """Load the shortlist of a run whose target vocabulary has `vocab_size` tokens."""
         path, advice = folder / SHORTLIST_FILE, f"learn one with 'dragoman shortlist {folder}'"
         if not path.exists():
-            raise UserError(f"{folder} has no shortlist: {advice}")
+            raise UserError(f"the run {folder} has no vocabulary shortlist: {advice}")
         try:
             arrays = load_file(path)
             frequent, starts, translations = (
@@ -120,11 +120,11 @@ class Shortlist:
             )
             size = int(arrays["vocabulary"][0])
         except (SafetensorError, KeyError, IndexError, OSError):
-            raise UserError(f"{path} is damaged: {advice}") from None
+            raise UserError(f"the vocabulary shortlist {path} is damaged: {advice}") from None
         in_range = not len(translations) or 0 <= translations.min() <= translations.max() < size
         sorted_starts = len(starts) and starts[-1] == len(translations) and (np.diff(starts) >= 0).all()
         if size != vocab_size or not in_range or not sorted_starts:
-            raise UserError(f"{path} does not belong to this model: {advice}")
+            raise UserError(f"the vocabulary shortlist {path} does not belong to this model: {advice}")
         return Shortlist(frequent, starts, translations, size)
 
 
@@ -141,19 +141,23 @@ def learn_shortlist(
         frequent: Number of the most frequent target tokens.
     """
     if store.monolingual or any(column.features for column in store.columns):
-        raise UserError("a shortlist is learned from pairs of texts, but this run was trained on other data")
+        raise UserError(
+            "a vocabulary shortlist is learned from pairs of texts, but this run was trained on other data: translate "
+            "without a shortlist"
+        )
+    source_size, target_size = sizes
     rows = np.unique(np.linspace(0, len(store) - 1, min(max_pairs, len(store))).astype(np.int64))
     keys, counts = np.zeros(0, np.int64), np.zeros(0)  # a key is source · V + target
-    occurrences = np.zeros(sizes[1], np.int64)
+    occurrences = np.zeros(target_size, np.int64)
     for links in _token_links(store, rows):
-        keys, counts = _add_cooccurrences(keys, counts, links.source * sizes[1] + links.target)
-        occurrences += np.bincount(links.target[links.starts], minlength=sizes[1])
+        keys, counts = _add_cooccurrences(keys, counts, links.source * target_size + links.target)
+        occurrences += np.bincount(links.target[links.starts], minlength=target_size)
     for _ in range(EM_ITERATIONS):
-        total = np.bincount(keys // sizes[1], counts, sizes[0])  # Σ_t c(s, t) of each source token
-        probabilities = counts / np.maximum(total[keys // sizes[1]], 1e-12)  # p(t|s)
-        counts = np.zeros(len(keys))
+        total = np.bincount(keys // target_size, counts, source_size)  # Σ_t c(s, t) of each source token
+        probabilities = counts / np.maximum(total[keys // target_size], 1e-12)  # p(t|s)
+        counts = np.zeros(len(keys))  # expected counts c(s, t)
         for links in _token_links(store, rows):
-            key = links.source * sizes[1] + links.target
+            key = links.source * target_size + links.target
             index = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
             p = np.where(keys[index] == key, probabilities[index], 0.0)
             target_total = np.add.reduceat(p, links.starts)  # Σ_s p(t|s) of each target token
@@ -161,7 +165,8 @@ def learn_shortlist(
             counts += np.bincount(index, p / np.repeat(np.maximum(target_total, 1e-12), repeats), len(keys))
     most_frequent = np.argsort(-occurrences, kind="stable")[:frequent]
     most_frequent = np.sort(most_frequent[occurrences[most_frequent] > 0])
-    return Shortlist(most_frequent, *_best_translations(keys, counts, sizes, translations), sizes[1])
+    starts, best = _best_translations(keys, counts, sizes, translations)
+    return Shortlist(most_frequent, starts, best, target_size)
 
 
 def _add_cooccurrences(keys: IntArray, counts: FloatArray, new: IntArray) -> tuple[IntArray, FloatArray]:
@@ -179,17 +184,18 @@ def _best_translations(
     keys: IntArray, counts: FloatArray, sizes: tuple[int, int], translations: int
 ) -> tuple[IntArray, IntArray]:
     """Return `Shortlist.starts` and `Shortlist.translations`; `sizes` are those of both vocabularies."""
-    source, target = keys // sizes[1], keys % sizes[1]
+    source_size, target_size = sizes
+    source, target = keys // target_size, keys % target_size
     order = np.lexsort((-counts, source))  # by source token, the most probable translation first
     source, target, counts = source[order], target[order], counts[order]
-    first = np.searchsorted(source, np.arange(sizes[0] + 1))
+    first = np.searchsorted(source, np.arange(source_size + 1))
     kept = (np.arange(len(source)) - first[source] < translations) & (counts > 0)
-    starts = np.concatenate(([0], np.cumsum(np.bincount(source[kept], minlength=sizes[0]))))
+    starts = np.concatenate(([0], np.cumsum(np.bincount(source[kept], minlength=source_size))))
     return starts, target[kept]
 
 
 def _token_links(store: TokenStore, rows: IntArray) -> Iterator[TokenLinks]:
-    """Iterate over the links of some sentence pairs, in batches."""
+    """Iterate over the links of some sentence pairs, `rows` of the store, in batches."""
     source_lengths, target_lengths = (column.lengths[rows].astype(np.int64) for column in store.columns)
     ends = np.cumsum(source_lengths * target_lengths)
     splits = np.searchsorted(ends, np.arange(MAX_BATCH_LINKS, ends[-1], MAX_BATCH_LINKS))

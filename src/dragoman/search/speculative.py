@@ -181,7 +181,7 @@ class SpeculativeEngine(SearchEngine):
         return SpeculativeState(**vars(state), first_token=state.tokens[:, 0].clone(), draft_read=zeros)
 
     def _step(self, state: SearchState, progress: BatchProgress) -> SearchState:
-        """Generate a token for every row, and one for each drafted token that is accepted."""
+        """Generate a token for every row, and one for each drafted token that is accepted; count it in `progress`."""
         assert isinstance(state, SpeculativeState)
         progress.steps = [step + 1 for step in progress.steps]
         drafts = self._draft(state) if self._make_space(state, progress) else state.tokens[:, :0]  # B N
@@ -199,7 +199,7 @@ class SpeculativeEngine(SearchEngine):
         return replace(after, decoders=state.decoders)
 
     def _make_space(self, state: SpeculativeState, progress: BatchProgress) -> bool:
-        """Grow the caches if necessary; return whether drafted tokens fit."""
+        """Grow the caches if necessary, noting it in `progress`; return whether drafted tokens fit."""
         unread = state.step - state.draft_read  # B: tokens that the draft model has not read, besides the last
         width = max(self.draft_tokens, int(unread.masked_fill(state.done, 0).max())) + 1
         *starts, draft_start = (decoder.positions[:, 0] for decoder in state.decoders)

@@ -105,9 +105,10 @@ def topk_continuations(
 
 
 def _best_of_rows(scores: Tensor, logits: Tensor, log_normalizer: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the best continuations of each row, which include the `count` best of a source: scores and indices in K·V.
+    """Return the `count` best continuations of each row: scores and indices in K·V, B K·N each.
 
-    A tie with a continuation that is left out would be `count` ranks behind, so it cannot be one of the best.
+    They include the `count` best of a source. Arguments are those of `topk_continuations`. A tie with a continuation
+    that is left out would be `count` ranks behind, so it cannot be one of the best.
     """
     rows, width = logits.shape[1:]
     best_logits, tokens = logits.topk(min(count, width), dim=-1)  # B K N
@@ -118,10 +119,11 @@ def _best_of_rows(scores: Tensor, logits: Tensor, log_normalizer: Tensor, count:
 def _best_of_chunks(
     scores: Tensor, logits: Tensor, log_normalizer: Tensor, count: int, keyed: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return continuations that include the best ones: those of the chunks with the largest maxima.
+    """Return continuations that include the `count` − 1 best ones: scores and indices in K·V, B N each.
 
-    The last continuation is the best one that is left out, so that a tie with it is noticed. With `keyed`, the first of
-    equal chunks are taken: the best continuations, ties by index, are then among all but the last.
+    Logits are divided into chunks, and only the chunks with the largest maxima are read again. The last continuation is
+    the best one that is left out, so that a tie with it is noticed. With `keyed`, the first of equal chunks are taken:
+    the best continuations, ties by index, are then among all but the last.
     """
     rows, width = logits.shape[1:]
     chunks, count = width // CHUNK, count - 1

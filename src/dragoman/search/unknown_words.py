@@ -106,9 +106,12 @@ class UnknownWordReplacer:
                 parts.append(forms[token].decode())
                 continue
             word = self.translation(words[aligned[index]]) if index in aligned else UNKNOWN_WORD
-            right = index if marked_first else index + 1
-            pair = aligned.get(right - 1), aligned.get(right)
-            adjacent = pair[0] is not None and pair[1] == pair[0] + 1 and spans[pair[0]][1] == spans[pair[1]][0]
+            right = index if marked_first else index + 1  # the space is before this token
+            word_before, word_after = aligned.get(right - 1), aligned.get(right)
+            adjacent = False  # whether the two words follow each other without a space in the source
+            if word_before is not None and word_after == word_before + 1:
+                (_, end), (start, _) = spans[word_before], spans[word_after]
+                adjacent = end == start
             space = "" if adjacent and 0 < right < len(ids) else " "
             parts.append(space + word if marked_first else word + space)
         return parts

@@ -35,7 +35,7 @@ def convs2s(
 
     def convolution(causal: bool) -> Spec:
         """Return a gated convolution; a `causal` one sees no later tokens."""
-        return GatedConvolution(kernel_size, causal, dropout)
+        return GatedConvolution(kernel_size, causal=causal, dropout=dropout)
 
     encoder_layer = ScaledResidual((convolution(causal=False),))
     decoder_layer = ScaledResidual((convolution(causal=True), ScaledResidual((MultiStepAttention(),))))
@@ -43,11 +43,13 @@ def convs2s(
         model_dim,
         vocabulary.source,
         vocabulary.target,
-        encoder=Stack((encoder_layer,), layers, Learned(max_positions), dropout),
-        decoder=Stack((decoder_layer,), decoder_layers or layers, Learned(max_positions), dropout),
+        encoder=Stack((encoder_layer,), depth=layers, position=Learned(max_positions), dropout=dropout),
+        decoder=Stack(
+            (decoder_layer,), depth=decoder_layers or layers, position=Learned(max_positions), dropout=dropout
+        ),
         shared_embeddings=vocabulary.joint and shared_embeddings,
         tied_embeddings=tied_embeddings,
-        initialization=Normal(0.1),
+        initialization=Normal(std=0.1),
     )
 
 
@@ -70,14 +72,16 @@ def bytenet(
 
     def blocks(causal: bool) -> tuple[Spec, ...]:
         """Return the residual blocks of a layer, with dilations 1, 2, 4, …"""
-        return tuple(DilatedBlock(kernel_size, 2**i, causal, dropout) for i in range(blocks_per_layer))
+        return tuple(
+            DilatedBlock(kernel_size, dilation=2**i, causal=causal, dropout=dropout) for i in range(blocks_per_layer)
+        )
 
     return EncoderDecoder(
         model_dim,
         vocabulary.source,
         vocabulary.target,
-        encoder=Stack(blocks(causal=False), layers, dropout=dropout, norm=LayerNorm()),
-        decoder=Stack((Unfolding(), Stack(blocks(causal=True), layers)), dropout=dropout, norm=LayerNorm()),
+        encoder=Stack(blocks(causal=False), depth=layers, dropout=dropout, norm=LayerNorm()),
+        decoder=Stack((Unfolding(), Stack(blocks(causal=True), depth=layers)), dropout=dropout, norm=LayerNorm()),
         embedding=Embedding(scaled=True),
         shared_embeddings=vocabulary.joint and shared_embeddings,
         tied_embeddings=tied_embeddings,

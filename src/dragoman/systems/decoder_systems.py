@@ -36,7 +36,7 @@ def rnn_lm(
 
     It reads source, separator and target of a pair as one sequence: the simplest translation model.
     """
-    stack = Stack((Recurrent(cell, layers, "forward", dropout),), dropout=dropout)
+    stack = Stack((Recurrent(cell, layers, direction="forward", dropout=dropout),), dropout=dropout)
     return DecoderOnly(model_dim, vocabulary.target, stack, tied_embeddings=tied_embeddings, output_bias=True)
 
 
@@ -52,11 +52,13 @@ def transformer_d(
 ) -> DecoderOnly:
     """The Transformer's decoder, which reads source and target as one sequence (Liu et al. 2018, §4.2.3)."""
     block = (
-        PostNorm(SelfAttention(heads, visibility=Causal()), LayerNorm(), dropout),
-        PostNorm(FeedForward(ffn_dim), LayerNorm(), dropout),
+        PostNorm(SelfAttention(heads, visibility=Causal()), dropout=dropout),
+        PostNorm(FeedForward(ffn_dim), dropout=dropout),
     )
-    stack = Stack(block, layers, Sinusoidal(), dropout)
-    return DecoderOnly(model_dim, vocabulary.target, stack, Embedding(scaled=True), tied_embeddings)
+    stack = Stack(block, depth=layers, position=Sinusoidal(), dropout=dropout)
+    return DecoderOnly(
+        model_dim, vocabulary.target, stack, embedding=Embedding(scaled=True), tied_embeddings=tied_embeddings
+    )
 
 
 @variant_of(transformer_d, layers=5)
@@ -93,12 +95,12 @@ def gpt(
 ) -> DecoderOnly:
     """GPT-2: decoder-only Transformer with pre-norm, learned positions and GELU (Radford et al. 2019)."""
     block = (
-        PreNorm(SelfAttention(heads, visibility=Causal(), dropout=attention_dropout), LayerNorm(), dropout),
-        PreNorm(FeedForward(ffn_dim, "gelu-tanh"), LayerNorm(), dropout),
+        PreNorm(SelfAttention(heads, visibility=Causal(), dropout=attention_dropout), dropout=dropout),
+        PreNorm(FeedForward(ffn_dim, activation="gelu-tanh"), dropout=dropout),
     )
-    stack = Stack(block, layers, Learned(max_positions), dropout, norm=LayerNorm())
+    stack = Stack(block, depth=layers, position=Learned(max_positions), dropout=dropout, norm=LayerNorm())
     return DecoderOnly(
-        model_dim, vocabulary.target, stack, tied_embeddings=tied_embeddings, initialization=Normal(0.02)
+        model_dim, vocabulary.target, stack, tied_embeddings=tied_embeddings, initialization=Normal(std=0.02)
     )
 
 
@@ -159,11 +161,15 @@ def palm(
     Embeddings have standard deviation 1/√D and are scaled by √D at the input, which equals the paper's unit
     embeddings with logits scaled by 1/√D.
     """
-    attention = SelfAttention(heads, 1, head_dim, Causal(), Rotary(rope_base), bias=False)
-    feed_forward = FeedForward(ffn_dim, "silu", gated=True, bias=False)
-    block = (Parallel((attention, feed_forward), LayerNorm(bias=False), dropout),)
-    stack = Stack(block, layers, dropout=dropout, norm=LayerNorm(bias=False))
-    return DecoderOnly(model_dim, vocabulary.target, stack, Embedding(scaled=True), tied_embeddings)
+    attention = SelfAttention(
+        heads, kv_heads=1, head_dim=head_dim, visibility=Causal(), position=Rotary(rope_base), bias=False
+    )
+    feed_forward = FeedForward(ffn_dim, activation="silu", gated=True, bias=False)
+    block = (Parallel((attention, feed_forward), norm=LayerNorm(bias=False), dropout=dropout),)
+    stack = Stack(block, depth=layers, dropout=dropout, norm=LayerNorm(bias=False))
+    return DecoderOnly(
+        model_dim, vocabulary.target, stack, embedding=Embedding(scaled=True), tied_embeddings=tied_embeddings
+    )
 
 
 def llama(
@@ -185,13 +191,14 @@ def llama(
     of min(256, D/16).
     """
     multiple = max(1, min(256, model_dim // 16))
-    inner_dim = ffn_dim or -(-(8 * model_dim // 3) // multiple) * multiple
-    attention = SelfAttention(heads, kv_heads, None, Causal(), Rotary(rope_base), bias=False)
-    feed_forward = FeedForward(inner_dim, "silu", gated=True, bias=False)
-    block = tuple(PreNorm(part, RMSNorm(norm_eps), dropout) for part in (attention, feed_forward))
-    stack = Stack(block, layers, dropout=dropout, norm=RMSNorm(norm_eps))
+    inner_dim = ffn_dim or -(-(8 * model_dim // 3) // multiple) * multiple  # rounded up
+    norm = RMSNorm(norm_eps)
+    attention = SelfAttention(heads, kv_heads, visibility=Causal(), position=Rotary(rope_base), bias=False)
+    feed_forward = FeedForward(inner_dim, activation="silu", gated=True, bias=False)
+    block = tuple(PreNorm(part, norm, dropout) for part in (attention, feed_forward))
+    stack = Stack(block, depth=layers, dropout=dropout, norm=norm)
     return DecoderOnly(
-        model_dim, vocabulary.target, stack, tied_embeddings=tied_embeddings, initialization=Normal(0.02)
+        model_dim, vocabulary.target, stack, tied_embeddings=tied_embeddings, initialization=Normal(std=0.02)
     )
 
 

@@ -16,7 +16,7 @@ from dragoman.parts.stack import PostNorm, PreNorm, Stack
 from dragoman.parts.visibility import Full
 from dragoman.systems.system import PaperTraining, System, VocabularySizes, model_sizes, variant_of
 
-BERT_NORM = LayerNorm(1e-12)
+BERT_NORM = LayerNorm(epsilon=1e-12)
 
 
 def bert(
@@ -42,18 +42,25 @@ def bert(
     projected_dim = None if embedding_dim == model_dim else embedding_dim
     block = (
         PostNorm(SelfAttention(heads, visibility=Full(), dropout=attention_dropout), BERT_NORM, dropout),
-        PostNorm(FeedForward(ffn_dim, "gelu"), BERT_NORM, dropout),
+        PostNorm(FeedForward(ffn_dim, activation="gelu"), BERT_NORM, dropout),
     )
     return EncoderOnly(
         model_dim,
         vocabulary.source,
-        Stack(block, layers, Learned(max_positions), dropout, input_norm=BERT_NORM, input_dim=projected_dim),
-        Embedding(width=projected_dim),
+        encoder=Stack(
+            block,
+            depth=layers,
+            position=Learned(max_positions),
+            dropout=dropout,
+            input_norm=BERT_NORM,
+            input_dim=projected_dim,
+        ),
+        embedding=Embedding(width=projected_dim),
         token_types=token_types,
         tied_embeddings=tied_embeddings,
-        transform=Transform("gelu", BERT_NORM),
-        pooled_labels=2,
-        initialization=Normal(0.02),
+        transform=Transform(activation="gelu", norm=BERT_NORM),
+        pooled_labels=2,  # the second sentence is the next one, or a random one
+        initialization=Normal(std=0.02),
     )
 
 
@@ -115,11 +122,11 @@ def tagger(
     modeling, keeps the one built here, which predicts tokens.
     """
     block = (
-        PreNorm(SelfAttention(heads, visibility=Full(), dropout=attention_dropout), LayerNorm(), dropout),
-        PreNorm(FeedForward(ffn_dim, "gelu"), LayerNorm(), dropout),
+        PreNorm(SelfAttention(heads, visibility=Full(), dropout=attention_dropout), dropout=dropout),
+        PreNorm(FeedForward(ffn_dim, activation="gelu"), dropout=dropout),
     )
-    stack = Stack(block, layers, Sinusoidal(), dropout, norm=LayerNorm())
-    return EncoderOnly(model_dim, vocabulary.source, stack, Embedding(scaled=True), tied_embeddings=False)
+    stack = Stack(block, depth=layers, position=Sinusoidal(), dropout=dropout, norm=LayerNorm())
+    return EncoderOnly(model_dim, vocabulary.source, stack, embedding=Embedding(scaled=True), tied_embeddings=False)
 
 
 #: Adam with decoupled weight decay, warm-up and linear decay over a million steps (Devlin et al. 2019, §A.2)

@@ -56,8 +56,17 @@ def sutskever(
     tied_embeddings: bool = False,
 ) -> EncoderDecoder:
     """Deep LSTMs; the final state of the encoder, which reads backward, starts the decoder (Sutskever et al. 2014)."""
-    encoder = Recurrent("lstm", layers, "backward", dropout)
-    decoder = RecurrentDecoder("lstm", layers, NoContext(), "after", "nothing", FromLast(), StateReadout(), dropout)
+    encoder = Recurrent("lstm", layers, direction="backward", dropout=dropout)
+    decoder = RecurrentDecoder(
+        "lstm",
+        layers,
+        context=NoContext(),
+        attends="after",
+        feedback="nothing",
+        initial_state=FromLast(),
+        readout=StateReadout(),
+        dropout=dropout,
+    )
     return EncoderDecoder(
         model_dim,
         vocabulary.source,
@@ -116,8 +125,20 @@ def gnmt(spec: EncoderDecoder, *, layers: int = 8, dropout: float = 0.2) -> Enco
         layer = Recurrent("lstm", attention_context=attention_context, input_dropout=dropout)
         return Stack((bottom, layer, *[Residual(layer)] * (layers - 2))[:layers], dropout=dropout)
 
-    bottom = RecurrentDecoder("lstm", 1, AttentionContext(Additive()), "before", "context", FromZero())
-    return replace(spec, encoder=stack(Recurrent("lstm", 1, "both"), False), decoder=stack(bottom, True))
+    encoder_bottom = Recurrent("lstm", layers=1, direction="both")
+    decoder_bottom = RecurrentDecoder(
+        "lstm",
+        layers=1,
+        context=AttentionContext(Additive()),
+        attends="before",
+        feedback="context",
+        initial_state=FromZero(),
+    )
+    return replace(
+        spec,
+        encoder=stack(encoder_bottom, attention_context=False),
+        decoder=stack(decoder_bottom, attention_context=True),
+    )
 
 
 @variant_of(sutskever, model_dim=512)

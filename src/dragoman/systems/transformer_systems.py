@@ -73,8 +73,10 @@ def transformer(
 
     cross_attention = residual(CrossAttention(heads, dropout=attention_dropout, qk_norm=qk_norm))
     if gated_ffn:
-        inner_dim = ffn_dim or max(64, 64 * round(8 * model_dim / 3 / 64))
-        feed_forward = residual(FeedForward(inner_dim, "silu", gated=True, bias=False, dropout=activation_dropout))
+        inner_dim = ffn_dim or max(64, 64 * round(8 * model_dim / 3 / 64))  # 2/3 of 4D, as a multiple of 64
+        feed_forward = residual(
+            FeedForward(inner_dim, activation="silu", gated=True, bias=False, dropout=activation_dropout)
+        )
     else:
         feed_forward = residual(FeedForward(ffn_dim, dropout=activation_dropout))
     encoder_block = (self_attention(Full()), feed_forward)
@@ -83,8 +85,10 @@ def transformer(
         model_dim,
         vocabulary.source,
         vocabulary.target,
-        encoder=Stack(encoder_block, layers, stack_position, dropout, final_norm),
-        decoder=Stack(decoder_block, decoder_layers or layers, stack_position, dropout, final_norm),
+        encoder=Stack(encoder_block, depth=layers, position=stack_position, dropout=dropout, norm=final_norm),
+        decoder=Stack(
+            decoder_block, depth=decoder_layers or layers, position=stack_position, dropout=dropout, norm=final_norm
+        ),
         embedding=Embedding(scaled=True),
         shared_embeddings=vocabulary.joint and shared_embeddings,
         tied_embeddings=tied_embeddings,
@@ -204,8 +208,8 @@ def t5(
         model_dim,
         vocabulary.source + extra_tokens,
         vocabulary.target + extra_tokens,
-        encoder=Stack((encoder_attention, feed_forward), layers, bias(True), dropout, norm),
-        decoder=Stack(decoder_block, decoder_layers or layers, bias(False), dropout, norm),
+        encoder=Stack((encoder_attention, feed_forward), layers, bias(bidirectional=True), dropout, norm),
+        decoder=Stack(decoder_block, decoder_layers or layers, bias(bidirectional=False), dropout, norm),
         embedding=Embedding(scaled=True),
         shared_embeddings=vocabulary.joint and shared_embeddings,
         tied_embeddings=tied_embeddings,
