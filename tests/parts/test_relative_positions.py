@@ -175,7 +175,7 @@ def test_shaws_positions_belong_to_an_attention() -> None:
 
 
 def test_too_few_buckets_are_refused() -> None:
-    with pytest.raises(UserError, match="has 1 buckets per direction and max_distance 128"):
+    with pytest.raises(UserError, match="have 1 buckets per direction and max_distance=128"):
         RelativeBias(4, buckets=2).build(8)
-    with pytest.raises(UserError, match="has 16 buckets per direction and max_distance 8"):
+    with pytest.raises(UserError, match="have 16 buckets per direction and max_distance=8"):
         RelativeBias(4, max_distance=8).build(8)
