@@ -118,4 +118,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
+    """Return the names that dir(dragoman) lists: also those that are imported only when they are first used."""
     return sorted({*globals(), *__all__})

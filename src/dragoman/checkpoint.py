@@ -114,12 +114,16 @@ def set_weights(
     weights = named_weights(model)
     for name, weight in weights.items():
         if name not in tensors:
-            raise UserError(f"the checkpoint {folder} lacks the weight {name}: it belongs to another model")
+            raise UserError(
+                f"the checkpoint {folder} lacks the weight {name} of this model: use a checkpoint of the same run"
+            )
         if tensors[name].shape != weight.shape:
             shapes = f"{list(tensors[name].shape)} where the model has {list(weight.shape)}"
-            raise UserError(f"the checkpoint {folder} has {name} of shape {shapes}: it belongs to another model")
+            raise UserError(f"the checkpoint {folder} has {name} of shape {shapes}: use a checkpoint of the same run")
     if surplus := tensors.keys() - weights.keys():
-        raise UserError(f"the checkpoint {folder} has the weight {min(surplus)}: it belongs to another model")
+        raise UserError(
+            f"the checkpoint {folder} has the weight {min(surplus)}, which this model lacks: use one of the same run"
+        )
     for name, weight in weights.items():
         weight.copy_(shard(tensors[name], weight))
 
@@ -167,9 +171,11 @@ def _manifest_text(digests: Mapping[str, str], values: Mapping[str, Any]) -> str
 
 
 def _digest_of(files: Any, values: Any) -> str:
+    """Return the SHA-256, in hexadecimal, of the entries `files` and `values` of a manifest."""
     return hashlib.sha256(json.dumps([files, values], sort_keys=True).encode()).hexdigest()
 
 
 def _digest(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -72,6 +72,7 @@ class DataConfig(Section, section="data"):
     )
 
     def __post_init__(self) -> None:
+        """Check the settings of the section against each other."""
         super().__post_init__()
         weights = self.sampling_weights
         if not all(0 <= weight < math.inf for weight in weights) or (weights and not any(weights)):
@@ -119,6 +120,7 @@ class TextConfig(Section, section="text"):
     )
 
     def __post_init__(self) -> None:
+        """Check the settings of the section against each other."""
         super().__post_init__()
         if self.bpe_dropout and self.tokenizer != "bpe":
             raise UserError(f"text.bpe_dropout needs text.tokenizer=bpe, got text.tokenizer={self.tokenizer}")
@@ -129,7 +131,9 @@ class SystemConfig(Section, section="system"):
     """Architecture of the model."""
 
     name: str | None = setting(
-        None, "Name of the system; `dragoman systems` lists them.", auto="transformer, or that of `start_from`"
+        None,
+        "Architecture of the model, such as transformer or luong; `dragoman systems` lists all names.",
+        auto="transformer, or that of `start_from`",
     )
     size: str | None = setting(
         None, "Model size: tiny, small, base or big.", auto="from the amount of data and the device"
@@ -202,7 +206,10 @@ class TrainingConfig(Section, section="training"):
     warmup_steps: int | None = setting(
         None, "Steps of linear warm-up to the peak learning rate.", min=0, auto="from the number of steps"
     )
-    extended_at: int = setting(0, "Step at which a finished run was extended. Written by `train --resume`.")
+    extended_at: int = setting(
+        0,
+        "Step at which `train --resume` last extended a finished run; 0: never. Written by the program: do not set it.",
+    )
     recipe: Literal["auto", "textbook", "modern", "plain"] = setting(
         "auto",
         "Set of defaults for optimizer, schedule and regularization. textbook: as in the paper of the system. modern: "
@@ -211,7 +218,8 @@ class TrainingConfig(Section, section="training"):
     )
     schedule: Schedule | None = setting(
         None,
-        "Learning-rate schedule after the warm-up. stable: constant, then linear decay in the last `decay_fraction`. "
+        "Learning-rate schedule after the warm-up. stable: constant, then a decay by 1 − √progress in the last "
+        "`decay_fraction` of training. "
         "halving: halved every `halving_interval` epochs. plateau: multiplied by `plateau_factor` when validation "
         "stops improving.",
         fallback="inverse-sqrt",
@@ -221,7 +229,8 @@ class TrainingConfig(Section, section="training"):
     )
     final_rate_factor: float | None = setting(
         None,
-        "Learning rate at the end of the schedules cosine, linear and stable, as a fraction of the peak.",
+        "Learning rate at the end of training, as a fraction of the peak. Only for training.schedule=cosine, linear or "
+        "stable, which end at this rate.",
         min=0,
         max=1,
         fallback=0.0,
@@ -299,7 +308,8 @@ class TrainingConfig(Section, section="training"):
     )
     start_from: str | None = setting(
         None,
-        "Run folder that provides the initial weights, the tokenizers and the system. It is validated before step 1.",
+        "Run folder that provides the initial weights, the tokenizers and the system (warm start). The model is "
+        "validated with these weights before step 1.",
     )
     seed: int = setting(1, "Random seed of initialization, data order and dropout.", min=0, max=2**31 - 1)
     device: str = setting("auto", "Device: auto, cpu, cuda or cuda:N.")
@@ -321,6 +331,7 @@ class TrainingConfig(Section, section="training"):
     deterministic: bool = setting(False, "Use deterministic GPU kernels: bit-identical results, somewhat slower.")
 
     def __post_init__(self) -> None:
+        """Check the settings of the section against each other."""
         super().__post_init__()
         if self.auto_batch_size and self.batch_tokens is not None:
             raise UserError(
@@ -397,7 +408,9 @@ class SearchDefaults(Section, section="search"):
         auto="true if the training targets keep such lines",
     )
     strategy: dict[str, Any] = setting(
-        {}, "Complete search configuration as `translate --show-search` prints it; replaces the beam search above."
+        {},
+        "Complete search configuration, as `translate --show-search` prints it. If it is given, it is used instead of "
+        "beam search with the other settings of this section.",
     )
 
 

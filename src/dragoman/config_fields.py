@@ -88,9 +88,11 @@ class Section:
     section: ClassVar[str]  # the name of the section, the first part of the dotted names of its settings
 
     def __init_subclass__(cls, section: str) -> None:
+        """Set the name of the section, the part before the dot in `training.steps`."""
         cls.section = section
 
     def __post_init__(self) -> None:
+        """Convert every setting to its type and check its range; raise a UserError if that fails."""
         for name, about in settings_of(type(self)).items():
             path = f"{self.section}.{name}"
             converted = convert(getattr(self, name), about.hint, path)

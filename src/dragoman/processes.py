@@ -119,9 +119,11 @@ def _wait_for_parent() -> None:
 
 
 def _run(item: Any) -> Any:
+    """Apply the function of the pool (`_work`, set when the worker started) to an item."""
     assert _work is not None
     return _work(item)
 
 
 def _run_item(index: int) -> Any:
+    """Apply the function of the pool to the item with this index in `_items`, which a forked worker inherits."""
     return _run(_items[index])

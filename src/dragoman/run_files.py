@@ -15,6 +15,7 @@ HUGGING_FACE_CONFIG = "config.json"
 
 
 def is_run_folder(folder: Path) -> bool:
+    """Whether a folder contains a run, recognized by its model file."""
     return (folder / MODEL_FILE).exists()
 
 

@@ -36,6 +36,7 @@ class EvaluationResult:
         return self.scores[metric].value
 
     def __str__(self) -> str:
+        """Return the scores, one per line."""
         return "\n".join(map(str, self.scores.values()))
 
 
@@ -97,6 +98,7 @@ class _Evaluator:
     def score_translations(
         self, search: SearchConfig | None, alignments: GoldAlignments | None, translate: bool
     ) -> None:
+        """Translate the sources and score the translations; `translate` also if only likelihoods are to be computed."""
         run, metrics = self.run, self.metrics or [*TRANSLATION_METRICS, "perplexity"]
         supported = (*evaluation.TEXT_METRICS, *evaluation.LIKELIHOOD_METRICS)
         self._check_metrics(metrics, supported, f"{run.folder}, which translates")
@@ -113,6 +115,7 @@ class _Evaluator:
             self._score_alignments(streams[0], alignments)
 
     def score_tags(self, alignments: GoldAlignments | None) -> None:
+        """Tag the words of the sources and compare the tags with the references."""
         run, metrics = self.run, self.metrics or ["accuracy", "exact"]
         self._check_metrics(metrics, evaluation.TEXT_METRICS, f"{run.folder}, which tags words")
         if alignments is not None:
@@ -143,6 +146,7 @@ class _Evaluator:
         self.result.scores[PSEUDO_PERPLEXITY] = replace(score, name=PSEUDO_PERPLEXITY)
 
     def _check_metrics(self, metrics: Sequence[str], supported: Iterable[str], subject: str) -> None:
+        """Raise a UserError if a metric is not supported; `subject` says in its message what is evaluated."""
         for name in metrics:
             if name not in supported:
                 raise UserError(f"the metric {name} cannot be computed for {subject}: use {', '.join(supported)}")

@@ -84,6 +84,7 @@ class NotebookProgress:
             self.in_notebook = False
 
     def __call__(self, event: TrainingEvent) -> None:
+        """Take note of an event of the training and redraw the progress."""
         match event:
             case StepEvent():
                 self.training.append((event.step, event.loss))

@@ -121,6 +121,7 @@ def start_training(
     """
 
     def prepare(processes: ProcessGroup) -> None:
+        """Prepare the run folder, on the first process."""
         resolved, changes = accumulate_for_processes(config, processes)
         with _registered(config.system.name, custom_system):
             prepared = prepare_run(folder, resolved, log, custom_parts)
@@ -145,6 +146,7 @@ def resume_training(
     """
 
     def read_config(processes: ProcessGroup) -> Config:
+        """Return the configuration of the run, after changing the given settings in its file."""
         read_spec(folder, custom_parts)  # raises a UserError if it is not a run
         return change_resumed_run(folder, settings) if settings else configuration.from_yaml(folder / CONFIG_FILE)
 
@@ -214,21 +216,26 @@ class CallbackDisplay(Display):
         self.callback = callback
 
     def message(self, text: str) -> None:
+        """Pass a message on as an event."""
         self.callback(MessageEvent(text))
 
     def log_step(self, record: dict[str, Any], fraction: float | None) -> None:
+        """Pass a training record of metrics.jsonl on as an event; `fraction` is the used part of the budget."""
         names = ("step", "epoch", "loss", "learning_rate", "tokens_per_second")
         self.callback(StepEvent(**{name: record[name] for name in names}, fraction_done=fraction))
 
     def log_validation(self, step: int, result: ValidationResult, best: bool) -> None:
+        """Pass the result of a validation on as an event."""
         self.callback(ValidationEvent(step, result.loss, result.perplexity, dict(result.metrics), best))
 
 
 def _log_function(callback: TrainingCallback | None) -> Callable[[str], None]:
+    """Return a function that logs a line: to the console, or to the callback if there is one."""
     return console.log if callback is None else lambda text: callback(MessageEvent(text))
 
 
 def _path_list(paths: Paths) -> list[str]:
+    """Return one path, or each of several, as a list of strings."""
     return [str(paths)] if isinstance(paths, (str, Path)) else [str(path) for path in paths]
 
 

@@ -77,6 +77,7 @@ class Batch:
 
     @property
     def is_packed(self) -> bool:
+        """Whether several pairs share a row; otherwise every pair has a padded row of its own."""
         return self.max_lengths is not None
 
     @property
@@ -103,10 +104,12 @@ class Batch:
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
     def pin_memory(self) -> Batch:
+        """Return the batch in pinned memory, from which a GPU copies asynchronously."""
         pinned: dict[str, Any] = {name: tensor.pin_memory() for name, tensor in self.tensors().items()}
         return replace(self, **pinned)
 
     def to(self, device: torch.device | str) -> Batch:
+        """Return the batch on a device."""
         moved: dict[str, Any] = {name: tensor.to(device, non_blocking=True) for name, tensor in self.tensors().items()}
         return replace(self, **moved)
 

@@ -205,6 +205,7 @@ def _unpack(batch: Batch) -> tuple[BatchArrays, PackedShape]:
     shape = PackedShape(row_lengths, len(batch.source_lengths) // copies, batch.max_lengths)
 
     def unpack(row: Tensor, lengths: Tensor) -> RaggedArray:
+        """Return the sequences that are packed into a row (1 T), without its padding."""
         return RaggedArray(row[0, : int(lengths[:pairs].sum())].numpy(), lengths[:pairs].numpy())
 
     source, target = unpack(batch.source, batch.source_lengths), unpack(batch.target, batch.target_lengths)

@@ -22,6 +22,7 @@ from dragoman.text.framing import ENCODER_DECODER_FRAMING, Framing
 
 Lengths = NDArray[Any]
 
+BATCH_FILL = 0.95  # typical share of a batch's token budget that holds tokens; the rest is padding
 _SHUFFLE_STREAM, _NOISE_STREAM = 1, 2  # random streams with different purposes are independent
 
 
@@ -192,7 +193,7 @@ class Batches:
                 1, *(round(repeats * growth * (lengths * count).sum() / row) for lengths, growth, row in columns if row)
             )
         budget = (self.max_tokens / 2 if self.rows.doubled else self.max_tokens) / max(self.length_growth)
-        return max(1, round(repeats * (self.rows.row_length(source, target) * count).sum() / (0.95 * budget)))
+        return max(1, round(repeats * (self.rows.row_length(source, target) * count).sum() / (BATCH_FILL * budget)))
 
     def iterate_from(self, position: DataPosition | None = None) -> Iterator[tuple[Batch, DataPosition]]:
         """Yield batches from a position on, without end, each with the position after it."""

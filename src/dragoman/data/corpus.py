@@ -50,10 +50,12 @@ class Corpus:
 
     @property
     def name(self) -> str:
+        """Return the path of the source file, which names the corpus in messages and reports."""
         return str(self.source)
 
     @property
     def files(self) -> list[Path]:
+        """Return the paths of all files of the corpus."""
         return [self.source] if self.target is None else [self.source, self.target]
 
     @property
@@ -107,6 +109,7 @@ class FileFormat:
         return "text" if corpus.target is None else "pairs"
 
     def read_pairs(self, corpus: Corpus) -> Iterator[SentencePair]:
+        """Yield line n of the source file with line n of the target file."""
         if corpus.target is None:
             raise UserError(f"{corpus.source} is one side of a parallel corpus: name the target file, too")
         sources, targets = read_raw_lines(corpus.source), read_raw_lines(corpus.target)
@@ -139,6 +142,7 @@ class ColumnFormat(FileFormat):
     default_columns: ClassVar[tuple[Column, Column]]
 
     def data_format(self, corpus: Corpus) -> str:
+        """Return the name of the data format that suits the corpus: lines of two columns are translation pairs."""
         return "pairs"
 
     def columns(self, corpus: Corpus) -> list[Any]:
@@ -151,12 +155,14 @@ class ColumnFormat(FileFormat):
         raise NotImplementedError
 
     def read_pairs(self, corpus: Corpus) -> Iterator[SentencePair]:
+        """Yield the source and target column of every line."""
         columns = self.columns(corpus)
         for line, text in read_lines(corpus.source):
             source, target = self.split(text, columns, corpus.source, line)
             yield SentencePair(source, target, corpus.name, line)
 
     def parse_source(self, text: str, corpus: Corpus, line: int) -> str:
+        """Return the source column of a line."""
         return self.split(text, self.columns(corpus)[:1], corpus.source, line)[0]
 
 
@@ -167,12 +173,14 @@ class TabSeparatedFormat(ColumnFormat):
     default_columns = (0, 1)
 
     def columns(self, corpus: Corpus) -> list[int]:
+        """Return the numbers of the source and the target column, from 0."""
         columns = super().columns(corpus)
         if wrong := [column for column in columns if not str(column).isdecimal()]:
             raise UserError(f"{corpus.source}: a column of tsv must be a number from 0, not {wrong[0]!r}")
         return [int(column) for column in columns]
 
     def split(self, text: str, columns: Sequence[int], path: Path, line: int) -> list[str]:
+        """Return the given columns of a line; raise a UserError if it has too few."""
         fields = text.split("\t")
         try:
             return [fields[column] for column in columns]
@@ -194,6 +202,7 @@ class JsonLinesFormat(ColumnFormat):
     default_columns = ("source", "target")
 
     def data_format(self, corpus: Corpus) -> str:
+        """Return the name of the data format that suits the first line: "turns" (dialogues), "pairs" or "text"."""
         line, text = next(iter(read_lines(corpus.source)))
         if self.record_turns(text, corpus, line) is not None:
             return "turns"
@@ -202,6 +211,7 @@ class JsonLinesFormat(ColumnFormat):
         return "pairs" if "target" in _parse_object(text, corpus.source, line) else "text"
 
     def split(self, text: str, columns: Sequence[str], path: Path, line: int) -> list[str]:
+        """Return the strings at the given keys of a line; raise a UserError if one is missing."""
         record = _parse_object(text, path, line)
         for key in columns:
             if key not in record:
@@ -212,6 +222,7 @@ class JsonLinesFormat(ColumnFormat):
         return [record[key] for key in columns]
 
     def parse_turns(self, text: str, path: Path, line: int) -> list[str] | None:
+        """Return the turns of a line with a dialogue ("turns" or "messages"); None if it has none."""
         record = _parse_object(text, path, line)
         turns = record.get("turns")
         if turns is None and "messages" in record:
@@ -224,6 +235,7 @@ class JsonLinesFormat(ColumnFormat):
         return [turn.replace("\t", " ") for turn in turns]
 
     def record_turns(self, text: str, corpus: Corpus, line: int) -> list[str] | None:
+        """Return the turns of a line with a dialogue; None if it has none, or if the corpus names a column to read."""
         return self.parse_turns(text, corpus.source, line) if corpus.source_column is None else None
 
 

@@ -70,9 +70,11 @@ class HoldoutSplit:
     pairs: int
 
     def __contains__(self, pair: SentencePair) -> bool:
+        """Whether a pair is held out."""
         return _hash(pair) <= self.threshold
 
     def training_pairs(self, pairs: Iterable[SentencePair]) -> Iterator[SentencePair]:
+        """Yield the pairs that are not held out."""
         return (pair for pair in pairs if pair not in self)
 
 
@@ -126,6 +128,7 @@ def default_holdout_size(total: int) -> int:
 
 
 def _hash(pair: SentencePair) -> int:
+    """Return a 64-bit hash of the unit that is held out as a whole: lines of a document, or the source of a pair."""
     unit = (pair.holdout_unit or pair.source).encode()
     return int.from_bytes(blake2b(unit, digest_size=8, salt=b"hold out").digest(), "little")
 
@@ -137,34 +140,43 @@ class CorpusSurvey:
     holdout: HoldoutSampler
     pairs: int = 0
     words: int = 0
-    copying: CopyEvidence = field(default_factory=CopyEvidence)
+    copying: CopyEvidence = field(default_factory=CopyEvidence)  # do targets keep numbers and punctuation?
 
 
 def survey_corpora(
     data_format: DataFormat, corpora: Sequence[Corpus], holdout_size: int | None, workers: int, log: Log
 ) -> CorpusSurvey:
-    """Read all corpora and count their pairs and words."""
+    """Read all corpora: count pairs and words, find candidates for the holdout, and see what targets copy."""
     survey = CorpusSurvey(HoldoutSampler(holdout_size))
     progress = ProgressLogger("read", log)
-    for pairs, words, hashes, copying in parallel_map(_survey_chunk, read_chunks(data_format, corpora), workers):
-        survey.pairs += pairs
-        survey.words += words
-        survey.copying += copying
-        survey.holdout.add(hashes)
+    for chunk in parallel_map(_survey_chunk, read_chunks(data_format, corpora), workers):
+        survey.pairs += chunk.pairs
+        survey.words += chunk.words
+        survey.copying += chunk.copying
+        survey.holdout.add(chunk.source_hashes)
         progress(survey.pairs)
     return survey
 
 
-def _survey_chunk(chunk: PairChunk) -> tuple[int, int, NDArray[np.uint64], CopyEvidence]:
-    """Return the number of pairs and of words, the hashes of the sources, and evidence of copying."""
+class ChunkSurvey(NamedTuple):
+    """The part of a chunk in the survey; `copying` counts numbers and marks that the targets copy."""
+
+    pairs: int
+    words: int
+    source_hashes: NDArray[np.uint64]
+    copying: CopyEvidence
+
+
+def _survey_chunk(chunk: PairChunk) -> ChunkSurvey:
+    """Count the pairs and words of a chunk, hash its sources, and collect evidence of copying."""
     pairs = list(map(SentencePair._make, chunk.pairs))
-    words = sum(pair.source.count(" ") + (pair.target or "").count(" ") + 2 for pair in pairs)
+    words = sum(pair.source.count(" ") + (pair.target or "").count(" ") + 2 for pair in pairs)  # a space less each
     copying = CopyEvidence()
     for index, pair in enumerate(pairs):
         if pair.target is not None and pair.features is None:
             collect = CopyEvidence.from_pair if index < COPY_SAMPLE_PAIRS else CopyEvidence.from_line
             copying += collect(pair.source, pair.target)
-    return len(pairs), words, source_hashes(pairs), copying
+    return ChunkSurvey(len(pairs), words, source_hashes(pairs), copying)
 
 
 # Second pass: encoding
@@ -196,6 +208,7 @@ class ChunkEncoder:
     tags: Sequence[Sequence[int]] = ()  # per corpus: ids that are prepended to its sources
 
     def __call__(self, chunk: PairChunk) -> EncodedChunk:
+        """Encode a chunk, its training pairs apart from its held-out pairs."""
         train: list[SentencePair] = []
         held_out: list[SentencePair] = []
         for pair in map(SentencePair._make, chunk.pairs):
@@ -204,6 +217,7 @@ class ChunkEncoder:
         return EncodedChunk(chunk.corpus, len(chunk.pairs), self._encode(train, tag), self._encode(held_out, tag))
 
     def _encode(self, pairs: list[SentencePair], tag: Sequence[int]) -> InspectedColumns:
+        """Encode and count pairs, drop unusable ones, and prepend the ids `tag` to the sources."""
         vocab_sizes = self.encoding.source_tokenizer.vocab_size, self.encoding.target_tokenizer.vocab_size
         encoded = self.data_format.encode(pairs, self.encoding) if pairs else []
         kept, counts = inspect_chunk(encoded, self.data_format, self.encoding, tag)
@@ -220,6 +234,7 @@ class ProgressLogger:
         self.start = self.last = time.monotonic()
 
     def __call__(self, count: int) -> None:
+        """Log the number of pairs processed so far, unless the last message is less than ten seconds old."""
         if (now := time.monotonic()) - self.last >= SECONDS_BETWEEN_LOGS:
             self.last, speed = now, count / (now - self.start)
             remaining = f", {max(0, self.total - count) / speed:,.0f} s left" if self.total else ""

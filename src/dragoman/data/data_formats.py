@@ -63,6 +63,7 @@ class DataFormat:
         return self.has_target and not self.target_is_tags and not self.source_is_features
 
     def with_whitespace_normalization(self, enabled: bool) -> DataFormat:
+        """Return a copy that normalizes the whitespace of its text, or does not."""
         changed = copy(self)
         changed.normalizes_whitespace = enabled
         return changed
@@ -92,9 +93,11 @@ class DataFormat:
             yield chunk
 
     def _read(self, corpus: Corpus) -> Iterator[SentencePair]:
+        """Yield the pairs of a corpus as they are in its files."""
         return corpus.file_format.read_pairs(corpus)
 
     def _normalize(self, pair: SentencePair) -> SentencePair:
+        """Return the pair with normalized whitespace in source and target."""
         target = None if pair.target is None else normalize_whitespace(pair.target)
         return pair._replace(source=normalize_whitespace(pair.source), target=target)
 
@@ -105,9 +108,11 @@ class MonolingualFormat(DataFormat):
     name, item_name, has_target = "text", "lines", False
 
     def _read(self, corpus: Corpus) -> Iterator[SentencePair]:
+        """Yield the lines of a corpus that are not blank, as sources without targets."""
         return (pair for pair in corpus.read_sources() if pair.source.strip())
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
+        """Tokenize lines; a line longer than the maximum length becomes several rows."""
         sources = encoding.source_tokenizer.encode_batch([pair.source for pair in pairs])
         return [row for pair, ids in zip(pairs, sources) for row in _split_line(pair, ids, encoding)]
 
@@ -121,6 +126,7 @@ class DocumentFormat(MonolingualFormat):
     name = "documents"
 
     def _read(self, corpus: Corpus) -> Iterator[SentencePair]:
+        """Yield the lines of documents, which blank lines separate, each with the first line of its holdout unit."""
         unit, lines = "", 0
         for pair in corpus.read_sources():
             if not pair.source.strip():
@@ -138,9 +144,11 @@ class TaggingFormat(DataFormat):
     name, item_name, target_is_tags = "tags", "sentences", True
 
     def _normalize(self, pair: SentencePair) -> SentencePair:
+        """Return the pair unchanged."""
         return pair  # encoding splits at whitespace, and the number of words must not change
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
+        """Tokenize the words of the sources, and align the tag of every word with its tokens."""
         sentences = [pair.source.split() for pair in pairs]
         tags = encoding.target_tokenizer.encode_batch([" ".join((pair.target or "").split()) for pair in pairs])
         for pair, words, word_tags in zip(pairs, sentences, tags):
@@ -162,12 +170,15 @@ class DialogueFormat(DataFormat):
     name, item_name, has_target, is_dialogue = "turns", "dialogues", False, True
 
     def _read(self, corpus: Corpus) -> Iterator[SentencePair]:
+        """Yield dialogues, each as a source of turns separated by tabs."""
         return corpus.read_dialogues()
 
     def _normalize(self, pair: SentencePair) -> SentencePair:
+        """Normalize the whitespace of every turn."""
         return pair._replace(source="\t".join(map(normalize_whitespace, pair.source.split("\t"))))
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
+        """Tokenize the turns of every dialogue, and join them with their special tokens."""
         dialogues = encode_words([pair.source.split("\t") for pair in pairs], encoding.source_tokenizer)
         return [EncodedPair(pair, *encode_dialogue(turns, encoding.framing)) for pair, turns in zip(pairs, dialogues)]
 
@@ -179,12 +190,15 @@ class FeatureFormat(DataFormat):
     max_chunk_pairs = 100  # features take more memory than text
 
     def _read(self, corpus: Corpus) -> Iterator[SentencePair]:
+        """Yield arrays of feature vectors with their lines of text."""
         return read_feature_pairs(corpus)
 
     def _normalize(self, pair: SentencePair) -> SentencePair:
+        """Normalize the whitespace of the target; the source is no text."""
         return pair._replace(target=normalize_whitespace(pair.target or ""))
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
+        """Tokenize the targets; the sources are feature vectors already."""
         targets = encoding.target_tokenizer.encode_batch([pair.target or "" for pair in pairs])
         return [EncodedPair(pair, pair.features, ids) for pair, ids in zip(pairs, targets) if pair.features is not None]
 

@@ -70,18 +70,20 @@ class FeatureFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.values, self.lengths = _open_examples(path)
-        self.features: int = self.values.shape[-1]
+        self.features: int = self.values.shape[-1]  # numbers per vector
         if not len(self.lengths) or not self.features:
             raise UserError(f"{path} is empty: {_EXPECTED}")
 
     def __len__(self) -> int:
+        """Return the number of examples."""
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[FeatureArray]:
+        """Yield the float32 vectors of every example, S F."""
         end = 0
         for number, length in enumerate(self.lengths.tolist(), 1):
             start, end = end, end + length
-            yield check_features(self.values[start:end], self.features, f"{self.path}, example {number:,}")
+            yield check_features(self.values[start:end], size=self.features, name=f"{self.path}, example {number:,}")
 
 
 def _open_examples(path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -108,6 +110,7 @@ def _open_examples(path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
 
 
 def _describe_array(array: NDArray[Any]) -> str:
+    """Describe an array by shape and type for messages, such as "10 × 3 of float32"."""
     return f"{' × '.join(map(str, array.shape)) or 'one value'} of {array.dtype}"
 
 

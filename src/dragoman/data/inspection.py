@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,13 @@ NUM_RANGES = 2**12  # of hash values, which are merged one after the other
 _Hashes = NDArray[np.uint64]
 
 
+class PairHashes(NamedTuple):
+    """64-bit hashes of some pairs: of their sources alone, and of source and target together."""
+
+    sources: _Hashes
+    pairs: _Hashes
+
+
 @dataclass
 class ColumnCounts:
     """Histograms of the lengths of a column; feature vectors have no words and characters."""
@@ -45,18 +52,21 @@ class ColumnCounts:
     unknown: int = 0
 
     def add_text(self, texts: list[str], ids: list[Any]) -> None:
+        """Count the words, characters and tokens of texts; `ids` are their token ids."""
         self.words.update([len(text.split()) for text in texts])
         self.characters.update(map(len, texts))
         self.tokens.update(map(len, ids))
         self.unknown += sum(row.count(UNK) for row in ids)
 
     def merge(self, other: ColumnCounts) -> None:
+        """Add the counts of other texts."""
         self.words.update(other.words)
         self.characters.update(other.characters)
         self.tokens.update(other.tokens)
         self.unknown += other.unknown
 
     def report(self) -> ColumnReport | None:
+        """Return the statistics of the lengths; None if nothing was counted."""
         histograms = (self.words, self.characters, self.tokens)
         words, characters, tokens = (LengthStats.from_histogram(counts) if counts else None for counts in histograms)
         return ColumnReport(words, characters, tokens, self.unknown / tokens.total) if tokens else None
@@ -74,7 +84,7 @@ class InspectionCounts:
     identical: Occurrences = field(default_factory=Occurrences)
     length_mismatch: Occurrences = field(default_factory=Occurrences)
     samples: list[SampleSegmentation] = field(default_factory=list)
-    hashes: tuple[_Hashes, _Hashes] | None = None  # of sources and of pairs
+    hashes: PairHashes | None = None  # None if all pairs were dropped
 
     def merge(self, later: InspectionCounts) -> None:
         """Add the counts of later pairs, without their hashes."""
@@ -137,17 +147,17 @@ class CorpusInspection:
         folder: Path | None = None,
     ) -> None:
         self.purpose = purpose
-        self.references = {name: _ReferenceCorpus(pairs) for name, pairs in (references or {}).items()}
+        self.other_corpora = {name: _OtherCorpus(pairs) for name, pairs in (references or {}).items()}
         self.duplicates = DuplicateCounter(folder)
         self.counts = InspectionCounts()
 
     def add(self, counts: InspectionCounts) -> None:
-        """Add the counts of the next pairs."""
+        """Add the counts of the next pairs, and look for their hashes in the other pairs and the other corpora."""
         self.counts.merge(counts)
         if counts.hashes is not None:
-            self.duplicates.add(counts.hashes[1])
-            for reference in self.references.values():
-                reference.add_training_pairs(counts.hashes)
+            self.duplicates.add(counts.hashes.pairs)
+            for corpus in self.other_corpora.values():
+                corpus.add_training_pairs(counts.hashes)
 
     def require_pairs(self) -> None:
         """Raise a UserError if no pairs were kept."""
@@ -173,7 +183,7 @@ class CorpusInspection:
             identical=counts.identical,
             length_mismatch=counts.length_mismatch,
             dropped=counts.dropped,
-            overlaps=[reference.overlap(name) for name, reference in self.references.items()],
+            overlaps=[corpus.overlap(name) for name, corpus in self.other_corpora.items()],
             samples=counts.samples,
             memory=memory,
         )
@@ -194,20 +204,22 @@ class DuplicateCounter:
         self.runs: list[NDArray[np.int64]] = []  # of each run: where its ranges start in the file, and its end
 
     def add(self, hashes: _Hashes) -> None:
+        """Add hashes to the buffer, which is sorted and written to the temporary file when it is full."""
         self.buffer.append(hashes)
         self.buffered += len(hashes)
         if self.buffered >= MAX_HASHES_IN_MEMORY:
-            self._write_run()
+            self._write_sorted_buffer()
 
     def count(self) -> int:
         """Return the number of duplicates; no more hashes can be added afterwards."""
         if self.file is None:
             return _count_duplicates(self.buffer)
-        self._write_run()
+        self._write_sorted_buffer()
         with self.file:
             return sum(_count_duplicates([self._read(run, index) for run in self.runs]) for index in range(NUM_RANGES))
 
-    def _write_run(self) -> None:
+    def _write_sorted_buffer(self) -> None:
+        """Sort the buffer and append it to the temporary file, as a run that `count` merges with the others."""
         self.file = self.file or tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115 (closed in count)
         run = np.sort(np.concatenate([np.empty(0, np.uint64), *self.buffer]))
         edges = np.arange(NUM_RANGES, dtype=np.uint64) * np.uint64(2**64 // NUM_RANGES)
@@ -218,27 +230,31 @@ class DuplicateCounter:
         self.buffer, self.buffered = [], 0
 
     def _read(self, run: NDArray[np.int64], index: int) -> _Hashes:
+        """Read the hashes of a run that lie in the range of values number `index`."""
         assert self.file is not None
         self.file.seek(8 * int(run[index]))
         return np.frombuffer(self.file.read(8 * int(run[index + 1] - run[index])), np.uint64)
 
 
 def _count_duplicates(arrays: list[_Hashes]) -> int:
+    """Return how many hashes are equal to one before them in sorted order."""
     hashes = np.sort(np.concatenate([np.empty(0, np.uint64), *arrays]))
     return int((hashes[1:] == hashes[:-1]).sum())
 
 
-class _ReferenceCorpus:
-    """A corpus that the training corpus should not contain, as hashes of its sources and its pairs."""
+class _OtherCorpus:
+    """A corpus (valid, test) that the training corpus should not contain, as hashes of its sources and its pairs."""
 
     def __init__(self, pairs: Iterable[SentencePair]) -> None:
         hashes = _hash_pairs(pairs)
-        self.pairs = len(hashes[0])
+        self.pairs = len(hashes.pairs)
+        # of sources and of pairs: the different hashes with their counts, and which of them the training corpus has
         self.hashes = [np.unique(column, return_counts=True) for column in hashes]
         self.found = [np.zeros(len(values), bool) for values, _ in self.hashes]
         self.training_matches = [0, 0]  # number of training sources and pairs that are in this corpus
 
-    def add_training_pairs(self, hashes: tuple[_Hashes, _Hashes]) -> None:
+    def add_training_pairs(self, hashes: PairHashes) -> None:
+        """Take note of the training sources and training pairs, given as hashes, that this corpus contains."""
         for column, ((values, _), training) in enumerate(zip(self.hashes, hashes)):
             positions = np.minimum(np.searchsorted(values, training), len(values) - 1)
             matches = positions[values[positions] == training] if len(values) else positions[:0]
@@ -246,8 +262,10 @@ class _ReferenceCorpus:
             self.training_matches[column] += len(matches)
 
     def overlap(self, name: str) -> CorpusOverlap:
+        """Return how much of this corpus was found in the training corpus, and the reverse."""
         sources, pairs = (int(counts[found].sum()) for (_, counts), found in zip(self.hashes, self.found))
-        return CorpusOverlap(name, self.pairs, pairs, sources, self.training_matches[1], self.training_matches[0])
+        training_sources, training_pairs = self.training_matches
+        return CorpusOverlap(name, self.pairs, pairs, sources, training_pairs, training_sources)
 
 
 def _drop_reason(encoded: EncodedPair, max_length: int) -> str:
@@ -276,11 +294,11 @@ def _sample(encoded: EncodedPair, encoding: Encoding, tag: Sequence[int], has_fe
     )
 
 
-def _hash_pairs(pairs: Iterable[SentencePair]) -> tuple[_Hashes, _Hashes]:
-    """Return 64-bit hashes of the sources and of the pairs."""
+def _hash_pairs(pairs: Iterable[SentencePair]) -> PairHashes:
+    """Hash the sources, and the pairs."""
     sources, targets = bytearray(), bytearray()
     for pair in pairs:
         sources += blake2b(pair.source.encode(), digest_size=8).digest()
         targets += blake2b((pair.target or "").encode(), digest_size=8).digest()
     source, target = np.frombuffer(sources, np.uint64), np.frombuffer(targets, np.uint64)
-    return source, source * np.uint64(0x9E3779B97F4A7C15) + target  # odd factor: (x, y) and (y, x) differ
+    return PairHashes(source, source * np.uint64(0x9E3779B97F4A7C15) + target)  # odd factor: (x, y) and (y, x) differ

@@ -32,6 +32,7 @@ class _RateNoise:
     mean_span_length: float = 1.0
 
     def __post_init__(self) -> None:
+        """Check the rate and the mean span length."""
         if not 0 <= self.rate <= 1:
             raise UserError(f"the noise rate must be from 0 to 1, not {self.rate}")
         if not 1 <= self.mean_span_length <= 1e6:
@@ -59,6 +60,7 @@ class MaskedLanguageModeling(_RateNoise):
     pad: int = PAD
 
     def __post_init__(self) -> None:
+        """Check rate, span length and the first id of random tokens."""
         super().__post_init__()
         if not 0 <= self.first_token < self.vocab_size:
             raise UserError(
@@ -101,6 +103,7 @@ class SpanCorruption(_RateNoise):
     mean_span_length: float = 3.0
 
     def __post_init__(self) -> None:
+        """Check rate, span length and the number of sentinels."""
         super().__post_init__()
         if len(self.sentinels) < 2:
             raise UserError(f"span corruption needs at least 2 sentinels, not {len(self.sentinels)}")
@@ -143,6 +146,7 @@ class TextInfilling(_RateNoise):
     mask: int = MASK
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
+        """Return the ids with some spans, also empty ones, each replaced by one mask."""
         noise_tokens = _sample_count(len(ids), self.rate, random)
         spans = self._span_lengths(noise_tokens, random)
         length = len(ids) - noise_tokens + len(spans)  # kept tokens and masks
@@ -172,6 +176,7 @@ class TokenMasking(_RateNoise):
     mask: int = MASK
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
+        """Return the ids with some tokens replaced by the mask."""
         corrupted = ids.copy()
         corrupted[_sample_indices(len(ids), _sample_count(len(ids), self.rate, random), random)] = self.mask
         return corrupted
@@ -184,6 +189,7 @@ class TokenDeletion(_RateNoise):
     rate: float
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
+        """Return the ids without some of them; at least one is kept."""
         kept = np.ones(len(ids), bool)
         count = min(_sample_count(len(ids), self.rate, random), len(ids) - 1)
         kept[_sample_indices(len(ids), count, random)] = False
@@ -197,6 +203,7 @@ class SentencePermutation:
     sentence_ends: tuple[int, ...]
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
+        """Return the ids with their sentences in random order."""
         sentences = np.split(ids, np.flatnonzero(np.isin(ids[:-1], self.sentence_ends)) + 1)
         order = _sample_indices(len(sentences), len(sentences), random)
         return np.concatenate([sentences[index] for index in order])
@@ -207,6 +214,7 @@ class DocumentRotation:
     """Rotate the row so that it starts with a random token (Lewis et al. 2020, §2.2)."""
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
+        """Return the ids rotated so that they begin at a random token."""
         start = int(random.random() * len(ids))
         return np.concatenate([ids[start:], ids[:start]])
 
@@ -223,10 +231,12 @@ class LocalShuffle:
     max_distance: int = 3
 
     def __post_init__(self) -> None:
+        """Check the maximum distance."""
         if self.max_distance < 0:
             raise UserError(f"the maximum shuffle distance must be at least 0, not {self.max_distance}")
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
+        """Return the ids shuffled, with every token at most `max_distance` positions from its place."""
         keys = np.arange(len(ids)) + (self.max_distance + 1) * random.random(len(ids))
         return ids[np.argsort(keys, kind="stable")]
 
@@ -238,6 +248,7 @@ class NoiseChain:
     steps: tuple[Noise, ...]
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
+        """Apply all steps, one after the other."""
         for step in self.steps:
             ids = step(ids, random)
         return ids

@@ -20,6 +20,7 @@ def prefetch(items: Iterator[Item], depth: int = 2) -> Generator[Item, None, Non
     closed = False
 
     def work() -> None:
+        """Put items, as tuples of one, into the queue while slots are free; at the end the error that ended them."""
         try:
             while free_slots.acquire() and not closed:
                 ready.put((next(items),))

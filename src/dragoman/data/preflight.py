@@ -71,15 +71,18 @@ class Occurrences:
     locations: list[str] = field(default_factory=list)
 
     def add(self, pair: SentencePair) -> None:
+        """Count a pair; of the first ones also file and line are kept."""
         self.pairs += 1
         if self.pairs <= MAX_SHOWN:
             self.locations.append(f"{pair.corpus}:{pair.line}")
 
     def merge(self, later: Occurrences) -> None:
+        """Add the occurrences in later pairs."""
         self.pairs += later.pairs
         self.locations += later.locations[: MAX_SHOWN - len(self.locations)]
 
     def describe(self, name: str) -> str:
+        """Return the count, what was counted (`name`), and where the first ones are."""
         more = ", …" if self.pairs > len(self.locations) else ""
         return f"{self.pairs:,}: {name} ({', '.join(self.locations)}{more})"
 
@@ -119,6 +122,7 @@ class MemoryEstimate:
 
     @classmethod
     def for_adam(cls, parameters: int, activations: int) -> MemoryEstimate:
+        """Estimate from the number of parameters and the bytes of activations, with 16 bytes per parameter."""
         return cls(parameters, 16 * parameters, activations, 16 * parameters + activations)
 
 
@@ -143,10 +147,12 @@ class Preflight:
     learned: bool = True  # whether the tokenizers were learned from this corpus
 
     def to_dict(self) -> dict[str, Any]:
+        """Return all fields and the warnings as JSON values."""
         return asdict(self) | {"warnings": self.warnings}
 
     @property
     def warnings(self) -> list[str]:
+        """Return what the user should check in the data, one sentence each."""
         return list(_warnings(self))
 
     def lines(self) -> list[str]:
@@ -245,8 +251,10 @@ def training_fertility(values: Mapping[str, Any], joint: bool) -> tuple[float | 
 
 
 def _format_percent(share: float) -> str:
+    """Format a share from 0 to 1 in percent."""
     return f"{share:.0%}".replace("%", " %") if share >= 0.01 else "less than 1 %"
 
 
 def _format_bytes(size: float) -> str:
+    """Format a number of bytes in GiB or MiB."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

@@ -27,10 +27,12 @@ class RaggedArray:
 
     @staticmethod
     def from_rows(rows: Iterable[Ids]) -> RaggedArray:
+        """Concatenate rows of different lengths."""
         arrays = list(rows)
         return RaggedArray(np.concatenate(arrays), np.array([len(row) for row in arrays], np.int64))
 
     def __getitem__(self, rows: slice) -> RaggedArray:
+        """Return a slice of consecutive rows."""
         ends = np.concatenate(([0], np.cumsum(self.lengths)))
         first, last, _ = rows.indices(len(self.lengths))
         return RaggedArray(self.values[ends[first] : ends[last]], self.lengths[rows])
@@ -86,6 +88,7 @@ class RaggedArray:
 
 
 def round_up(number: float, multiple: int) -> int:
+    """Return the smallest multiple that is not below the number."""
     return int(-(-number // multiple) * multiple)
 
 

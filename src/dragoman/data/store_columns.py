@@ -40,6 +40,7 @@ class TokenRows:
     offsets: NDArray[np.int64]
 
     def row(self, index: int) -> NDArray[Any]:
+        """Return the tokens, or feature vectors, of one row."""
         start = self.offsets[index]
         return self.tokens[start : start + self.lengths[index]]
 
@@ -68,11 +69,13 @@ class MappedRows(TokenRows):
         self.offsets = self._map(folder / f"{info.name}.offsets", np.dtype(np.int64), rows)
 
     def row(self, index: int) -> NDArray[Any]:
+        """Return the tokens, or feature vectors, of one row."""
         row = super().row(index)
         self._count_read(1, row.nbytes)
         return row
 
     def rows(self, indices: Indices) -> NDArray[Any]:
+        """Return the tokens, or feature vectors, of some rows, concatenated."""
         tokens = super().rows(indices)
         self._count_read(len(indices), tokens.nbytes)
         return tokens
@@ -93,6 +96,7 @@ class MappedRows(TokenRows):
             mapped.madvise(mmap.MADV_DONTNEED)
 
     def _map(self, path: Path, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
+        """Memory-map a file of `count` values; a UserError says if it is missing or too short."""
         if not count:  # an empty file cannot be mapped
             return np.empty(0, dtype)
         try:
@@ -120,15 +124,18 @@ class StoreColumn:
         self._shard = lru_cache(MAX_OPEN_SHARDS)(self._map)
 
     def _map(self, shard: int) -> MappedRows:
+        """Memory-map a shard; `_shard` caches the maps."""
         pairs, tokens = int(self.pairs[shard]), self.info.tokens[shard]
         return MappedRows(self.folders[shard], self.info, pairs, tokens, self._release_after)
 
     @property
     def tokens(self) -> int:
+        """Return the number of tokens, or feature vectors, of all rows."""
         return sum(self.info.tokens)
 
     @property
     def lengths(self) -> NDArray[np.int32] | ShardedLengths:
+        """Return the length of every row, as an array or an object that is indexed like one."""
         return ShardedLengths(self) if self._release_after or len(self.folders) > 1 else self._shard(0).lengths
 
     def preload(self, indices: Indices) -> None:
@@ -171,6 +178,7 @@ class StoreColumn:
         return RaggedArray(self.rows(indices), self.lengths[indices].astype(np.int64))
 
     def row(self, index: int) -> NDArray[Any]:
+        """Return the tokens, or feature vectors, of one row, counted over all shards."""
         if self._loaded is not None and (found := self.find_preloaded(np.array([index]))):
             return found[0].row(int(found[1][0]))
         shard = int(np.searchsorted(self.ends, index, side="right"))
@@ -207,9 +215,11 @@ class ShardedLengths:
         self.column = column
 
     def __len__(self) -> int:
+        """Return the number of rows of all shards."""
         return int(self.column.ends[-1])
 
     def __getitem__(self, rows: Any) -> Any:
+        """Return the lengths at an index, a slice or an array of indices."""
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(len(self)))
         indices = np.asarray(rows, np.int64)
@@ -224,4 +234,5 @@ class ShardedLengths:
 
 
 def damaged_store(folder: Path) -> UserError:
+    """Return the error for a token store (the tokenized data of a run) whose files are missing or too short."""
     return UserError(f"the token store {folder} is damaged or incomplete: train a new run from the same files")

@@ -70,6 +70,7 @@ def read_lines(path: Path, allow_empty: bool = False) -> Iterator[tuple[int, str
 
 
 def decode_line(line: bytes, path: Path, number: int) -> str:
+    """Decode a line from UTF-8; raise a UserError with its number if it is not valid."""
     try:
         return line.decode()
     except UnicodeDecodeError as error:

@@ -89,6 +89,7 @@ class TokenStore:
         self.monolingual = "target" not in columns
 
     def __len__(self) -> int:
+        """Return the number of pairs."""
         return self.pairs
 
     @property
@@ -128,6 +129,7 @@ class TokenStore:
         return self.flags is not None and all(self._has_flag(row, FOLLOWS_PREVIOUS_ROW) for row in rows)
 
     def _has_flag(self, index: int, flag: int) -> bool:
+        """Whether a bit is set in the flags of a pair; never, if the store has no flags."""
         return self.flags is not None and bool(int(self.flags.row(index)[0]) & flag)
 
     def length_counts(self) -> LengthCounts:
@@ -296,6 +298,7 @@ def _write_index(
 
 
 def _require_pairs(count: int, folder: Path) -> None:
+    """Raise a UserError if there is nothing to write."""
     if not count:
         raise UserError(f"there are no sentence pairs to write to {folder}: the corpus is empty")
 
@@ -320,10 +323,12 @@ class _ColumnWriter:
         self.files = [stack.enter_context(path.open("wb")) for path in paths]
 
     def info(self) -> dict[str, Any]:
+        """Return the entry of the column in the index of the store."""
         info: dict[str, Any] = {"dtype": self.dtype.name, "tokens": self.tokens}
         return info | ({"features": self.features} if self.features else {})
 
     def write(self, column: RaggedArray) -> None:
+        """Append rows to the files of tokens, lengths and offsets."""
         ends = self.tokens + np.cumsum(column.lengths)
         arrays = (column.values, column.lengths.astype(np.int32), ends - column.lengths)
         for file, array in zip(self.files, arrays):

@@ -52,6 +52,7 @@ class TokenVectors:
 
     @property
     def found(self) -> int:
+        """Return the number of tokens that have a vector."""
         return len(self.rows)
 
 
@@ -88,6 +89,7 @@ def _word_tokens(tokenizer: Tokenizer) -> dict[int, str]:
 
 
 def _is_punctuation(character: str) -> bool:
+    """Whether a character is punctuation or a symbol, except for the underscore."""
     return unicodedata.category(character)[0] in "PS" and character != "_"
 
 
@@ -159,6 +161,7 @@ class _VectorFile:
         return cls(stream, path, size, None, line, False)
 
     def parse(self, values: bytes, location: str) -> NDArray[np.float32]:
+        """Return the float32 vector of a record; raise a UserError if a value is no finite number."""
         fields = [] if self.binary else values.split(b" ")
         with np.errstate(over="ignore"):  # values out of range become infinite and are rejected below
             row = np.frombuffer(values, "<f4") if self.binary else np.array(_parse_floats(fields))
@@ -170,6 +173,7 @@ class _VectorFile:
         return row
 
     def text_records(self) -> Records:
+        """Yield the records of a text file: one word and its values per line."""
         seen = 0
         lines = chain([self.first_line], iter(partial(_read_line, self.stream, self.path), b""))
         for number, line in enumerate(lines, 1):
@@ -190,6 +194,7 @@ class _VectorFile:
             raise _damaged(self.path, "line 1", f"the header declares {self.count:,} vectors, found {seen:,}")
 
     def binary_records(self) -> Records:
+        """Yield the records of a binary word2vec file: a word, a space, and float32 values."""
         count, size, buffer, start = self.count or 0, 4 * self.size, b"", 0
         for number in range(1, count + 1):
             location = f"vector {number:,} of {count:,}"
@@ -208,14 +213,17 @@ class _VectorFile:
 
 
 def _damaged(path: Path, location: str, problem: str) -> UserError:
+    """Return the error for a problem at a line or vector of a file."""
     return UserError(f"{path}, {location}: {problem}: the file is damaged, download it again")
 
 
 def _invalid_value(path: Path, location: str, position: int, value: str) -> UserError:
+    """Return the error for a value that is no finite number; `position` counts the values of a vector from 1."""
     return _damaged(path, location, f"value {position:,} is {value[:40]!r}, expected a finite float32 number")
 
 
 def _read_line(stream: io.BufferedReader, path: Path) -> bytes:
+    """Read a line, b"" at the end of the file; raise a UserError if it is longer than 1 MiB."""
     line = stream.readline(MAX_RECORD_BYTES + 1)
     if len(line) > MAX_RECORD_BYTES:
         raise UserError(f"{path} has a line longer than 1 MiB: expected a word and its values")

@@ -98,10 +98,12 @@ class Run:
 
     @property
     def device(self) -> torch.device:
+        """The device of the model."""
         return next(self.model.parameters()).device
 
     @property
     def spec(self) -> ModelSpec:
+        """The spec (hyper-parameters) that the model was built from."""
         return self.model.spec
 
     # ---- what the run was trained for
@@ -166,6 +168,7 @@ class Run:
 
     @property
     def models(self) -> list[Model]:
+        """The model and the other models of the ensemble, if there are any."""
         return [self.model, *self.ensemble_members]
 
     @property

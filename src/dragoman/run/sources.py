@@ -22,6 +22,7 @@ Tag = str | Sequence[str] | None  # one tag for all texts, or one for each; None
 
 
 def is_empty(source: Source) -> bool:
+    """Whether a source has no text but whitespace, or no feature vectors."""
     return not source.strip() if isinstance(source, str) else not len(source)
 
 
@@ -48,6 +49,7 @@ def split_into_sentences(run: Run, text: str) -> SplitText:
     """Split a text into sentences no longer than those of the run's training."""
 
     def count_tokens(sentence: str) -> int:
+        """Return the number of source tokens of a sentence."""
         return len(run.source_tokenizer.encode(normalize_text(run, sentence)))
 
     return split_sentences(text, count_tokens, min(max_source_tokens(run), run.config.data.max_length))

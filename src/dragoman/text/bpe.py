@@ -43,6 +43,7 @@ def iterate_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int]) ->
             words_with[pair].add(index)
 
     def entry(pair: str) -> tuple[int, int, int, str]:
+        """Return the heap entry of a pair: the most frequent first, then that which occurs earliest in the text."""
         first = min(words_with[pair])
         # Measured in characters: unlike an index of symbols, merges elsewhere in the word do not change the position.
         position = sum(len(codes.symbols[ord(code)]) for code in words[first].partition(pair)[0])
@@ -90,6 +91,7 @@ class _Codes:
         self.code: dict[str, str] = {}
 
     def encode(self, word: Iterable[str]) -> str:
+        """Return the symbols of a word as a string with one character per symbol."""
         for symbol in word:
             if symbol not in self.code:
                 self.code[symbol] = chr(len(self.symbols))
@@ -98,4 +100,5 @@ class _Codes:
 
 
 def _pairs(word: str) -> Iterator[str]:
+    """Yield all adjacent pairs of characters of a word."""
     return map(add, word, word[1:])

@@ -157,12 +157,15 @@ class _GrowingArray:
         self.array, self.count = np.zeros(1024, dtype), 0
 
     def __len__(self) -> int:
+        """Return the number of values that were added."""
         return self.count
 
     def __getitem__(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the values at some indices."""
         return self.array[indices]
 
     def extend(self, values: NDArray[Any]) -> None:
+        """Append values; the capacity is at least doubled when it is exceeded."""
         end = self.count + len(values)
         if end > len(self.array):
             self.array = np.resize(self.array, max(end, 2 * len(self.array)))

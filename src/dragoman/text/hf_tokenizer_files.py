@@ -43,9 +43,11 @@ class TokenizerFiles:
         self._token_map = self.json("special_tokens_map.json") if self.has("special_tokens_map.json") else {}
 
     def has(self, name: str) -> bool:
+        """Whether the folder has this file, and it may be read."""
         return self.only in ("", name) and (self.folder / name).is_file()
 
     def text(self, name: str) -> str:
+        """Read a text file; raise a UserError if it is too large, unreadable or not UTF-8."""
         path = self.folder / name
         try:
             if (size := path.stat().st_size) > MAX_TOKENIZER_BYTES:
@@ -57,6 +59,7 @@ class TokenizerFiles:
             raise UserError(f"{path} is damaged: it is not UTF-8") from None
 
     def json(self, name: str) -> dict[str, Any]:
+        """Read a file with a JSON object; raise a UserError if it is damaged."""
         try:
             document = json.loads(self.text(name))
         except (ValueError, RecursionError) as error:
@@ -129,4 +132,5 @@ def parse_token(value: object) -> TokenConfig | None:
 
 
 def is_token_id(value: object) -> TypeGuard[int]:
+    """Whether a JSON value can be the id of a token."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_TOKEN_ID

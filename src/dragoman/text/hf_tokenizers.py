@@ -25,7 +25,7 @@ TOKENIZER_SUFFIXES = (".model", ".spm", ".json")
 
 # Names of the special tokens of families whose files do not define them.
 _PLAIN = {"pad": TokenConfig("<pad>"), "unk": TokenConfig("<unk>"), "eos": TokenConfig("</s>")}
-_LLAMA = {"unk": TokenConfig("<unk>"), "bos": TokenConfig("<s>"), "eos": TokenConfig("</s>")}
+_UNK_BOS_EOS = {"unk": TokenConfig("<unk>"), "bos": TokenConfig("<s>"), "eos": TokenConfig("</s>")}
 _FAIRSEQ = _PLAIN | {
     **{role: TokenConfig(content) for role, content in (("bos", "<s>"), ("cls", "<s>"), ("sep", "</s>"))},
     "mask": TokenConfig("<mask>", lstrip=True),
@@ -44,7 +44,7 @@ _DEFAULT_TOKENS = {
     **dict.fromkeys((*_FAIRSEQ_TYPES, *_BART_TYPES), _FAIRSEQ),
     **dict.fromkeys((*_BERT_TYPES, "roformer"), _BERT),
     **dict.fromkeys(_GPT_TYPES, _GPT),
-    **dict.fromkeys(("llama", "mistral", "gemma"), _LLAMA),
+    **dict.fromkeys(("llama", "mistral", "gemma"), _UNK_BOS_EOS),
 }
 
 _MBART_LANGUAGES = (
@@ -80,14 +80,14 @@ def tokenizers_from_folder(
 
 def tokenizer_from_file(path: Path) -> Tokenizer:
     """Read a SentencePiece model, or a `tokenizer.json` of the `tokenizers` library or of Dragoman, on its own."""
-    files = TokenizerFiles(path.parent, {}, only=path.name)
+    files = TokenizerFiles(path.parent, config={}, only=path.name)
     if path.suffix != ".json":
         model = SentencePieceModel.read(path)
-        return _sentencepiece(files, model, model.pieces, _LLAMA, model.special_pieces)
+        return _sentencepiece(files, model, model.pieces, by_role=_UNK_BOS_EOS, special=model.special_pieces)
     document = files.json(path.name)
     if isinstance(document.get("model"), dict) and "dragoman" in document["model"]:
         return Tokenizer.load(path)
-    return _from_document(files, document, {})
+    return _from_document(files, document, by_role={})  # the document itself names its special tokens
 
 
 def with_own_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
@@ -263,7 +263,7 @@ def _llama(files: TokenizerFiles) -> list[ImportedTokenizer]:
     model = SentencePieceModel.read(files.folder / "tokenizer.model")
     if (prefix := files.settings.get("add_prefix_space")) is not None:
         model = model.with_prefix_space(bool(prefix))
-    by_role = files.tokens_by_role(_DEFAULT_TOKENS.get(str(files.config.get("model_type")), _LLAMA))
+    by_role = files.tokens_by_role(_DEFAULT_TOKENS.get(str(files.config.get("model_type")), _UNK_BOS_EOS))
     return [_sentencepiece(files, model, model.pieces, by_role, model.special_pieces)]
 
 

@@ -81,6 +81,7 @@ class ImportedTokenizer(Tokenizer):
         self._byte_level = self._join(["Ġa"]) == " a"  # GPT-2 writes bytes as letters
 
     def _first_id(self, *roles: str) -> int:
+        """Return the id of the first role (such as "pad" or "eos") that has a token; MISSING_TOKEN_ID if none has."""
         return next((self.role_ids[role] for role in roles if role in self.role_ids), MISSING_TOKEN_ID)
 
     @property
@@ -97,6 +98,7 @@ class ImportedTokenizer(Tokenizer):
         return self._encode_joined(parts[::2], special)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokenize texts without special tokens; a language code at the beginning of a text becomes its token."""
         prefixed = [self._split_language_code(_replace_unencodable(text)) for text in texts]
         rest = [text for _, text in prefixed]
         if self._segmenter:
@@ -113,6 +115,7 @@ class ImportedTokenizer(Tokenizer):
         return self._encode_joined(re.split(_pattern(replace(mask, content=gap)), text), repeat(self.mask))
 
     def encode_with_sentinels(self, text: str, gap: str, sentinels: Sequence[int]) -> list[int]:
+        """Tokenize a text with the nth occurrence of `gap` replaced by the nth sentinel."""
         if not all(sentinel in self._names for sentinel in sentinels):
             return super().encode_with_sentinels(text, gap, sentinels)
         first, *others = text.split(gap)
@@ -140,6 +143,7 @@ class ImportedTokenizer(Tokenizer):
         return self._decoder.decode(tokens) if self._decoder else " ".join(tokens)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
+        """Return the names of tokens in readable form; <ID> for an id without one."""
         return [self._readable(self._names.get(token_id, f"<{token_id}>")) for token_id in ids]
 
     def _readable(self, token: str) -> str:
@@ -149,6 +153,7 @@ class ImportedTokenizer(Tokenizer):
         return text.replace(" ", "▁")
 
     def surface_forms(self) -> list[bytes]:
+        """Return the text of every token of the vocabulary in UTF-8; b"" for special tokens."""
         tokens = list(map(self._text_token, range(self.vocab_size)))
         if self._byte_level:  # a token with other characters stands for itself
             byte_of = {letter: byte for byte, letter in enumerate(_byte_letters())}
@@ -168,6 +173,7 @@ class ImportedTokenizer(Tokenizer):
         return [byte_values.get(token, token.replace("▁", " ").encode()) for token in tokens]
 
     def word_ids(self, ids: Iterable[int]) -> list[int]:
+        """Return the number of the word that each token belongs to, −1 for special tokens."""
         # A token begins where the text of the tokens before it ends; a part of a character belongs to its character.
         ids = list(ids)
         text = self.decode(ids)
@@ -249,17 +255,21 @@ class RemappedTokenizer(Tokenizer):
 
     @property
     def vocab_size(self) -> int:
+        """Return the number of tokens: Dragoman's special tokens, those of the inner tokenizer, and the tags."""
         return ID_OFFSET + self.inner.vocab_size + len(self.tags)
 
     def with_tags(self, names: Sequence[str]) -> RemappedTokenizer:
+        """Return the tokenizer with further corpus tags at the end of its vocabulary."""
         check_tags(names)
         return RemappedTokenizer(self.inner, list(dict.fromkeys([*self.tags, *names])))
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokenize texts; ids of the inner tokenizer are shifted to make room for Dragoman's special tokens."""
         unk, rows = self.inner.unk, self.inner.encode_batch(texts)
         return [[UNK if token_id == unk else token_id + ID_OFFSET for token_id in row] for row in rows]
 
     def encode_masked(self, text: str, gap: str) -> list[int]:
+        """Tokenize a text with every `gap` replaced by the mask token."""
         return self._encode_joined(text.split(gap), repeat(MASK))
 
     def _inner_id(self, token_id: int) -> int:
@@ -267,6 +277,7 @@ class RemappedTokenizer(Tokenizer):
         return token_id - ID_OFFSET if ID_OFFSET <= token_id < ID_OFFSET + self.inner.vocab_size else MISSING_TOKEN_ID
 
     def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of token ids, without special tokens."""
         text = self.inner.decode(map(self._inner_id, ids))
         return text.removeprefix(" ") if self._keeps_prefix_space else text
 
@@ -276,16 +287,20 @@ class RemappedTokenizer(Tokenizer):
         return self.inner.decode(self.inner.encode("a")) == " a"
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
+        """Return the names of tokens in readable form."""
         names = {token_id: tag_token(name) for name, token_id in self.tags.items()} | dict(enumerate(SPECIAL_TOKENS))
         return [names.get(token_id) or self.inner.tokens([self._inner_id(token_id)])[0] for token_id in ids]
 
     def surface_forms(self) -> list[bytes]:
+        """Return the text of every token of the vocabulary in UTF-8; b"" for special tokens and tags."""
         return [*[b""] * ID_OFFSET, *self.inner.surface_forms(), *[b""] * len(self.tags)]
 
     def word_ids(self, ids: Iterable[int]) -> list[int]:
+        """Return the number of the word that each token belongs to, −1 for special tokens."""
         return self.inner.word_ids(map(self._inner_id, ids))
 
     def to_json(self) -> str:
+        """Serialize the inner tokenizer, marked as remapped, with the tags."""
         document = json.loads(self.inner.to_json())
         document["model"]["dragoman"] |= {"kind": REMAPPED_TYPE, "tags": list(self.tags)}
         return json.dumps(document, ensure_ascii=False)

@@ -58,6 +58,7 @@ class SentencePieceModel:
 
     @property
     def unk_piece(self) -> str:
+        """Return the piece that stands for unknown characters."""
         return self.pieces[self.processor.unk_id()]
 
     @property
@@ -98,16 +99,25 @@ class SentencePieceSegmenter:
     def without_special(
         cls, model: SentencePieceModel, names: Mapping[int, str], special: Iterable[str], unk: int
     ) -> SentencePieceSegmenter:
-        """Build the segmenter of a vocabulary; `special` tokens are found in a text only if they are pieces."""
+        """Build a segmenter that never produces special tokens from a text, such as EOS from "</s>".
+
+        Args:
+            names: the tokens of the vocabulary, by id.
+            special: names of special tokens; those that are also normal pieces of the model can be produced.
+            unk: id of pieces that are not in the vocabulary.
+        """
         special_pieces = {*model.special_pieces}
-        excluded = {*special, *special_pieces} - ({*model.pieces} - special_pieces)
+        normal_pieces = {*model.pieces} - special_pieces
+        excluded = {*special, *special_pieces} - normal_pieces
         return cls(model, {name: token_id for token_id, name in names.items() if name not in excluded}, unk)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokenize texts; pieces that are not in the vocabulary become `unk`."""
         lookup, unk = self.vocabulary.get, self.unk
         return [[lookup(piece, unk) for piece in row] for row in self.model.processor.EncodeAsPieces(list(texts))]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the model, in base 64, and the id of `unk`, for a tokenizer file."""
         return {"model": base64.b64encode(self.model.serialized).decode(), "unk": self.unk}
 
 
@@ -138,6 +148,7 @@ def model_from_version_1(document: Mapping[str, Any], fields: Mapping[str, Any],
 
 
 def _piece(text: str, score: float, kind: int) -> bytes:
+    """Serialize a piece of a SentencePiece model (protocol buffer): text, score and kind."""
     return _message(1, _message(1, text.encode()) + b"\x15" + struct.pack("<f", score) + _number(3, kind))
 
 
@@ -147,9 +158,11 @@ def _message(field: int, content: bytes) -> bytes:
 
 
 def _number(field: int, value: int) -> bytes:
+    """Serialize a field of a protocol buffer that holds an integer."""
     return _varint(field << 3) + _varint(int(value))
 
 
 def _varint(value: int) -> bytes:
+    """Serialize an integer in groups of seven bits, lowest first; the top bit says that another group follows."""
     digits = [value >> shift & 0x7F for shift in range(0, max(1, value.bit_length()), 7)]
     return bytes([*(digit | 0x80 for digit in digits[:-1]), digits[-1]])

@@ -110,6 +110,7 @@ class Tokenizer:
         return Tokenizer(library, self.kind, self.marker, list(dict.fromkeys([*self.tags, *names])))
 
     def __reduce__(self) -> tuple[Callable[[str], Tokenizer], tuple[str]]:
+        """Pickle the tokenizer as JSON."""
         return Tokenizer.from_json, (self.to_json(),)
 
     @property
@@ -272,6 +273,7 @@ class Tokenizer:
         return cls(library, kind, marker, tags)
 
     def save(self, path: str | Path) -> None:
+        """Write the tokenizer to a file as JSON."""
         Path(path).write_text(self.to_json(), encoding="utf-8")
 
     @classmethod
@@ -333,6 +335,7 @@ def _library_tokenizer(model: models.Model, kind: str, marker: str) -> tokenizer
 
 
 def _word_splitter(kind: str, marker: str) -> pre_tokenizers.PreTokenizer:
+    """Return the pre-tokenizer that splits a text into words, each with its space before or after it."""
     pattern = r" ?\S+|\s" if kind == LABEL_TYPE else WORD_MARKERS[marker]
     return pre_tokenizers.Split(Regex(pattern), "isolated")
 
@@ -354,6 +357,7 @@ def _count_words(texts: Iterable[str], kind: str, marker: str) -> Counter[str]:
 
 
 def check_tags(names: Sequence[str]) -> None:
+    """Raise a UserError if the name of a corpus tag has a character that is not allowed."""
     if wrong := [name for name in names if not re.fullmatch(r"[\w.+-]+", name)]:
         raise UserError(f"a tag may contain letters, digits, '_', '.', '+' and '-', got {wrong[0]!r}")
 
@@ -372,6 +376,7 @@ def _check_type(kind: str, marker: str) -> None:
 
 
 def _replace_surrogates(text: str) -> str:
+    """Replace unpaired surrogates, which cannot be encoded in UTF-8, by U+FFFD."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
@@ -380,11 +385,13 @@ def _disable_threads_in_forks() -> None:
     variable, set_here = "TOKENIZERS_PARALLELISM", []
 
     def before() -> None:
+        """Switch the threads of the tokenizers library off before a fork, unless the user has set the variable."""
         if variable not in os.environ:
             os.environ[variable] = "false"
             set_here.append(variable)
 
     def after_in_parent() -> None:
+        """Remove the variable in the parent process, if it was set for the fork."""
         while set_here:
             os.environ.pop(set_here.pop(), None)
 

@@ -138,9 +138,11 @@ def _max_learned_tokens(limits: VocabularyLimits, alphabet: Iterable[str] = ()) 
 
 
 def _bpe_model(tokens: Iterable[str], merges: Iterable[tuple[str, str]] = ()) -> models.Model:
+    """Build a BPE model of special tokens, bytes and `tokens`; unknown characters are split into bytes."""
     vocabulary = _enumerate([*SPECIAL_TOKENS, *BYTE_TOKENS, *tokens])
     return models.BPE(vocabulary, list(merges), unk_token=SPECIAL_TOKENS[UNK], byte_fallback=True)
 
 
 def _enumerate(tokens: Iterable[str]) -> dict[str, int]:
+    """Give the tokens ids from 0."""
     return {token: token_id for token_id, token in enumerate(tokens)}

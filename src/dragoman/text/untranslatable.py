@@ -46,6 +46,7 @@ class CopyEvidence(NamedTuple):
         return cls(*_count_letterless(source, target))
 
     def __add__(self, other: CopyEvidence) -> CopyEvidence:  # type: ignore[override]
+        """Add all counts."""
         return CopyEvidence(*map(sum, zip(self, other)))
 
     @property
@@ -71,6 +72,7 @@ def _count_kept(pattern: re.Pattern[str], source: str, target: str) -> tuple[int
 
 
 def _count_letterless(source: str, target: str) -> tuple[int, int]:
+    """Return 1 if the source has no letters, else 0, and 1 if the target is then its copy."""
     if _LETTER.search(source) or not source.strip():
         return 0, 0
     return 1, int(source.strip() == target.strip())

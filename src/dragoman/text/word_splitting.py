@@ -83,8 +83,10 @@ def _continues_word(text: str, begin: int, position: int) -> bool:
 
 
 def _is_mark(character: str) -> bool:
+    """Whether a character is a combining mark."""
     return not character.isascii() and unicodedata.category(character)[0] == "M"
 
 
 def _is_letter(character: str) -> bool:
+    """Whether a character is a letter, a digit or an underscore."""
     return character.isalnum() or character == "_"

@@ -47,6 +47,7 @@ def find_batch_size(
     trials = 0
 
     def peak_memory(tokens: int) -> int | None:
+        """Measure and log the peak memory in bytes of a batch size; None if it does not fit."""
         nonlocal trials
         trials += 1
         used = measure_peak_memory(scratch, config, tokens, custom_parts)

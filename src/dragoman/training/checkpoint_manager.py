@@ -74,10 +74,12 @@ class TrainState:
         return score > (self.best_metric, -math.inf if self.best_loss is None else -self.best_loss)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return all fields as JSON values, for the manifest of a checkpoint."""
         return asdict(self)
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> TrainState:
+        """Build the state from what `to_dict` returned; raise a UserError if fields are missing or unknown."""
         try:
             nested = {
                 "data_position": DataPosition(**values["data_position"]),
@@ -227,6 +229,7 @@ class CheckpointManager:
         return [path for path in self.saved_checkpoints() if checkpoint.read_values(path)["validated"]]
 
     def has_best(self, state: TrainState) -> bool:
+        """Whether the best checkpoint according to the state is still on the disk."""
         return self._path(state.best_step).is_dir()
 
     def is_validated(self, step: int) -> bool:
@@ -247,7 +250,7 @@ class CheckpointManager:
         return len(kept)
 
     def save_average(self, model: nn.Module, values: dict[str, Any]) -> None:
-        """Save the averaged weights as the best checkpoint."""
+        """Save the averaged weights of a model as the best checkpoint, with plain `values` for its manifest."""
         replace_symlink(self.folder / "best", "last")  # so that it never dangles
         remove_folder(self.folder / "averaged")
         checkpoint.save(self.folder / "averaged", {"model": checkpoint.named_weights(model)}, values)
@@ -260,6 +263,7 @@ class CheckpointManager:
         return state_tensors(self.model, self.optimizer) | trained
 
     def _path(self, step: int) -> Path:
+        """Return the folder of the checkpoint of a step, such as checkpoints/002000."""
         return self.folder / f"{step:06d}"
 
     def _prune(self, state: TrainState) -> None:

@@ -268,6 +268,7 @@ def saved_result(
 
 
 def _digest(sources: Sequence[str], references: Sequence[str]) -> str:
+    """Return a hash of the test set, by which stored translations are recognized as translations of it."""
     return hashlib.sha256(json.dumps([list(sources), list(references)]).encode()).hexdigest()
 
 
@@ -311,9 +312,11 @@ class ComparisonDisplay(Display):
         self.message(text)
 
     def message(self, text: str) -> None:
+        """Print a message after the name of the system and its seed."""
         super().message(f"{self.label}: {text}")
 
     def line(self, record: dict[str, Any], fraction: float | None) -> str:
+        """Return the status of the present run: step, loss, speed, and the time left for it and for all runs."""
         step = f"step {record['step']:,}" + (f" of {self.total_steps:,}" if self.total_steps else "")
         parts = [step, f"loss {record['loss']:.3f}", f"{record['tokens_per_second']:,.0f} tokens/s"]
         if (seconds := self.seconds_left(fraction)) is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from dragoman.config import TRAINING_DEFAULTS, Config, replace_settings
 from dragoman.data import DataFormat, TokenStore
+from dragoman.data.batching import BATCH_FILL
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec, meta_model, training_flops
 from dragoman.objectives import objective_class
@@ -27,6 +28,8 @@ TRAINING_TOKENS_PER_DECODED = 40
 DECODED_SENTENCES_PER_MINUTE = 50  # at each validation, per minute of a time budget
 
 MIN_FLOPS_TO_COMPILE = 8e15  # of a training that makes up for a minute of compilation
+
+ASSUMED_EPOCHS = 50  # of a training without a limit of steps or epochs, which only patience ends
 
 
 @dataclass(frozen=True)
@@ -49,14 +52,14 @@ class Defaults:
         self.config = config
         self.choices: list[Choice] = []
 
-    def choose(self, setting: str, value: Any, reason: str) -> Any:
-        """Set a setting by its dotted name, report it with its reason, and return its value."""
-        self.fill({setting: value})
+    def set_and_report(self, setting: str, value: Any, reason: str) -> Any:
+        """Set a setting by its dotted name, add it to the reported choices, and return its value."""
+        self.set_quietly({setting: value})
         self.choices.append(Choice(setting, value, reason))
         return value
 
-    def fill(self, values: Mapping[str, Any]) -> None:
-        """Set settings by their dotted names, without a report."""
+    def set_quietly(self, values: Mapping[str, Any]) -> None:
+        """Set settings by their dotted names, without reporting them to the user."""
         self.config = replace_settings(self.config, values)
 
 
@@ -65,7 +68,9 @@ def choose_vocab_size(defaults: Defaults, words: int) -> None:
     text = defaults.config.text
     if text.vocab_size is None and text.tokenizer != "byte":
         size = int(max(500, min(32_000, round(8 * math.sqrt(words), -2))))
-        defaults.choose("text.vocab_size", size, f"8·√words for the {words:,} words of the corpus, at most 32,000")
+        defaults.set_and_report(
+            "text.vocab_size", size, f"8·√words for the {words:,} words of the corpus, at most 32,000"
+        )
 
 
 def choose_copying(defaults: Defaults, data_format: DataFormat, evidence: CopyEvidence) -> None:
@@ -75,9 +80,9 @@ def choose_copying(defaults: Defaults, data_format: DataFormat, evidence: CopyEv
     generates = objective_class(defaults.config.objective.name or "").generates
     if data_format.is_translation and generates and evidence.copies:
         reason = "lines of numbers, punctuation or addresses; the training targets keep them too"
-        defaults.choose("search.copy_untranslatable", True, reason)
+        defaults.set_and_report("search.copy_untranslatable", True, reason)
     else:
-        defaults.fill({"search.copy_untranslatable": False})
+        defaults.set_quietly({"search.copy_untranslatable": False})
 
 
 def choose_selection_metric(defaults: Defaults, references: Sequence[str]) -> None:
@@ -85,7 +90,8 @@ def choose_selection_metric(defaults: Defaults, references: Sequence[str]) -> No
     metric = defaults.config.training.selection_metric
     if metric == "auto":
         objective = objective_class(defaults.config.objective.name or "translation")
-        defaults.choose("training.selection_metric", *default_metric(objective, references))
+        chosen_metric, reason = default_metric(objective, references)
+        defaults.set_and_report("training.selection_metric", chosen_metric, reason)
     else:
         check_metric(metric, references)
 
@@ -104,10 +110,10 @@ def choose_settings(
     name = default_recipe(system) if requested == "auto" else requested
     recipe = get_recipe(name, system)
     given = {key for key in recipe.training if getattr(config.training, key) is not None}
-    defaults.fill({f"training.{key}": value for key, value in recipe.training.items() if key not in given})
+    defaults.set_quietly({f"training.{key}": value for key, value in recipe.training.items() if key not in given})
     if requested != name or recipe.paper:
         optimizer, schedule = (defaults.config.training.resolved(key) for key in ("optimizer", "schedule"))
-        defaults.choose("training.recipe", name, f"{optimizer}, {schedule}; {recipe.reason}")
+        defaults.set_and_report("training.recipe", name, f"{optimizer}, {schedule}; {recipe.reason}")
     if new_model:
         _choose_system(defaults, recipe, len(store), device)
     _choose_bpe_dropout(defaults, recipe, len(store))
@@ -122,9 +128,9 @@ def _choose_bpe_dropout(defaults: Defaults, recipe: Recipe, pairs: int) -> None:
     suits = config.text.tokenizer == "bpe" and objective_class(config.objective.name or "").default_bpe_dropout
     if suits and recipe.bpe_dropout and config.system.size != "tiny" and pairs < LOW_RESOURCE_PAIRS:
         reason = "every epoch segments the words differently, which helps small corpora"
-        defaults.choose("text.bpe_dropout", recipe.bpe_dropout, reason)
+        defaults.set_and_report("text.bpe_dropout", recipe.bpe_dropout, reason)
     else:
-        defaults.fill({"text.bpe_dropout": 0.0})
+        defaults.set_quietly({"text.bpe_dropout": 0.0})
 
 
 def _choose_system(defaults: Defaults, recipe: Recipe, pairs: int, device: str) -> None:
@@ -134,49 +140,58 @@ def _choose_system(defaults: Defaults, recipe: Recipe, pairs: int, device: str) 
     size = config.system.size
     if size is None:
         reason = f"for {pairs:,} rows on {'a GPU' if gpu else 'a CPU'}"
-        size = defaults.choose("system.size", _system_size(pairs, gpu), reason)
+        size = defaults.set_and_report("system.size", _system_size(pairs, gpu), reason)
     if recipe.dropout is not None and "dropout" not in given and pairs < LOW_RESOURCE_PAIRS and size != "tiny":
         reason = f"{pairs:,} rows are few, and would be memorized without it"
-        defaults.choose("system.settings.dropout", recipe.dropout, reason)
+        defaults.set_and_report("system.settings.dropout", recipe.dropout, reason)
     for key, value in recipe.system.items():
         if system is None or key in defaults.config.system.settings:
             continue
         if value == (default := system.settings()[key].default):
-            defaults.fill({f"system.settings.{key}": value})
+            defaults.set_quietly({f"system.settings.{key}": value})
         else:
             reason = f"the paper's; {default} by default" if recipe.paper else f"better than the paper's {default}"
-            defaults.choose(f"system.settings.{key}", value, reason)
+            defaults.set_and_report(f"system.settings.{key}", value, reason)
 
 
 def _choose_training(defaults: Defaults, recipe: Recipe, spec: ModelSpec, store: TokenStore, device: str) -> None:
-    """Choose all training settings: batch size, length, learning rate, validation and execution."""
+    """Choose all training settings: batch size, length, learning rate, validation and execution.
+
+    `recipe` is a set of training defaults, `spec` the hyper-parameters of the model, `store` the tokenized text.
+    """
     training, gpu, target_tokens = defaults.config.training, device.startswith("cuda"), _target_tokens(store)
     tokens = training.batch_tokens
     if tokens is None:
-        tokens = max(_batch_tokens(target_tokens, gpu), 2 * defaults.config.data.max_length + 4)
-        defaults.choose("training.batch_tokens", tokens, "tokens per batch, by the amount of data and the device")
-    elif tokens < store.max_length + 2:
+        longest_row = 2 * (defaults.config.data.max_length + 2)  # source and target in one row, with BOS and EOS
+        tokens = max(_batch_tokens(target_tokens, gpu), longest_row)
+        defaults.set_and_report(
+            "training.batch_tokens", tokens, "tokens per batch, by the amount of data and the device"
+        )
+    elif tokens < store.max_length + 2:  # BOS and EOS
         raise UserError(
-            f"training.batch_tokens is {tokens:,}, but the longest sentence has {store.max_length:,} tokens and must "
-            "fit into a batch: raise it, or lower data.max_length"
+            f"training.batch_tokens is {tokens:,}, but the longest sentence has {store.max_length:,} tokens, which "
+            "must fit into a batch with BOS and EOS: raise training.batch_tokens, or lower data.max_length"
         )
     lengths, step_tokens = store.length_counts(), tokens * training.gradient_accumulation
-    positions = int(meta_model(spec).row_length(lengths.source + 1, lengths.target + 1) @ lengths.pairs)
-    epoch_steps = max(1, math.ceil(positions / (0.95 * step_tokens)))
+    row_lengths = meta_model(spec).row_length(lengths.source + 1, lengths.target + 1)  # with EOS
+    epoch_tokens = int(row_lengths @ lengths.pairs)
+    epoch_steps = max(1, math.ceil(epoch_tokens / (BATCH_FILL * step_tokens)))
     steps = training.steps
     if training.schedule in SCHEDULES_WITH_END and steps is None and training.epochs is None:
         steps = default_steps(target_tokens, step_tokens)
         end = "then" if training.minutes is None else f"then, or after {pluralize(training.minutes, 'minute')}"
         reason = f"about {steps / epoch_steps:.0f} epochs, by the amount of data; the learning rate is zero by {end}"
-        defaults.choose("training.steps", steps, reason)
+        defaults.set_and_report("training.steps", steps, reason)
     limits = [steps, training.epochs and training.epochs * epoch_steps]
-    planned = min((limit for limit in limits if limit is not None), default=None)  # unless patience ends it earlier
-    _choose_learning_rate(defaults, recipe, spec.dim, epoch_steps, planned)
-    _choose_validation(defaults, store, epoch_steps, step_tokens, planned)
+    # None: only patience ends training, which may also end it before the planned steps
+    planned_steps = min((limit for limit in limits if limit is not None), default=None)
+    _choose_learning_rate(defaults, recipe, spec.dim, epoch_steps, planned_steps)
+    _choose_validation(defaults, store, epoch_steps, step_tokens, planned_steps)
     compiles = training.compile
     if compiles is None:
-        length = target_tokens / max(1, len(store))
-        flops = training_flops(spec, round(length), round(length)) / length * tokens * (planned or 50 * epoch_steps)
+        mean_length = target_tokens / max(1, len(store))
+        flops_per_token = training_flops(spec, round(mean_length), round(mean_length)) / mean_length
+        flops = flops_per_token * tokens * (planned_steps or ASSUMED_EPOCHS * epoch_steps)
         compiles = gpu and flops > MIN_FLOPS_TO_COMPILE
     smoothing = training.label_smoothing
     if smoothing is None:
@@ -184,7 +199,7 @@ def _choose_training(defaults: Defaults, recipe: Recipe, spec: ModelSpec, store:
     precision = ("bfloat16" if gpu else "float32") if training.precision == "auto" else training.precision
     values = {name: training.resolved(name) for name in TRAINING_DEFAULTS}
     values |= {"label_smoothing": smoothing, "device": device, "compile": compiles, "precision": precision}
-    defaults.fill({f"training.{name}": value for name, value in values.items()})
+    defaults.set_quietly({f"training.{name}": value for name, value in values.items()})
 
 
 def _choose_learning_rate(
@@ -194,39 +209,47 @@ def _choose_learning_rate(
     training = defaults.config.training
     warmup = training.warmup_steps
     if warmup is None and (from_recipe := recipe.warmup_steps(planned_steps)) is not None:
-        warmup = defaults.choose("training.warmup_steps", *from_recipe)
+        steps, reason = from_recipe
+        warmup = defaults.set_and_report("training.warmup_steps", steps, reason)
     if warmup is None:
-        warmup = min(4000, max(100, 4 * epoch_steps))
+        warmup = min(4000, max(100, 4 * epoch_steps))  # four epochs, but at most a tenth of the training
         warmup = warmup if planned_steps is None else max(1, min(warmup, planned_steps // 10))
         limit = "" if training.minutes is None else ", at most a tenth of the time"
         reason = f"about {warmup / epoch_steps:.1f} epochs of about {epoch_steps:,} steps{limit}"
-        defaults.choose("training.warmup_steps", warmup, reason)
+        defaults.set_and_report("training.warmup_steps", warmup, reason)
     if training.learning_rate is None:
         warm_start = training.start_from is not None
-        peak = recipe.peak_learning_rate(dim, warmup, defaults.config.system.size, warm_start)
-        defaults.choose("training.learning_rate", *peak)
+        peak, reason = recipe.peak_learning_rate(dim, warmup, defaults.config.system.size, warm_start)
+        defaults.set_and_report("training.learning_rate", peak, reason)
 
 
 def _choose_validation(
     defaults: Defaults, store: TokenStore, epoch_steps: int, step_tokens: int, planned_steps: int | None
 ) -> None:
-    """Choose how often to validate, and how many sentences to decode each time."""
+    """Choose how often to validate, and how many sentences to decode each time.
+
+    `epoch_steps` are the steps of an epoch, `step_tokens` the tokens of a step; `planned_steps` is None if only
+    patience ends training.
+    """
     training = defaults.config.training
     interval = training.validation_interval
     if interval is None:
+        # an epoch or a twelfth of the training, whichever is longer, within 50 and 2,000 steps
         interval = max(50, min(2000, max(epoch_steps, planned_steps // 12 if planned_steps else 0)))
         reason = "steps" if training.minutes is None else "steps, or a tenth of the time"
-        defaults.choose("training.validation_interval", interval, reason)
+        defaults.set_and_report("training.validation_interval", interval, reason)
     if training.validation_sentences is not None:
         return
     if not objective_class(defaults.config.objective.name or "translation").generates:
-        defaults.fill({"training.validation_sentences": MAX_DECODED_SENTENCES})
+        # the objective generates no text, so that the value has no effect
+        defaults.set_quietly({"training.validation_sentences": MAX_DECODED_SENTENCES})
         return
-    affordable = interval * step_tokens / TRAINING_TOKENS_PER_DECODED / (_target_tokens(store) / len(store))
+    decoded_tokens = interval * step_tokens / TRAINING_TOKENS_PER_DECODED  # in about a tenth of the training time
+    affordable = decoded_tokens / (_target_tokens(store) / len(store))
     if training.minutes is not None:
         affordable = min(affordable, DECODED_SENTENCES_PER_MINUTE * training.minutes)
     decoded = int(max(50, min(MAX_DECODED_SENTENCES, affordable)))
-    defaults.choose(
+    defaults.set_and_report(
         "training.validation_sentences", decoded, "decoded at each validation, in about a tenth of the time"
     )
 

@@ -32,6 +32,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self) -> None:
+        """Move the averages towards the weights: average ← average + (1 − k) (weight − average)."""
         weights, averages = list(self.weights.values()), list(self.averages.values())
         # three kernels in total; a lerp with a weight on the device takes one per tensor
         change = torch._foreach_sub(weights, averages)

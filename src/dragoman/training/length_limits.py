@@ -34,14 +34,14 @@ def choose_length_limit(defaults: Defaults, lengths: LengthCounts | None, framin
         return
     if lengths is None or lengths.pairs.sum() < MIN_ESTIMATION_PAIRS:
         values = {"length_ratio": LengthLimit.ratio, "length_offset": LengthLimit.offset}
-        defaults.fill({f"search.{name}": values[name] for name in missing})
+        defaults.set_quietly({f"search.{name}": values[name] for name in missing})
         return
     source = (lengths.source + len(framing.source_prefix) + len(framing.source_suffix)).astype(np.float64)
     target = (lengths.target + len(framing.forced_bos) + 1).astype(np.float64)  # EOS
     limit = dict(zip(given, length_limit(source, target, lengths.pairs, *given.values())))
     reason = f"{LIMIT_FACTOR:g}× the length that {QUANTILE:.0%} of the training pairs do not exceed"
     for name in missing:
-        defaults.choose(f"search.{name}", limit[name], reason)
+        defaults.set_and_report(f"search.{name}", limit[name], reason)
 
 
 def length_limit(

@@ -167,6 +167,7 @@ class MetricsLog:
         return next((record for record in reversed(records) if (record["kind"], record["step"]) == (kind, step)), {})
 
     def close(self) -> None:
+        """Close the TensorBoard files."""
         if self.tensorboard is not None:
             self.tensorboard.close()
 

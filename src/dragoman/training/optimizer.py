@@ -46,6 +46,7 @@ class Adadelta(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update all weights that have a gradient; nothing changes if `found_inf` is 1."""
         rho = torch.where(self.found_inf > 0, 1.0, ADADELTA_RHO)
         for group, weight in _trained(self):
             squares, updates = self.state[weight].values()
@@ -85,6 +86,7 @@ class Adafactor(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update all weights that have a gradient; nothing changes if `found_inf` is 1."""
         skip = self.found_inf > 0
         for group, weight in _trained(self):
             self._step(weight, group["lr"], group["momentum"], skip)
@@ -98,6 +100,7 @@ class Adafactor(torch.optim.Optimizer):
         squares = gradient.square() + ADAFACTOR_GRADIENT_EPSILON
 
         def average(name: str, value: Tensor, decay: Tensor | float) -> Tensor:
+            """Update the moving average `name` of the state in place, unless the step is skipped, and return it."""
             state[name].copy_(torch.where(skip, state[name], decay * state[name] + (1 - decay) * value))
             return state[name]
 
@@ -115,6 +118,7 @@ class Adafactor(torch.optim.Optimizer):
 
 
 def _root_mean_square(tensor: Tensor) -> Tensor:
+    """Return √(mean of the squares) over all elements, a scalar tensor."""
     return tensor.square().mean().sqrt()
 
 
@@ -169,6 +173,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update all weights that have a gradient; nothing changes if `found_inf` is 1."""
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]
             if "momentum" in group:
@@ -203,6 +208,7 @@ class Muon(torch.optim.Optimizer):
             shard.copy_(shard_like(full, shard))
 
     def _update_by_adamw(self, weights: list[nn.Parameter], group: Group) -> None:
+        """Update the weights of a parameter group by torch's fused AdamW kernel."""
         averages, squares, steps = (
             [self.state[weight][name] for weight in weights] for name in ("exp_avg", "exp_avg_sq", "step")
         )

@@ -133,6 +133,7 @@ def _heartbeat() -> Iterator[None]:
     done = Event()
 
     def beat() -> None:
+        """Broadcast None regularly until `done` is set."""
         with suppress(RuntimeError):  # the main thread will get the same error
             while not done.wait(HEARTBEAT_SECONDS):
                 _broadcast([None])
@@ -196,6 +197,7 @@ class ReplicatedStrategy(ParallelStrategy):
     name = "replicated"
 
     def distribute(self, module: nn.Module) -> None:
+        """Copy the weights of the first process to all others, and remember the running statistics of norms."""
         broadcast_weights(module)
         self.statistics = running_statistics(module)
 

@@ -92,6 +92,7 @@ class StoreWriter:
         progress = corpus_passes.ProgressLogger("written", self.log, total)
 
         def columns_of_corpora() -> Iterator[tuple[int, EncodedColumns]]:
+            """Yield encoded training pairs with the index of their corpus; held-out pairs are put aside."""
             read = 0
             for chunk in self._encode(train, split, self.config.corpus_tags, self.workers):
                 read += chunk.pairs
@@ -122,11 +123,13 @@ class StoreWriter:
     def _encode(
         self, corpora: list[Corpus], split: HoldoutSplit | None, tags: Sequence[str], workers: int
     ) -> Iterator[corpus_passes.EncodedChunk]:
+        """Tokenize corpora in chunks; pairs of `split` are held out, and sources begin with the tag of their corpus."""
         tag_ids = [(self.encoding.source_tokenizer.tags[tag],) if tag else () for tag in tags]
         encode = corpus_passes.ChunkEncoder(self.data_format, self.encoding, split, tag_ids)
         return parallel_map(encode, corpus_passes.read_chunks(self.data_format, corpora), workers)
 
     def _hold_out(self, corpus: int, inspected: corpus_passes.InspectedColumns) -> None:
+        """Keep the held-out pairs of a chunk for the validation store, and add their counts to its report."""
         self.inspection.add(inspected.counts)
         if inspected.columns is not None:
             self.held_out.append((corpus, inspected.columns))
@@ -155,6 +158,7 @@ def prepare_run(folder: Path, config: Config, log: Log, custom_parts: Sequence[t
         split = _choose_validation_pairs(request, survey)
 
         def training_pairs() -> Iterator[SentencePair]:
+            """Read the training text again, without the held-out pairs."""
             pairs = data_format.read(request.train)
             return split.training_pairs(pairs) if split else pairs
 
@@ -223,16 +227,19 @@ def _choose_settings(
     """Choose system size and training settings, after measuring the largest batch size if that is requested."""
 
     def choose(chosen: Defaults) -> ModelSpec:
+        """Choose all settings that `chosen` leaves open, and return the spec of the model."""
         new_model = request.parent_spec is None
         choose_settings(chosen, store, request.device, lambda config: request.build_spec(config, sizes), new_model)
         return request.build_spec(chosen.config, sizes)
 
     if defaults.config.training.auto_batch_size:
-        defaults.fill({"training.auto_batch_size": False})
+        defaults.set_quietly({"training.auto_batch_size": False})
         trial = Defaults(defaults.config)
         spec = choose(trial)
         write_model_file(folder, trial.config.system.name or "", spec, framing)
-        defaults.choose("training.batch_tokens", *find_batch_size(folder, trial.config, spec, log, custom_parts))
+        defaults.set_and_report(
+            "training.batch_tokens", *find_batch_size(folder, trial.config, spec, log, custom_parts)
+        )
     choose(defaults)
 
 

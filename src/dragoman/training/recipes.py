@@ -14,12 +14,22 @@ from dragoman.systems.transformer_systems import TRANSFORMER_TRAINING
 #: target tokens of a training per √token of its corpus: 50 epochs of 30,000 sentences, 3 epochs of 5 million
 TRAINING_TOKENS_PER_ROOT = 32_000
 
+# peak learning rates for a model of width 1 (`Recipe.rate`)
+IMPORTED_MODEL_RATE = 0.4  # AdamW, for a model without a system of ours
+MODERN_RATE = 1.5  # Muon
+
+SMALL_CORPUS_DROPOUT = 0.3
+NO_SETTINGS: Mapping[str, Any] = {}  # the defaults of the configuration
+
 
 @dataclass(frozen=True)
 class Recipe:
     """Default settings of the training, and of the system if it is newly built.
 
     Attributes:
+        reason: why the recipe is used, for the report of automatic settings.
+        training: settings of the section `training`, by name.
+        system: settings of the system, by name.
         bpe_dropout: for small corpora.
         dropout: of the system for small corpora; None keeps the system's default.
         rate: peak learning rate for a model of width 1; it falls as 1/width.
@@ -56,7 +66,7 @@ class Recipe:
 
 
 def get_recipe(name: str, system: System | None) -> Recipe:
-    """Return a recipe for a system; None is an unknown system, such as an imported one."""
+    """Return the recipe (a set of training defaults) of this name for a system; None stands for an imported model."""
     if name == "textbook":
         return textbook(system)
     if name == "modern":
@@ -64,8 +74,9 @@ def get_recipe(name: str, system: System | None) -> Recipe:
     if name != "plain":
         raise unknown_name("recipe", name, ("textbook", "modern", "plain"))
     tuned = system.tuned_settings if system else {}
-    rate = system.base_learning_rate if system else 0.4
-    return Recipe("--recipe textbook is the paper's own", {}, tuned, dropout=0.3, rate=rate)
+    rate = system.base_learning_rate if system else IMPORTED_MODEL_RATE
+    reason = "--recipe textbook is the paper's own"
+    return Recipe(reason, training=NO_SETTINGS, system=tuned, dropout=SMALL_CORPUS_DROPOUT, rate=rate)
 
 
 def textbook(system: System | None) -> Recipe:
@@ -75,7 +86,7 @@ def textbook(system: System | None) -> Recipe:
     training = {name: value for name, value in paper.training_settings.items() if name not in derived}
     reason = "as in the paper" if system else "as in the Transformer's paper"
     differences = f", but: {system.differences}" if system and system.differences else ""
-    return Recipe(f"{reason}{differences}", training, paper.system_settings, paper=paper)
+    return Recipe(f"{reason}{differences}", training, system=paper.system_settings, paper=paper)
 
 
 def modern(system: System | None) -> Recipe:
@@ -83,7 +94,7 @@ def modern(system: System | None) -> Recipe:
     settings = dict(system.tuned_settings) | dict(system.modern_settings) if system else {}
     training = {"optimizer": "muon", "schedule": "cosine"}
     reason = "--recipe textbook is the paper's own"
-    return Recipe(reason, training, settings, bpe_dropout=0.1, dropout=0.3, rate=1.5)
+    return Recipe(reason, training, system=settings, bpe_dropout=0.1, dropout=SMALL_CORPUS_DROPOUT, rate=MODERN_RATE)
 
 
 def default_recipe(system: System | None) -> str:

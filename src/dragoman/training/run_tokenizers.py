@@ -146,6 +146,7 @@ def _learn(text: TextConfig, data_format: DataFormat, pairs: Pairs, count: int) 
     interval = -(-count // MAX_LEARNING_PAIRS)
 
     def texts(use_source: bool, use_target: bool) -> Iterator[str]:
+        """Yield the texts of every `interval`th pair."""
         for pair in islice(pairs(), 0, None, interval):
             if use_source:
                 yield pair.source
@@ -153,6 +154,7 @@ def _learn(text: TextConfig, data_format: DataFormat, pairs: Pairs, count: int) 
                 yield pair.target
 
     def learn(use_source: bool, use_target: bool) -> Tokenizer:
+        """Learn a tokenizer from the sources, the targets or both."""
         size = text.vocab_size or DEFAULT_VOCAB_SIZE
         return learn_tokenizer(texts(use_source, use_target), text.tokenizer, size, text.space_marker)
 

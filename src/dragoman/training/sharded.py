@@ -35,6 +35,7 @@ class ShardedStrategy(parallel.ParallelStrategy):
     name = "sharded"
 
     def distribute(self, module: nn.Module) -> None:
+        """Shard the weights of every layer, then those that are left, over all processes."""
         parallel.broadcast_weights(module)
         # outputs of layers are never modified in place, so that views are safe
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
@@ -51,9 +52,11 @@ class ShardedStrategy(parallel.ParallelStrategy):
         self.statistics = parallel.running_statistics(module)
 
     def reduce_gradients(self, weights: Sequence[nn.Parameter]) -> None:
+        """Average the running statistics of norms over all processes; the backward pass has summed the gradients."""
         parallel.average_statistics(self.statistics, self.processes)  # gradients are summed in the backward pass
 
     def gather(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return the full tensors on the CPU of the first process; an empty mapping on all others."""
         gathered = {}
         for name, tensor in tensors.items():  # one at a time, to keep only one full tensor on the device
             full = parallel.full_tensor(tensor)
@@ -62,6 +65,7 @@ class ShardedStrategy(parallel.ParallelStrategy):
         return gathered
 
     def write_shards(self, state: Mapping[str, Tensor], folder: Path) -> Path | None:
+        """Write the shards of all processes to a temporary folder, and return it."""
         shards = folder / ".shards.partial"
 
         def create_folder() -> None:
@@ -80,6 +84,7 @@ class ShardedStrategy(parallel.ParallelStrategy):
     def inference_weights(
         self, model: nn.Module, inference_model: nn.Module, average: WeightAverage | None
     ) -> Iterator[None]:
+        """Copy the full weights, or their moving average, to `inference_model` on the first process."""
         weights = self.gather(parallel.weights_for_inference(model, average))
         if self.processes.rank == 0:
             checkpoint.set_weights(inference_model, weights, Path())

@@ -259,6 +259,7 @@ class TrainStep:
             torch.cuda.empty_cache()
 
     def _to_device(self, batch: Batch) -> dict[str, Tensor]:
+        """Copy the tensors of a batch to the device, asynchronously from pinned memory."""
         return {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.tensors().items()}
 
     def _replay(self, name: str, tensors: dict[str, Tensor], work: Callable[[dict[str, Tensor]], None]) -> None:

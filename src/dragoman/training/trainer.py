@@ -347,6 +347,7 @@ class Trainer:
         self.processes.on_first_rank(fail)
 
     def _lost_process_message(self) -> str:
+        """Return the message for a process that waits in vain for another one."""
         local = os.environ.get("LOCAL_WORLD_SIZE", self.processes.world_size)
         return (
             f"another process of this training has ended or does not answer at step {self.state.step:,}: see its "

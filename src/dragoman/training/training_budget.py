@@ -58,6 +58,7 @@ class TrainingBudget:
 
     @property
     def training(self) -> TrainingConfig:
+        """Return the section `training` of the configuration."""
         return self.config.training
 
     @property

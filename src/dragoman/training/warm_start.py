@@ -29,18 +29,23 @@ class ParentRun:
     folder: Path
     config: Config
     spec: ModelSpec
-    framing: Framing
-    tokenizers: tuple[Tokenizer, Tokenizer]
+    framing: Framing  # special tokens around source and target
+    tokenizers: tuple[Tokenizer, Tokenizer]  # of source and target
 
     @staticmethod
     def open(name: str) -> ParentRun:
-        """Open the run in a folder, which must have a checkpoint."""
+        """Open the run in the folder `name`, which must have a checkpoint; raise a UserError otherwise."""
         folder = Path(name)
         spec = read_spec(folder)
         if not checkpoint.is_complete(folder / CHECKPOINT_DIR / "best"):
             raise UserError(f"{folder} has no checkpoint to start from: train it first")
-        settings = config.from_yaml(folder / CONFIG_FILE)
-        return ParentRun(folder, settings, spec, read_framing(folder), read_tokenizers(folder))
+        return ParentRun(
+            folder,
+            config=config.from_yaml(folder / CONFIG_FILE),
+            spec=spec,
+            framing=read_framing(folder),
+            tokenizers=read_tokenizers(folder),
+        )
 
     @property
     def usage(self) -> Usage | None:
@@ -49,6 +54,7 @@ class ParentRun:
         return objective_class(name).usage if name else meta_model(self.spec).usage
 
     def weights(self) -> dict[str, Tensor]:
+        """Read the weights of the best checkpoint, by name."""
         return checkpoint.read_tensors(self.folder / CHECKPOINT_DIR / "best", "model")
 
 

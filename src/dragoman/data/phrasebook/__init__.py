@@ -71,6 +71,7 @@ def splits(train: int, valid: int = 500, test: int = 500, seed: int = 0) -> dict
 
 
 def _split_of(pair: AlignedPair) -> str:
+    """Return the part that a pair belongs to, by a hash of its source: valid and test get a sixteenth each."""
     return {0: "valid", 1: "test"}.get(zlib.crc32(pair.source.encode()) % 16, "train")
 
 

@@ -49,10 +49,12 @@ class NounPhrase(Nominal):
     relative_clause: Clause | None = None
 
     def __post_init__(self) -> None:
+        """Derive agreement and definiteness from number and determiner."""
         self.agreement = PLURAL if self.plural else THIRD_SINGULAR
         self.definite, self.takes_kein = self.determiner in _DEFINITE, self.determiner in ("", "a")
 
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
+        """Return the words in a German case; a `negation` ("not") makes the German determiner a form of "kein"."""
         noun = [Word(text) for text in (self.noun.plural if self.plural else self.noun.singular).split()]
         adjective = [Word(self.adjective.english)] if self.adjective else []
         determiner = [Word(self._english_determiner((adjective + noun)[0].text))] if self.determiner else []
@@ -81,11 +83,13 @@ class Pronoun(Nominal):
     opens_clause: bool = False
 
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
+        """Return the words in a German case; pronouns take no negation."""
         english = self.subject_form if case == "nom" else self.object_form
         return Bitext.translated(english, self.german[CASES.index(case)])
 
     @classmethod
     def name(cls, text: str) -> Pronoun:
+        """Return a proper name, which has one form in all cases and both languages."""
         return cls(text, text, (text, text, text))
 
     @classmethod
@@ -118,9 +122,11 @@ class Coordination(Nominal):
     second: Nominal
 
     def __post_init__(self) -> None:
+        """Two phrases agree in the plural, and are definite if both are."""
         self.agreement, self.definite = PLURAL, self.first.definite and self.second.definite
 
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
+        """Return both phrases in a German case, joined by "and"; coordinations take no negation."""
         return self.first.realize(case) + Bitext.translated("and", "und") + self.second.realize(case)
 
 
@@ -132,6 +138,7 @@ class Prepositional:
     nominal: Nominal
 
     def realize(self) -> Bitext:
+        """Return the words; a German preposition and article are contracted where usual ("in dem": "im")."""
         german, case = lexicon.PREPOSITIONS[self.preposition]
         phrase = Bitext.translated(self.preposition, german) + self.nominal.realize(case)
         preposition, article, *others = phrase.german
@@ -174,6 +181,7 @@ class Subordinate:
     clause: Clause
 
     def realize(self) -> Bitext:
+        """Return the words of the conjunction and of the clause, with the German verb at its end."""
         return _conjunction(self.conjunction) + self.clause.realize("subordinate")
 
 
@@ -329,6 +337,7 @@ class Sentence:
 
 
 def _realize(phrase: Adverb | Prepositional | Subordinate | None) -> Bitext:
+    """Return the words of a phrase; none for None."""
     return phrase.realize() if phrase else Bitext()
 
 

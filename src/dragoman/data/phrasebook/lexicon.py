@@ -20,6 +20,7 @@ class Word:
     __slots__ = ("origins", "text")
 
     def __init__(self, text: str, *origins: Word) -> None:
+        """Create a word; `origins` are the English words that a German one translates."""
         self.text, self.origins = text, origins
 
 
@@ -31,6 +32,7 @@ class Bitext:
     german: list[Word] = field(default_factory=list)
 
     def __add__(self, other: Bitext) -> Bitext:
+        """Concatenate both languages."""
         return Bitext(self.english + other.english, self.german + other.german)
 
     @classmethod
@@ -55,6 +57,7 @@ class Noun:
 
     @property
     def is_countable(self) -> bool:
+        """Whether the noun has a plural and can be counted."""
         return bool(self.plural) and "single" not in self.kinds
 
     def form(self, case: str, plural: bool) -> str:
@@ -85,6 +88,7 @@ class Adverb:
     german: str
 
     def realize(self) -> Bitext:
+        """Return the adverb in both languages."""
         return Bitext.translated(self.english, self.german)
 
 
@@ -121,19 +125,23 @@ class Modal:
 
 
 def _read(name: str) -> str:
+    """Return the text of a file of the lexicon."""
     return (files("dragoman.data.phrasebook") / name).read_text(encoding="utf-8")
 
 
 def _adverbs(name: str) -> dict[str, Adverb]:
+    """Return the adverbs of a section of the word lists, by their English form."""
     return {english: Adverb(english, german) for english, german in _WORDS[name].items()}
 
 
 def _noun(row: dict[str, Any]) -> Noun:
+    """Build a noun from a row of the table of nouns; its first kind decides which adjectives suit it."""
     row["kinds"] = tuple(row["kinds"].split())
     return Noun(**row, adjectives=tuple(ADJECTIVES[name] for name in _WORDS["adjectives_by_kind"][row["kinds"][0]]))
 
 
 def _verbs(name: str) -> dict[str, Verb]:
+    """Return the verbs of a table, by their English base form."""
     verbs = {}
     for row in csv.DictReader(_read(name).splitlines()):
         fields: dict[str, Any] = row | {key: tuple(row[key].split()) for key in ("finite", "subject", "adjuncts")}

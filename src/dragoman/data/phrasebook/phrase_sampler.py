@@ -41,9 +41,11 @@ class PhraseSampler:
         self.used: set[object] = set()  # nouns, names, pronouns and verbs of this sentence, to avoid repetition
 
     def pick(self, options: Sequence[Option]) -> Option:
+        """Return one of the options, all equally probable."""
         return options[int(self.random() * len(options))]
 
     def chance(self, probability: float) -> bool:
+        """Return True with this probability."""
         return self.random() < probability
 
     def pick_unused(self, options: Sequence[Option]) -> Option:
@@ -78,6 +80,7 @@ class PhraseSampler:
         return self.noun_phrase(self.pick(kinds), known=known, plain=plain, is_subject=not subject)
 
     def name_or_person(self) -> Nominal:
+        """Sample a name, or a definite noun phrase for a person."""
         if self.chance(0.5):
             return Pronoun.name(self.pick_unused(lexicon.NAMES))
         return self.noun_phrase("person", known=True, singular=True)
@@ -111,6 +114,7 @@ class PhraseSampler:
         return NounPhrase(noun, self.pick(determiners), adjective, plural)
 
     def adjective(self, noun: Noun) -> Adjective | None:
+        """Sample an adjective that suits the noun; None with probability 0.7."""
         return self.pick(noun.adjectives) if self.chance(0.3) else None
 
     def objects(self, verb: Verb, subject: Nominal, known: bool, negated: bool) -> tuple[Nominal, ...]:
@@ -144,6 +148,7 @@ class PhraseSampler:
         return lexicon.PERHAPS, no_time, False
 
     def frequency(self, tense: str, modal: Modal | None) -> Adverb:
+        """Sample an adverb of frequency that suits the tense; "must" is not combined with "never"."""
         if tense == "modal":
             names = ["always", "often"] + ["never"] * (modal is not MODALS["must"])
         else:
@@ -178,20 +183,25 @@ class PhraseSampler:
         return tuple(phrases)
 
     def here_or_there(self) -> Adverb:
+        """Sample the adverb "here" or "there"."""
         return lexicon.PLACE_ADVERBS[self.pick(("here", "there"))]
 
     def other_person(self, subject: Nominal) -> Nominal:
+        """Sample a definite phrase for a person other than the subject."""
         return self.nominal(("person",), known=True, subject=subject)
 
     def location(self, outdoors: bool) -> NounPhrase:
+        """Sample a place in which something can happen."""
         return self.place_noun("outdoors" if outdoors else self.pick(("area", "area", "building")))
 
     def place_noun(self, kind: str) -> NounPhrase:
+        """Sample a noun phrase for a place of this kind, mostly with "the"."""
         noun = self.pick_unused(_NOUNS_BY_KIND[kind])
         determiner = self.pick(("the", "the", "the", "a", self.pick(known_determiners(noun))))
         return NounPhrase(noun, determiner, self.adjective(noun))
 
     def place(self, outdoors: bool) -> Prepositional:
+        """Sample where something happens: in, behind or under a place."""
         draw = self.random()
         if draw < 0.7:
             return Prepositional("in", self.location(outdoors))

@@ -56,19 +56,24 @@ class SentenceSampler(PhraseSampler):
     """Samples sentences reproducibly: the seed is the only source of randomness."""
 
     def sentence(self) -> Sentence:
+        """Sample a sentence of any kind."""
         self.used.clear()
         return self.pick(_SENTENCES)(self)
 
     def plain(self) -> Sentence:
+        """Sample a main clause that begins with its subject."""
         return Sentence(self.clause())
 
     def fronted(self) -> Sentence:
+        """Sample a main clause that begins with an adverbial."""
         return Sentence(self.clause(front="any"))
 
     def with_relative(self) -> Sentence:
+        """Sample a main clause with a relative clause."""
         return Sentence(self.clause(verb=self.pick_unused(_EVENTS), relative=True))
 
     def yes_no_question(self) -> Sentence:
+        """Sample a question that begins with its verb."""
         if self.chance(0.15):
             return Sentence(self.description(), question=True)
         verb = VERBS[self.pick(_QUESTION_VERBS)]
@@ -79,9 +84,11 @@ class SentenceSampler(PhraseSampler):
         return Sentence(self.clause(subject=subject, verb=verb, tense=tense), question=True)
 
     def open_question(self) -> Sentence:
+        """Sample a question with a question word."""
         return Sentence(self.question_clause(("who", "whom", "what", "where", "when", "why")), question=True)
 
     def with_adverbial_clause(self) -> Sentence:
+        """Sample a main clause with a subordinate clause, such as "because …", before or after it."""
         conjunction = self.pick(_CONJUNCTIONS)
         present = conjunction in ("if", "while", "before")
         without = ("things", "time", "negation") if conjunction in ("while", "before") else ("things",)
@@ -94,9 +101,11 @@ class SentenceSampler(PhraseSampler):
         return Sentence(self.clause(verb=verb, tense=tense, front=front, after=after, without=without))
 
     def reported(self) -> Sentence:
+        """Sample reported speech or thought."""
         return Sentence(self.report())
 
     def coordinated(self) -> Sentence:
+        """Sample two main clauses, joined by "and" or "but"."""
         first = self.clause()
         return Sentence(first, conjunction=self.pick(("and", "but")), second=self.statement())
 
@@ -119,6 +128,7 @@ class SentenceSampler(PhraseSampler):
         return self.clause(verb=verb, after=after, without=without)
 
     def statement(self) -> Clause:
+        """Sample a main clause, sometimes with a relative clause."""
         if self.chance(0.12):
             return self.clause(verb=self.pick_unused(_EVENTS), relative=True)
         return self.clause()
@@ -245,6 +255,7 @@ class SentenceSampler(PhraseSampler):
         return clause
 
     def tense(self, verb: Verb) -> str:
+        """Sample "present", "perfect" or "modal"; stative verbs have no modal."""
         draw = self.random()
         if draw < 0.45:
             return "present"
