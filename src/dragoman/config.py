@@ -491,7 +491,7 @@ def replace_settings(config: Config, values: Mapping[str, Any]) -> Config:
     tree = dataclasses.asdict(config)
     for name, value in values.items():
         if (present := legacy.renamed_setting(name, values.get("system.name", config.system.name))) != name:
-            raise UserError(f"{name} is now called {present}")
+            raise UserError(f"the setting {name} is now called {present}: use that name")
         section, *keys = name.split(".")
         if section not in SECTIONS:
             raise unknown_name("section", section, SECTIONS)

@@ -53,11 +53,11 @@ class Setting:
         kind = typing.get_args(hint)[0] if is_list else typing.get_origin(hint) or hint
         return ("list of " if is_list else "") + TYPE_NAMES[kind].removeprefix("an ").removeprefix("a ")
 
-    def check_range(self, value: Any, path: str) -> None:
-        """Raise a UserError if a number lies outside the range; `path` is the dotted name of the setting."""
+    def check_range(self, value: Any, setting_name: str) -> None:
+        """Raise a UserError if a number lies outside the range; `setting_name` is the dotted name of the setting."""
         low, high = -math.inf if self.min is None else self.min, math.inf if self.max is None else self.max
         if isinstance(value, (int, float)) and not low <= value <= high:
-            raise UserError(f"{path} must be {self.range_text}, got {value}")
+            raise UserError(f"{setting_name} must be {self.range_text}, got {value}")
 
     @property
     def default_text(self) -> str:
@@ -94,9 +94,9 @@ class Section:
     def __post_init__(self) -> None:
         """Convert every setting to its type and check its range; raise a UserError if that fails."""
         for name, about in settings_of(type(self)).items():
-            path = f"{self.section}.{name}"
-            converted = convert(getattr(self, name), about.hint, path)
-            about.check_range(converted, path)
+            setting_name = f"{self.section}.{name}"
+            converted = convert(getattr(self, name), about.hint, setting_name)
+            about.check_range(converted, setting_name)
             object.__setattr__(self, name, converted)
 
 
@@ -116,7 +116,7 @@ def settings_of(section: type) -> dict[str, Setting]:
     return _settings[section]
 
 
-def convert(value: Any, hint: Any, path: str) -> Any:
+def convert(value: Any, hint: Any, setting_name: str) -> Any:
     """Return the value as the declared type; raise a UserError that names the setting if it is of another type.
 
     Integers become floats, numbers written as text (YAML reads 1e-3 as text) become floats, paths become text, and a
@@ -128,11 +128,11 @@ def convert(value: Any, hint: Any, path: str) -> Any:
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         if not any(value == option and type(value) is type(option) for option in options):
-            raise unknown_name(f"value of {path}", str(value), map(_spelled, options))
+            raise unknown_name(f"value of {setting_name}", str(value), map(_spelled, options))
         return value
     if origin is tuple:
         items = value if isinstance(value, (list, tuple)) else [value]
-        return tuple(convert(item, options[0], path) for item in items)
+        return tuple(convert(item, options[0], setting_name) for item in items)
     expected = origin or hint
     if expected is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
         with suppress(ValueError):
@@ -142,10 +142,10 @@ def convert(value: Any, hint: Any, path: str) -> Any:
     if isinstance(value, expected) and not (expected is int and isinstance(value, bool)):
         return value
     quotes = " (in a YAML file, put it in quotes)" if expected is str and not isinstance(value, (list, dict)) else ""
-    raise UserError(f"{path} must be {TYPE_NAMES[expected]}, got {value!r}{quotes}")
+    raise UserError(f"{setting_name} must be {TYPE_NAMES[expected]}, got {value!r}{quotes}")
 
 
-def parse_text(text: str, hint: Any, path: str) -> Any:
+def parse_text(text: str, hint: Any, setting_name: str) -> Any:
     """Parse the text of a setting from the command line.
 
     The text of a string setting is its value, whatever it contains. Lists are written `[a, b]`. Everything else is a
@@ -157,11 +157,11 @@ def parse_text(text: str, hint: Any, path: str) -> Any:
     if typing.get_origin(hint) is tuple:
         if not text.lstrip().startswith("["):
             return (text,) if text else ()
-        return tuple(_parse_yaml(text, path, yaml.BaseLoader))  # leaves every item a text, to be converted
+        return tuple(_parse_yaml(text, setting_name, yaml.BaseLoader))  # leaves every item a text, to be converted
     for number in (int, float):
         with suppress(ValueError):
             return number(text)
-    return _parse_yaml(text, path, yaml.SafeLoader)
+    return _parse_yaml(text, setting_name, yaml.SafeLoader)
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
@@ -176,10 +176,10 @@ def _spelled(option: Any) -> str:
     return str(option).lower() if isinstance(option, bool) else str(option)
 
 
-def _parse_yaml(text: str, path: str, loader: type[yaml.BaseLoader] | type[yaml.SafeLoader]) -> Any:
+def _parse_yaml(text: str, setting_name: str, loader: type[yaml.BaseLoader] | type[yaml.SafeLoader]) -> Any:
     """Parse the value of a setting; raise a UserError that names it if that fails."""
     try:
         return yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise UserError(f"{path}={text} is not valid YAML ({problem}): quote special characters") from None
+        raise UserError(f"{setting_name}={text} is not valid YAML ({problem}): quote special characters") from None

@@ -144,7 +144,7 @@ def test_a_sentence_longer_than_the_limit_is_dropped_and_counted(
             "text.bpe_dropout needs text.tokenizer=bpe",
         ),
         (["--set", "search.beam_size=0"], "search.beam_size must be between"),
-        (["--set", "system.settings={1: 2}"], "system.settings must map names to values"),
+        (["--set", "system.settings={1: 2}"], "system.settings must map names of settings to values"),
         (["--device", "cuda"], "no GPU is available"),
         (["--valid-source", "nowhere.en", "--valid-target", "nowhere.de"], "nowhere.en does not exist"),
     ],
@@ -285,7 +285,7 @@ def test_an_unknown_metric(dragoman: Dragoman, trained: Path, corpus: Path) -> N
 
 
 def test_disk_errors_are_explained(tmp_path: Path) -> None:
-    for number, expected in [(errno.ENOSPC, "is full"), (errno.EACCES, "may not be written")]:
+    for number, expected in [(errno.ENOSPC, "is full"), (errno.EACCES, "no permission to write")]:
         with pytest.raises(Exception, match=expected), os_errors_as_user_errors(tmp_path / "run"):
             raise OSError(number, os.strerror(number))
 
@@ -294,7 +294,7 @@ def test_disk_errors_are_explained(tmp_path: Path) -> None:
 def test_a_folder_without_write_permission(dragoman: Dragoman, corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "locked").mkdir(mode=0o500)
     said = train(dragoman, tmp_path / "locked" / "run", corpus / "train.en", corpus / "train.de")
-    assert "may not be written" in said
+    assert "no permission to write" in said
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def test_compare_writes_all_tables_and_reuses_finished_runs(
         (["--target-tokens", "many"], "--target-tokens must be a number such as 500000, 500k or 1e13, got 'many'"),
         (["--seeds", "1,x"], "--seeds must be integers"),
         (["--seeds", "1,1"], "contains a seed twice"),
-        (["--systems", "cho,cho"], "a system is named twice"),
+        (["--systems", "cho,cho"], "--systems names a system twice"),
         (["--systems", "bert"], "bert does not translate text"),
         (["--target", "x"], "training files need --source"),
     ],

@@ -381,7 +381,7 @@ def test_a_chain_applies_its_steps_in_order(ids: NDArray, seed: int) -> None:
         (lambda: TextInfilling(math.nan), "noise rate must be from 0 to 1, not nan"),
         (lambda: TextInfilling(mean_span_length=0), "mean span length must be at least 1 token, not 0"),
         (lambda: SpanCorruption(SENTINELS, mean_span_length=0.5), "at least 1 token"),
-        (lambda: SpanCorruption((7,)), "at least 2 sentinels, not 1"),
+        (lambda: SpanCorruption((7,)), "at least 2 sentinel tokens, not 1"),
         (lambda: LocalShuffle(-1), "at least 0, not -1"),
         (lambda: MaskedLanguageModeling(vocab_size=9, first_token=9), "below the vocabulary size 9, not 9"),
     ],

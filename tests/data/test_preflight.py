@@ -63,7 +63,7 @@ def test_only_the_first_locations_are_reported(tokenizer) -> None:
 def test_no_usable_pairs_is_an_error(tokenizer) -> None:
     with pytest.raises(UserError, match=r"none of 2 pairs can be used to train on \(1 source empty, 1 target empty\)"):
         inspect_pairs(corpus(("", "b"), ("a", "")), tokenizer)
-    with pytest.raises(UserError, match="there are none"):
+    with pytest.raises(UserError, match="no text"):
         inspect_pairs([], tokenizer)
 
 

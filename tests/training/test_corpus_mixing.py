@@ -111,7 +111,10 @@ def test_mixed_run_resumes_within_an_epoch(two: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["data.sampling_weights=[1]"], "data.sampling_weights has 1 values for 2 training corpora: give one each"),
+        (
+            ["data.sampling_weights=[1]"],
+            "data.sampling_weights has 1 values for 2 training corpora: give one value per corpus",
+        ),
         (["data.corpus_tags=[a, b, c]"], "data.corpus_tags has 3 values for 2 training corpora"),
         (["data.sampling_weights=[1, -1]"], "must be at least 0 and not all 0"),
         (["data.sampling_weights=[0, 0]"], "must be at least 0 and not all 0"),
@@ -119,10 +122,10 @@ def test_mixed_run_resumes_within_an_epoch(two: Path, tmp_path: Path) -> None:
         (["data.sampling_weights=[1, many]"], "data.sampling_weights must be a number, got 'many'"),
         (["data.sampling_weights=[1, 3]", "data.sampling_temperature=5"], "exclude each other"),
         (["data.sampling_temperature=0"], "data.sampling_temperature must be between"),
-        (["data.corpus_tags=[news, web]"], "need one tag each: set data.valid_corpus_tags"),
+        (["data.corpus_tags=[news, web]"], "set data.valid_corpus_tags to values of data.corpus_tags"),
         (["data.corpus_tags=[news, web]", "data.valid_corpus_tags=[new]"], "did you mean 'news'"),
         (["data.valid_corpus_tags=[news]"], "need data.corpus_tags"),
-        (["data.corpus_tags=[two words, web]", "data.valid_corpus_tags=[web]"], "a tag may contain letters"),
+        (["data.corpus_tags=[two words, web]", "data.valid_corpus_tags=[web]"], "a corpus tag may contain letters"),
         (["data.num_workers=0"], "data.num_workers must be between"),
     ],
 )
@@ -135,7 +138,7 @@ def test_contradicting_settings_are_errors(two: Path, tmp_path: Path, settings: 
 def test_tags_need_translation(two: Path, tmp_path: Path) -> None:
     config = override_settings(small_config(two / "news", "gpt"), ["data.target=[]", "data.valid_target=[]"])
     config = override_settings(config, ["data.corpus_tags=[a]", "objective.name=causal-lm"])
-    with pytest.raises(UserError, match="is for translation, but the data is read as lines"):
+    with pytest.raises(UserError, match="needs pairs to translate, but the data is read as lines"):
         prepare_run(tmp_path / "run", config, lambda text: None)
 
 
@@ -247,7 +250,7 @@ def test_tags_of_the_parent_run_are_kept(two: Path, tagged: Path, tmp_path: Path
         given = [f"training.start_from={tagged}", f"data.corpus_tags={tags}", "text.vocab_size=null", "system.name="]
         return config_of(two, "system.settings={}", "system.size=", *given, valid=False)
 
-    with pytest.raises(UserError, match="the run to start from has no tag 'film': its tags are news, web"):
+    with pytest.raises(UserError, match=r"has 'film', but the tags of .* are news, web: use these"):
         prepare_run(tmp_path / "run", config("[news, film]"), lambda text: None)
     store = prepared(tmp_path / "run", config("['', web]"))
     assert int(store.source(len(store) - 1)[0]) == read_tokenizers(tagged)[0].tags["web"]

@@ -256,7 +256,7 @@ def _as_system(system: SystemLike | None) -> tuple[str | None, System | None]:
     if isinstance(system, Spec):
         return "custom", _custom_system(_spec_builder(system))
     if not callable(system):
-        raise UserError(f"system must be a name, a spec or a function that returns a spec, got {system!r}")
+        raise UserError(f"the argument system must be a name, a spec or a function that returns a spec, got {system!r}")
     return system.__name__, _custom_system(system)
 
 

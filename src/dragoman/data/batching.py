@@ -167,7 +167,7 @@ class Batches:
         if window is None:
             window = max(1000, min(2**16, 100 * max_tokens * len(store) // max(1, store.tokens)))
         if window < 1:
-            raise UserError(f"the window of pairs that are sorted together must be at least 1, not {window}")
+            raise UserError(f"window, the number of pairs that are sorted together, must be at least 1, got {window}")
         self.epoch_rows = EpochRows(store, rows, seed)
         max_row_length = self.epoch_rows.max_row_length
         if max_row_length > max_tokens:
@@ -207,8 +207,8 @@ class Batches:
             plan = self.plan_window(position.epoch, position.window) if position.window < self.windows else []
             if position.batch >= len(plan):
                 raise UserError(
-                    f"the data has no {position}: continue with the corpus, seed and training.batch_tokens with which "
-                    "it was saved"
+                    f"the data has no batch at {position}: continue with the corpus, seed and training.batch_tokens "
+                    "that the checkpoint was trained with"
                 )
             following = DataPosition(position.epoch, position.window + 1)
             if following.window == self.windows:

@@ -117,8 +117,10 @@ class FileFormat:
             if source is None or target is None:
                 longer = line + sum(1 for _ in (targets if source is None else sources))
                 counts = [line - 1, longer] if source is None else [longer, line - 1]
-                has = [f"{path} has {count:,} line{'s' * (count != 1)}" for path, count in zip(corpus.files, counts)]
-                raise UserError(f"{has[0]} but {has[1]}: line counts of a parallel corpus must match")
+                source_count, target_count = [
+                    f"{path} has {count:,} line{'s' * (count != 1)}" for path, count in zip(corpus.files, counts)
+                ]
+                raise UserError(f"{source_count} but {target_count}: line counts of a parallel corpus must match")
             texts = decode_line(source, corpus.source, line), decode_line(target, corpus.target, line)
             yield SentencePair(*texts, corpus.name, line)
 
@@ -176,7 +178,7 @@ class TabSeparatedFormat(ColumnFormat):
         """Return the numbers of the source and the target column, from 0."""
         columns = super().columns(corpus)
         if wrong := [column for column in columns if not str(column).isdecimal()]:
-            raise UserError(f"{corpus.source}: a column of tsv must be a number from 0, not {wrong[0]!r}")
+            raise UserError(f"{corpus.source}: a column of a TSV file must be a number from 0, not {wrong[0]!r}")
         return [int(column) for column in columns]
 
     def split(self, text: str, columns: Sequence[int], path: Path, line: int) -> list[str]:
@@ -230,7 +232,7 @@ class JsonLinesFormat(ColumnFormat):
         if turns is None:
             return None
         if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
-            raise UserError(f"{path}, line {line:,}: 'turns' must be a list of strings")
+            raise UserError(f"{path}, line {line:,}: 'turns' (the turns of a dialogue) must be a list of strings")
         _check_unicode("".join(turns), f"{path}, line {line:,}: 'turns'")
         return [turn.replace("\t", " ") for turn in turns]
 
@@ -290,4 +292,4 @@ def _check_unicode(text: str, location: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UserError(f"{location} contains an unpaired surrogate, which is not valid Unicode") from None
+        raise UserError(f"{location} contains an unpaired surrogate, which is not valid Unicode: remove it") from None

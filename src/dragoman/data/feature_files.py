@@ -105,7 +105,9 @@ def _open_examples(path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
         found = _describe_array(lengths)
         raise UserError(f"{path}: 'lengths' must be integers of at least 0, one per example, but is {found}")
     if (total := int(lengths.sum())) != len(values):
-        raise UserError(f"{path}: the lengths add up to {total:,} vectors, but there are {len(values):,}")
+        raise UserError(
+            f"{path}: 'lengths' add up to {total:,} vectors, but 'values' has {len(values):,}: write the file again"
+        )
     return values, lengths.astype(np.int64)
 
 

@@ -64,7 +64,8 @@ class MaskedLanguageModeling(_RateNoise):
         super().__post_init__()
         if not 0 <= self.first_token < self.vocab_size:
             raise UserError(
-                f"the first token must be from 0 to below the vocabulary size {self.vocab_size}, not {self.first_token}"
+                f"first_token, the first id of random tokens, must be from 0 to below the vocabulary size "
+                f"{self.vocab_size}, not {self.first_token}"
             )
 
     def __call__(self, ids: Ids, random: Random) -> tuple[Ids, Ids]:
@@ -106,7 +107,7 @@ class SpanCorruption(_RateNoise):
         """Check rate, span length and the number of sentinels."""
         super().__post_init__()
         if len(self.sentinels) < 2:
-            raise UserError(f"span corruption needs at least 2 sentinels, not {len(self.sentinels)}")
+            raise UserError(f"span corruption needs at least 2 sentinel tokens, not {len(self.sentinels)}")
 
     def __call__(self, ids: Ids, random: Random) -> tuple[Ids, Ids]:
         """Return the source and the target."""

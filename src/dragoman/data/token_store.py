@@ -176,15 +176,17 @@ def _read_index(folder: Path) -> dict[str, Any]:
     try:
         index = json.loads((folder / INDEX_FILE).read_bytes())
     except FileNotFoundError:
-        raise UserError(f"{folder} has no token store: train a new run from the same files") from None
+        raise UserError(
+            f"{folder} has no tokenized data (no {INDEX_FILE}): train a new run from the same files"
+        ) from None
     except (OSError, ValueError):
         raise damaged_store(folder) from None
     if not isinstance(index, dict):
         raise damaged_store(folder)
     if index.get("version") not in (SINGLE_FOLDER_VERSION, SHARDED_VERSION):
         raise UserError(
-            f"{folder} is a token store of version {index.get('version')}, but only versions {SINGLE_FOLDER_VERSION} "
-            f"and {SHARDED_VERSION} are supported: train a new run from the same files"
+            f"the tokenized data in {folder} has format version {index.get('version')}, but only "
+            f"{SINGLE_FOLDER_VERSION} and {SHARDED_VERSION} are supported: train a new run from the same files"
         )
     return index
 
@@ -307,7 +309,9 @@ def _require_pairs(count: int, folder: Path) -> None:
 def _replace_store(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder, which replaces an existing store when the block succeeds."""
     if folder.exists() and not (folder / INDEX_FILE).exists():
-        raise UserError(f"{folder} exists and is not a token store: delete it or choose another folder")
+        raise UserError(
+            f"{folder} exists and has no tokenized data (no {INDEX_FILE}): delete it or choose another folder"
+        )
     with atomic_folder(folder) as partial:
         yield partial
         remove_folder(folder)

@@ -120,7 +120,9 @@ def read_word_vectors(
                 rows[word] = len(rows)
                 values += file.parse(raw_values, location).tobytes()
     if not rows:
-        raise UserError(f"{path} has no vector for any word of the vocabulary: is it for another language?")
+        raise UserError(
+            f"{path} has no vector for any word of the vocabulary: use vectors of the same language and spelling"
+        )
     return WordVectors(rows, np.frombuffer(values, np.float32).reshape(-1, file.size))
 
 

@@ -44,7 +44,7 @@ def fill(run: Run, texts: Sequence[str], top_k: int, search: Beam | None = None)
     if infilling is None:
         raise run.usage_error("fill")
     texts = [normalize_text(run, text) for text in texts]
-    if infilling == "piece":
+    if infilling == "piece":  # one token per gap
         return _fill_tokens(run, texts, top_k)
     search = search or run.beam_config()
     search = replace(search, size=max(search.size, top_k), n_best=top_k)
@@ -177,8 +177,10 @@ def _fill_spans(run: Run, texts: Sequence[str], search: Beam) -> list[FillResult
     sentinels = sentinel_ids(tokenizer, run.model.vocab_size)
     results = [FillResult(text, []) for text in texts]
     gaps = {n: len(GAP_PATTERN.findall(text)) for n, text in enumerate(texts)}
-    if (most := max(gaps.values(), default=0)) > len(sentinels):
-        raise UserError(f"a text has {most:,} gaps, but the run has only {len(sentinels):,} sentinels: split the text")
+    if (max_gaps := max(gaps.values(), default=0)) > len(sentinels):
+        raise UserError(
+            f"a text has {max_gaps:,} gaps, but the run has sentinel tokens for {len(sentinels):,}: split the text"
+        )
     with_gaps = [n for n, count in gaps.items() if count]
     rows = [encode_with_sentinels(tokenizer, texts[n], sentinels) for n in with_gaps]
     for row, hypotheses in _decode_rows(_with_sentinels_allowed(run), rows, search):

@@ -188,11 +188,11 @@ class Run:
     def with_workers(self, num_workers: int) -> Run:
         """Return the run with translation by several processes on a CPU, which share its weights."""
         if num_workers < 1:
-            raise UserError(f"the number of workers must be at least 1, not {num_workers}")
+            raise UserError(f"the number of worker processes must be at least 1, got {num_workers}")
         if num_workers > 1 and self.device.type != "cpu":
-            raise UserError(f"several workers need a CPU, but the run is on {self.device}: use one worker")
+            raise UserError(f"several worker processes need a CPU, but the run is on {self.device}: use one worker")
         if num_workers > 1 and "fork" not in multiprocessing.get_all_start_methods():
-            raise UserError("several workers need an operating system that can fork processes: use one worker")
+            raise UserError("several worker processes need an operating system that can fork: use one worker")
         parallel = copy(self)
         parallel.num_workers = num_workers
         return parallel

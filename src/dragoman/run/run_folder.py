@@ -41,11 +41,15 @@ def read_framing(folder: Path) -> Framing:
         values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in fields}
         framing = Framing(**values)
     except (TypeError, AttributeError):
-        raise UserError(f"{folder / MODEL_FILE} is damaged: its framing has unknown fields") from None
+        raise UserError(
+            f"{folder / MODEL_FILE} is damaged: 'framing', the special tokens around a text, has unknown fields"
+        ) from None
     token_ids = [framing.pad, framing.bos, framing.eos, *framing.source_prefix, *framing.source_suffix]
     token_ids += [*framing.forced_bos, *framing.suppressed]
     if not all(isinstance(token_id, int) and token_id >= 0 for token_id in token_ids):
-        raise UserError(f"{folder / MODEL_FILE} is damaged: its framing must consist of token ids")
+        raise UserError(
+            f"{folder / MODEL_FILE} is damaged: 'framing', the special tokens around a text, must have token ids"
+        )
     return framing
 
 
@@ -60,7 +64,7 @@ def _read_model_file(folder: Path) -> dict[str, Any]:
         document = json.loads((folder / MODEL_FILE).read_text(encoding="utf-8"))
         version, _ = document["version"], document["spec"]
     except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{folder / MODEL_FILE} is damaged: it must have a version and a spec") from None
+        raise UserError(f"{folder / MODEL_FILE} is damaged: expected the fields 'version' and 'spec'") from None
     if version != RUN_FORMAT_VERSION:
         raise UserError(
             f"{folder / MODEL_FILE} has format version {version!r}, but only version {RUN_FORMAT_VERSION} is "

@@ -68,8 +68,8 @@ class Translator:
             self.replacer = UnknownWordReplacer(run.source_tokenizer, run.target_tokenizer, dictionary)
             if exclude:
                 raise UserError(
-                    "unknown words are replaced after the search, which cannot exclude phrases from them: use either a "
-                    "dictionary or excluded phrases"
+                    "phrases to exclude cannot be combined with the replacement of unknown words, which follows after "
+                    "the search: use either a dictionary or phrases to exclude"
                 )
         # Features have no words, and a replacer computes the alignment itself.
         self.align = alignment and self.replacer is None and run.model.source_features is None
@@ -90,7 +90,7 @@ class Translator:
         if not split_sentences:
             return self._stream(texts, first_index, prefixes, include, self.tag)
         if prefixes is not None or include is not None:
-            raise UserError("prefixes and included phrases apply to one sentence: do not split texts into sentences")
+            raise UserError("prefixes and phrases to include belong to one sentence: do not split texts into sentences")
         return self._stream_split(texts, first_index)
 
     def _stream(
@@ -180,7 +180,9 @@ class Translator:
         texts, index, tag = iter(texts), 0, self.tag
         while window := list(islice(texts, SORT_WINDOW_TEXTS)):
             if not all(isinstance(text, str) for text in window):
-                raise UserError(f"{self.run.folder} reads features, which cannot be split into sentences")
+                raise UserError(
+                    f"{self.run.folder} reads feature vectors, which cannot be split into sentences: do not split them"
+                )
             split = [split_into_sentences(self.run, str(text)) for text in window]
             if tag is not None and not isinstance(tag, str):
                 text_tags = zip(tag[index : index + len(window)], split)
@@ -212,7 +214,9 @@ class Translator:
         assert replacer is not None
         for text, translation, tags in zip(texts, translations, tag_ids(run, len(texts), tag)):
             if not isinstance(text, str):
-                raise UserError("unknown words are replaced by words of the source, but this run reads feature vectors")
+                raise UserError(
+                    "unknown words are replaced by source words, but this run reads vectors: do not replace them"
+                )
             if not text.strip() or translation.copied:
                 yield translation
                 continue
@@ -277,10 +281,8 @@ def continue_prompts(run: Run, prompts: Sequence[str], search: SearchConfig) -> 
     token_ids = [[*prefix, *ids] or [run.framing.bos] for ids in token_ids]
     longest = max(map(len, token_ids), default=0)
     remaining = run.model.max_target_length(torch.tensor([longest]))
-    if remaining is not None and int(remaining) < 1:
-        raise UserError(
-            f"a prompt has {longest:,} tokens, {1 - int(remaining):,} more than the model can continue: shorten it"
-        )
+    if remaining is not None and (excess := 1 - int(remaining)) > 0:
+        raise UserError(f"a prompt has {longest:,} tokens, {excess:,} more than the model can continue: shorten it")
     results = [Translation("", 0.0)] * len(prompts)
     batch_tokens = max(1, run.config.search.batch_tokens // search.rows_per_source)
     for batch in batch_by_length([len(ids) for ids in token_ids], batch_tokens) if len(prompts) else []:

@@ -110,7 +110,7 @@ class ImportedTokenizer(Tokenizer):
     def encode_masked(self, text: str, gap: str) -> list[int]:
         """Encode a text with the mask token in place of every `gap`."""
         if self.mask is None:
-            raise UserError("this tokenizer has no mask token")
+            raise UserError("this tokenizer has no mask token: use a model that was trained to fill masks")
         mask = self._special_tokens.get(self.mask, TokenConfig(""))
         return self._encode_joined(re.split(_pattern(replace(mask, content=gap)), text), repeat(self.mask))
 

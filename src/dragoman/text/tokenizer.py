@@ -308,7 +308,9 @@ def learn_tokenizer(
     """
     _check_type(kind, marker)
     if not 0 < coverage <= 1:
-        raise UserError(f"the coverage of characters must be above 0 and at most 1, not {coverage}")
+        raise UserError(
+            f"coverage, the share of characters that get a token, must be above 0 and at most 1, got {coverage}"
+        )
     words = {} if kind == "byte" else _count_words(texts, kind, marker)
     if not words and kind != "byte":
         raise UserError(f"there is no text to learn a tokenizer of type {kind!r} from")
@@ -358,8 +360,8 @@ def _count_words(texts: Iterable[str], kind: str, marker: str) -> Counter[str]:
 
 def check_tags(names: Sequence[str]) -> None:
     """Raise a UserError if the name of a corpus tag has a character that is not allowed."""
-    if wrong := [name for name in names if not re.fullmatch(r"[\w.+-]+", name)]:
-        raise UserError(f"a tag may contain letters, digits, '_', '.', '+' and '-', got {wrong[0]!r}")
+    if invalid_tags := [name for name in names if not re.fullmatch(r"[\w.+-]+", name)]:
+        raise UserError(f"a corpus tag may contain letters, digits, '_', '.', '+' and '-', got {invalid_tags[0]!r}")
 
 
 def tag_token(tag: str) -> str:
@@ -372,7 +374,7 @@ def _check_type(kind: str, marker: str) -> None:
     if kind not in TOKENIZER_TYPES and kind != LABEL_TYPE:
         raise unknown_name("type of tokenizer", kind, TOKENIZER_TYPES)
     if marker not in WORD_MARKERS:
-        raise unknown_name("marker", marker, WORD_MARKERS)
+        raise unknown_name("word marker", marker, WORD_MARKERS)
 
 
 def _replace_surrogates(text: str) -> str:

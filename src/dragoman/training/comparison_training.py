@@ -84,7 +84,7 @@ def check_systems(names: Sequence[str]) -> None:
     if not names:
         raise UserError("no system is given: name some with --systems, separated by commas")
     if len(set(names)) < len(names):
-        raise UserError(f"a system is named twice in {', '.join(names)}: each can be compared once")
+        raise UserError(f"--systems names a system twice ({', '.join(names)}): name each once")
     for name in names:
         model = meta_model(get_system(name).spec(VocabularySizes(100, 100, joint=True), "tiny"))
         if model.source_features is not None or not model.can_generate:

@@ -375,7 +375,7 @@ def load_state_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, tenso
     for name, value in tensors.items():
         if name not in state:
             raise UserError(
-                f"the checkpoint has the optimizer state {name}, which this optimizer does not have: keep the "
+                f"the checkpoint has the optimizer state {name}, which the configured optimizer lacks: keep the "
                 "training.optimizer of the run"
             )
         state[name].copy_(value)

@@ -187,7 +187,7 @@ def prepare_run(folder: Path, config: Config, log: Log, custom_parts: Sequence[t
         choose_selection_metric(defaults, decode_references(valid, tokenizers[1], evenly_spaced(valid, decoded)))
         resolve.check_position_limit(task.model, int(objective.row_length(lengths.source, lengths.target).max()))
         if dropout and objective.subword_samplers == (None, None):
-            log(f"text.bpe_dropout has no effect: the objective {resolved.objective.name} does not resegment its text")
+            log(f"text.bpe_dropout has no effect: the objective {resolved.objective.name} does not support it")
         parameters = count_parameters(spec)
         activations = resolve.estimate_activations(spec, training.batch_tokens or 0, training.gradient_checkpointing)
         report = inspection.report(MemoryEstimate.for_adam(parameters, activations))
@@ -210,7 +210,9 @@ def _choose_validation_pairs(request: resolve.RunRequest, survey: corpus_passes.
         return None
     split = survey.holdout.choose()
     if not split.pairs:
-        raise UserError(f"{request.train[0].source} has too few sentences to hold one out: give validation files")
+        raise UserError(
+            f"{request.train[0].source} has too few sentences to hold some out for validation: give --valid-source"
+        )
     return split
 
 

@@ -97,7 +97,9 @@ def resolve_request(config: Config) -> RunRequest:
 def make_corpora(config: DataConfig, sources: tuple[str, ...], targets: tuple[str, ...]) -> list[Corpus]:
     """Make a corpus of each source file and its target file."""
     if targets and len(sources) != len(targets):
-        raise UserError(f"got {len(sources)} source files but {len(targets)} target files: give one for each")
+        raise UserError(
+            f"got {len(sources)} source files but {len(targets)} target files: give one target file for each source"
+        )
     columns = (config.source_column, config.target_column)
     return [
         Corpus(Path(source), Path(target) if target else None, config.format, *columns)
@@ -110,14 +112,18 @@ def check_mixture(config: DataConfig, train: list[Corpus], valid: list[Corpus]) 
     for name in ("sampling_weights", "corpus_tags"):
         values = getattr(config, name)
         if values and len(values) != len(train):
-            raise UserError(f"data.{name} has {len(values)} values for {len(train)} training corpora: give one each")
+            raise UserError(
+                f"data.{name} has {len(values)} values for {len(train)} training corpora: give one value per corpus"
+            )
     if config.corpus_tags and valid and len(validation_tags(config)) != len(valid):
         raise UserError(
-            f"{len(valid)} validation corpora need one tag each: set data.valid_corpus_tags, with values of "
-            "data.corpus_tags"
+            f"{len(valid)} validation corpora need one tag each, because the training corpora have tags: set "
+            "data.valid_corpus_tags to values of data.corpus_tags"
         )
     if config.valid_corpus_tags and not valid:
-        raise UserError("data.valid_corpus_tags is set without validation corpora: remove it")
+        raise UserError(
+            "data.valid_corpus_tags is set, but there are no validation corpora: remove it, or give --valid-source"
+        )
     if wrong := [tag for tag in config.valid_corpus_tags if tag and tag not in config.corpus_tags]:
         raise unknown_name("tag in data.valid_corpus_tags:", wrong[0], [tag for tag in config.corpus_tags if tag])
 
@@ -125,10 +131,14 @@ def check_mixture(config: DataConfig, train: list[Corpus], valid: list[Corpus]) 
 def check_tags(tags: Sequence[str], data_format: DataFormat, parent: ParentRun | None) -> None:
     """Check that tagged corpora are translated, and that the parent's tokenizer has the tags."""
     if any(tags) and not data_format.is_translation:
-        raise UserError(f"data.corpus_tags is for translation, but the data is read as {data_format.item_name}")
+        raise UserError(
+            f"data.corpus_tags needs pairs to translate, but the data is read as {data_format.item_name}: remove it"
+        )
     if parent and (missing := [tag for tag in tags if tag and tag not in parent.tokenizers[0].tags]):
         available = ", ".join(parent.tokenizers[0].tags) or "none"
-        raise UserError(f"the run to start from has no tag {missing[0]!r}: its tags are {available}")
+        raise UserError(
+            f"data.corpus_tags has {missing[0]!r}, but the tags of {parent.folder} are {available}: use these"
+        )
 
 
 def validation_tags(config: DataConfig) -> tuple[str, ...]:
@@ -147,7 +157,10 @@ def resolve_system(config: Config, parent: ParentRun | None) -> Config:
     if parent is None:
         return replace(config, system=replace(config.system, name="transformer"))
     if config.system.settings or config.system.size:
-        raise UserError("the model of the run to start from cannot be changed: name a --system to build another one")
+        raise UserError(
+            "--start-from keeps the model of that run: leave out the size and the settings of the system, or name a "
+            "--system to build another model"
+        )
     return replace(config, system=parent.config.system)
 
 
@@ -172,7 +185,8 @@ def resolve_objective(config: Config, spec: ModelSpec, content: str) -> Config:
         if name is None:
             expected = " or ".join(spec.default_objectives)
             raise UserError(
-                f"{config.system.name} learns from {expected}, but the data holds {content}: give other files"
+                f"the system {config.system.name} learns from {expected}, but the training files hold {content}: give "
+                "other files, or choose another --system"
             )
         settings = dict(defaults) | settings
     check_objective(name, settings)
@@ -197,7 +211,7 @@ def check_system(config: Config) -> ModelSpec:
     """Build the system with a small vocabulary, so that invalid settings fail before the text is read."""
     settings = config.system.settings
     if not all(isinstance(name, str) for name in settings):
-        raise UserError(f"system.settings must map names to values, but is {settings}")
+        raise UserError(f"system.settings must map names of settings to values, but is {settings}")
     spec = build_spec(config, VocabularySizes(100, 100, config.text.shared_vocabulary))
     count_parameters(spec)
     return spec
@@ -214,25 +228,28 @@ def check_vocabulary(spec: ModelSpec, vocabulary: VocabularySizes, data_format: 
     if model.is_decoder_only and not vocabulary.joint:
         raise UserError("a decoder-only model reads source and target as one text: leave text.shared_vocabulary true")
     if model.usage == TAG and not data_format.target_is_tags and model.vocab_size < vocabulary.source:
-        raise UserError("the run to start from tags words: to predict tokens, name a --system such as roberta")
+        raise UserError(
+            "the run of --start-from tags words and cannot predict tokens: name a --system to build, such as roberta"
+        )
 
 
 def check_position_limit(model: Model, longest_row: int) -> None:
-    """Check that the longest row has a position embedding for every token."""
+    """Raise a UserError unless every token of the longest row (one sequence of a batch) has a position embedding."""
     limit = position_limit(model)
     if limit is not None and longest_row > limit:
         raise UserError(
-            f"the longest row has {longest_row:,} tokens, but the system has {limit:,} positions: lower "
-            "data.max_length, or raise system.settings.max_positions"
+            f"the longest sequence has {longest_row:,} tokens, but the system has only {limit:,} learned positions: "
+            "lower data.max_length, or raise system.settings.max_positions"
         )
 
 
 def make_framing(spec: ModelSpec, target: Tokenizer) -> Framing:
-    """Return the framing of a new model; a search never generates tags and sentinels."""
+    """Return the framing of a new model: the special tokens around source and target, and those never generated."""
     framing, model = spec.default_framing, meta_model(spec)
     if model.source_features is not None:  # vectors have no framing
         framing = replace(framing, source_prefix=(), source_suffix=())
-    suppressed = (*framing.suppressed, *target.tags.values(), *range(target.vocab_size, model.vocab_size))
+    sentinels = range(target.vocab_size, model.vocab_size)
+    suppressed = (*framing.suppressed, *target.tags.values(), *sentinels)
     return replace(framing, suppressed=suppressed)
 
 
@@ -248,4 +265,4 @@ def estimate_activations(spec: ModelSpec, tokens: int, gradient_checkpointing: b
     if gradient_checkpointing:
         vectors = 3 * sum(depth for depth, _ in stacks) + 16 * max(parts for _, parts in stacks)
     logits = min(tokens * meta_model(spec).vocab_size, ESTIMATED_CHUNK_LOGITS)
-    return 4 * (tokens * spec.dim * vectors + 3 * logits)
+    return 4 * (tokens * spec.dim * vectors + 3 * logits)  # 4 bytes per float32

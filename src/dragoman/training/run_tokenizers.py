@@ -83,7 +83,7 @@ def _inherit(text: TextConfig, parent: TextConfig) -> TextConfig:
     default = TextConfig()
     if any(getattr(text, name) != getattr(default, name) for name in TOKENIZER_SETTINGS):
         raise UserError(
-            "the tokenizers of the run to start from are kept: leave out "
+            "--start-from keeps the tokenizers of that run: leave out "
             + ", ".join(f"text.{name}" for name in TOKENIZER_SETTINGS)
         )
     return replace(
@@ -118,11 +118,13 @@ def _open(path: Path, data_format: DataFormat) -> tuple[Tokenizer, Tokenizer]:
         target = source
     if not data_format.has_target and source is not target:
         raise UserError(
-            f"{path} has different tokenizers for source and target, but monolingual text needs one: name a tokenizer "
-            "file instead"
+            f"{path} has different tokenizers for source and target, but monolingual text needs a single one: name a "
+            "tokenizer file with --tokenizer-from"
         )
     if target.kind == LABEL_TYPE:
-        raise UserError(f"{path} is a tagger, whose target has no text tokenizer: name another run")
+        raise UserError(
+            f"{path} is a tagger, which has no tokenizer for target text: name another run with --tokenizer-from"
+        )
     return source, target
 
 
@@ -135,8 +137,8 @@ def _with_properties(text: TextConfig, tokenizers: tuple[Tokenizer, Tokenizer]) 
     for name, value in properties.items():
         if getattr(text, name) not in (getattr(default, name), value):
             raise UserError(
-                f"text.{name}={getattr(text, name)} was given, but the tokenizer of {text.tokenizer_from} is fixed: "
-                f"leave out text.{name}"
+                f"text.{name}={getattr(text, name)} was given, but text.tokenizer_from={text.tokenizer_from} is a "
+                f"tokenizer whose {name} cannot be changed: leave out text.{name}"
             )
     return replace(text, **properties)  # type: ignore[arg-type]
 

@@ -49,8 +49,8 @@ class SchedulePoint:
         """Return the used fraction of the budget."""
         if self.fraction_used is None:
             raise UserError(
-                f"the schedule {self.config.schedule} needs the end of training: set training.steps, epochs or "
-                "minutes, or choose inverse-sqrt"
+                f"training.schedule={self.config.schedule} needs to know when training ends: set training.steps, "
+                "training.epochs or training.minutes, or choose training.schedule=inverse-sqrt"
             )
         return self.fraction_used
 
@@ -87,7 +87,7 @@ class SchedulePoint:
         """
         if self.epochs is None:
             raise UserError(
-                "the schedule halving needs the number of steps of an epoch, which is unknown: choose another schedule"
+                "training.schedule=halving needs the steps per epoch, which are unknown: choose another schedule"
             )
         past = self.epochs - self.config.resolved("halving_start_epoch")
         return 1.0 if past < 0 else 0.5 ** (1 + math.floor(past / self.config.resolved("halving_interval")))

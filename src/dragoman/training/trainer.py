@@ -139,8 +139,8 @@ class Trainer:
         supported = self.objective.supports_packing and self.objective.static_shapes
         if layout == "packed" and not supported:
             raise UserError(
-                "training.batch_layout is packed, but this system or objective does not support packing: set it to "
-                "auto or padded"
+                "training.batch_layout is packed, but this system or objective does not support packing: set "
+                "training.batch_layout to auto or padded"
             )
         return supported and (layout == "packed" or (layout == "auto" and self.device.type == "cuda"))
 

@@ -156,8 +156,8 @@ def change_resumed_run(folder: Path, settings: Mapping[str, Any]) -> Config:
     changed = configuration.replace_settings(saved, replaced | dict(settings))
     if others := [name for name in settings if name not in allowed]:
         raise UserError(
-            f"a resumed run can change only {', '.join(allowed)}, but {others[0]} was given: for other settings train "
-            "a new run"
+            f"--resume can change only {', '.join(allowed)}, but {others[0]} was given: leave it out, or train a new "
+            "run"
         )
     select_device(changed.training.device)
     changed = replace(changed, chosen={name: value for name, value in saved.chosen.items() if name not in replaced})

@@ -101,7 +101,10 @@ def write_initial_weights(
         if path is None:
             continue
         if table is None:
-            raise UserError(f"{path} initializes token embeddings, but this system has none on that side: leave it out")
+            raise UserError(
+                f"the word vectors {path} initialize token embeddings, but this system has none on that side: leave "
+                "them out"
+            )
         vectors = match_word_vectors(tokenizer, Path(path), table.width)
         with torch.no_grad():
             table.weight[torch.from_numpy(vectors.rows)] = torch.from_numpy(vectors.matrix) / table.scale
@@ -113,6 +116,6 @@ def write_initial_weights(
 def same_task(folder: Path) -> bool:
     """Whether a run starts from a run of the same task, whose weights may be the best checkpoint of the new run.
 
-    After pretraining, the initial model does not solve the task: it is validated, but never the best.
+    After pretraining, the initial model does not solve the task: it is validated, but never the best checkpoint.
     """
     return bool(checkpoint.read_values(folder / INITIAL_CHECKPOINT).get("same_task", False))
