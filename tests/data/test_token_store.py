@@ -110,7 +110,7 @@ def test_missing_files_and_other_versions_are_rejected(store_of: Callable[..., T
     folder = store_of([[5]], [[6]]).folder
     about = json.loads((folder / "store.json").read_text())
     (folder / "store.json").write_text(json.dumps(about | {"version": 99}))
-    with pytest.raises(UserError, match="version 99, but only versions 1 and 2 are supported"):
+    with pytest.raises(UserError, match="version 99, but only 1 and 2 are supported"):
         TokenStore(folder)
     (folder / "store.json").write_text(json.dumps(about))
     (folder / "target.lengths").unlink()

@@ -146,9 +146,11 @@ def test_folder_rejects_another_budget_or_settings(tmp_path: Path, config: Confi
     budget = ComparisonBudget("tokens", 1000)
     check_request(tmp_path, config, budget)
     check_request(tmp_path, replace(config, training=replace(config.training, seed=5, device="cpu")), budget)
-    with pytest.raises(UserError, match=r"budget\.amount=1000.*, but now it is 2000"):
+    with pytest.raises(UserError, match=r"budget\.amount=1000.*, but now budget\.amount=2000"):
         check_request(tmp_path, config, ComparisonBudget("tokens", 2000))
-    with pytest.raises(UserError, match=r"training\.gradient_accumulation=1, but now it is 2"):
+    with pytest.raises(
+        UserError, match=r"training\.gradient_accumulation=1, but now training\.gradient_accumulation=2"
+    ):
         check_request(tmp_path, replace(config, training=replace(config.training, gradient_accumulation=2)), budget)
 
 

@@ -234,7 +234,7 @@ def test_translate_with_the_tag_of_a_corpus(tagged: Path) -> None:
     assert [t.score for t in run.translate([text, text], tag=["web", "news"])] == pytest.approx(
         [scores["web"], scores["news"]], rel=1e-5
     )
-    with pytest.raises(UserError, match="unknown tag 'wep': did you mean 'web'"):
+    with pytest.raises(UserError, match="unknown corpus tag 'wep': did you mean 'web'"):
         run.translate([text], tag="wep")
 
 

@@ -119,7 +119,7 @@ some_pairs = pytest.mark.parametrize(
 def test_two_processes_train_like_one(alone: tuple[Path, Path], pair: tuple[Path, str, list[Ended]]) -> None:
     trained, (run, spread, (first, second)) = alone[1], pair
     assert_alike(trained, run)
-    assert f"2 processes, weights {spread}" in first.said
+    assert f"training on 2 processes with {spread} weights" in first.said
     assert second.said == ""  # one speaks for all
     assert len(list((run / "samples").iterdir())) == len(list((trained / "samples").iterdir()))
     last = run / "checkpoints" / "last"

@@ -98,7 +98,13 @@ class _Evaluator:
     def score_translations(
         self, search: SearchConfig | None, alignments: GoldAlignments | None, translate: bool
     ) -> None:
-        """Translate the sources and score the translations; `translate` also if only likelihoods are to be computed."""
+        """Score translations, and the probability and alignment of references, as far as metrics need them.
+
+        Args:
+            search: of the translations; None is the run's own.
+            alignments: gold alignments, for the alignment error rate; None leaves it out.
+            translate: translate even if no metric needs translations.
+        """
         run, metrics = self.run, self.metrics or [*TRANSLATION_METRICS, "perplexity"]
         supported = (*evaluation.TEXT_METRICS, *evaluation.LIKELIHOOD_METRICS)
         self._check_metrics(metrics, supported, f"{run.folder}, which translates")
@@ -125,7 +131,10 @@ class _Evaluator:
         self._compare(tagged, [[" ".join(tags.split()) for tags in texts] for texts in self.references], metrics)
 
     def score_text(self, alignments: GoldAlignments | None, translate: bool) -> None:
-        """Perplexity of text, by a language model or a masked language model."""
+        """Compute the perplexity of text without references, by a language model or a masked language model.
+
+        Alignments and translations (`translate`) are an error, since such models have none.
+        """
         run = self.run
         if not run.is_language_model and run.model.can_generate:
             raise UserError(f"{run.folder} translates, but the test set has no references: name them with --reference")
@@ -169,7 +178,7 @@ class _Evaluator:
             self.result.scores[name] = replace(score, detail={**score.detail, **skipped})
 
     def _score_alignments(self, targets: list[str], gold: GoldAlignments) -> None:
-        """Compute the alignment error rate of the attention of forced translations."""
+        """Compute the alignment error rate of the attention when the model is forced to generate the targets."""
         scorable = self._scorable(self.sources, targets)
         alignments = self.run.align([self.sources[i] for i in scorable], [targets[i] for i in scorable])
         if alignments is None:
@@ -179,12 +188,14 @@ class _Evaluator:
         self.result.scores["alignment-error-rate"] = evaluation.alignment_error_rate(alignments, sure, possible)
 
     def _scorable(self, sources: list[Any] | None, targets: list[str]) -> list[int]:
-        """Indices of the targets that are not longer than the model's positions."""
+        """Return the indices of the targets that fit into the learned positions of the model."""
         scorable = [i for i, fits in enumerate(self.run.within_max_length(sources, targets)) if fits]
         if not scorable:
             raise UserError(
-                f"no line can be scored: all have more tokens than the learned positions of {self.run.folder}"
+                f"no line can be scored: all have more tokens than {self.run.folder} has learned positions; split them"
             )
         if len(scorable) < len(targets):
-            self.log(f"{len(targets) - len(scorable):,} lines are longer than the model's positions and are skipped")
+            self.log(
+                f"skipped {len(targets) - len(scorable):,} lines with more tokens than the model has learned positions"
+            )
         return scorable

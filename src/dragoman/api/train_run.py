@@ -25,6 +25,7 @@ from dragoman.systems import SYSTEMS, PaperTraining, System, VocabularySizes
 from dragoman.training.display import Display, SilentDisplay
 from dragoman.training.parallel import ProcessGroup, accumulate_for_processes
 from dragoman.training.prepare import PreparedRun, prepare_run
+from dragoman.training.recipes import IMPORTED_MODEL_RATE
 from dragoman.training.trainer import Trainer, TrainingOutcome
 from dragoman.training.training_budget import change_resumed_run
 from dragoman.training.validation import ValidationResult
@@ -122,7 +123,7 @@ def start_training(
 
     def prepare(processes: ProcessGroup) -> None:
         """Prepare the run folder, on the first process."""
-        resolved, changes = accumulate_for_processes(config, processes)
+        resolved, changes = accumulate_for_processes(config, processes)  # one batch per process, at least
         with _registered(config.system.name, custom_system):
             prepared = prepare_run(folder, resolved, log, custom_parts)
         _log_preparation(prepared, changes, log)
@@ -176,7 +177,7 @@ def _train(
     if not processes.rank and resumed is not None:
         log(trainer.budget.resume_message(trainer.state, command))
     if not processes.rank and trainer.strategy.name:
-        log(f"{processes.world_size} processes, weights {trainer.strategy.name}")
+        log(f"training on {processes.world_size} processes with {trainer.strategy.name} weights")
     outcome = trainer.train()
     processes.destroy()
     if processes.rank:
@@ -261,7 +262,7 @@ def _as_system(system: SystemLike | None) -> tuple[str | None, System | None]:
 
 
 def _spec_builder(spec: Any) -> Callable[..., ModelSpec]:
-    """Return a function that sets the vocabulary sizes of a spec."""
+    """Return a function that builds the spec with the sizes of given vocabularies."""
 
     def custom(vocabulary: VocabularySizes) -> ModelSpec:
         """Custom spec."""
@@ -282,7 +283,7 @@ def _custom_system(builder: Callable[..., ModelSpec]) -> System:
         paper="custom",
         year=date.today().year,
         sizes={size: {} for size in SIZES},
-        base_learning_rate=0.4,
+        base_learning_rate=IMPORTED_MODEL_RATE,
         paper_training=PaperTraining("adam", "inverse-sqrt", warmup_steps=4000, noam_factor=1.0),
     )
 

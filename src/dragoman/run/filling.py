@@ -224,7 +224,7 @@ def repair_corrupted(run: Run, rows: Sequence[BatchRow]) -> list[list[int]] | No
     infilling = infilling_of(run)
     if infilling is None:
         return None
-    if infilling == "piece":
+    if infilling == "piece":  # one token per gap
         return [_predict_labels(run, row) for row in rows]
     decoder = _with_sentinels_allowed(run) if infilling == "span" else run
     source, lengths = run.pad_batch([row.source.tolist() for row in rows])

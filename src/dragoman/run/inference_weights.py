@@ -13,7 +13,9 @@ from dragoman.parts.packed_linear import PACKS
 
 
 class _Optimized(NamedTuple):
-    versions: list[tuple[int, int]]  # of the weights that the model was optimized from
+    """An optimized model, and what it was made from."""
+
+    versions: list[tuple[int, int]]  # address and change counter of the weights that the model was optimized from
     original: Model  # kept alive, because the cache is keyed by its id
     model: Model
 
@@ -28,7 +30,7 @@ class InferenceWeights:
 
     def __init__(self, weights: InferencePrecision | None = None, device: str | torch.device = "cpu") -> None:
         if weights is not None and weights not in (*PACKS, "bfloat16"):
-            raise unknown_name("kind of weights", weights, [*PACKS, "bfloat16"])
+            raise unknown_name("precision of the weights", weights, [*PACKS, "bfloat16"])
         device_type = torch.device(device).type
         if weights == "int8" and device_type != "cpu":
             raise UserError(f"int8 weights need a CPU, but the run is on {device}: load it on the device 'cpu'")
@@ -43,6 +45,7 @@ class InferenceWeights:
         supported = {"cpu": tuple(PACKS), "cuda": ("bfloat16",)}.get(parameter.device.type, ())
         if self.weights is None or self.weights not in supported or parameter.dtype != torch.float32:
             return model
+        # torch increments _version when a weight is changed in place
         versions = [(weight.data_ptr(), weight._version) for weight in model.parameters()]
         cached = self._cache.get(id(model))
         if cached is None or cached.versions != versions:

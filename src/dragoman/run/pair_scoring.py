@@ -35,7 +35,7 @@ def score(run: Run, sources: Sequence[Source] | None, targets: Sequence[str]) ->
         target, target_lengths = run.pad_batch(framed)
         scores = token_scores(run.model, source, source_lengths, target, target_lengths).tolist()
         for i, ids, row in zip(rows, framed, scores):
-            tokens = run.target_tokenizer.tokens(ids[1:])
+            tokens = run.target_tokenizer.tokens(ids[1:])  # without BOS
             results[i] = ScoredText(sum(row), tokens, row[: len(tokens)])
     return results
 
@@ -48,19 +48,21 @@ def within_max_length(run: Run, sources: Sequence[Source] | None, targets: Seque
         if max_lengths is None:
             break
         for i, ids, max_length in zip(rows, target_ids, max_lengths.tolist()):
-            results[i] = len(_frame_target(run, ids, has_source=sources is not None)) - 1 <= max_length
+            framed = _frame_target(run, ids, has_source=sources is not None)
+            results[i] = len(framed) - 1 <= max_length  # EOS is predicted, but not read
     return results
 
 
 def align(run: Run, sources: Sequence[Source], targets: Sequence[str]) -> list[Alignment] | None:
-    """Align the words of given translations; None if the model has no attention."""
+    """Return the aligned (source word, target word) pairs of given translations; None if the model has no attention."""
     if run.model.source_features is not None:
         raise UserError(
             f"{run.folder} reads feature vectors, which have no words: alignments need a run that reads text"
         )
     results: list[Alignment] = [[] for _ in sources]
     for rows, source_ids, target_ids in _batches(run, sources, targets):
-        alignments = align_batch(run, *run.pad_batch(source_ids), target_ids)
+        source, source_lengths = run.pad_batch(source_ids)
+        alignments = align_batch(run, source, source_lengths, target_ids)
         if alignments is None:
             return None
         for i, alignment in zip(rows, alignments):
@@ -178,7 +180,7 @@ def _batches(
         return
     source_ids = run.encode_sources(sources) if sources is not None else [[] for _ in targets]
     target_ids = run.target_tokenizer.encode_batch([normalize_text(run, text) for text in targets])
-    lengths = [max(len(source), len(target) + 2) for source, target in zip(source_ids, target_ids)]
+    lengths = [max(len(source), len(target) + 2) for source, target in zip(source_ids, target_ids)]  # BOS and EOS
     for rows in batch_by_length(lengths, run.config.search.batch_tokens):
         yield rows.tolist(), [source_ids[i] for i in rows], [target_ids[i] for i in rows]
 

@@ -62,7 +62,7 @@ def tag_ids(run: Run, count: int, tag: Tag) -> list[list[int]]:
     names, known = [tag] * count if isinstance(tag, str) else tag, run.source_tokenizer.tags
     if wrong := [name for name in names if name and name not in known]:
         raise (
-            unknown_name("tag", wrong[0], known)
+            unknown_name("corpus tag", wrong[0], known)
             if known
             else UserError(f"{run.folder} was trained without corpus tags (data.corpus_tags): leave --corpus-tag out")
         )
@@ -75,7 +75,9 @@ def encode_without_framing(run: Run, sources: Sequence[Source], tag: Tag = None)
         return [check_features(source, features) for source in sources]
     texts = [text for source in sources if isinstance(text := normalize_source(run, source), str)]
     if len(texts) < len(sources):
-        raise UserError(f"{run.folder} reads text, but got arrays: use a run of a system for images or speech")
+        raise UserError(
+            f"{run.folder} reads text, but got arrays of features: use a run that was trained on images or speech"
+        )
     if not run.is_dialogue:
         tags = tag_ids(run, len(texts), tag)
         return [[*tag, *ids] for tag, ids in zip(tags, run.source_tokenizer.encode_batch(texts))]

@@ -130,7 +130,7 @@ class CheckpointManager:
         else:
             tensors = self._trainer_tensors()
             files = {"model": self.strategy.gather(weights_for_inference(self.model, self.weight_average))}
-            shards = self.strategy.write_shards(tensors, self.folder)
+            shards = self.strategy.write_shards(tensors, self.folder)  # a folder; None if weights are not sharded
             files |= {"trainer": tensors} if shards is None else {}
             write = partial(_save, folder, files, values, None if shards is None else {"trainer": shards})
         on_first_rank(lambda: self._publish(write, state, best))
@@ -185,7 +185,7 @@ class CheckpointManager:
         return TrainState.load(self._path(step))
 
     def _restore_links(self, state: TrainState) -> None:
-        """Complete what a killed process may have left undone."""
+        """Point `best` and `last` to their checkpoints, and remove old ones: a killed process may not have done it."""
         best = self._path(state.best_step)
         if state.best_metric is not None and best.exists():  # an average is computed again at the end
             replace_symlink(self.folder / "best", best.name)
@@ -195,7 +195,7 @@ class CheckpointManager:
         self._prune(state)
 
     def last_step(self) -> int | None:
-        """Return the step that `last` links to."""
+        """Return the step that `last` links to; None if there is no complete checkpoint."""
         last = self.folder / "last"
         if not checkpoint.is_complete(last):
             return None
@@ -203,7 +203,7 @@ class CheckpointManager:
         return step if checkpoint.is_complete(self._path(step)) else None
 
     def roll_back(self) -> int | None:
-        """Make the last good checkpoint the last one, remove later ones, and return its step.
+        """Make the last good checkpoint the last one, remove later ones, and return its step; None without any.
 
         It is a validated one, before the loss began to rise. Others were saved at times that depend on the clock or an
         interruption, and a rollback must not depend on these.
@@ -211,8 +211,8 @@ class CheckpointManager:
         validated = self.validated()
         if not validated:
             return self.last_step()
-        calm = [path for path in validated if not TrainState.load(path).loss_history.high_losses]
-        good = (calm or validated)[-1]
+        before_rise = [path for path in validated if not TrainState.load(path).loss_history.high_losses]
+        good = (before_rise or validated)[-1]
         replace_symlink(self.folder / "last", good.name)
         for path in self.saved_checkpoints():
             if int(path.name) > int(good.name):
@@ -276,6 +276,6 @@ class CheckpointManager:
 
 
 def _save(folder: Path, *content: Any) -> None:
-    """Save a checkpoint, in the place of an incomplete one that a killed process left."""
+    """Remove an incomplete checkpoint that a killed process left, then save `content` (see `checkpoint.save`)."""
     remove_folder(folder)
     checkpoint.save(folder, *content)

@@ -68,10 +68,14 @@ class ComparisonBudget:
     amount: float | None = None
 
     def __post_init__(self) -> None:
+        """Check that the amount is positive and finite."""
         if self.amount is not None and not (0 < self.amount < math.inf):
-            raise UserError(f"a budget per system must be a positive number of {self.kind}, but is {self.amount:g}")
+            raise UserError(
+                f"the training budget of each system must be a positive number of {self.kind}, got {self.amount:g}"
+            )
 
     def __str__(self) -> str:
+        """Describe the budget, such as "2,000 steps per system"."""
         names = {"tokens": "target tokens", "steps": "steps", "flops": "training FLOPs", "minutes": "minutes"}
         if self.amount is None:
             return f"{names[self.kind]} by the size of the corpus"
@@ -96,7 +100,7 @@ def check_settings(names: Sequence[str], config: Config) -> None:
     known = {setting for name in names for setting in SYSTEMS[name].settings()}
     for setting in config.system.settings:
         if setting not in known:
-            raise unknown_name("setting of these systems", setting, known)
+            raise unknown_name("system setting", setting, known)
 
 
 def check_request(folder: Path, config: Config, budget: ComparisonBudget) -> None:
@@ -117,8 +121,8 @@ def check_request(folder: Path, config: Config, budget: ComparisonBudget) -> Non
     for name in sorted({*before, *now}):
         if before.get(name) != now.get(name):
             raise UserError(
-                f"{folder} has a comparison with {name}={before.get(name)}, but now it is {now.get(name)}: repeat "
-                "the first command to continue it, or choose another folder"
+                f"{folder} has a comparison with {name}={before.get(name)}, but now {name}={now.get(name)} is given: "
+                "repeat the first command to continue it, or choose another folder"
             )
 
 
@@ -182,9 +186,9 @@ def budget_steps(run: Path, budget: ComparisonBudget, training: TrainingConfig) 
         step_tokens = (training.batch_tokens or 4096) * training.gradient_accumulation
         return default_steps(store.columns[1].tokens + len(store), step_tokens)
     costs = TrainingCosts(run)
-    cost = costs.flops if budget.kind == "flops" else costs.target_tokens
-    spent = accumulate(cost(pairs) for pairs in costs.iterate_steps())
-    return next(number for number, total in enumerate(spent, 1) if total >= budget.amount)
+    count_cost = costs.flops if budget.kind == "flops" else costs.target_tokens
+    spent = accumulate(count_cost(pairs) for pairs in costs.iterate_steps())  # after each step
+    return next(step for step, total in enumerate(spent, 1) if total >= budget.amount)
 
 
 class TrainingCosts:
@@ -194,7 +198,7 @@ class TrainingCosts:
         self.batches = Trainer(run, SilentDisplay()).batches
         config, framing = from_yaml(run / CONFIG_FILE), read_framing(run)
         self.batches_per_step, store = config.training.gradient_accumulation, self.batches.store
-        self.source, self.target = (column.lengths for column in store.columns)
+        self.source, self.target = (column.lengths for column in store.columns)  # lengths of all pairs, without EOS
         self.framing_length = len(framing.source_prefix) + len(framing.source_suffix)
         self.predicts_source = objective_class(config.objective.name or "translation").predicts_source
         spec = read_spec(run)
@@ -215,10 +219,10 @@ class TrainingCosts:
     def flops(self, pairs: NDArray[Any]) -> float:
         """Sum the training FLOPs of some training pairs, by their lengths."""
         source = np.asarray(self.source[pairs], np.int64) + self.framing_length
-        target = np.asarray(self.target[pairs], np.int64) + 1
-        if self.predicts_source:
+        target = np.asarray(self.target[pairs], np.int64) + 1  # EOS
+        if self.predicts_source:  # a language model, for which both are one target
             source, target = 0 * source, source + target
-        lengths, counts = np.unique(source << 32 | target, return_counts=True)
+        lengths, counts = np.unique(source << 32 | target, return_counts=True)  # both lengths in one integer
         costs = (self.pair_flops(length >> 32, length & 0xFFFFFFFF) for length in lengths.tolist())
         return float(sum(count * cost for count, cost in zip(counts.tolist(), costs)))
 

@@ -21,7 +21,7 @@ class Display:
         live: show a bar, for a terminal.
     """
 
-    EVERY = LOG_INTERVAL_SECONDS
+    EVERY = LOG_INTERVAL_SECONDS  # between plain lines
 
     def __init__(self, live: bool = False) -> None:
         self.bar = progress_bar(live)
@@ -33,14 +33,16 @@ class Display:
         self.last_metrics = ""
 
     def __enter__(self) -> Self:
+        """Start to draw the bar."""
         self.bar.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
+        """Remove the bar."""
         self.bar.stop()
 
     def start(self, fraction: float | None, total_steps: int | None) -> None:
-        """Start at a fraction of the training budget; `total_steps` is the number of steps, if one is set."""
+        """Start at a used fraction of the training budget (None: unknown) of `total_steps` steps (None: no limit)."""
         self.fraction_at_start, self.total_steps = fraction or 0.0, total_steps
         self.started = time.monotonic()
         self.show(fraction, "starting")
@@ -90,7 +92,7 @@ class Display:
         return "  ".join(parts)
 
     def seconds_left(self, fraction: float | None) -> float | None:
-        """Estimate the remaining seconds at a fraction of the budget; None if it is unknown."""
+        """Estimate the remaining seconds at a used fraction of the budget; None if they cannot be estimated yet."""
         if fraction is None or fraction <= self.fraction_at_start:
             return None
         return (time.monotonic() - self.started) / (fraction - self.fraction_at_start) * max(0.0, 1 - fraction)
@@ -100,7 +102,7 @@ class SilentDisplay(Display):
     """Shows nothing: for trial steps, and for all processes but the first."""
 
     def message(self, text: str) -> None:
-        pass
+        """Ignore the message."""
 
 
 def format_metrics(record: Mapping[str, Any]) -> str:

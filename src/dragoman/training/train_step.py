@@ -64,16 +64,18 @@ def iterate_steps(
     indices = batches.iterate_indices(position)
     while True:
         planned = list(islice(indices, accumulation_steps))
-        numbers = list(range(rank, accumulation_steps, world_size))
+        numbers = list(range(rank, accumulation_steps, world_size))  # of the batches of this process
         dummies = [0] if lockstep and len(numbers) < -(-accumulation_steps // world_size) else []
         built = []
         for number in numbers + dummies:
-            batch = batches.build_batch(*planned[number][:2])
+            pair_indices, epoch, _ = planned[number]
+            batch = batches.build_batch(pair_indices, epoch)
             built.append((number, batch.pin_memory() if pinned else batch))
         dummy = built.pop() if dummies else None
         tokens = sum(batch.target_tokens for _, batch in built)
         sentences = sum(batch.num_sentences for _, batch in built)
-        yield StepBatches(built, planned[-1][2], tokens, sentences, dummy)
+        _, _, next_position = planned[-1]
+        yield StepBatches(built, next_position, tokens, sentences, dummy)
 
 
 #: messages of libraries, and of the allocator of the CPU, that raise other errors than torch.OutOfMemoryError
@@ -195,7 +197,7 @@ class TrainStep:
             self.average.set_step(step)
         self.loss_scale.fill_(1 / divisor)
         sums = self.loss_sums.clone()
-        while True:
+        while True:  # until all parts of all batches fit into memory
             failed: tuple[Batch, Batch] | None = None
             for part, batch in self._parts(batches, step):
                 try:
@@ -214,7 +216,7 @@ class TrainStep:
             self._split_further(*failed, sums, step)  # after the except block, which holds on to the activations
         if dummy_batch is not None:
             sums = self.loss_sums.clone()
-            self.loss_scale.zero_()
+            self.loss_scale.zero_()  # so that its gradients are 0
             self._forward_backward(self._to_device(dummy_batch[1]), dummy_batch[1].max_lengths, step)
             self.loss_sums.copy_(sums)
         self.strategy.reduce_gradients(self.weights)
@@ -243,7 +245,7 @@ class TrainStep:
                 yield part, batch
 
     def _split_further(self, part: Batch, batch: Batch, sums: Tensor, step: int) -> None:
-        """Split batches like this one further, and discard all gradients of the step, which may be incomplete."""
+        """Split batches like this one further, and undo the step: discard its gradients and restore the loss `sums`."""
         if self.strategy.lockstep:
             raise UserError(
                 f"out of memory at step {step:,}: with sharded weights all processes compute the same number of "
@@ -263,7 +265,7 @@ class TrainStep:
         return {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.tensors().items()}
 
     def _replay(self, name: str, tensors: dict[str, Tensor], work: Callable[[dict[str, Tensor]], None]) -> None:
-        """Run work on copies of the tensors, as a CUDA graph if it has been captured for their shapes."""
+        """Run `work` on copies of the tensors, as a CUDA graph once one is captured for `name` and their shapes."""
         assert self.graphs is not None
         key = (name, *((name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()))
         entry = self.graphs.lookup(

@@ -100,7 +100,11 @@ class Trainer:
         if (folder / INITIAL_CHECKPOINT).exists():
             checkpoint.load_weights(self.model, folder / INITIAL_CHECKPOINT)
         self.model.to(self.device)
-        self.run = Run(folder, self.config, self.model, *read_tokenizers(folder), read_framing(folder), "last")
+        source_tokenizer, target_tokenizer = read_tokenizers(folder)
+        framing = read_framing(folder)  # special tokens around source and target
+        self.run = Run(
+            folder, self.config, self.model, source_tokenizer, target_tokenizer, framing, checkpoint_name="last"
+        )
         self.objective = self._build_objective(
             self.model, training.label_smoothing or 0.0, self.config.text.bpe_dropout or 0.0
         )
@@ -110,19 +114,25 @@ class Trainer:
         self.strategy.distribute(self.objective)
         if self.strategy.lockstep and processes.rank == 0:  # sharded weights cannot decode: they are copied
             self.run.model = spec.build().to(self.device)
-        objective = self._build_objective(self.run.model)
-        self.validator = Validator(self.run, objective, TokenStore(folder / "data" / "valid"))
+        unregularized = self._build_objective(self.run.model)
+        self.validator = Validator(self.run, unregularized, TokenStore(folder / "data" / "valid"))
         self.optimizer = build_optimizer(self.model, training)
         self.average = WeightAverage(self.model, training.ema_decay) if training.ema_decay else None
-        trained = self.model, self.optimizer, self.average
-        self.checkpoints = CheckpointManager(folder, training.keep_checkpoints, *trained, self.strategy)
+        self.checkpoints = CheckpointManager(
+            folder,
+            keep=training.keep_checkpoints,
+            model=self.model,
+            optimizer=self.optimizer,
+            average=self.average,
+            strategy=self.strategy,
+        )
         self.state = self.checkpoints.resume() or TrainState()
         steps_per_epoch = max(1, self.batches.batches_per_epoch // training.gradient_accumulation)
         validates_average = training.average_checkpoints and self.average is None
         self.budget = TrainingBudget(self.config, steps_per_epoch, validates_average)
         self.budget.update_budget(self.state)
         self.train_step = TrainStep(
-            self.objective, self.optimizer, training, self.strategy, self.average, packed, display.message
+            self.objective, self.optimizer, training, self.strategy, self.average, packed=packed, log=display.message
         )
         self.metrics_log = MetricsLog(folder, self.state.step, enabled=processes.rank == 0)
         self.interrupted = False
@@ -153,7 +163,7 @@ class Trainer:
             training.seed,
             rows=rows if training.batch_by == "row" else replace(rows, row_length=longer_side),
             packed=packed,
-            pad_to_multiples=(32, 4) if self.device.type == "cuda" else (1, 1),
+            pad_to_multiples=(32, 4) if self.device.type == "cuda" else (1, 1),  # of the number and length of rows
         )
 
     def train(self) -> TrainingOutcome:
@@ -180,7 +190,7 @@ class Trainer:
                 state.step, state.data_position = state.step + 1, batches.next_position
                 state.target_tokens += batches.target_tokens
                 state.seconds = self.seconds
-                if state.step % LOG_INTERVAL_STEPS == 0 and self._log():
+                if state.step % LOG_INTERVAL_STEPS == 0 and self._log():  # rolled back: read data from there on
                     steps.close()
                     steps = self._iterate_steps()
                 elif self.budget.validation_due(state):
@@ -190,8 +200,9 @@ class Trainer:
             steps.close()
             averaged = self._finish()
         self.metrics_log.close()
-        best = ("averaged", state.step) if averaged else ("valid", state.best_step)
-        return TrainingOutcome(reason, self.interrupted, state, averaged, self.metrics_log.last_record(*best))
+        kind, step = ("averaged", state.step) if averaged else ("valid", state.best_step)
+        best = self.metrics_log.last_record(kind, step)
+        return TrainingOutcome(reason, self.interrupted, state, averaged_checkpoints=averaged, best=best)
 
     @property
     def seconds(self) -> float:
@@ -211,7 +222,7 @@ class Trainer:
         steps = None if training.minutes is not None else training.steps
         self.display.start(self.budget.fraction_used(self.state), steps)
         metric = self.validator.metric
-        self.display.message(f"best checkpoint by {METRIC_NAMES.get(metric, metric)}")
+        self.display.message(f"the best checkpoint is chosen by validation {METRIC_NAMES.get(metric, metric)}")
         return self._iterate_steps()
 
     def _iterate_steps(self) -> Any:
@@ -229,6 +240,7 @@ class Trainer:
         Returns the batches with the counts of all processes, and whether a checkpoint is due.
         """
         seconds = self.seconds
+        # the other processes add 0 to the sums
         clock = (seconds, seconds - self.saved_at > SAVE_INTERVAL_SECONDS) if self.processes.rank == 0 else (0.0, False)
         values = [batches.target_tokens, batches.num_sentences, self.interrupted, *clock]
         tokens, sentences, interrupted, seconds, save = self.processes.all_reduce_sum(values)
@@ -306,7 +318,7 @@ class Trainer:
         skipped, loss = record.get("skipped", 0), record["loss"]
         if skipped:
             self.display.message(f"step {state.step:,}: {pluralize(skipped, 'step')} skipped: non-finite gradient")
-        if skipped > LOG_INTERVAL_STEPS // 2 or not math.isfinite(loss):
+        if skipped > LOG_INTERVAL_STEPS // 2 or not math.isfinite(loss):  # most of the steps since the last record
             self._roll_back("non-finite loss", math.nan)
             return True
         if state.loss_history.diverged(loss):
@@ -336,9 +348,10 @@ class Trainer:
         self.saved_at = self.seconds
 
     def _give_up(self, kind: str, loss: float) -> None:
-        """End a training that has diverged; the last checkpoint is from before."""
+        """Raise a UserError because training has diverged; `kind` says whose loss: "training" or "validation"."""
 
         def fail() -> None:
+            """Raise the error; run on the first process, so that it is reported once."""
             raise UserError(
                 f"training diverged: the {kind} loss is {loss:.4g} at step {self.state.step:,}. Train a new run "
                 f"with a training.learning_rate below {self.config.training.learning_rate}"
@@ -388,6 +401,7 @@ def _handle_interrupts(trainer: Trainer) -> Iterator[None]:
     received = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
         nonlocal received
         if received:  # by this process, not only by another one
             raise KeyboardInterrupt
