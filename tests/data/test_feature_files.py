@@ -93,7 +93,7 @@ def test_pairs_have_line_numbers_and_are_identified_by_content(tmp_path: Path) -
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "sum": ({"values": np.ones((5, 3)), "lengths": [2, 2]}, "lengths add up to 4 vectors, but there are 5"),
+    "sum": ({"values": np.ones((5, 3)), "lengths": [2, 2]}, "'lengths' add up to 4 vectors, but 'values' has 5"),
     "no lengths": ({"values": np.ones((5, 3))}, "has no array 'lengths', only"),
     "negative": ({"values": np.ones((5, 3)), "lengths": [6, -1]}, "'lengths' must be integers of at least 0"),
     "halves": ({"values": np.ones((5, 3)), "lengths": [2.5, 2.5]}, "'lengths' must be integers"),
