@@ -59,13 +59,17 @@ class DataConfig(Section, section="data"):
         (), "Relative share of each training corpus among the sampled pairs. Empty: use every pair once per epoch."
     )
     sampling_temperature: float | None = setting(
-        None, "Sample corpora in proportion to pairs^(1/T) instead of by `sampling_weights`.", min=0.1, max=1e6
+        None,
+        "Sample corpora in proportion to pairs^(1/T), not by `sampling_weights`; T = 1: by size.",
+        min=0.1,
+        max=1e6,
     )
     corpus_tags: Files = setting(
         (), "Tag of each training corpus, prepended to its sources as a token. Use '' for a corpus without a tag."
     )
     valid_corpus_tags: Files = setting(
-        (), "Tag of each validation corpus, like `corpus_tags`. Needed if their numbers differ."
+        (),
+        "Tag of each validation corpus, like `corpus_tags`. Needed if the training corpora are more or fewer.",
     )
     num_workers: int | None = setting(
         None, "Processes that read and tokenize the corpus.", min=1, max=10_000, auto="number of CPU cores"
@@ -246,7 +250,7 @@ class TrainingConfig(Section, section="training"):
     )
     plateau_factor: float | None = setting(
         None,
-        "Factor of the learning rate after a validation without improvement, in the schedule `plateau`.",
+        "The schedule `plateau` multiplies the learning rate by this factor after a validation without improvement.",
         min=0,
         max=1,
         fallback=0.1,
@@ -284,7 +288,7 @@ class TrainingConfig(Section, section="training"):
     validation_interval: int | None = setting(None, "Steps between two validations.", min=1, auto="about one epoch")
     validation_sentences: int | None = setting(
         None,
-        "Sentences decoded per validation.",
+        "Validation sentences that are decoded at each validation, for BLEU, chrF and exact match.",
         min=0,
         auto="as many as can be decoded in about a tenth of the training time",
     )
@@ -321,7 +325,9 @@ class TrainingConfig(Section, section="training"):
         "Distribution of the weights over processes: replicated (data parallel) or sharded (FSDP); auto: replicated.",
     )
     batch_layout: Literal["auto", "padded", "packed"] = setting(
-        "auto", "Memory layout of a batch; auto: packed (no padding) on a GPU where the system supports it."
+        "auto",
+        "Layout of a batch. padded: one row per pair. packed: all pairs in one row, without padding. auto: packed on a "
+        "GPU where the system supports it.",
     )
     compile: bool | None = setting(
         None,

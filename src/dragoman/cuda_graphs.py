@@ -40,8 +40,8 @@ class CudaGraphCache(Generic[Static]):
         """`max_graphs`: number of graphs that are kept; the least recently used one is dropped first."""
         self.device, self.max_graphs = device, max_graphs
         self.entries: dict[Hashable, CapturedGraph[Static]] = {}
-        self.stream: torch.cuda.Stream | None = None
-        self.pool: Any = None
+        self.stream: torch.cuda.Stream | None = None  # for capture, created by the first call
+        self.pool: Any = None  # memory that all graphs share
 
     def lookup(self, key: Hashable, create: Callable[[], Static]) -> CapturedGraph[Static]:
         """Return the entry of a key, with the static tensors of `create()` if the key is new."""
@@ -72,7 +72,7 @@ class CudaGraphCache(Generic[Static]):
                     work()
                 entry.graph = graph
                 graph.replay()
-            elif 1 < entry.calls <= 1 + SYNC_CHECKS:
+            elif 1 < entry.calls <= 1 + SYNC_CHECKS:  # the first call may synchronize while it creates things
                 entry.synchronizes = _synchronizes(work)
             else:
                 work()

@@ -226,7 +226,9 @@ def translate_stopping(values: dict[str, Any], where: str) -> dict[str, Any]:
     for old, new in (("stop", "early_stopping"), ("complete", "num_finished")):
         if old in values and new in values:
             known = ", ".join(f"{old}={name} is {new}={str(value).lower()}" for name, value in STOP.items())
-            raise UserError(f"{where}{old} is now called {new}{f': {known}' if old == 'stop' else ''}")
+            raise UserError(
+                f"{where}{old} is now called {new}{f': {known}' if old == 'stop' else ': give only one of them'}"
+            )
     if not {"stop", "complete"} & values.keys():
         return values
     stop = values.get("stop", "complete")

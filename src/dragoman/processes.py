@@ -83,7 +83,7 @@ def fork_map(
             yield future.result()
     except BrokenProcessPool:
         raise UserError(
-            f"one of {workers} worker processes has ended unexpectedly: use fewer workers if memory is short"
+            f"one of {workers} worker processes has ended unexpectedly, perhaps for lack of memory: use fewer workers"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
@@ -91,7 +91,7 @@ def fork_map(
 
 
 def _start_spawned(work: Callable[[Any], Any]) -> None:
-    """Initialize a spawned process."""
+    """Initialize a spawned process: keep the function that it applies to items."""
     global _work
     _work = work
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread per process is enough
@@ -99,7 +99,7 @@ def _start_spawned(work: Callable[[Any], Any]) -> None:
 
 
 def _start_forked(initialize: Callable[[int], None], cpus: int) -> None:
-    """Initialize a fork."""
+    """Initialize a forked process: `initialize` is called with the number of CPUs that it may use."""
     initialize(cpus)
     _end_with_parent()
 

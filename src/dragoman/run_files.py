@@ -32,10 +32,12 @@ def check_run_folder(folder: Path, checkpoint: str | None = None) -> None:
         hint = f"did you mean {folder.with_name(near[0])}?" if near else "name a run folder created by 'dragoman train'"
         raise UserError(f"{folder} does not exist: {hint}")
     if not is_run_folder(folder):
-        raise UserError(f"{folder} is not a run folder: it has no {MODEL_FILE}")
+        raise UserError(
+            f"{folder} is not a run folder, because it has no {MODEL_FILE}: name a folder created by 'dragoman train'"
+        )
     if checkpoint is not None and not (folder / CHECKPOINT_DIR / checkpoint).exists():
-        names = ", ".join(checkpoint_names(folder)) or "none: nothing has been trained yet"
-        raise UserError(f"{folder} has no checkpoint {checkpoint!r}; it has {names}")
+        names = ", ".join(checkpoint_names(folder)) or "none (nothing has been trained yet)"
+        raise UserError(f"{folder} has no checkpoint {checkpoint!r}: choose one of {names}")
 
 
 def check_new_folder(folder: Path) -> None:

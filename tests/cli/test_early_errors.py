@@ -28,8 +28,8 @@ print(json.dumps(answers))
 MISTAKES = {
     "translate nosuchrun": "nosuchrun does not exist",
     "translate runn text": "did you mean run?",
-    "translate . text": "is not a run folder: it has no model.json",
-    "translate run text": "run has no checkpoint 'best'; it has 000500",
+    "translate . text": "is not a run folder, because it has no model.json",
+    "translate run text": "run has no checkpoint 'best': choose one of 000500",
     "translate run text --checkpoint 000500 --device abacus": "unknown device 'abacus'",
     "translate run missing": "missing does not exist",
     "translate run text.csv": "text.csv has the suffix .csv",

@@ -47,7 +47,7 @@ class BatchArrays:
 
     @staticmethod
     def from_pairs(framing: Framing, source: RaggedArray, target: RaggedArray) -> BatchArrays:
-        """Add special tokens to pairs; features have none."""
+        """Add the special tokens of the framing: the model reads BOS y and predicts y EOS; features get none."""
         if source.values.ndim == 1:
             source = source.with_special_tokens(framing.source_prefix, framing.source_suffix)
         inputs, labels = target.with_special_tokens((framing.bos,), ()), target.with_special_tokens((), (framing.eos,))
@@ -69,7 +69,10 @@ class BatchArrays:
         return BatchArrays(source, no_target, labels, True, token_type_ids, sentence_labels)
 
     def to_padded_batch(self, indices: Indices, pad: int, multiples: tuple[int, int] = (1, 1)) -> Batch:
-        """Pad rows; rows that only fill up a multiple have one token and no labels."""
+        """Pad all rows (one per pair) to the longest one; `multiples` are those of the number and length of rows.
+
+        Rows that are added to reach a multiple have one token and no labels.
+        """
         source, target = self.source.padded(pad, multiples), self.target.padded(pad, multiples)
         filling = np.ones(len(source) - len(indices), np.int64)
         arrays = {
@@ -89,7 +92,10 @@ class BatchArrays:
         return self._to_batch(indices, arrays)
 
     def to_packed_batch(self, indices: Indices, pad: int, shape: PackedShape) -> Batch:
-        """Pack all rows into one; its length is increased if they do not fit."""
+        """Concatenate all sources into one long row, and all targets into another, of the lengths in `shape`.
+
+        A row that is too short for its tokens is made longer.
+        """
         columns = (self.source, self.target)
         source_row, target_row = (
             _grow_to_fit(length, len(column.values)) for length, column in zip(shape.row_lengths, columns)

@@ -31,8 +31,8 @@ class DataPosition:
     """The position of the next batch; it is saved in checkpoints."""
 
     epoch: int = 0
-    window: int = 0
-    batch: int = 0
+    window: int = 0  # of pairs that are sorted by length together, within the epoch
+    batch: int = 0  # within the window
 
 
 def longer_side(source: Lengths, target: Lengths) -> Lengths:
@@ -178,7 +178,7 @@ class Batches:
         self.store, self.max_tokens, self.seed, self.window, self.shuffle = store, max_tokens, seed, window, shuffle
         self.rows, self.packed, self.pad_to_multiples = rows, packed, pad_to_multiples
         self.budget = max_tokens // 2 if rows.doubled else max_tokens  # without the second copies
-        self.windows = -(-len(self.order) // window)
+        self.windows = -(-len(self.order) // window)  # per epoch, rounded up
         self.length_growth = self._estimate_growth()
         self.packed_shape = self._packed_shape() if packed else None
 
@@ -262,14 +262,17 @@ class Batches:
         return batch.duplicate_rows() if rows.doubled else batch
 
     def _random(self, stream: int, epoch: int, number: int) -> np.random.Philox:
-        """Return an independent random stream for each purpose, epoch and number (Philox: Salmon et al. 2011)."""
+        """Return an independent random stream for each purpose (`stream`), epoch and number (Salmon et al. 2011).
+
+        `number` is that of a window of pairs, or of a pair.
+        """
         return np.random.Philox(key=[self.seed % 2**64, stream], counter=[0, number, epoch, 0])
 
     def _estimate_growth(self) -> list[float]:
         """Estimate from the first pairs by which factor resegmentation lengthens the rows of source and target."""
         if not self.epoch_rows.resegments:
             return [1.0, 1.0]
-        pairs = self.order.pair_indices(0, 0, 1000)
+        pairs = self.order.pair_indices(epoch=0, start=0, stop=1000)
         stored, resegmented = self.epoch_rows.stored_lengths(pairs), self.epoch_rows.lengths(pairs, 0)
         if self.packed:
             before, after = self.rows.packed_lengths(*stored), self.rows.packed_lengths(*resegmented)
@@ -284,10 +287,11 @@ class Batches:
         totals = [growth * float((lengths * count).sum()) for lengths, growth in zip(columns, self.length_growth)]
         max_lengths = tuple(max(1, int(lengths.max())) for lengths in columns)
         row_lengths = tuple(
+            # 1 % more than the budget, and a position of padding at the end
             round_up(max(1.01 * self.budget * total / max(totals), longest + 1), PACKED_ROW_MULTIPLE) if total else 0
             for total, longest in zip(totals, max_lengths)
         )
-        max_sequences = round_up(1.25 * int(count.sum()) * self.budget / max(totals), 64)
+        max_sequences = round_up(1.25 * int(count.sum()) * self.budget / max(totals), 64)  # 25 % more than on average
         return PackedShape(row_lengths, max_sequences, max_lengths)
 
 

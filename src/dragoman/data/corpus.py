@@ -114,15 +114,15 @@ class FileFormat:
             raise UserError(f"{corpus.source} is one side of a parallel corpus: name the target file, too")
         sources, targets = read_raw_lines(corpus.source), read_raw_lines(corpus.target)
         for line, (source, target) in enumerate(zip_longest(sources, targets), 1):
-            if source is None or target is None:
+            if source is None or target is None:  # one file has ended: count the lines of the other
                 longer = line + sum(1 for _ in (targets if source is None else sources))
                 counts = [line - 1, longer] if source is None else [longer, line - 1]
                 source_count, target_count = [
                     f"{path} has {count:,} line{'s' * (count != 1)}" for path, count in zip(corpus.files, counts)
                 ]
                 raise UserError(f"{source_count} but {target_count}: line counts of a parallel corpus must match")
-            texts = decode_line(source, corpus.source, line), decode_line(target, corpus.target, line)
-            yield SentencePair(*texts, corpus.name, line)
+            source_text = decode_line(source, corpus.source, line)
+            yield SentencePair(source_text, decode_line(target, corpus.target, line), corpus.name, line)
 
     def parse_source(self, text: str, corpus: Corpus, line: int) -> str:
         """Extract the source sentence from a line."""
@@ -133,7 +133,7 @@ class FileFormat:
         return text.split("\t")
 
     def record_turns(self, text: str, corpus: Corpus, line: int) -> list[str] | None:
-        """Return the turns of a record that is marked as a dialogue; None for all other lines."""
+        """Return the turns of a line that is marked as a dialogue; None for all other lines."""
         return None
 
 
@@ -177,8 +177,10 @@ class TabSeparatedFormat(ColumnFormat):
     def columns(self, corpus: Corpus) -> list[int]:
         """Return the numbers of the source and the target column, from 0."""
         columns = super().columns(corpus)
-        if wrong := [column for column in columns if not str(column).isdecimal()]:
-            raise UserError(f"{corpus.source}: a column of a TSV file must be a number from 0, not {wrong[0]!r}")
+        if invalid_columns := [column for column in columns if not str(column).isdecimal()]:
+            raise UserError(
+                f"{corpus.source}: a column of a TSV file must be a number from 0, not {invalid_columns[0]!r}"
+            )
         return [int(column) for column in columns]
 
     def split(self, text: str, columns: Sequence[int], path: Path, line: int) -> list[str]:
@@ -256,7 +258,7 @@ def _format_by_suffix(path: Path) -> FileFormat:
 
 
 def _parse_object(text: str, path: Path, line: int) -> dict[str, Any]:
-    """Parse a line of a JSON-lines file."""
+    """Parse a line of a JSON-lines file; raise a UserError with its number unless it is a JSON object."""
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:

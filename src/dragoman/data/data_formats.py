@@ -41,7 +41,7 @@ class Encoding:
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     max_length: int
-    framing: Framing
+    framing: Framing  # special tokens around source and target
 
 
 class DataFormat:
@@ -159,7 +159,7 @@ class TaggingFormat(DataFormat):
                 )
         encoded = encode_words(sentences, encoding.source_tokenizer)
         return [
-            EncodedPair(pair, *align_tags(words, word_tags, encoding.framing.pad))
+            EncodedPair(pair, *align_tags(words, word_tags, encoding.framing.pad))  # ids and labels
             for pair, words, word_tags in zip(pairs, encoded, tags)
         ]
 
@@ -237,14 +237,14 @@ def encode_dialogue(turns: list[list[int]], framing: Framing) -> tuple[list[int]
     """Return the ids of a dialogue and their labels: the next id where it is part of a reply, `pad` elsewhere."""
     ids, in_reply = [*framing.source_prefix], [False] * len(framing.source_prefix)
     for number, turn in enumerate(turns):
-        is_reply = number % 2 == 1
-        ids += [*turn, framing.eos if is_reply else framing.bos]
+        is_reply = number % 2 == 1  # the user begins
+        ids += [*turn, framing.eos if is_reply else framing.bos]  # BOS tells the model to begin its reply
         in_reply += [is_reply] * (len(turn) + 1)
     return ids[:-1], [token if reply else framing.pad for token, reply in zip(ids[1:], in_reply[1:])]
 
 
 def _split_line(pair: SentencePair, ids: list[int], encoding: Encoding) -> Iterator[EncodedPair]:
-    """Split a line into rows of at most `max_length` tokens."""
+    """Split the token ids of a line into rows of at most `max_length`, with flags that say where a line was split."""
     max_length = encoding.max_length
     follows = FOLLOWS_PREVIOUS_ROW if pair.follows_previous else 0
     if len(ids) <= max_length:

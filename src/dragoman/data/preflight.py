@@ -44,6 +44,7 @@ class LengthStats:
         cumulative = np.cumsum([counts[length] for length in lengths])
         sentences = int(cumulative[-1])
         total = sum(length * count for length, count in counts.items())
+        # the shortest length that 50 % and 95 % of the sentences do not exceed
         median, p95 = (int(lengths[np.searchsorted(cumulative, -(-sentences * share // 100))]) for share in (50, 95))
         return cls(total, total / sentences, median, p95, int(lengths[-1]))
 
@@ -123,7 +124,8 @@ class MemoryEstimate:
     @classmethod
     def for_adam(cls, parameters: int, activations: int) -> MemoryEstimate:
         """Estimate from the number of parameters and the bytes of activations, with 16 bytes per parameter."""
-        return cls(parameters, 16 * parameters, activations, 16 * parameters + activations)
+        model = 16 * parameters  # weight, gradient and two moments of 4 bytes each
+        return cls(parameters, model, activations, total=model + activations)
 
 
 @dataclass(frozen=True)
@@ -220,12 +222,13 @@ def _fertility_warnings(name: str, column: ColumnReport, usual: float | None) ->
     if column.fertility > limit:
         yield (
             f"the tokenizer splits the {name} into short tokens, {column.fertility:.2f} per character{comparison}: it "
-            "was not learned from such text. Learn it from both languages: pretrain on text of both (repeat --source)"
+            "was not learned from such text. Learn the tokenizer from both languages: pretrain on text of both (repeat "
+            "--source)"
         )
 
 
 def load_preflight(folder: Path) -> dict[str, Any]:
-    """Read the report of a run folder; raise FileNotFoundError if it has none, as imported runs."""
+    """Read the preflight report (statistics of the training data) of a run folder; imported runs have none."""
     return translate_preflight(json.loads((folder / PREFLIGHT_FILE).read_text(encoding="utf-8")))
 
 
@@ -240,12 +243,13 @@ def training_fertility(values: Mapping[str, Any], joint: bool) -> tuple[float | 
         source, target = values["fertility"]
         return source, target
     columns = [values["source"], values["target"] or values["source"]]
-    counts = [
+    counts = [  # of tokens and characters
         (column["tokens"]["total"], column["characters"]["total"]) if column["characters"] else (0, 0)
         for column in columns
     ]
     if joint:
-        counts = [(counts[0][0] + counts[1][0], counts[0][1] + counts[1][1])] * 2
+        tokens, characters = map(sum, zip(*counts))
+        counts = [(tokens, characters)] * 2
     source, target = (tokens / characters if characters else None for tokens, characters in counts)
     return source, target
 

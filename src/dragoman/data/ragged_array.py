@@ -58,7 +58,7 @@ class RaggedArray:
         return RaggedArray(np.concatenate((self.values, other.values))[row_positions(starts, lengths)], lengths)
 
     def padded(self, pad: int, multiples: tuple[int, int] = (1, 1)) -> Ids:
-        """Return B S ids or B S F vectors; B and S are rounded up to multiples."""
+        """Pad every row to the longest: B S ids or B S F vectors; B and S are rounded up to `multiples`."""
         rows = round_up(len(self.lengths), multiples[0])
         longest = round_up(int(self.lengths.max()), multiples[1])
         padded = self._filled((rows, longest), pad)
@@ -66,7 +66,7 @@ class RaggedArray:
         return padded
 
     def packed(self, pad: int, row_length: int) -> Ids:
-        """Return 1 S ids or 1 S F vectors."""
+        """Concatenate all rows and pad them to `row_length`: 1 S ids or 1 S F vectors."""
         packed = self._filled((1, row_length), pad)
         packed[0, : len(self.values)] = self.values
         return packed

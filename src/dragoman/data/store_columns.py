@@ -117,6 +117,7 @@ class StoreColumn:
     def __init__(self, info: ColumnInfo, folders: list[Path], pairs: Indices) -> None:
         self.info, self.folders, self.features = info, folders, info.features
         self.pairs, self.ends = pairs, np.cumsum(pairs)
+        # a row has an int32 length and an int64 offset
         size = self.tokens * info.dtype.itemsize * max(1, info.features) + 12 * int(self.ends[-1])
         is_large = size > MAX_RESIDENT_BYTES
         self._release_after = max(64, ROWS_BEFORE_RELEASE // min(MAX_OPEN_SHARDS, len(folders))) if is_large else 0
@@ -172,7 +173,7 @@ class StoreColumn:
         return changed
 
     def read(self, indices: Indices) -> RaggedArray:
-        """Return some rows."""
+        """Return the rows of these indices, tokens or feature vectors."""
         if self.features:
             return RaggedArray.from_rows(self.row(index) for index in indices.tolist())
         return RaggedArray(self.rows(indices), self.lengths[indices].astype(np.int64))
@@ -180,14 +181,16 @@ class StoreColumn:
     def row(self, index: int) -> NDArray[Any]:
         """Return the tokens, or feature vectors, of one row, counted over all shards."""
         if self._loaded is not None and (found := self.find_preloaded(np.array([index]))):
-            return found[0].row(int(found[1][0]))
+            loaded, positions = found
+            return loaded.row(int(positions[0]))
         shard = int(np.searchsorted(self.ends, index, side="right"))
         return self._shard(shard).row(index - int(self.ends[shard] - self.pairs[shard]))
 
     def rows(self, indices: Indices) -> NDArray[Any]:
         """Return the concatenated tokens of some rows."""
         if self._loaded is not None and (found := self.find_preloaded(indices)):
-            return found[0].rows(found[1])
+            loaded, positions = found
+            return loaded.rows(positions)
         if len(self.folders) == 1:
             return self._shard(0).rows(indices)
         lengths = self.lengths[indices]
@@ -226,7 +229,8 @@ class ShardedLengths:
         if not indices.ndim:
             return self[indices[None]][0]
         if found := self.column.find_preloaded(indices):
-            return found[0].lengths[found[1]]
+            loaded, positions = found
+            return loaded.lengths[positions]
         lengths = np.empty(len(indices), np.int32)
         for shard, positions, local in self.column.split_by_shard(indices):
             lengths[positions] = shard.lengths[local]

@@ -30,7 +30,7 @@ def open_file(path: Path) -> Iterator[io.BufferedReader]:
     except IsADirectoryError:
         raise UserError(f"{path} is a folder: name a file in it") from None
     except PermissionError:
-        raise UserError(f"{path} cannot be read: you have no read permission") from None
+        raise UserError(f"{path} cannot be read: you have no read permission, change it or use another file") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
 
@@ -64,7 +64,7 @@ def read_raw_lines(path: Path, allow_empty: bool = False) -> Iterator[bytes]:
 
 
 def read_lines(path: Path, allow_empty: bool = False) -> Iterator[tuple[int, str]]:
-    """Read the lines of a UTF-8 file with their numbers, starting at 1."""
+    """Yield (number, text) for the lines of a UTF-8 file, numbered from 1; an empty file is a UserError by default."""
     for number, line in enumerate(read_raw_lines(path, allow_empty), 1):
         yield number, decode_line(line, path, number)
 

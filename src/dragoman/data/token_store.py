@@ -154,18 +154,19 @@ def count_lengths(store: TokenStore) -> LengthCounts:
 
 
 def merge_length_counts(counts: list[LengthCounts]) -> LengthCounts:
-    """Add histograms."""
+    """Add histograms: sum the pairs of equal source and target lengths."""
     source, target, pairs = (np.concatenate(arrays) for arrays in zip(*counts))
-    lengths, inverse = np.unique(source << 32 | target, return_inverse=True)
+    lengths, inverse = np.unique(source << 32 | target, return_inverse=True)  # both lengths in one integer
     sums = np.zeros(len(lengths), np.int64)
     np.add.at(sums, inverse, pairs)
     return LengthCounts(lengths >> 32, lengths & 0xFFFFFFFF, sums)
 
 
 def _check_file_sizes(info: ColumnInfo, folders: list[Path], pairs: list[int]) -> None:
-    """Detect truncated files without reading them."""
+    """Raise a ValueError if a file does not have the expected size; no file is read."""
     for folder, rows, tokens in zip(folders, pairs, info.tokens):
         token_bytes = tokens * max(1, info.features) * info.dtype.itemsize
+        # lengths are int32, offsets int64
         for suffix, size in {"tokens": token_bytes, "lengths": 4 * rows, "offsets": 8 * rows}.items():
             if (folder / f"{info.name}.{suffix}").stat().st_size != size:
                 raise ValueError(f"{folder / info.name}.{suffix} has the wrong size")
@@ -202,7 +203,7 @@ def encode_columns(pairs: Sequence[EncodedPair], vocab_sizes: tuple[int, int]) -
     if pairs[0].target is not None:
         columns["target"] = _encode_column([pair.target for pair in pairs], vocab_sizes[1])
     if pairs[0].flags is not None:
-        columns["flags"] = _encode_column([[pair.flags] for pair in pairs], 2**16)
+        columns["flags"] = _encode_column([[pair.flags] for pair in pairs], vocab_size=2**16)  # two bytes each
     return columns
 
 

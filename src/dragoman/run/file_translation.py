@@ -155,7 +155,7 @@ class _PartialOutput:
     def __init__(self, output: Path, fingerprint: Mapping[str, Any], resume: bool, overwrite: bool) -> None:
         self.output = output
         self.part, self.journal_path = partial_paths(output)
-        with os_errors_as_user_errors(output), ExitStack() as opened:
+        with os_errors_as_user_errors(output), ExitStack() as opened:  # closes the files if anything fails
             self.journal = opened.enter_context(self.journal_path.open("a+b"))
             self._lock()
             if self._size() and not resume and not overwrite:
@@ -168,7 +168,7 @@ class _PartialOutput:
             self.file.truncate(self.progress.bytes)
             if not end:
                 self._record({"version": JOURNAL_VERSION, **fingerprint})
-            opened.pop_all()
+            opened.pop_all()  # leave them open
 
     def _lock(self) -> None:
         """Lock the journal; raise a UserError if another process writes the same output."""
@@ -203,7 +203,7 @@ class _PartialOutput:
             if header.get(name) != fingerprint.get(name):
                 raise UserError(
                     f"{self.part} was started with {name} {header.get(name)!r}, but now it is "
-                    f"{fingerprint.get(name)!r}: resume with the same, or start again with --overwrite"
+                    f"{fingerprint.get(name)!r}: resume with the same value, or start again with --overwrite"
                 )
         progress, end = FileProgress(), len(first)
         for line in self.journal:

@@ -101,12 +101,12 @@ class Translator:
         include: Iterable[Sequence[str]] | None,
         tag: Tag,
     ) -> Iterator[Translation]:
-        """Translate texts window by window; `tag` overrides that of the translator."""
+        """Translate texts in windows of SORT_WINDOW_TEXTS; `tag` (one for all, or one per text) overrides self.tag."""
         run, texts, index = self.run, iter(texts), 0
         prefixes = None if prefixes is None else iter(prefixes)
         include = None if include is None else iter(include)
         while window := [normalize_source(run, text) for text in islice(texts, SORT_WINDOW_TEXTS)]:
-            tags = tag if tag is None or isinstance(tag, str) else tag[index : index + len(window)]
+            tags = tag if tag is None or isinstance(tag, str) else tag[index : index + len(window)]  # of this window
             constraints = Constraints(
                 None if prefixes is None else [normalize_text(run, text) for text in islice(prefixes, len(window))],
                 None if include is None else list(islice(include, len(window))),
@@ -188,7 +188,7 @@ class Translator:
                 text_tags = zip(tag[index : index + len(window)], split)
                 tag = [name for name, text in text_tags for _ in text.sentences]
             sentences = [sentence for text in split for sentence in text.sentences]
-            translations = self._stream(sentences, first_index + index, None, None, tag)
+            translations = self._stream(sentences, first_index + index, prefixes=None, include=None, tag=tag)
             for text in split:
                 yield join_sentences(text, [next(translations) for _ in text.sentences])
             index, tag = index + len(window), self.tag

@@ -129,7 +129,7 @@ def _default_tokens(files: TokenizerFiles, file_names: str, types: Sequence[str]
 
 
 def _document(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """Any family whose folder has a complete file of the `tokenizers` library."""
+    """Read tokenizer.json, a complete file of the `tokenizers` library, of any family."""
     by_role = files.tokens_by_role(_DEFAULT_TOKENS.get(str(files.config.get("model_type")), {}))
     return [_from_document(files, files.json("tokenizer.json"), by_role)]
 
@@ -137,7 +137,10 @@ def _document(files: TokenizerFiles) -> list[ImportedTokenizer]:
 def _from_document(
     files: TokenizerFiles, document: dict[str, Any], by_role: Mapping[str, TokenConfig]
 ) -> ImportedTokenizer:
-    """Read a document of the `tokenizers` library, without framing, truncation and padding: the run does those."""
+    """Read a document of the `tokenizers` library, without framing, truncation and padding: the run does those.
+
+    `by_role` has the special tokens with a role, such as "pad" or "eos".
+    """
     origin = f"the tokenizer of {files.folder}"
     document |= dict.fromkeys(("truncation", "padding", "post_processor"))
     try:
@@ -191,7 +194,9 @@ def _word_piece(files: TokenizerFiles) -> list[ImportedTokenizer]:
     library = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=unk))
     chinese, lowercase = (settings.get(key) is not False for key in ("tokenize_chinese_chars", "do_lower_case"))
     strip_accents = None if (strip := settings.get("strip_accents")) is None else bool(strip)
-    library.normalizer = normalizers.BertNormalizer(True, chinese, strip_accents, lowercase)
+    library.normalizer = normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=chinese, strip_accents=strip_accents, lowercase=lowercase
+    )
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     library.decoder = decoders.WordPiece(prefix="##")
     return _from_library(files, library, by_role)
@@ -216,7 +221,7 @@ def _byte_level(files: TokenizerFiles) -> list[ImportedTokenizer]:
 def _from_library(
     files: TokenizerFiles, library: tokenizers.Tokenizer, by_role: Mapping[str, TokenConfig]
 ) -> list[ImportedTokenizer]:
-    """Add the folder's added tokens to a tokenizer of the library."""
+    """Convert a tokenizer of the library, with the tokens that the folder adds; `by_role` as in `_from_document`."""
     document = json.loads(library.to_str())
     document["added_tokens"] = [
         {"id": token_id, "single_word": False, "normalized": False, **asdict(token)}
@@ -248,7 +253,7 @@ def _marian_side(files: TokenizerFiles, ids: dict[str, int], file_name: str) -> 
 
 
 def _t5(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """T5: the model's ids, then the sentinels in reverse order."""
+    """T5: the ids of the SentencePiece model, then the sentinels in reverse order."""
     by_role = files.tokens_by_role(_default_tokens(files, "spiece.model", _T5_TYPES))
     model, extra = SentencePieceModel.read(files.folder / "spiece.model"), files.settings.get("extra_ids", 100)
     if not is_token_id(extra) or extra > 10_000:
@@ -259,7 +264,7 @@ def _t5(files: TokenizerFiles) -> list[ImportedTokenizer]:
 
 
 def _llama(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """LLaMA: the model's ids."""
+    """LLaMA: ids are those of the SentencePiece model."""
     model = SentencePieceModel.read(files.folder / "tokenizer.model")
     if (prefix := files.settings.get("add_prefix_space")) is not None:
         model = model.with_prefix_space(bool(prefix))
@@ -293,7 +298,15 @@ def _sentencepiece(
     decoder: decoders.Decoder | None = None,
     language_codes: Mapping[str, int] | None = None,
 ) -> ImportedTokenizer:
-    """Combine a SentencePiece model with a vocabulary: `names` has the token of each id, `special` the special ones."""
+    """Combine a SentencePiece model with a vocabulary.
+
+    Args:
+        names: the token of each id.
+        by_role: special tokens with a role, such as "pad" or "eos".
+        special: names of all special tokens.
+        decoder: joins tokens to text; by default that of the model.
+        language_codes: ids of codes such as >>deu<< at the beginning of a text.
+    """
     tokens = (*map(TokenConfig, special), *by_role.values(), *files.additional_tokens())
     special_tokens, added = {token.content: token for token in tokens}, files.added_tokens()
     special_tokens |= {token.content: token for token in added.values() if token.special}

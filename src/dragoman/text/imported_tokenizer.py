@@ -139,7 +139,7 @@ class ImportedTokenizer(Tokenizer):
         return "" if token_id in self.all_special_ids else self._names.get(token_id, "")
 
     def _join(self, tokens: list[str]) -> str:
-        """Return the text of some tokens."""
+        """Join tokens to a text as the library does; by default with spaces."""
         return self._decoder.decode(tokens) if self._decoder else " ".join(tokens)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:

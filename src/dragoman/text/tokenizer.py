@@ -119,6 +119,7 @@ class Tokenizer:
         return len(self._tokens)
 
     def __repr__(self) -> str:
+        """Show type, vocabulary size and marker."""
         return f"{type(self).__name__}(kind={self.kind!r}, vocab_size={self.vocab_size}, marker={self.marker!r})"
 
     def encode(self, text: str) -> list[int]:
@@ -134,7 +135,7 @@ class Tokenizer:
         cache = self._cache
         rows = [text.split(" ") if text else [] for text in texts]
         new = self._encode_chunks({chunk: None for chunks in rows for chunk in chunks if chunk not in cache})
-        skip = self.kind in UNMARKED_TYPES  # in these types the first chunk has no space before it
+        skip = self.kind in UNMARKED_TYPES  # 1: drop the space token that was added before the first chunk
         ids = [
             list(chain.from_iterable([new[chunk] if chunk in new else cache[chunk] for chunk in chunks]))[skip:]
             for chunks in rows
@@ -269,7 +270,7 @@ class Tokenizer:
         if library.id_to_token(library.get_vocab_size() - 1) is None:
             raise UserError(f"{origin} is damaged: its token ids are not consecutive")
         if any(library.token_to_id(tag_token(name)) is None for name in tags):
-            raise UserError(f"{origin} is damaged: a tag has no token")
+            raise UserError(f"{origin} is damaged: a corpus tag has no token")
         return cls(library, kind, marker, tags)
 
     def save(self, path: str | Path) -> None:

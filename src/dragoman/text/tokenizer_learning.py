@@ -34,17 +34,17 @@ class VocabularyLimits:
 
 
 def learn_bytes(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
-    """The 256 bytes only: short vocabulary, long sequences (Xue et al. 2022, ByT5)."""
+    """Build a model of the 256 bytes only, whatever the words: short vocabulary, long sequences (Xue et al. 2022)."""
     return _bpe_model([])
 
 
 def learn_characters(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
-    """The most frequent characters; rarer ones are encoded as bytes."""
+    """Build a model of the most frequent characters; rarer ones are encoded as bytes. `words` have their counts."""
     return _bpe_model(_alphabet(words, limits.coverage)[: _max_learned_tokens(limits)])
 
 
 def learn_bpe(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
-    """Characters, and merged pairs in order of frequency (Sennrich et al. 2016)."""
+    """Learn BPE from word counts: characters, and merged pairs in order of frequency (Sennrich et al. 2016)."""
     alphabet = _alphabet(words, limits.coverage)
     max_tokens = _max_learned_tokens(limits, alphabet)
     tokens = dict.fromkeys(alphabet)
@@ -89,8 +89,8 @@ def learn_unigram(words: Mapping[str, int], limits: VocabularyLimits) -> models.
 
 
 def learn_word_level(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
-    """The most frequent words; all others are unknown."""
-    max_words = limits.size - len(SPECIAL_TOKENS) - 1
+    """Build a model of the most frequent words; all others are unknown. `words` have their counts."""
+    max_words = limits.size - len(SPECIAL_TOKENS) - 1  # the space
     if max_words < 1:
         raise UserError(f"a word vocabulary needs a size of at least {len(SPECIAL_TOKENS) + 2}, not {limits.size}")
     frequent = [word for word, count in Counter(words).most_common() if count >= limits.min_count and word != " "]

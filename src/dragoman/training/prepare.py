@@ -111,7 +111,7 @@ class StoreWriter:
         tags = self.config.corpus_tags
         if valid:
             tags, self.names = resolve.validation_tags(self.config), [corpus.name for corpus in valid]
-            for chunk in self._encode(valid, None, tags, 1):
+            for chunk in self._encode(valid, split=None, tags=tags, workers=1):
                 self._hold_out(chunk.corpus, chunk.train)
         self.inspection.require_pairs()
         counts = self.inspection.counts
@@ -164,13 +164,16 @@ def prepare_run(folder: Path, config: Config, log: Log, custom_parts: Sequence[t
 
         tokenizers = make_tokenizers(request, defaults, training_pairs, survey, log)
         choose_copying(defaults, data_format, survey.copying)
-        sizes = VocabularySizes(tokenizers[0].vocab_size, tokenizers[1].vocab_size, tokenizers[0] is tokenizers[1])
+        source_tokenizer, target_tokenizer = tokenizers
+        is_shared = source_tokenizer is target_tokenizer
+        sizes = VocabularySizes(source_tokenizer.vocab_size, target_tokenizer.vocab_size, joint=is_shared)
         spec = request.build_spec(defaults.config, sizes)
         resolve.check_vocabulary(spec, sizes, data_format)
         continued = request.parent if request.parent_spec else None
-        framing = continued.framing if continued else resolve.make_framing(spec, tokenizers[1])
+        # special tokens around source and target
+        framing = continued.framing if continued else resolve.make_framing(spec, target_tokenizer)
         write_tokenizers(partial, *tokenizers)
-        log("writing the token store")
+        log("writing the tokenized text")
         stores = StoreWriter(partial / "data", defaults.config.data, data_format, tokenizers, framing, workers, log)
         train, inspection = stores.write_train(request.train, split, survey.pairs, request.valid)
         valid = stores.write_valid(request.valid)
@@ -184,7 +187,7 @@ def prepare_run(folder: Path, config: Config, log: Log, custom_parts: Sequence[t
         translates = data_format.is_translation or data_format.source_is_features
         choose_length_limit(defaults, lengths if translates else None, framing)
         decoded = (training.validation_sentences or 0) if objective.generates else 0
-        choose_selection_metric(defaults, decode_references(valid, tokenizers[1], evenly_spaced(valid, decoded)))
+        choose_selection_metric(defaults, decode_references(valid, target_tokenizer, evenly_spaced(valid, decoded)))
         resolve.check_position_limit(task.model, int(objective.row_length(lengths.source, lengths.target).max()))
         if dropout and objective.subword_samplers == (None, None):
             log(f"text.bpe_dropout has no effect: the objective {resolved.objective.name} does not support it")
