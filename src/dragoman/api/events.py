@@ -70,6 +70,7 @@ class NotebookProgress:
     """
 
     def __init__(self) -> None:
+        """Start without events; outside a notebook, lines are printed."""
         self.training: list[tuple[float, float]] = []  # (step, loss)
         self.validation: list[tuple[float, float]] = []
         self.fraction_done: float | None = None

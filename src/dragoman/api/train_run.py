@@ -213,6 +213,7 @@ class CallbackDisplay(Display):
     """Reports the progress of a training to a callback."""
 
     def __init__(self, callback: TrainingCallback) -> None:
+        """Send all events to a callback."""
         super().__init__()
         self.callback = callback
 

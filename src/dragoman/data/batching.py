@@ -81,6 +81,7 @@ class EpochRows:
     """
 
     def __init__(self, store: TokenStore, rows: RowFormat, seed: int) -> None:
+        """Measure the longest source, target, pair and row of the store, which resegmented pairs must not exceed."""
         self.store, self.rows, self.seed = store, rows, seed
         self.resegments = rows.subword_samplers != (None, None)
         counts = store.length_counts()
@@ -162,6 +163,7 @@ class Batches:
         packed: bool = False,
         pad_to_multiples: tuple[int, int] = (1, 1),
     ) -> None:
+        """Check that the longest row fits into a batch, and choose the shape of packed batches."""
         pairs, draws = zip(*((corpus.pairs, corpus.draws) for corpus in store.corpora))
         self.order = EpochOrder(pairs, seed, shuffle, draws)
         if window is None:

@@ -82,6 +82,7 @@ class HoldoutSampler:
     """Chooses a split of about `size` pairs from a stream of source hashes; keeps only the smallest ones in memory."""
 
     def __init__(self, size: int | None = None) -> None:
+        """Prepare to hold out about `size` pairs; None: a number that suits the corpus."""
         self.size, self.total = size, 0
         self.capacity = (MAX_HOLDOUT_PAIRS if size is None else size) + 2  # the split never contains all hashes
         self.buffer: list[NDArray[np.uint64]] = []
@@ -230,6 +231,7 @@ class ProgressLogger:
     """Logs the number of processed pairs, the speed and the remaining time at regular intervals."""
 
     def __init__(self, done: str, log: Log, total: int | None = None) -> None:
+        """Start the clock; `done` says what happened to the pairs ("read"), `total` is their number, if known."""
         self.done, self.log, self.total = done, log, total
         self.start = self.last = time.monotonic()
 

@@ -38,6 +38,7 @@ class EpochOrder:
     def __init__(
         self, counts: Sequence[int], seed: int, shuffle: bool = True, draws: Sequence[int] | None = None
     ) -> None:
+        """Check that no pairs are drawn from an empty corpus."""
         self.counts = np.array(counts, np.int64)
         self.draws = self.counts if draws is None else np.array(draws, np.int64)
         if len(self.draws) != len(self.counts) or (self.draws[self.counts == 0] > 0).any():

@@ -68,6 +68,7 @@ class FeatureFile:
     """The examples of a feature file; iteration yields arrays of shape S F."""
 
     def __init__(self, path: Path) -> None:
+        """Open the file; raise a UserError if it has no vectors."""
         self.path = path
         self.values, self.lengths = _open_examples(path)
         self.features: int = self.values.shape[-1]  # numbers per vector

@@ -146,6 +146,7 @@ class CorpusInspection:
         purpose: str = "train on",
         folder: Path | None = None,
     ) -> None:
+        """Hash the reference corpora; no training pairs are counted yet."""
         self.purpose = purpose
         self.other_corpora = {name: _OtherCorpus(pairs) for name, pairs in (references or {}).items()}
         self.duplicates = DuplicateCounter(folder)
@@ -198,6 +199,7 @@ class DuplicateCounter:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
+        """Start without hashes; the temporary file is created in `folder` when it is needed."""
         self.folder = folder
         self.buffer: list[_Hashes] = []
         self.buffered = self.written = 0
@@ -247,6 +249,7 @@ class _OtherCorpus:
     """A corpus (valid, test) that the training corpus should not contain, as hashes of its sources and its pairs."""
 
     def __init__(self, pairs: Iterable[SentencePair]) -> None:
+        """Hash the sources and pairs of the corpus."""
         hashes = _hash_pairs(pairs)
         self.pairs = len(hashes.pairs)
         # of sources and of pairs: the different hashes with their counts, and which of them the training corpus has

@@ -53,6 +53,7 @@ class LoadedRows(TokenRows):
     """Copies of some rows of a column; `indices` are their sorted row numbers."""
 
     def __init__(self, indices: Indices, lengths: NDArray[np.int32], tokens: NDArray[Any]) -> None:
+        """Keep the rows of these store indices, concatenated in `tokens`."""
         self.indices, self.lengths, self.tokens = indices, lengths, tokens
         self.offsets = np.cumsum(lengths, dtype=np.int64) - lengths
 
@@ -61,6 +62,7 @@ class MappedRows(TokenRows):
     """The rows of one column of one shard, memory-mapped."""
 
     def __init__(self, folder: Path, info: ColumnInfo, rows: int, tokens: int, release_after: int = 0) -> None:
+        """Memory-map a shard; with `release_after`, its pages are released after so many rows were read."""
         self._maps: list[mmap.mmap] = []
         self._release_after, self._unreleased = release_after, 0
         values = self._map(folder / f"{info.name}.tokens", info.dtype, tokens * max(1, info.features))
@@ -115,6 +117,7 @@ class StoreColumn:
     """
 
     def __init__(self, info: ColumnInfo, folders: list[Path], pairs: Indices) -> None:
+        """Open a column of the shards in `folders`, which have `pairs` rows each; nothing is read."""
         self.info, self.folders, self.features = info, folders, info.features
         self.pairs, self.ends = pairs, np.cumsum(pairs)
         # a row has an int32 length and an int64 offset
@@ -215,6 +218,7 @@ class ShardedLengths:
     """The lengths of all rows of a column, over its shards."""
 
     def __init__(self, column: StoreColumn) -> None:
+        """Give access to the lengths of a column."""
         self.column = column
 
     def __len__(self) -> int:

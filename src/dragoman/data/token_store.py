@@ -61,6 +61,7 @@ class TokenStore:
     """
 
     def __init__(self, folder: Path) -> None:
+        """Read the index of a store and check the sizes of its files; raise a UserError if it is damaged."""
         self.folder = folder
         index = _read_index(folder)
         try:
@@ -322,6 +323,7 @@ class _ColumnWriter:
     """Appends rows to the files of a column; `first` has its dtype and its number of features."""
 
     def __init__(self, folder: Path, name: str, first: RaggedArray, stack: ExitStack) -> None:
+        """Create the files of column `name`, which `stack` closes."""
         self.dtype, self.features = first.values.dtype, first.features
         self.tokens = self.max_length = 0
         paths = [folder / f"{name}.{suffix}" for suffix in ("tokens", "lengths", "offsets")]

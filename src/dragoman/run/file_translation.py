@@ -153,6 +153,7 @@ class _PartialOutput:
     """A partial output and its journal, locked against other processes."""
 
     def __init__(self, output: Path, fingerprint: Mapping[str, Any], resume: bool, overwrite: bool) -> None:
+        """Open and lock the partial output; with `resume`, truncate it after the last complete window."""
         self.output = output
         self.part, self.journal_path = partial_paths(output)
         with os_errors_as_user_errors(output), ExitStack() as opened:  # closes the files if anything fails

@@ -29,6 +29,7 @@ class InferenceWeights:
     """
 
     def __init__(self, weights: InferencePrecision | None = None, device: str | torch.device = "cpu") -> None:
+        """Check that the device supports the precision."""
         if weights is not None and weights not in (*PACKS, "bfloat16"):
             raise unknown_name("precision of the weights", weights, [*PACKS, "bfloat16"])
         device_type = torch.device(device).type

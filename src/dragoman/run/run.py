@@ -80,6 +80,7 @@ class Run:
         checkpoint_name: str,
         inference_weights: InferenceWeights | None = None,
     ) -> None:
+        """Combine the contents of a run folder; `dragoman.load` reads them."""
         self.folder, self.config, self.model = folder, settings, model
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.framing, self.checkpoint = framing, checkpoint_name

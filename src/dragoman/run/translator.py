@@ -62,6 +62,7 @@ class Translator:
         exclude: Sequence[str] = (),
         token_scores: bool = False,
     ) -> None:
+        """Check the options, and prepare what all texts share."""
         self.run, self.search, self.tag, self.token_scores = run, search, tag, token_scores
         self.replacer = None
         if dictionary is not None:
@@ -382,6 +383,7 @@ class _Detokenizer:
     """Decodes tokens that arrive one after the other."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        """Start without tokens."""
         self.tokenizer = tokenizer
         self.tokens: list[int] = []
         self.text = ""

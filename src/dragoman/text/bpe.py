@@ -87,6 +87,7 @@ class _Codes:
     """Represents every symbol as one character, so that a word is a string and a merge is `str.replace`."""
 
     def __init__(self) -> None:
+        """Start without symbols."""
         self.symbols: list[str] = []
         self.code: dict[str, str] = {}
 

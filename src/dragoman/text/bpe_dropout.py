@@ -31,6 +31,7 @@ class BPEDropout:
     """
 
     def __init__(self, tokenizer: Tokenizer, rate: float, pool: int = 32) -> None:
+        """Read the merges and word boundaries of a BPE tokenizer; an argument out of range is a UserError."""
         if tokenizer.kind != "bpe":
             raise UserError(
                 f"BPE dropout needs the merges of a 'bpe' tokenizer, but the tokenizer is of type {tokenizer.kind!r}"
@@ -154,6 +155,7 @@ class _GrowingArray:
     """An array with spare capacity, so that appending does not copy it each time."""
 
     def __init__(self, dtype: type[np.generic]) -> None:
+        """Create an array without values."""
         self.array, self.count = np.zeros(1024, dtype), 0
 
     def __len__(self) -> int:
@@ -177,6 +179,7 @@ class _MergeTable:
     """The merges of a tokenizer: (left, right, merged) ids in order of rank."""
 
     def __init__(self, merges: list[tuple[int, int, int]], vocab_size: int) -> None:
+        """Sort merges, given as ids (left, right, merged) in order of rank, for binary search."""
         left, right, self.merged = np.array(merges, np.int64).reshape(-1, 3).T
         pairs = left * vocab_size + right
         self.vocab_size, self.order = vocab_size, np.argsort(pairs, kind="stable")

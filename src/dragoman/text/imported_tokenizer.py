@@ -65,6 +65,7 @@ class ImportedTokenizer(Tokenizer):
         segmenter: SentencePieceSegmenter | None = None,
         language_codes: Mapping[str, int] | None = None,
     ) -> None:
+        """Determine the ids of PAD, BOS, EOS … from the roles of special tokens."""
         self.kind, self.marker = IMPORTED_TYPE, "initial"
         self._library, self._names, self._special_tokens = library, names, special_tokens
         self._segmenter, self._language_codes = segmenter, language_codes or {}
@@ -250,6 +251,7 @@ class RemappedTokenizer(Tokenizer):
     """
 
     def __init__(self, inner: ImportedTokenizer, tags: Sequence[str] = ()) -> None:
+        """Give tags the ids after those of the inner tokenizer."""
         self.kind, self.marker, self.inner = REMAPPED_TYPE, inner.marker, inner
         self.tags = {name: token_id for token_id, name in enumerate(tags, ID_OFFSET + inner.vocab_size)}
 

@@ -29,6 +29,7 @@ class SentencePieceModel:
     """A serialized SentencePiece model with the library's processor for it; `origin` names it in error messages."""
 
     def __init__(self, serialized: bytes, origin: str) -> None:
+        """Load the bytes of a .model file; `origin` names it in error messages."""
         try:
             import sentencepiece
         except ImportError:
@@ -93,6 +94,7 @@ class SentencePieceSegmenter:
     """
 
     def __init__(self, model: SentencePieceModel, vocabulary: Mapping[str, int], unk: int) -> None:
+        """Combine a model with the ids of its pieces."""
         self.model, self.vocabulary, self.unk = model, vocabulary, unk
 
     @classmethod

@@ -86,6 +86,7 @@ class Tokenizer:
     tags: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, library: tokenizers.Tokenizer, kind: str, marker: str, tags: Sequence[str] = ()) -> None:
+        """Wrap a tokenizer of the `tokenizers` library; see the class for `kind`, `marker` and `tags`."""
         self.kind, self.marker, self._library = kind, marker, library
         library.encode_special_tokens = True  # in the library's terms: do not look for special tokens in a text
         ids = library.get_vocab()

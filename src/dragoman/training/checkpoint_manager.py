@@ -111,6 +111,7 @@ class CheckpointManager:
         average: WeightAverage | None = None,
         strategy: ParallelStrategy | None = None,
     ) -> None:
+        """Use the checkpoint folder of a run; `keep` validated checkpoints are kept besides the best."""
         self.folder, self.keep = run / CHECKPOINT_DIR, keep
         self.model, self.optimizer, self.weight_average = model, optimizer, average
         self.strategy = strategy or ParallelStrategy()

@@ -195,6 +195,7 @@ class TrainingCosts:
     """Counts target tokens and FLOPs of the training steps of a run."""
 
     def __init__(self, run: Path) -> None:
+        """Read the batches, lengths and model of a prepared run folder."""
         self.batches = Trainer(run, SilentDisplay()).batches
         config, framing = from_yaml(run / CONFIG_FILE), read_framing(run)
         self.batches_per_step, store = config.training.gradient_accumulation, self.batches.store
@@ -290,6 +291,7 @@ class ComparisonDisplay(Display):
     """
 
     def __init__(self, systems: Sequence[str], seeds: int) -> None:
+        """Create a bar for each system, which is full after `seeds` runs."""
         super().__init__(live=sys.stderr.isatty())
         self.tasks = {name: self.bar.add_task(f"{name}  waiting", total=float(seeds)) for name in systems}
         self.pending_runs = len(systems) * seeds

@@ -41,6 +41,7 @@ class Choice:
     reason: str
 
     def __str__(self) -> str:
+        """Format the choice as SETTING=VALUE and the reason."""
         value = f"{self.value:.4g}" if isinstance(self.value, float) else self.value
         return f"{self.setting}={value}  ({self.reason})"
 
@@ -49,6 +50,7 @@ class Defaults:
     """Fills in the settings that a configuration leaves open, and collects the choices to be reported."""
 
     def __init__(self, config: Config) -> None:
+        """Start with the settings that the user has given."""
         self.config = config
         self.choices: list[Choice] = []
 

@@ -24,6 +24,7 @@ class Display:
     EVERY = LOG_INTERVAL_SECONDS  # between plain lines
 
     def __init__(self, live: bool = False) -> None:
+        """Create the bar, which is hidden unless `live`."""
         self.bar = progress_bar(live)
         self.task: TaskID | None = None
         self.last_line = -math.inf  # time of the last plain line

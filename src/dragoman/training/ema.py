@@ -20,6 +20,7 @@ class WeightAverage:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
+        """Start the averages at the present weights of the model."""
         self.decay = decay
         self.weights: dict[str, Tensor] = dict(model.named_parameters())
         #: averages by the names of the weights

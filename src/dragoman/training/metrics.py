@@ -30,6 +30,7 @@ class TrainingMeter:
     """
 
     def __init__(self, train_step: TrainStep, unlogged: dict[str, float], processes: ProcessGroup) -> None:
+        """Continue from the sums of a checkpoint that were not logged (`unlogged`; empty at the start of training)."""
         self.train_step, self.processes = train_step, processes
         self._reset(unlogged)
 
@@ -126,6 +127,7 @@ class MetricsLog:
     """
 
     def __init__(self, folder: Path, step: int, enabled: bool = True) -> None:
+        """Open the log of a run folder, and remove records after `step`, which training repeats."""
         self.folder, self.enabled = folder, enabled
         self.truncate_after(step)
         self.tensorboard = _tensorboard_writer(folder, step) if enabled else None

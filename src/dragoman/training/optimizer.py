@@ -41,6 +41,7 @@ class Adadelta(torch.optim.Optimizer):
     found_inf: Tensor
 
     def __init__(self, weights: Iterable[nn.Parameter]) -> None:
+        """Create zero state for all weights; the learning rate is set before every step."""
         super().__init__(weights, {"lr": 1.0})
         _create_state(self, lambda weight: _zeros("square_avg", "acc_delta", weight=weight))
 
@@ -69,6 +70,7 @@ class Adafactor(torch.optim.Optimizer):
     found_inf: Tensor
 
     def __init__(self, weights: Iterable[nn.Parameter], momentum: float = 0.0) -> None:
+        """Create zero state for all weights; `momentum` 0 keeps no first moment."""
         super().__init__(weights, {"lr": 0.0, "momentum": momentum})
         _create_state(self, partial(self._initial_state, momentum=momentum))
 
@@ -164,6 +166,7 @@ class Muon(torch.optim.Optimizer):
         eps: float = 1e-8,
         precision: torch.dtype = torch.float32,
     ) -> None:
+        """Create zero state: a momentum buffer for hidden matrices, AdamW's moments for all other weights."""
         self.precision, self.blocks = precision, dict(matrices)
         hidden: Group = {"params": list(matrices), "momentum": momentum}
         defaults = {"lr": 0.0, "weight_decay": weight_decay, "betas": betas, "eps": eps}

@@ -164,6 +164,7 @@ class ParallelStrategy:
     name = ""
 
     def __init__(self, processes: ProcessGroup | None = None, device: torch.device | None = None) -> None:
+        """Use these processes and this device; by default a single process on the CPU."""
         self.processes, self.device = processes or ProcessGroup(), device or torch.device("cpu")
 
     def distribute(self, module: nn.Module) -> None:

@@ -69,6 +69,7 @@ class StoreWriter:
         workers: int,
         log: Log,
     ) -> None:
+        """Prepare to write the token stores (tokenized text on disk) of training and validation into `folder`."""
         self.folder, self.config, self.data_format, self.workers, self.log = folder, config, data_format, workers, log
         self.held_out: list[tuple[int, EncodedColumns]] = []
         self.names: list[str] = []

@@ -37,6 +37,7 @@ class SchedulePoint:
     """
 
     def __init__(self, config: TrainingConfig, step: int, horizon: ScheduleHorizon) -> None:
+        """Locate a step (from 1) within the warmup, the epochs and the budget of a training."""
         self.config, self.horizon = config, horizon
         self.warmups = (step - schedule_start(config)) / warmup_steps(config, horizon.steps)
         if horizon.limits_warmup and horizon.time_used is not None:

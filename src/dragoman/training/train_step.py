@@ -103,6 +103,7 @@ class BatchSplitter:
     """
 
     def __init__(self, log: Callable[[str], None]) -> None:
+        """Start without a limit: batches are split only after one did not fit."""
         self.log = log
         self.max_positions = math.inf  # of a batch that may still fit
         self.max_parts = 1
@@ -159,6 +160,7 @@ class TrainStep:
         packed: bool = False,
         log: Callable[[str], None] = lambda text: None,
     ) -> None:
+        """Compile the objective if that is possible, and create an empty cache of CUDA graphs on a GPU."""
         self.optimizer, self.average = optimizer, average
         self.strategy = strategy = strategy or ParallelStrategy()
         self.device = device = strategy.device

@@ -87,6 +87,7 @@ class Trainer:
         processes: ProcessGroup | None = None,
         custom_parts: Sequence[type[Spec]] = (),
     ) -> None:
+        """Build model, data, optimizer and validator of a prepared run, and load its last checkpoint, if any."""
         self.folder, self.display = folder, display
         self.processes = processes = processes or ProcessGroup()
         self.config = config or configuration.from_yaml(folder / CONFIG_FILE)

@@ -100,6 +100,7 @@ class Validator:
     """
 
     def __init__(self, run: Run, objective: Objective, store: TokenStore) -> None:
+        """Choose the sentences to decode and the metric; `store` holds the tokenized validation pairs."""
         self.run, self.objective, training = run, objective, run.config.training
         lengths = store.length_counts()
         longest = int(objective.row_length(lengths.source, lengths.target).max())
