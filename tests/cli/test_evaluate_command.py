@@ -132,7 +132,7 @@ def test_perplexity_of_a_language_model(dragoman: Dragoman, runs: Path, tmp_path
     path.write_text("".join(f"{text}\n" for text in [*texts, LONG]), encoding="utf-8")
     answer = dragoman("evaluate", runs / "gpt", "--source", path, "--json")
     found = scores(answer)
-    assert "1 lines are longer" in answer.err
+    assert "skipped 1 lines with more tokens" in answer.err
     scored = load(runs / "gpt", device="cpu").score(None, texts)
     total, tokens = sum(one.score for one in scored), sum(len(one.tokens) for one in scored)
     assert found["perplexity"]["value"] == pytest.approx(math.exp(-total / tokens))

@@ -39,7 +39,7 @@ def find_batch_size(
         config: configuration, resolved except for the batch size.
     """
     store = TokenStore(folder / "data" / "train")
-    lowest = 4 * (store.max_length + 2)
+    lowest = 4 * (store.max_length + 2)  # four of the longest sentences, with BOS and EOS
     highest = max(lowest, 2 * (store.tokens + 2 * len(store)))  # an epoch with source and target concatenated
     if torch.device(config.training.device).type != "cuda":
         return estimate_batch_size(config, spec, lowest, highest)
@@ -90,10 +90,13 @@ def _next_size(fitting: list[tuple[int, int]], too_large: int | None, limit: int
     """Return the batch size to try next, from the sizes that fit, each with its peak memory, and one that does not."""
     largest, used = fitting[-1]
     size = 2.0 * largest if too_large is None else (largest + too_large) / 2
-    if len(fitting) > 1 and (growth := used - fitting[-2][1]) > 0:
-        extrapolated = largest + 0.99 * (limit - used) * (largest - fitting[-2][0]) / growth
-        if too_large is None or extrapolated < too_large / 1.02:
-            size = min(extrapolated, 16.0 * largest)
+    if len(fitting) > 1:
+        previous, used_before = fitting[-2]
+        if (growth := used - used_before) > 0:
+            # slightly below the limit, because memory does not grow exactly linearly
+            extrapolated = largest + 0.99 * (limit - used) * (largest - previous) / growth
+            if too_large is None or extrapolated < too_large / 1.02:
+                size = min(extrapolated, 16.0 * largest)
     return int(size)
 
 
@@ -118,12 +121,12 @@ def measure_peak_memory(
 
 
 def _run_steps(trainer: Trainer) -> int | None:
-    """Run three steps, of which the last one captures CUDA graphs; return the reserved memory, None if too little."""
+    """Run three steps, the last of which captures CUDA graphs; return the reserved bytes, None if too little."""
     batch = widest_batch(trainer.batches)
     trainer.model.train()
     for step in (1, 2, 3):
-        trainer.train_step([(0, batch)], step, 0.0, max(1, batch.target_tokens))
-        if trainer.train_step.splitter.max_parts > 1:
+        trainer.train_step([(0, batch)], step, learning_rate=0.0, divisor=max(1, batch.target_tokens))
+        if trainer.train_step.splitter.max_parts > 1:  # the batch did not fit and was split
             return None
     return torch.cuda.max_memory_reserved(trainer.device) if trainer.device.type == "cuda" else 0
 
@@ -131,25 +134,33 @@ def _run_steps(trainer: Trainer) -> int | None:
 def widest_batch(batches: Batches) -> Batch:
     """Build the largest batch: any packed one, or as many copies of the longest row as fit into a padded one."""
     if batches.packed_shape is not None:
-        return batches.build_batch(batches.plan_window(0, 0)[0], 0)
+        first_batch = batches.plan_window(epoch=0, window=0)[0]
+        return batches.build_batch(first_batch, epoch=0)
     rows = slice(0, min(MAX_PAIRS_INSPECTED, len(batches.store)))
     columns = (np.asarray(column.lengths[rows], np.int64) for column in batches.store.columns)
     lengths = batches.rows.row_length(*columns)
     longest = int(lengths.argmax())
-    return batches.build_batch(np.full(max(1, batches.budget // int(lengths[longest])), longest), 0)
+    copies = max(1, batches.budget // int(lengths[longest]))
+    return batches.build_batch(np.full(copies, longest), epoch=0)
 
 
 def estimate_batch_size(config: Config, spec: ModelSpec, lowest: int, highest: int) -> tuple[int, str]:
-    """Estimate the largest batch size on a CPU, where running out of memory would end the process."""
-    free, sample = available_memory(), 2**20
+    """Estimate the largest batch size on a CPU, where running out of memory would end the process.
+
+    Returns the size in tokens, from `lowest` to `highest`, and how it was found.
+    """
+    free, sample = available_memory(), 2**20  # activations are estimated for 2**20 and 2**21 tokens
     checkpointing = config.training.gradient_checkpointing
     single, double = (estimate_activations(spec, tokens, checkpointing) for tokens in (sample, 2 * sample))
     per_token = (double - single) / sample
-    fixed = 16 * count_parameters(spec) + single - sample * per_token  # weights, gradients, two moments, logits
+    # weights, gradients and two moments of 4 bytes each, and the logits of a chunk
+    fixed = 16 * count_parameters(spec) + single - sample * per_token
     tokens = int((USABLE_MEMORY * free - fixed) / per_token)
     if tokens < lowest:
         needed = (fixed + lowest * per_token) / 2**30
-        raise UserError(f"training needs about {needed:.1f} GiB, but {free / 2**30:.1f} GiB are free: {REMEDIES}")
+        raise UserError(
+            f"training needs about {needed:.1f} GiB of memory, but {free / 2**30:.1f} GiB are free: {REMEDIES}"
+        )
     return min(tokens, highest), f"the largest that fits into {free / 2**30:.1f} GiB, by an estimate for the CPU"
 
 

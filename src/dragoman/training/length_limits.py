@@ -38,7 +38,8 @@ def choose_length_limit(defaults: Defaults, lengths: LengthCounts | None, framin
         return
     source = (lengths.source + len(framing.source_prefix) + len(framing.source_suffix)).astype(np.float64)
     target = (lengths.target + len(framing.forced_bos) + 1).astype(np.float64)  # EOS
-    limit = dict(zip(given, length_limit(source, target, lengths.pairs, *given.values())))
+    ratio, offset = length_limit(source, target, lengths.pairs, given["length_ratio"], given["length_offset"])
+    limit = {"length_ratio": ratio, "length_offset": offset}
     reason = f"{LIMIT_FACTOR:g}× the length that {QUANTILE:.0%} of the training pairs do not exceed"
     for name in missing:
         defaults.set_and_report(f"search.{name}", limit[name], reason)

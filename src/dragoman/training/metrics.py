@@ -35,7 +35,7 @@ class TrainingMeter:
         self._reset(unlogged)
 
     def _reset(self, unlogged: dict[str, float]) -> None:
-        """Continue from the sums of a checkpoint, which the first process takes over for all."""
+        """Set all sums to those of a checkpoint, or to 0 if it is empty; the first process takes them over for all."""
         initial = unlogged if self.processes.rank == 0 else {}
         sums = [initial.get(name, 0.0) for name in SUMS]
         self.train_step.loss_sums.copy_(torch.tensor(sums, dtype=torch.float64))
@@ -45,7 +45,7 @@ class TrainingMeter:
         self.start, self.measured_tokens = time.perf_counter(), 0
 
     def unlogged(self) -> dict[str, float]:
-        """Return what all processes have summed since the last record."""
+        """Return what all processes have summed since the last record in metrics.jsonl, by name."""
         names = (*SUMS, "padding", "batches")
         values = [*self.train_step.loss_sums.tolist(), self.padding, self.batches]
         sums = dict(zip(names, self.processes.all_reduce_sum(values)))
@@ -66,7 +66,7 @@ class TrainingMeter:
         record = {
             "step": step,
             "loss": sums["loss"] / tokens,
-            "perplexity": math.exp(min(sums["nll_loss"] / tokens, 700.0)),
+            "perplexity": math.exp(min(sums["nll_loss"] / tokens, 700.0)),  # e^710 would overflow
             "learning_rate": self.learning_rate,
             "gradient_norm": float(self.train_step.gradient_norm),
             "tokens_per_second": round(self.measured_tokens / max(1e-6, time.perf_counter() - self.start), 1),
@@ -106,7 +106,7 @@ class LossHistory:
             return float("inf")
         usual = median(self.recent)
         noise = max(abs(after - before) for before, after in pairwise(self.recent))
-        return usual + max(0.25 * max(abs(usual), self.first - usual), 1.5 * noise)
+        return usual + max(0.25 * max(abs(usual), self.first - usual), 1.5 * noise)  # see the class
 
     def diverged(self, loss: float) -> bool:
         """Add a reading, and return whether training has diverged."""

@@ -132,8 +132,12 @@ def _with_properties(text: TextConfig, tokenizers: tuple[Tokenizer, Tokenizer]) 
     """Set the properties of opened tokenizers in the settings; conflicting settings are an error."""
     source, target = tokenizers
     default = TextConfig()
-    values = (target.kind, None, source is target, target.marker)
-    properties = dict(zip(TOKENIZER_SETTINGS, values))
+    properties = {
+        "tokenizer": target.kind,
+        "vocab_size": None,
+        "shared_vocabulary": source is target,
+        "space_marker": target.marker,
+    }
     for name, value in properties.items():
         if getattr(text, name) not in (getattr(default, name), value):
             raise UserError(
@@ -144,8 +148,8 @@ def _with_properties(text: TextConfig, tokenizers: tuple[Tokenizer, Tokenizer]) 
 
 
 def _learn(text: TextConfig, data_format: DataFormat, pairs: Pairs, count: int) -> tuple[Tokenizer, Tokenizer]:
-    """Learn one tokenizer for both columns, or one for each."""
-    interval = -(-count // MAX_LEARNING_PAIRS)
+    """Learn one tokenizer for source and target, or one for each; `pairs` opens the `count` training pairs anew."""
+    interval = -(-count // MAX_LEARNING_PAIRS)  # rounded up: every nth pair is used
 
     def texts(use_source: bool, use_target: bool) -> Iterator[str]:
         """Yield the texts of every `interval`th pair."""
@@ -161,6 +165,6 @@ def _learn(text: TextConfig, data_format: DataFormat, pairs: Pairs, count: int) 
         return learn_tokenizer(texts(use_source, use_target), text.tokenizer, size, text.space_marker)
 
     if text.shared_vocabulary or not data_format.is_translation:
-        shared = learn(not data_format.source_is_features, not data_format.target_is_tags)
+        shared = learn(use_source=not data_format.source_is_features, use_target=not data_format.target_is_tags)
         return shared, shared
-    return learn(True, False), learn(False, True)
+    return learn(use_source=True, use_target=False), learn(use_source=False, use_target=True)

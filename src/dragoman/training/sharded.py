@@ -69,6 +69,7 @@ class ShardedStrategy(parallel.ParallelStrategy):
         shards = folder / ".shards.partial"
 
         def create_folder() -> None:
+            """Create the folder anew."""
             with os_errors_as_user_errors(folder):
                 remove_folder(shards)
                 shards.mkdir()

@@ -104,6 +104,7 @@ class Validator:
         self.run, self.objective, training = run, objective, run.config.training
         lengths = store.length_counts()
         longest = int(objective.row_length(lengths.source, lengths.target).max())
+        # a row is one sequence of a batch
         max_tokens, rows = max(training.batch_tokens or 4096, longest), objective.row_format.for_validation()
         self.batches = Batches(store, max_tokens, seed=0, shuffle=False, rows=rows)
         corrupted = (
@@ -121,12 +122,13 @@ class Validator:
         check_metric(self.metric, self.references)
 
     def _source(self, row: NDArray[Any]) -> Source:
-        """Return the text of a source, or its feature vectors."""
+        """Convert a stored source (token ids, or S F features) to what `Run.translate` takes: text, or features."""
         return self.run.source_tokenizer.decode(row.tolist()) if row.ndim == 1 else np.array(row)
 
     def score(self, result: ValidationResult) -> tuple[float, float]:
         """Return the metric, where higher is better, and −loss, which decides between equal metrics."""
-        return -result.loss if self.metric == "loss" else result.metrics[self.metric], -result.loss
+        metric = -result.loss if self.metric == "loss" else result.metrics[self.metric]
+        return metric, -result.loss
 
     @torch.inference_mode()
     def validate(self) -> ValidationResult:

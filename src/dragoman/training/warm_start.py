@@ -90,7 +90,7 @@ def write_initial_weights(
         return
     torch.manual_seed(config.training.seed)
     model = spec.build()
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {}  # for the manifest of the checkpoint
     if start_from:
         parent = ParentRun.open(start_from)
         usage = objective_class(config.objective.name or "translation").usage
