@@ -455,7 +455,7 @@ def test_batch_size_is_measured_on_a_gpu(run: Path, monkeypatch: pytest.MonkeyPa
 def test_cpu_without_memory_is_an_error(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "available_memory", lambda: 10**6)
     config = override_settings(small_config(corpus), ["training.batch_tokens=null", "training.auto_batch_size=true"])
-    with pytest.raises(UserError, match=r"training needs about .* GiB, but 0\.0 GiB are free"):
+    with pytest.raises(UserError, match=r"training needs about .* GiB of memory, but 0\.0 GiB are free"):
         prepare_run(tmp_path / "run", config, lambda text: None)
 
 

@@ -266,7 +266,7 @@ def test_unfinished_run_continues_to_another_end(corpus: Path, tmp_path: Path) -
             {"training.steps": 9},
             r"has already trained for 10 steps, and --steps counts .* is 9: give a larger value",
         ),
-        ({"training.learning_rate": 1.0}, "training.learning_rate was given: for other settings train a new run"),
+        ({"training.learning_rate": 1.0}, "training.learning_rate was given: leave it out, or train a new run"),
     ],
 )
 def test_invalid_changes_are_errors(settings: dict[str, Any], sentence: str, finished: Path, tmp_path: Path) -> None:

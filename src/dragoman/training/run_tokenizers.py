@@ -141,8 +141,8 @@ def _with_properties(text: TextConfig, tokenizers: tuple[Tokenizer, Tokenizer]) 
     for name, value in properties.items():
         if getattr(text, name) not in (getattr(default, name), value):
             raise UserError(
-                f"text.{name}={getattr(text, name)} was given, but text.tokenizer_from={text.tokenizer_from} is a "
-                f"tokenizer whose {name} cannot be changed: leave out text.{name}"
+                f"text.{name}={getattr(text, name)} was given, but the tokenizer of text.tokenizer_from="
+                f"{text.tokenizer_from} cannot be changed: leave out text.{name}"
             )
     return replace(text, **properties)  # type: ignore[arg-type]
 
