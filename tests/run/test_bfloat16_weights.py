@@ -45,5 +45,5 @@ def test_sines_are_those_of_the_formula() -> None:
 def test_bfloat16_weights_are_refused_on_a_cpu() -> None:
     with pytest.raises(UserError, match="bfloat16 weights need a GPU"):
         InferenceWeights("bfloat16", "cpu")
-    with pytest.raises(UserError, match="kind of weights"):
+    with pytest.raises(UserError, match="precision of the weights"):
         InferenceWeights("float8")  # type: ignore[arg-type]
