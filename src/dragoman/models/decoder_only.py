@@ -112,7 +112,8 @@ class DecoderOnlyModel(Model):
     ) -> DecodingStart:
         """Read the sources (B S) once, and repeat the state for the `beam` rows of each.
 
-        Arguments are those of `Model.start_decoding`.
+        `max_length` target tokens fit into the state after the source. `first` is the first input token of all rows, or
+        of each source (B).
         """
         batch, width = source.shape
         max_length = min(width + max_length, position_limit(self.decoder) or width + max_length)

@@ -114,7 +114,7 @@ class EncoderDecoderModel(Model):
         return None if limit is None else limit * self.source_embedding.stride
 
     def max_target_length(self, source_lengths: Tensor) -> Tensor | None:
-        """B: positions of the decoder, whatever the source; None if unlimited."""
+        """B: the number of positions of the decoder, whatever the source; None if unlimited."""
         limit = position_limit(self.decoder)
         return None if limit is None else torch.full_like(source_lengths, limit)
 

@@ -179,7 +179,7 @@ def _zero(x: Tensor) -> Tensor:
 
 
 def _subtract_at(e: Tensor, label: Tensor, amount: Tensor) -> Tensor:
-    """Subtract an amount at the label of each row (n 1); on a GPU the comparison fuses into the kernel of e."""
+    """Subtract an amount (n 1) from e (n V) at the label (n 1) of each row; on a GPU so that kernels can fuse it."""
     if e.is_cuda:
         return e - torch.where(torch.arange(e.shape[1], device=e.device) == label, amount, 0.0)
     return e.scatter_(1, label, e.gather(1, label) - amount)

@@ -28,7 +28,7 @@ Recorder = dict[str, list[Tensor]] | None
 
 
 def map_state(function: Callable[[Tensor], Tensor], state: State) -> State:
-    """Apply `function` to every tensor of a state."""
+    """Apply `function` to every tensor of a state, a nested dict of tensors, and return the new state."""
     return {
         name: map_state(function, value) if isinstance(value, dict) else function(value)
         for name, value in state.items()

@@ -42,11 +42,11 @@ class Position(nn.Module):
         return None
 
     def bias_at_distance(self, head: Tensor, distance: Tensor) -> Tensor | None:
-        """Return `score_bias` of a head at distance j − i, elementwise, if it depends on these alone."""
+        """Return the score bias of a head at distance j − i, elementwise; None if it depends on more than these."""
         return None
 
     def value_bias(self, weights: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor | None:
-        """Return what is added to the attention output, B H T E, given the attention weights, B H T S."""
+        """Return what is added to the attention output, B H T E, given the weights, B H T S; None adds nothing."""
         return None
 
     def distance_vectors(self) -> Tensor | None:
@@ -155,7 +155,7 @@ class LearnedPosition(Position):
         self.table = nn.Embedding(max_length, dim)
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
-        """Add the vectors of the layout's positions to x, B T D."""
+        """Add the learned vectors of the tokens' positions to x, B T D; the layout holds the positions."""
         if layout.max_length is not None and layout.max_length > self.table.num_embeddings:
             raise UserError(
                 f"this model has learned positions for {self.table.num_embeddings} tokens, but a sequence has "

@@ -238,7 +238,7 @@ class AttentionContextModule(ContextModule):
         return attend(folded, key, value, context.layout, memory.layout, context, args).reshape(query.shape)
 
     def flops(self, work: Workload) -> int:
-        """Count the scores and the weighted sum."""
+        """Count the scores and the weighted sum of each pair of target and source token."""
         return module_flops(self.score, work) + 2 * work.tokens * work.source * work.width
 
 

@@ -43,7 +43,10 @@ class BeamSearch(Strategy):
         self.needs_attention = config.coverage_penalty > 0
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
-        """Return the state with scores and empty buffers; only the first hypothesis of each source can be continued."""
+        """Return the state with initial scores and empty buffers for targets of at most `max_length` tokens.
+
+        Only the first hypothesis of each source can be continued at first, because all are equal.
+        """
         batch, device = len(state.tokens), state.tokens.device
         rows = self.rows_per_source
         scores = torch.full((batch, rows), -torch.inf, device=device)

@@ -118,7 +118,7 @@ class Beam(TokenSearch):
 
     @property
     def label(self) -> str:
-        """The search in two words, for reports."""
+        """The search in a word or two, such as "beam 5", for reports."""
         return "greedy" if self.has_single_row else f"beam {self.size}"
 
     @property

@@ -59,7 +59,10 @@ class Strategy:
     reorders_rows = False  # whether a row may continue the hypothesis of another row
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
-        """Return the state of new sources with scores, output tokens (up to `max_length`) and the strategy's state."""
+        """Return the state of new sources, with initial scores, empty output tokens and the strategy's own state.
+
+        Output tokens have room for `max_length` tokens.
+        """
         raise NotImplementedError
 
     def select(

@@ -156,7 +156,7 @@ class BranchAndBound:
         return max(self.config.length_divisor(length + 1), self.config.length_divisor(self.max_length))
 
     def _lower_bound(self, length: int) -> float:
-        """Return the log p that a prefix of this length must exceed to become better than the best target."""
+        """Return the log p that a prefix of `length` tokens must exceed to become better than the best target."""
         return -np.inf if self.best is None else self.best.normalized_score * self._max_divisor(length)
 
     def _expand_best(self) -> None:

@@ -30,7 +30,7 @@ class IndependentRows(Strategy):
         self.rows_per_source, self.eos, self.length_divisor = rows, eos, length_divisor
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
-        """Return the state with scores of 0, empty output tokens, and no row that has ended."""
+        """Return the state with scores of 0, output tokens that are all PAD, and no row that has ended."""
         tokens = state.tokens
         return replace(
             state,

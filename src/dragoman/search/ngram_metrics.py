@@ -148,7 +148,7 @@ class NGramMetric(ABC):
     def _count_all(
         self, candidates: Sequence[str], references: Sequence[str]
     ) -> tuple[list[NGramCounts], Array, Array]:
-        """Return the n-grams of all texts, and the indices of candidates and references among them."""
+        """Return the n-grams of all texts by order, and the indices of candidates and references among the texts."""
         index = {text: i for i, text in enumerate(dict.fromkeys((*candidates, *references)))}
         left, right = (np.array([index[text] for text in texts], np.int64) for texts in (candidates, references))
         return self.count_ngrams(list(index)), left, right

@@ -152,7 +152,10 @@ class ConstrainedBeam(BeamSearch):
         )
 
     def _truncate(self, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor) -> BeamState:
-        """Store hypotheses with all phrases, and others, in separate buffers."""
+        """Store the live hypotheses of sources at their length limit: those with all phrases, and others, separately.
+
+        `scores` (log p) and `parents` are B K.
+        """
         assert isinstance(beam, ConstrainedBeamState)
         assert state.constraints.required is not None
         complete = contains_all(state.constraints.required, beam.occurrences)

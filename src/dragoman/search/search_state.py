@@ -39,7 +39,7 @@ def map_tensors(function: Callable[..., Tensor], *trees: Tree) -> Tree:
 
 
 def tree_leaves(tree: Any) -> list[Any]:
-    """Return the leaves of a tree (tensors and other values), dicts in the order of their keys."""
+    """Return the leaves (tensors and other values) of nested dataclasses, dicts (sorted by key) and lists."""
     if isinstance(tree, dict):
         children = [tree[name] for name in sorted(tree)]
     elif is_dataclass(tree):
@@ -52,7 +52,7 @@ def tree_leaves(tree: Any) -> list[Any]:
 
 
 def tensor_leaves(tree: Any) -> list[Tensor]:
-    """Return the tensors of a tree, always in the same order."""
+    """Return the tensors of a tree (nested dataclasses, dicts and lists), always in the same order."""
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
@@ -201,7 +201,7 @@ def _by_source(state: SearchState) -> SearchState:
 
 
 def select_sources(state: SearchState, sources: Tensor) -> SearchState:
-    """Return the state of some sources (N)."""
+    """Return the state of the sources in some slots (N) of the batch."""
     selected = map_tensors(lambda leaf: leaf[sources], _by_source(state))
     for decoder in selected.decoders:
         decoder.cache = map_tensors(lambda leaf: leaf.flatten(0, 1), decoder.cache)
@@ -233,7 +233,7 @@ class BatchProgress:
         return all(number == EMPTY_SLOT or step >= self.max_lengths[number] for number, step in slots)
 
     def num_slots(self, count: int) -> int:
-        """The number of slots that are used for `count` sources."""
+        """The number of slots of a batch for `count` sources; with CUDA graphs, rounded up to a few sizes."""
         return round_up_size(count, 1) if self.use_cuda_graphs and count else count
 
 
