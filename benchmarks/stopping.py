@@ -41,17 +41,23 @@ def read_lines(path: Path) -> list[str]:
 @contextmanager
 def count_steps() -> Iterator[list[int]]:
     """Count the decode steps of all sources."""
-    count, step = [0], SearchEngine._step
+    count, steps = [0], SearchEngine.steps
 
-    def counting(self: SearchEngine, state: Any, progress: Any) -> Any:
-        count[0] += sum(number != EMPTY_SLOT for number in progress.sources)
-        return step(self, state, progress)
+    def counting(self: SearchEngine, *arguments: Any, **options: Any) -> Any:
+        search = steps(self, *arguments, **options)
+        while True:
+            try:
+                sources, state = next(search)
+            except StopIteration as end:
+                return end.value
+            count[0] += sum(number != EMPTY_SLOT for number in sources)
+            yield sources, state
 
-    SearchEngine._step = counting  # type: ignore[method-assign]
+    SearchEngine.steps = counting  # type: ignore[method-assign]
     try:
         yield count
     finally:
-        SearchEngine._step = step  # type: ignore[method-assign]
+        SearchEngine.steps = steps  # type: ignore[method-assign]
 
 
 def measure(run: Run, sources: list[str], targets: list[str], options: argparse.Namespace) -> list[dict[str, object]]:

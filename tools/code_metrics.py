@@ -162,9 +162,7 @@ def call_paths() -> dict[str, list[str]]:
         train += ["--steps", "2", "--device", "cpu", "--quiet"]
         training = call_path("trainer.py:train", "attention_function.py:attend", lambda: command(*train))
         loaded = dragoman.load(run, device="cpu")
-        translation = call_path(
-            "run.py:translate", "encoder_decoder.py:decode", lambda: loaded.translate(["The dog sleeps."])
-        )
+        translation = call_path("run.py:translate", "model.py:decode", lambda: loaded.translate(["The dog sleeps."]))
     return {"translate → decode": translation, "train → attend": training}
 
 

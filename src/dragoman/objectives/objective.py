@@ -158,16 +158,17 @@ class SequenceObjective(Objective):
 
     rdrop_alpha = 0.0  # weight of the divergence between two passes
 
+    def decoder_inputs(self, batch: Batch, step: int) -> Tensor:
+        """Return the tokens that the decoder reads at a training step (B T): the target itself in teacher forcing."""
+        return batch.target
+
     def forward(self, batch: Batch, step: int = 0) -> Loss:
-        """Compute the loss of the target tokens with teacher forcing; `step` is not used."""
-        return self.target_loss(batch, batch.target)
-
-    def target_loss(self, batch: Batch, decoder_inputs: Tensor) -> Loss:
-        """Compute the loss of the target tokens, where the decoder reads `decoder_inputs` (B T).
-
-        These are the target itself in teacher forcing; in scheduled sampling, some are sampled from the model.
-        """
-        features = self.model.forward_features(batch.source, source_layout(batch), decoder_inputs, target_layout(batch))
+        """Compute the loss of the target tokens, or of labels that belong to source tokens if the batch has such."""
+        if batch.label_positions is not None:
+            outputs = self.model.forward_tokens(batch.source, source_layout(batch))
+            return self.source_token_loss(outputs, batch)
+        inputs = self.decoder_inputs(batch, step)
+        features = self.model.forward_features(batch.source, source_layout(batch), inputs, target_layout(batch))
         sums = token_loss(self.model.output, features.output, batch.labels, self.task.label_smoothing, self.rdrop_alpha)
         return reduce_loss(sums, batch.labels, features.auxiliary_losses)
 

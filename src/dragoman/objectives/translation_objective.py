@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dragoman.data import Batch, BatchRow, SubwordSamplers, TokenStore
 from dragoman.models import DecoderOnlyModel, EncoderDecoderModel
-from dragoman.objectives.objective import Loss, SequenceObjective, TaskContext, concat_ids, source_layout
+from dragoman.objectives.objective import SequenceObjective, TaskContext, concat_ids
 from dragoman.parts.mixer import Layout
 from dragoman.parts.precision import at_least_float32
 from dragoman.text import BPEDropout
@@ -75,14 +75,11 @@ class TranslationObjective(SequenceObjective):
         unlabeled = np.full(len(source), framing.pad)
         return BatchRow(concat_ids(source, target[:-1]), concat_ids(unlabeled, target[1:]))
 
-    def forward(self, batch: Batch, step: int = 0) -> Loss:
-        """Compute the loss of the target tokens; `step` determines the share of sampled decoder inputs."""
-        if batch.label_positions is not None:
-            features = self.model.forward_tokens(batch.source, source_layout(batch))
-            return self.source_token_loss(features, batch)
+    def decoder_inputs(self, batch: Batch, step: int) -> Tensor:
+        """Return the target, with scheduled sampling a share of it sampled from the model (B T)."""
         if self.sampling_rate and torch.is_grad_enabled():
-            return self.target_loss(batch, self._sampled_inputs(batch, self.sampling_ratio(step)))
-        return self.target_loss(batch, batch.target)
+            return self._sampled_inputs(batch, self.sampling_ratio(step))
+        return batch.target
 
     def sampling_ratio(self, step: int) -> float:
         """Return the share of decoder inputs that are sampled at a step."""

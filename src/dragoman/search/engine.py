@@ -209,7 +209,10 @@ class SearchEngine:
         results: dict[int, list[Hypothesis]] = {}
         pending: AsyncRead | None = None
         while progress.sources:
-            state = self._step(state, progress)
+            if max(progress.steps) >= progress.cache_length < progress.max_length:
+                state = self._grow_caches(state, progress)
+            progress.steps = [step + 1 for step in progress.steps]
+            state = self.graphed_step(state) if progress.use_cuda_graphs else self.decode_step(state)
             yield progress.sources, state
             if pending is None:
                 if source.is_cuda and max(progress.steps) % CHECK_INTERVAL and not progress.all_at_limit:
@@ -323,16 +326,6 @@ class SearchEngine:
         state.processors = [processor.init_state(state) for processor in self.logits_processors]
         # rows are changed in place later, so tensors whose elements share memory are copied
         return map_tensors(lambda leaf: leaf.contiguous() if 0 in leaf.stride() else leaf, state)
-
-    def _step(self, state: SearchState, progress: BatchProgress) -> SearchState:
-        """Decode one token per row, as a CUDA graph if these are used, after growing the caches if they are full.
-
-        `progress` counts the steps of the batch.
-        """
-        if max(progress.steps) >= progress.cache_length < progress.max_length:
-            state = self._grow_caches(state, progress)
-        progress.steps = [step + 1 for step in progress.steps]
-        return self.graphed_step(state) if progress.use_cuda_graphs else self.decode_step(state)
 
     def decode_step(self, state: SearchState) -> SearchState:
         """Generate one token for every row (hypothesis), and return the state after it.
