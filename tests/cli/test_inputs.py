@@ -71,7 +71,7 @@ def test_the_target_of_a_dialogue_is_its_last_reply(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "columns", "message"),
     [
-        ("a.en", None, FileLayout(), "a.en contains only sources: name their translations with --reference"),
+        ("a.en", None, FileLayout(), "a.en contains only source texts: name their translations with --reference"),
         ("a.tsv", "a.de", FileLayout(), "a.tsv is read as tsv, which contains both sides"),
         ("a.en", "a.jsonl", FileLayout(), "a.jsonl has a suffix for files with both sides"),
         ("a.tsv", None, FileLayout("", "0", "7"), "line 1: expected columns 0 and 7"),
@@ -196,13 +196,13 @@ def test_two_systems_are_compared_by_a_paired_bootstrap(dragoman: Dragoman, file
         (["--hypothesis", "a.de", "--reference", "a.de", "--reference", "short"], "a.de has 3 lines but short has 1"),
         (
             ["--hypothesis", "a.de", "--reference", "a.de", "--beam-size", "3"],
-            "--beam-size needs a run",
+            "--beam-size applies to the translations of a run",
         ),
         (
             ["--hypothesis", "a.de", "--reference", "a.de", "--metrics", "perplexity"],
             "perplexity needs a model",
         ),
-        (["--hypothesis", "a.de", "--reference", "a.de", "--by-length"], "needs source texts"),
+        (["--hypothesis", "a.de", "--reference", "a.de", "--by-length"], "name the source texts with --source"),
         (["--hypothesis", "a.tsv", "--reference", "a.de"], "a.tsv is a tsv file"),
         (["--hypothesis", "nowhere", "--reference", "a.de"], "nowhere does not exist"),
     ],

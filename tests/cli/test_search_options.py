@@ -123,7 +123,7 @@ def test_reranked_with_other_runs(dragoman: Dragoman, runs: Path) -> None:
     found = load(runs / "there", device="cpu").translate(["Anna reads.", "The dog sleeps."], search=shown)
     assert answer.out.splitlines() == [one.text for one in found]
     twice = ["--rerank-with", runs / "back", "--rerank-with", runs / "pieces"]
-    assert "are both channel models: use one of them" in sentence(dragoman(*command(runs, *twice)))
+    assert "are both channel models: leave one out" in sentence(dragoman(*command(runs, *twice)))
 
 
 def test_exact_search_reports_unproven_translations(dragoman: Dragoman, runs: Path, tmp_path: Path) -> None:

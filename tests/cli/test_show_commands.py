@@ -105,11 +105,11 @@ def test_positions_and_gradients_need_no_sentence(run: Path, tmp_path: Path, dra
 def test_mistakes_are_reported_in_one_sentence(run: Path, tmp_path: Path, dragoman: Command) -> None:
     mistakes = {
         "choose one of encoder 1, decoder 1, cross 1": ["show", "attention", run, SENTENCE, "--layer", 5],
-        "give a sentence that has words": ["show", "beam", run, " "],
+        "the source sentence is empty": ["show", "beam", run, " "],
         "leave --beam-size out": ["show", "layers", run, SENTENCE, "--target", "Der Mann.", "--beam-size", 3],
         "is not a run folder": ["show", "attention", tmp_path, SENTENCE],
         "does not exist": ["show", "attenton", "--json"],
-        "name it with --source": ["diagnose", run, "--target", run / "config.yaml"],
+        "name its source file with --source": ["diagnose", run, "--target", run / "config.yaml"],
     }
     for answer, arguments in mistakes.items():
         code, text, said = dragoman(*arguments)

@@ -197,7 +197,7 @@ def test_gzipped_and_piped_input(
     answer = dragoman("translate", run, "-o", tmp_path / "b", "--beam-size", 1)
     assert "b: 14 lines in" in answer.err
     assert (tmp_path / "b").read_bytes() == plain.read_bytes()
-    assert "--resume cannot continue standard input" in sentence(
+    assert "--resume cannot continue a translation of standard input" in sentence(
         dragoman("translate", run, "-o", tmp_path / "c", "--resume")
     )
 
@@ -292,9 +292,9 @@ def test_contradictory_output_options(dragoman: Dragoman, run: Path, text: Path,
     out, copy = tmp_path / "out", tmp_path / "copy"
     copy.write_text("Anna reads.\n")
     for arguments, expected in [
-        ([text, "--resume"], "--resume needs a file: name it with --output"),
-        ([text, "--overwrite"], "--overwrite needs a file: name it with --output"),
-        ([text, "-o", out, "--json"], "--output writes one JSON document per line"),
+        ([text, "--resume"], "--resume needs an output file: name it with --output"),
+        ([text, "--overwrite"], "--overwrite needs an output file: name it with --output"),
+        ([text, "-o", out, "--json"], "--output, which writes one JSON document per line"),
         ([text, "--json", "--json-lines"], "use one of them"),
         ([tmp_path, "-o", out], "is a folder: name a file in it"),
         ([text, "-o", tmp_path], "is a folder: name a file in it"),

@@ -53,7 +53,7 @@ def test_alignments_that_do_not_pair_up_are_refused() -> None:
         alignment_error_rate([set(), set()], [{(0, 0)}])
     with pytest.raises(UserError, match="1 predicted alignments but 0 possible"):
         alignment_error_rate([set()], [{(0, 0)}], [])
-    with pytest.raises(UserError, match=r"neither .* have a link"):
+    with pytest.raises(UserError, match=r"neither .* link any words"):
         alignment_error_rate([set()], [set()])
 
 
@@ -68,4 +68,4 @@ def test_pharaoh_lines_are_read() -> None:
 def test_invalid_link_is_named(item: str) -> None:
     with pytest.raises(UserError) as error:
         parse_pharaoh(f"0-0 {item}", "gold.align, line 3")
-    assert str(error.value).startswith(f"gold.align, line 3: '{item}' is not a link")
+    assert str(error.value).startswith(f"gold.align, line 3: '{item}' is not an alignment link")

@@ -104,7 +104,7 @@ def test_unsupported_fields_are_refused(
 ) -> None:
     change(copy(saved, family, tmp_path), **fields)
     message = refused(tmp_path)
-    assert message.startswith(f"the checkpoint has {said}, which is not supported: ")
+    assert message.startswith(f"the config.json of the checkpoint has {said}, which is not supported: ")
     assert "\n" not in message
 
 
@@ -115,13 +115,13 @@ def test_unsupported_fields_are_refused(
         ("bart", {"encoder_layers": 0}, "encoder_layers must be a whole number above 0, but is 0"),
         ("bart", {"dropout": "much"}, "dropout must be a number, but is 'much'"),
         ("bart", {"scale_embedding": 1}, "scale_embedding must be true or false, but is 1"),
-        ("bart", {"num_hidden_layers": 7}, "says encoder_layers 2 and num_hidden_layers 7, which mean the same"),
+        ("bart", {"num_hidden_layers": 7}, "has encoder_layers 2 and num_hidden_layers 7, but these fields mean"),
         ("bart", {"eos_token_id": "end"}, "eos_token_id must be a token id, but is 'end'"),
-        ("t5", {"feed_forward_proj": "gated-gelu-new"}, "feed_forward_proj must be such as relu or gated-gelu"),
-        ("llama", {"rope_parameters": {"rope_type": "linear"}}, "need a factor, but have none"),
+        ("t5", {"feed_forward_proj": "gated-gelu-new"}, "feed_forward_proj must be an activation"),
+        ("llama", {"rope_parameters": {"rope_type": "linear"}}, "need the field factor, which is missing"),
         ("llama", {"rope_parameters": [1]}, "rope_parameters must be a JSON object, but is [1]"),
         ("roberta", {"max_position_embeddings": 2}, "max_position_embeddings must be above 2, but is 2"),
-        ("bert", {"architectures": None}, "has no architectures: add the class name"),
+        ("bert", {"architectures": None}, "has no field 'architectures': add it with the class name"),
     ],
     ids=str,
 )
@@ -164,7 +164,7 @@ def test_harmless_fields_are_accepted(saved: Path, tmp_path: Path) -> None:
 def test_unsupported_architecture_is_refused(saved: Path, tmp_path: Path, name: str) -> None:
     change(copy(saved, "llama", tmp_path), architectures=[name])
     message = refused(tmp_path)
-    assert f"holds a {name}, which is not supported: supported are MarianMTModel, " in message
+    assert f"holds a model of class {name}, which cannot be imported: supported are MarianMTModel, " in message
     assert "LlamaForCausalLM" in message
 
 
@@ -214,7 +214,7 @@ def test_incomplete_shards(tmp_path: Path) -> None:
     assert f"{first} lacks the weight a.b that model.safetensors.index.json lists" in refused(tmp_path)
     some = next(name for name, file in place.items() if file == first)
     change(tmp_path, index.name, weight_map={name: file for name, file in place.items() if name != some})
-    assert f"does not list the weight {some} of one of its files" in refused(tmp_path)
+    assert f"does not list the weight {some}, which one of the weight files holds" in refused(tmp_path)
     change(tmp_path, index.name, weight_map=place | {some: "../config.json"})
     assert "must give a file in the same folder for every weight" in refused(tmp_path)
     index.write_text("{}")
@@ -271,7 +271,7 @@ def test_duplicate_weight_is_refused(saved: Path, tmp_path: Path) -> None:
     copy(saved, "bert", tmp_path)
     name = "embeddings.word_embeddings.weight"
     rewrite(tmp_path, lambda weights: weights.update({name: weights[f"bert.{name}"].clone()}))
-    assert f"has the weight {name} twice, as " in refused(tmp_path)
+    assert f"has the weight {name} twice, under the names " in refused(tmp_path)
 
 
 def test_integer_weights_are_refused(saved: Path, tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_integer_weights_are_refused(saved: Path, tmp_path: Path) -> None:
     name = "model.layers.0.mlp.up_proj.weight"
     rewrite(tmp_path, lambda weights: weights.update({name: weights[name].to(torch.int8)}))
     assert (
-        f"the weight {name} of {tmp_path} has type int8, but supported are float32, float16, bfloat16, float64"
+        f"the weight {name} of {tmp_path} has the data type int8, but only float32, float16, bfloat16, float64 are"
         in refused(tmp_path)
     )
 
@@ -288,7 +288,7 @@ def test_learned_positions_in_marian_are_refused(saved: Path, tmp_path: Path) ->
     copy(saved, "marian", tmp_path)
     name = "model.encoder.embed_positions.weight"
     rewrite(tmp_path, lambda weights: weights.update({name: torch.randn(11, 12)}))
-    assert "learned positions in encoder.embed_positions.weight" in refused(tmp_path)
+    assert "learned position table encoder.embed_positions.weight" in refused(tmp_path)
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])

@@ -82,7 +82,7 @@ def test_templates_of_a_file_are_added(tmp_path: Path) -> None:
     assert one.gender("A fej.") == "neutral"
     with pytest.raises(UserError, match="for the language pair en-zz: it has en-hu, xx-en"):
         load_templates("en-zz", file)
-    with pytest.raises(UserError, match="line 1: a language pair"):
+    with pytest.raises(UserError, match="line 1: the line of the language pair"):
         parse_templates("doctor\ta\tb", "mine")
     with pytest.raises(UserError, match="line 2: expected a source"):
         parse_templates("[a-b]\ndoctor", "mine")
@@ -234,7 +234,7 @@ def test_diagnosis_of_a_run_as_json_text_and_page(run: Run) -> None:
 def test_invalid_input_of_diagnosis_is_rejected(run: Run) -> None:
     with pytest.raises(UserError, match="nothing to diagnose"):
         diagnose(run, [])
-    with pytest.raises(UserError, match="1 sources came with 2 references"):
+    with pytest.raises(UserError, match="1 source sentences but 2 references"):
         diagnose(run, ["a"], ["b", "c"])
     with pytest.raises(UserError, match="gold alignments need reference translations"):
         diagnose(run, ["a"], gold=[[]])

@@ -86,8 +86,8 @@ def test_eos_can_be_forced(client: TestClient, run: Run) -> None:
 def test_invalid_token_ids_are_rejected(client: TestClient, run: Run) -> None:
     for prefix in ([10**9], [-1], [run.framing.pad], [run.framing.eos, 300], [10**30]):
         answer = client.post("/v1/lens", json={"text": SENTENCE, "prefix": prefix})
-        assert (answer.status_code, "which is never generated" in answer.json()["error"]) == (400, True)
-    with pytest.raises(UserError, match="never generated"):
+        assert (answer.status_code, "which the model never generates" in answer.json()["error"]) == (400, True)
+    with pytest.raises(UserError, match="never generates"):
         run.lens(SENTENCE, prefix=[-5])
 
 
@@ -100,7 +100,7 @@ def test_invalid_token_ids_are_rejected(client: TestClient, run: Run) -> None:
         ({"text": SENTENCE, "run": "none"}, "none"),
         ({"text": SENTENCE, "alternatives": 0}, "alternatives"),
         ({"text": SENTENCE, "search": {"kind": "Exact"}}, "supported searches are 'Beam'"),
-        ({"text": SENTENCE, "translation": "x", "prefix": "y"}, "nothing is searched"),
+        ({"text": SENTENCE, "translation": "x", "prefix": "y"}, "none is searched"),
         ({"text": "a" * 10_001}, "10,000 characters"),
     ],
 )

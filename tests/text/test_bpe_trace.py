@@ -56,8 +56,8 @@ def test_command_stops_at_a_compression(capsys: pytest.CaptureFixture[str], monk
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bpe"], "give one text to learn from"),
-        (["bpe", "a b", "--counts", "a=1"], "give one text to learn from"),
+        (["bpe"], "give exactly one text to learn BPE merges from"),
+        (["bpe", "a b", "--counts", "a=1"], "give exactly one text to learn BPE merges from"),
         (["bpe", "--counts", "a=x"], "--counts expects words with counts"),
         (["bpe", "  "], "the text is empty"),
     ],

@@ -47,6 +47,7 @@ class LazyGroup(TyperGroup):
         self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Import the module of a command and return the command; None if there is no such command."""
         if cmd_name not in COMMANDS:
             return None
         from dragoman.cli.options import build_command
@@ -55,6 +56,7 @@ class LazyGroup(TyperGroup):
         return build_command(getattr(import_module(f"dragoman.cli.{module}"), attribute), cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write names and summaries of all commands to the help text, without importing their modules."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
@@ -71,6 +73,7 @@ app = typer.Typer(
 
 
 def _print_version(requested: bool) -> None:
+    """Print the version and exit if --version was given."""
     if requested:
         print(f"dragoman {__version__}")
         raise typer.Exit

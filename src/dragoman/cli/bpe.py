@@ -20,17 +20,25 @@ MAX_CHARACTERS = 1_000_000  # of the text: every merge counts all pairs again
 
 
 def bpe(
-    text: Annotated[str | None, typer.Argument(help="Text to learn from, such as 'low lower newest widest'.")] = None,
+    text: Annotated[
+        str | None, typer.Argument(help="Text to learn BPE merges from, such as 'low lower newest widest'.")
+    ] = None,
     file: Annotated[Path | None, "Learn from a text file instead.", "FILE"] = None,
     counts: Annotated[str | None, "Learn from words with counts, such as 'low=5 lower=2'.", "WORD=N …"] = None,
-    merges: Annotated[int, typer.Option(help="Maximum number of merges.", min=0, max=10_000)] = 10,
+    merges: Annotated[int, typer.Option(help="Maximum number of BPE merges to learn.", min=0, max=10_000)] = 10,
     vocab_size: Annotated[int | None, "Stop when the vocabulary has this many symbols."] = None,
     compression: Annotated[float | None, "Stop when the text is this many times shorter than at first."] = None,
     word: Annotated[str | None, "Segment this word with the merges, step by step."] = None,
     ties: Annotated[
-        TieBreak, typer.Option(help="Which of equally frequent pairs is merged: the first in the text or alphabet.")
+        TieBreak,
+        typer.Option(
+            help="Which of several equally frequent pairs of symbols is merged: the one that comes first in the "
+            "text, or in the alphabet."
+        ),
     ] = "first",
-    utf8_bytes: Annotated[bool, typer.Option("--bytes", help="Start with UTF-8 bytes instead of characters.")] = False,
+    utf8_bytes: Annotated[
+        bool, typer.Option("--bytes", help="Learn merges of UTF-8 bytes instead of characters.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Learn byte-pair encoding from a text and show every merge: pair counts, ties, vocabulary and segmented words.
@@ -63,11 +71,11 @@ def bpe(
 def _word_counts(text: str | None, file: Path | None, counts: str | None) -> dict[str, int]:
     """Return the words to learn from with their counts, in the order of the text."""
     if sum(value is not None for value in (text, file, counts)) != 1:
-        raise UserError("give one text to learn from: TEXT, --file or --counts")
+        raise UserError("give exactly one text to learn BPE merges from: the argument TEXT, --file or --counts")
     if counts is not None:
         entries = [entry.rpartition("=") for entry in counts.split()]
-        if wrong := [f"{word}{sign}{count}" for word, sign, count in entries if not word or not count.isdecimal()]:
-            raise UserError(f"--counts expects words with counts, such as low=5 lower=2, got {wrong[0]}")
+        if invalid := [f"{word}{sign}{count}" for word, sign, count in entries if not word or not count.isdecimal()]:
+            raise UserError(f"--counts expects words with counts, such as low=5 lower=2, got {invalid[0]}")
         return {word: int(count) for word, _, count in entries if int(count)}
     if file is not None:
         from dragoman.data.text_files import read_lines

@@ -38,7 +38,10 @@ def check_training(folder: Path, config: Config) -> None:
     if training.start_from is not None:
         check_run(training.start_from)
     if text.tokenizer_from and not Path(text.tokenizer_from).exists():
-        raise UserError(f"{text.tokenizer_from} does not exist: name a run, a SentencePiece .model or a tokenizer.json")
+        raise UserError(
+            f"the tokenizer {text.tokenizer_from} (--tokenizer-from) does not exist: name a run folder, a "
+            "SentencePiece .model or a tokenizer.json"
+        )
     check_device(training.device)
     for sources, targets in ((data.source, data.target), (data.valid_source, data.valid_target)):
         for path in (*sources, *targets):

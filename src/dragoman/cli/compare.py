@@ -39,7 +39,9 @@ COMPARE_OPTIONS = {
 
 
 def compare(
-    folder: Annotated[Path, typer.Argument(help="Folder for the runs and the results.")] = Path("runs/compare"),
+    folder: Annotated[
+        Path, typer.Argument(help="Folder to which the trained runs and the results of the comparison are written.")
+    ] = Path("runs/compare"),
     systems: Annotated[str, "Systems, comma-separated; see 'dragoman systems'."] = DEFAULT_SYSTEMS,
     seeds: Annotated[str, "Random seeds, comma-separated; each system is trained with each."] = "1",
     *,
@@ -55,10 +57,11 @@ def compare(
             f"corpus, {PHRASEBOOK_TARGET_TOKENS:,} for the phrasebook.",
         ),
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Budget: optimizer steps per system.", min=1)] = None,
+    steps: Annotated[int | None, typer.Option(help="Budget: number of optimizer steps of each system.", min=1)] = None,
     flops: Annotated[str | None, "Budget: counted training FLOPs per system, such as 1e13.", "N"] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Budget: training minutes per system; results depend on the machine.", min=0)
+        float | None,
+        typer.Option(help="Budget: training minutes of each system; results depend on the machine.", min=0),
     ] = None,
     device: Annotated[str, "Device: auto, cpu or cuda."] = "auto",
     set_settings: Settings = None,
@@ -146,7 +149,14 @@ def _shared_config(
     phrasebook: bool,
     set_settings: list[str],
 ) -> Config:
-    """The configuration of all systems."""
+    """Return the configuration that all systems of the comparison share.
+
+    Args:
+        files: training and validation files, by the dotted names of their settings.
+        budget: a time budget needs a learning-rate schedule that does not depend on the number of steps.
+        phrasebook: whether the data is the phrasebook, which needs other settings than a large corpus.
+        set_settings: values of --set, such as training.learning_rate=1e-3, which come last.
+    """
     from dragoman import config as configuration
     from dragoman.training.comparison_training import SAME_FOR_ALL
 
@@ -197,7 +207,10 @@ def phrasebook_files(folder: Path) -> tuple[dict[str, list[str]], Path, Path]:
 def choose_budget(
     target_tokens: str | None, steps: int | None, flops: str | None, minutes: float | None, phrasebook: bool
 ) -> ComparisonBudget:
-    """Return the budget that was given, or the default one."""
+    """Return the budget per system from the options of the command line, of which at most one is given.
+
+    The default is a number of target tokens: fixed for the phrasebook, otherwise derived from the size of the corpus.
+    """
     from dragoman.training.comparison_training import ComparisonBudget
 
     amounts = {
@@ -209,14 +222,14 @@ def choose_budget(
     given = {kind: amount for kind, amount in amounts.items() if amount is not None}
     if len(given) > 1:
         options = " and ".join("--target-tokens" if kind == "tokens" else f"--{kind}" for kind in given)
-        raise UserError(f"a comparison has one budget, got {options}")
+        raise UserError(f"a comparison has one budget per system, but {options} are given: use one of them")
     for kind, amount in given.items():
         return ComparisonBudget(kind, float(amount))  # type: ignore[arg-type]
     return ComparisonBudget("tokens", float(PHRASEBOOK_TARGET_TOKENS) if phrasebook else None)
 
 
 def parse_amount(text: str, option: str) -> float:
-    """Parse a number such as 500000, 500k, 20M or 1e13."""
+    """Parse the value of an option, a number such as 500000, 500k, 20M or 1e13."""
     number = text.strip().lower().replace(",", "").replace("_", "")
     factor = SUFFIXES.get(number[-1:], 1.0)
     try:
@@ -226,11 +239,11 @@ def parse_amount(text: str, option: str) -> float:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Parse integers separated by commas."""
+    """Parse the value of --seeds: different integers separated by commas."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdecimal() for part in parts):
         raise UserError(f"--seeds must be integers separated by commas, such as 1,2,3, got {text!r}")
     seeds = list(map(int, parts))
     if len(set(seeds)) < len(seeds):
-        raise UserError(f"--seeds {text} contains a seed twice: name each seed once")
+        raise UserError(f"--seeds {text} contains a seed twice: name every seed once")
     return seeds

@@ -23,7 +23,9 @@ def diagnose(
         str | None, "Languages, such as en-de. Default: from the names of the training files."
     ] = None,
     templates: Annotated[Path | None, "Further sentences with open gender; see docs/seeing.md.", "FILE"] = None,
-    max_sentences: Annotated[int, typer.Option(help="Maximum number of test sentences.", min=1)] = 200,
+    max_sentences: Annotated[
+        int, typer.Option(help="Maximum number of test sentences to translate and diagnose.", min=1)
+    ] = 200,
     html: Annotated[Path | None, "Write the result as a web page.", "FILE"] = None,
     *,
     layout: FileLayout,
@@ -36,7 +38,7 @@ def diagnose(
     length of the source.
     """
     if source is None and (target or alignments):
-        raise UserError("--target and --alignments belong to a test set: name it with --source")
+        raise UserError("--target and --alignments are files of a test set: name its source file with --source")
     model.check(run)
     for path in (source, target, alignments, templates):
         if path is not None:

@@ -23,7 +23,9 @@ BOOTSTRAP_METRICS = ("bleu", "chrf", "ter")
 
 
 def evaluate(
-    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="Run folder; omit with --hypothesis.")] = None,
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="Folder of the run to evaluate; omit it with --hypothesis.")
+    ] = None,
     source: Annotated[Path | None, "Source of the test set, or TSV or JSON lines with references."] = None,
     reference: Annotated[list[Path] | None, "File of reference translations. Repeat for several."] = None,
     hypothesis: Annotated[
@@ -62,15 +64,18 @@ def evaluate(
         "--length-penalty": length_penalty,
         "--alignments": alignments,
     }
-    if hypothesis and (wrong := [name for name, value in options.items() if value is not None]):
-        raise UserError(f"{wrong[0]} needs a run: leave it out with --hypothesis")
+    if hypothesis and (run_options := [name for name, value in options.items() if value is not None]):
+        raise UserError(
+            f"{run_options[0]} applies to the translations of a run: leave it out with --hypothesis, which scores "
+            "existing translations"
+        )
     if output is not None and not output.parent.is_dir():
         raise UserError(f"{output} cannot be written: create the folder {output.parent} first")
     if run is not None:
         model.check(run)
     test = read_test_set(source, reference or [], layout)
     if by_length and not (test.sources and all(isinstance(text, str) for text in test.sources)):
-        raise UserError("--by-length needs source texts: name them with --source")
+        raise UserError("--by-length groups scores by the length of the source: name the source texts with --source")
     gold = None if alignments is None else test.read_alignments(alignments)
     if hypothesis:
         texts = [read_texts(path, layout.format) for path in hypothesis]
@@ -107,7 +112,9 @@ class TestSet:
         from dragoman.evaluation import parse_sure_and_possible
 
         if not self.sources or any(len(texts) != 1 for texts in self.references):
-            raise UserError("--alignments needs one --source and one --reference")
+            raise UserError(
+                "--alignments (gold word alignments) needs a test set with --source and exactly one --reference"
+            )
         lines = read_texts(path, "text")
         gold = [parse_sure_and_possible(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
         check_counts([*self.line_counts, (path, len(gold))])
@@ -115,7 +122,7 @@ class TestSet:
 
 
 def read_test_set(source: Path | None, references: list[Path], layout: FileLayout) -> TestSet:
-    """Read the files of a test set."""
+    """Read the files of a test set: a source and any number of references, or one file with both."""
     from dragoman.data.data_formats import has_references
 
     for path in [*([source] if source else []), *references]:
@@ -145,8 +152,8 @@ def _score_hypotheses(
 
     if not any(test.references):
         raise UserError("--hypothesis needs reference translations: name them with --reference")
-    if wrong := [name for name in names if name not in evaluation.TEXT_METRICS]:
-        raise UserError(f"{wrong[0]} needs a model: name a run instead of --hypothesis")
+    if model_metrics := [name for name in names if name not in evaluation.TEXT_METRICS]:
+        raise UserError(f"the metric {model_metrics[0]} needs a model: evaluate a run instead of --hypothesis")
     scores = [list(evaluation.evaluate(names, hypotheses, test.references).values()) for hypotheses in texts]
     tested = [name for name in names if name in BOOTSTRAP_METRICS]
     comparisons = {

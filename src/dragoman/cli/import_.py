@@ -14,8 +14,14 @@ from dragoman.errors import UserError
 
 
 def import_(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Checkpoint of Hugging Face transformers.")],
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder to create.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER",
+            help="Folder of a Hugging Face transformers checkpoint (config.json and model.safetensors).",
+        ),
+    ],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder to create for the converted run.")],
     as_json: Json = False,
 ) -> None:
     """Convert a Hugging Face checkpoint to a run folder.

@@ -86,11 +86,11 @@ class Input:
         """Yield the sources; raise a UserError if they are not text."""
         for source in self.sources():
             if not isinstance(source, str):
-                raise UserError(f"{self.file} holds feature vectors, but this command needs text")
+                raise UserError(f"{self.file} holds feature vectors, but this command needs text: name a text file")
             yield source
 
     def process(self, process: Callable[[Iterable[Any], int], None]) -> None:
-        """Call `process(sources, index of the first source)` with all sources, or with every line typed at a terminal.
+        """Call `process(sources, index of the first source)` once with all sources, or for each typed line.
 
         At a terminal Ctrl-C cancels the present line, and an error does not end the program.
         """
@@ -142,7 +142,9 @@ def read_pairs(
     corpus = layout.corpus(source, target)
     if not has_references(corpus):
         missing = "their key with --target-column" if layout.source_column else f"their translations with {option}"
-        raise UserError(f"{source} contains only sources: name {missing}, or use TSV or JSON lines with both")
+        raise UserError(
+            f"{source} contains only source texts: name {missing}, or use a TSV or JSON lines file with both"
+        )
     data_format = detect_data_format(corpus)
     pairs = data_format.read([corpus])
     if data_format.is_dialogue:
@@ -174,8 +176,8 @@ def _split_dialogue(turns: list[str]) -> tuple[str, str]:
     """Return the turns before the last reply, separated by tabs, and the reply (empty if there is none)."""
     if len(turns) == 1:
         return turns[0], ""
-    replied = len(turns) // 2 * 2
-    return "\t".join(turns[: replied - 1]), turns[replied - 1]
+    num_replied = len(turns) // 2 * 2  # without a last turn of the user that has no reply
+    return "\t".join(turns[: num_replied - 1]), turns[num_replied - 1]
 
 
 def standard_input() -> Iterator[tuple[int, str]]:

@@ -28,11 +28,17 @@ def _process_lines(
     show: Callable[[Any], None],
     lines_per_call: int | None = LINES_PER_CALL,
 ) -> None:
-    """Apply a function to lists of lines (None: to all at once), and print its results as JSON or by `show`."""
+    """Apply a function to the input and print its results.
+
+    Args:
+        apply: maps a list of lines to their results, which are dataclasses.
+        show: prints one result as text; not used with `as_json`.
+        lines_per_call: maximum number of lines that `apply` gets at once; None: all lines.
+    """
 
     def process(lines: Iterable[str], first_index: int) -> None:
         lines = iter(lines)
-        windows = iter(lambda: list(islice(lines, lines_per_call)), [])
+        windows = iter(lambda: list(islice(lines, lines_per_call)), [])  # until there are no more lines
         results = (result for window in windows for result in apply(window))
         if as_json:
             print_json_list(map(asdict, results))
@@ -53,7 +59,7 @@ def _open(run: Path, file: Path | None, layout: SourceFormat, model: ModelOption
 def generate(
     run: RunFolder,
     file: InputFile = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Maximum tokens of a continuation.", min=1)] = 50,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens of a continuation.", min=1)] = 50,
     beam_size: Annotated[int | None, "Use beam search of this size instead of sampling."] = None,
     temperature: Annotated[float, "Sampling temperature T: sample from p^(1/T); below 1 is more conservative."] = 1.0,
     top_k: Annotated[int | None, "Sample from the k most probable tokens."] = None,
@@ -74,8 +80,8 @@ def generate(
 
     from dragoman.search import Beam, LengthLimit, Sample
 
-    limit = LengthLimit(0, max_new_tokens, max_new_tokens)
-    search: TokenSearch = Sample(temperature, top_k, top_p, n_best, seed, limit)
+    limit = LengthLimit(ratio=0, offset=max_new_tokens, max=max_new_tokens)
+    search: TokenSearch = Sample(temperature, top_k, top_p, n_best=n_best, seed=seed, length_limit=limit)
     if beam_size is not None:
         search = Beam(beam_size, n_best=n_best, length_limit=limit)
 

@@ -68,13 +68,17 @@ RunFolder = Annotated[
         metavar="RUN", help="Run folder, created by 'dragoman train' or 'import'.", autocompletion=complete_runs
     ),
 ]
-InputFile = Annotated[Path | None, typer.Argument(help="Input, one text per line. Default: standard input.")]
+InputFile = Annotated[Path | None, typer.Argument(help="Input file, one text per line. Default: standard input.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
 BeamSize = Annotated[int | None, setting_option("search.beam_size")]
 LengthPenalty = Annotated[float | None, setting_option("search.length_penalty")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any setting, such as training.learning_rate=1e-3. Repeatable."),
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Change any setting of the configuration, such as training.learning_rate=1e-3. Repeatable.",
+    ),
 ]
 
 
@@ -83,9 +87,9 @@ class CommonOptions:
     """Options of every command."""
 
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors, but no progress.")] = False
-    threads: Annotated[int | None, typer.Option(metavar="N", min=1, help="CPU threads. Default: number of cores.")] = (
-        None
-    )
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Number of CPU threads. Default: number of cores.")
+    ] = None
 
     def apply(self) -> None:
         """Set the number of threads and whether messages are printed."""
@@ -111,6 +115,7 @@ class ModelOptions:
             check_run(folder, self.checkpoint, self.device)
 
     def load(self, folder: str | Path, precision: InferencePrecision = "float32") -> Run:
+        """Load the chosen checkpoint of a run on the chosen device."""
         from dragoman import load
 
         return load(folder, self.checkpoint, self.device, weights=precision)
@@ -140,12 +145,13 @@ class Command(TyperCommand):
     """A command that answers an option of an earlier version with its new name."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; raise a UserError with the new name if an option was renamed."""
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
             option = getattr(error, "option_name", None)  # of NoSuchOption
             if renamed := renamed_option(self.name, option):
-                raise UserError(f"{option} is now called {renamed}") from None
+                raise UserError(f"{option} is now called {renamed}: use the new name") from None
             raise
 
 
@@ -184,6 +190,7 @@ def add_command(app: typer.Typer, function: Callable[..., None], name: str | Non
 
     @wraps(function)
     def call(**values: Any) -> None:
+        """Call the function with the values of the options; those of a group become one object."""
         _build(CommonOptions, values).apply()
         arguments = {parameter: _build(group, values) for parameter, group in groups.items()}
         for parameter, options in settings.items():
@@ -208,7 +215,7 @@ def _typer_parameter(parameter: inspect.Parameter) -> inspect.Parameter:
 
 
 def _group_parameters(group: type[Any]) -> list[inspect.Parameter]:
-    """The parameters of the options of a group, which is a dataclass."""
+    """Return the parameters of the options of a group, one for each field of the dataclass `group`."""
     return [_typer_parameter(parameter) for parameter in inspect.signature(group, eval_str=True).parameters.values()]
 
 
@@ -223,7 +230,10 @@ def _parameter_name(option: str) -> str:
 
 
 def _setting_parameter(option: str, setting: str) -> inspect.Parameter:
-    """The parameter of an option that sets a setting. The configuration validates its value."""
+    """Return the parameter of an option such as --steps that sets a setting such as training.steps.
+
+    It accepts any value of the type; the configuration validates the value.
+    """
     hint = setting_type(setting)
     kind: Any = next((kind for kind in (int, float) if kind in (hint, *typing.get_args(hint))), str)
     if typing.get_origin(hint) is tuple:

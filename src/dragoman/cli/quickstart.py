@@ -34,7 +34,7 @@ QUICK_TRAINING: dict[str, Any] = {
 
 
 def quickstart(
-    folder: Annotated[Path, typer.Argument(help="Run folder to create.")] = Path("runs/quickstart"),
+    folder: Annotated[Path, typer.Argument(help="Folder to create for the trained run.")] = Path("runs/quickstart"),
     system: Annotated[str, "System to train; see 'dragoman systems'."] = "bahdanau",
 ) -> None:
     """Train and evaluate a small translator on the phrasebook, and show translations.
@@ -57,7 +57,9 @@ def quickstart(
     if is_run_folder(folder):
         trained = configuration.from_yaml(folder / CONFIG_FILE).system.name
         if trained != system:
-            raise UserError(f"{folder} holds a run of {trained}: choose another folder for {system}")
+            raise UserError(
+                f"{folder} already holds a run of the system {trained}: choose another folder for the system {system}"
+            )
         summary = resume_run(folder, {})
     else:
         files = {"source": "train.en", "target": "train.de", "valid_source": "valid.en", "valid_target": "valid.de"}
@@ -103,8 +105,10 @@ def write_phrasebook(corpus: Path, pairs: int) -> None:
 
 
 def phrasebook(
-    folder: Annotated[Path, typer.Argument(help="Folder to create for the files.")],
-    pairs: Annotated[int, typer.Option(help="Number of training pairs.", min=1)] = 20_000,
+    folder: Annotated[
+        Path, typer.Argument(help="Folder to create for the files of the phrasebook corpus (train, valid and test).")
+    ],
+    pairs: Annotated[int, typer.Option(help="Number of sentence pairs to generate for training.", min=1)] = 20_000,
     seed: Annotated[int, "Random seed of the sentences."] = 0,
 ) -> None:
     """Write sentence pairs of the phrasebook with gold alignments.

@@ -25,7 +25,12 @@ VOCAB_SIZE = 8000  # shared vocabulary for which parameters are counted
 
 
 def systems(
-    name: Annotated[str | None, typer.Argument(help="System to describe.", autocompletion=complete_systems)] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name of the system to describe. Default: list all systems.", autocompletion=complete_systems
+        ),
+    ] = None,
     diff: Annotated[str | None, "Show the differences from this system."] = None,
     size: Annotated[str, "Model size: tiny, small, base or big."] = "base",
     as_json: Json = False,
@@ -74,7 +79,7 @@ def _row(name: str, system: System, size: str) -> dict[str, Any]:
 
 
 def _list_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Three lines for each system: name and paper, summary, parts."""
+    """Yield three lines for each system: name and paper, summary, parts; `rows` come from `_row`."""
     width = max(len(row["system"]) for row in rows)
     for row in rows:
         size = f"{row['parameters'] / 1e6:,.1f} M"
@@ -93,14 +98,14 @@ def _differences(first: str, second: str, size: str) -> list[dict[str, str]]:
 
 
 def _part_names(spec: object) -> list[str]:
-    """Names of the parts of a spec, from the largest to the smallest."""
+    """Return the class names of the parts of a spec, each once, outer parts first and without the model itself."""
     from dragoman.parts.spec import Spec, find_specs
 
     return list(dict.fromkeys(type(part).__name__ for part in find_specs(spec, Spec)))[1:]
 
 
 def _describe(name: str, size: str, as_json: bool) -> None:
-    """Print everything about a system."""
+    """Print everything about a system: paper, sizes, settings, training recipe, and its parts in one of its sizes."""
     import inspect
 
     from dragoman.models import count_parameters, model_to_dict
@@ -140,20 +145,27 @@ def _describe(name: str, size: str, as_json: bool) -> None:
 
 
 def settings(
-    name: Annotated[str | None, typer.Argument(help="Section or setting, such as training or training.steps.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Section or setting to describe, such as training or training.steps.")
+    ] = None,
     markdown: Annotated[bool, "Print docs/settings.md."] = False,
 ) -> None:
     """List all settings, those of a section, or describe one. Change them with 'train --set NAME=VALUE'."""
     if markdown:
         print("\n".join(markdown_lines()))
         return
-    rows = {f"{section}.{about.name}": about for section, of in SECTIONS.items() for about in settings_of(of).values()}
-    selected = [row for row in rows if name is None or row == name or row.startswith(f"{name}.")]
+    described = {
+        f"{section}.{about.name}": about
+        for section, section_type in SECTIONS.items()
+        for about in settings_of(section_type).values()
+    }
+    selected = [setting for setting in described if name in (None, setting) or setting.startswith(f"{name}.")]
     if not selected:
-        raise unknown_name("setting", name or "", [*SECTIONS, *rows])
-    for row in selected:
-        about = rows[row]
-        print(f"{row}: {_with_range('|'.join(about.choices) or about.type_text, about)}; default {about.default_text}")
+        raise unknown_name("setting", name or "", [*SECTIONS, *described])
+    for setting in selected:
+        about = described[setting]
+        kind = _with_range("|".join(about.choices) or about.type_text, about)
+        print(f"{setting}: {kind}; default {about.default_text}")
         print(f"    {about.help}")
 
 
@@ -183,7 +195,7 @@ def _with_range(kind: str, about: Setting) -> str:
 
 
 def _system_rows() -> Iterator[str]:
-    """Yield the rows of the settings of all systems."""
+    """Yield the rows of the table of system settings in docs/settings.md: name, meaning, systems that have it."""
     from dragoman.systems import SYSTEMS
     from dragoman.systems.setting_help import SETTING_HELP
 
@@ -197,7 +209,7 @@ def _system_rows() -> Iterator[str]:
 
 
 def _objective_rows() -> Iterator[str]:
-    """Yield the rows of the settings of all objectives; the meanings are those of their docstrings."""
+    """Yield the rows of the table of objective settings in docs/settings.md; meanings come from the docstrings."""
     from dragoman.objectives import OBJECTIVES
 
     for objective, cls in OBJECTIVES.items():

@@ -29,13 +29,14 @@ def score(
     elif target is not None:
         sources, targets = None, read_texts(target, layout.format)
     else:
-        raise UserError("name what to score: --source and --target, or --target alone for a language model")
+        raise UserError("name the texts to score: --source and --target, or --target alone for a language model")
     loaded = model.load(run)
     if loaded.model.can_generate:
         for line, fits in enumerate(loaded.within_max_length(sources, targets), 1):
             if not fits:
                 raise UserError(
-                    f"line {line:,} of {target or source} exceeds the learned positions of {run}: shorten it"
+                    f"line {line} of {target or source} has more tokens than {run} has learned position embeddings: "
+                    "shorten it"
                 )
     scored = loaded.score(sources, targets)
     if as_json:

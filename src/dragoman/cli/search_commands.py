@@ -21,7 +21,9 @@ def tune(
     source: Annotated[Path, "Sources that are not in the training data."],
     reference: Annotated[Path | None, "Reference translations; omit for TSV and JSON lines."] = None,
     rerank_with: RerankWith = None,
-    num_candidates: Annotated[int, typer.Option(help="Number of candidates: the n best of the beam.", min=2)] = 10,
+    num_candidates: Annotated[
+        int, typer.Option(help="Number of candidate translations per source: the n best of the beam.", min=2)
+    ] = 10,
     metric: Annotated[str, "Metric to maximize: bleu, chrf or chrf++."] = "bleu",
     *,
     layout: FileLayout,
@@ -48,8 +50,8 @@ def tune(
         for best in loaded.translate(sources, search=search, alignment=False)
     ]
     log("scoring the candidates")
-    models = rerankers.get("channel"), rerankers.get("language")
-    tuned = tune_rerank_weights(score_candidates(loaded, sources, candidates, *models), references, metric)
+    scored = score_candidates(loaded, sources, candidates, rerankers.get("channel"), rerankers.get("language"))
+    tuned = tune_rerank_weights(scored, references, metric)
     weights = asdict(tuned.weights)
     if as_json:
         document = {"weights": weights, "metric": metric, "score": tuned.score, "baseline_score": tuned.baseline_score}
@@ -63,9 +65,15 @@ def tune(
 
 def shortlist(
     run: RunFolder,
-    translations: Annotated[int, typer.Option(help="Target tokens kept for each source token.", min=1)] = 100,
-    frequent_tokens: Annotated[int, typer.Option(help="Most frequent target tokens, always kept.", min=0)] = 100,
-    max_pairs: Annotated[int, typer.Option(help="Training pairs to learn from.", min=1)] = 200_000,
+    translations: Annotated[
+        int, typer.Option(help="Number of target tokens in the shortlist of each source token.", min=1)
+    ] = 100,
+    frequent_tokens: Annotated[
+        int, typer.Option(help="Number of most frequent target tokens that are in every shortlist.", min=0)
+    ] = 100,
+    max_pairs: Annotated[
+        int, typer.Option(help="Maximum number of training pairs from which the shortlist is learned.", min=1)
+    ] = 200_000,
 ) -> None:
     """Learn from the training data which target tokens each source token needs, for 'translate --shortlist'.
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 NumCandidates = Annotated[
     int | None,
     typer.Option(
-        help="Number of candidates: samples, or the n best of the beam. Default: 32 with --mbr, 10 for reranking.",
+        help="Number of candidate translations per source: samples, or the n best of the beam. Default: 32 "
+        "with --mbr, 10 for reranking.",
         min=2,
     ),
 ]
@@ -106,16 +107,23 @@ class SearchOptions:
         str | None, "Speculative decoding with a smaller run of the same vocabulary: same result, fewer steps.", "RUN"
     ] = None
     draft_tokens: Annotated[
-        int | None, typer.Option(help="With --draft-model: tokens drafted per step. Default: 4.", min=1)
+        int | None,
+        typer.Option(
+            help="With --draft-model: number of tokens that the draft model proposes per step. Default: 4.", min=1
+        ),
     ] = None
 
     def __post_init__(self) -> None:
+        """Reject unknown values and options that need or exclude others."""
         given = self.given
         if self.early_stopping is not None and self.early_stopping not in EARLY_STOPPING:
             raise unknown_name("value of --early-stopping", self.early_stopping, EARLY_STOPPING)
         if self.search is not None and len(given) > 1:
             other = next(name for name in given if name != "search")
-            raise UserError(f"--search describes the search completely: leave {_flag(other)} out, or set it there")
+            raise UserError(
+                f"--search describes the search completely: leave {_flag(other)} out, or set it in the value of "
+                "--search"
+            )
         for name, needed in REQUIRES.items():
             if name in given and not set(needed) & set(given):
                 raise UserError(f"{_flag(name)} needs {_flag(needed[0])}: add it, or leave {_flag(name)} out")
@@ -152,11 +160,11 @@ class SearchOptions:
         return Speculative(self.draft_model, self.draft_tokens or 4, greedy_or_sample)
 
     def _count(self, default: int) -> int:
-        """Number of candidates to choose from."""
+        """Return the number of candidates: --num-candidates, else --beam-size, else the default."""
         return self.num_candidates or self.beam_size or default
 
     def _token_search(self, run: Run, n_best: int) -> Beam | Sample:
-        """The search that finds the `n_best` hypotheses or candidates."""
+        """Return the beam search or, with --sample, the sampling that finds `n_best` hypotheses or candidates."""
         from dragoman.search import Sample
 
         if not self.sample:
@@ -165,12 +173,12 @@ class SearchOptions:
         return Sample(n_best=n_best, length_limit=self._length_limit(run.length_limit), **values)
 
     def _beam(self, run: Run, n_best: int) -> Beam:
-        """The run's beam search with the changes of the options; the beam holds at least `n_best`."""
+        """Return the run's beam search with the changes of the options; the default size is raised to `n_best`."""
         default = run.beam_config()
         size, groups = self.beam_size, self.num_groups or default.num_groups
         if size is None:
             size = max(default.size, n_best)
-            size += -size % groups
+            size += -size % groups  # the next multiple: groups have equal sizes
         values = self._values(
             "length_penalty",
             "length_normalization",
@@ -185,7 +193,7 @@ class SearchOptions:
         return replace(default, size=size, n_best=n_best, length_limit=limit, **values)
 
     def _reranking(self, run: Run, candidates: Beam | Sample) -> Rerank:
-        """Reranking of candidates by the runs of --rerank-with."""
+        """Return the search that reranks `candidates` with the runs of --rerank-with and --rerank-length-weight."""
         from dragoman.search import Rerank, RerankWeights
 
         rerankers = classify_rerankers(run, self.rerank_with or [])
@@ -195,29 +203,35 @@ class SearchOptions:
         return Rerank(candidates, weights, **models, n_best=self.n_best or 1)
 
     def _length_limit(self, limit: LengthLimit) -> LengthLimit:
-        """The length limit with the minimum of --min-length."""
+        """Return the length limit with the minimum of --min-length, if given."""
         return limit if self.min_length is None else replace(limit, min=self.min_length)
 
     def _values(self, *names: str) -> dict[str, Any]:
-        """The values of those of these options that were given."""
+        """Return the values of these options by name, without options that were not given."""
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
 
 
 def classify_rerankers(run: Run, rerankers: list[str]) -> dict[str, tuple[str, float]]:
-    """Return folder and weight of each `RUN[:WEIGHT]`, by "channel" (target to source) or "language" (model)."""
+    """Return folder and weight of each reranker `RUN[:WEIGHT]` by the kind of its model.
+
+    The kind is "channel" for a model that translates from target to source, or "language" for a language model.
+    """
     classified: dict[str, tuple[str, float]] = {}
     for reranker in rerankers:
         folder, weight = _split_weight(reranker)
         kind = "language" if run.open_run(folder).is_language_model else "channel"
         if kind in classified:
-            raise UserError(f"{classified[kind][0]} and {folder} are both {kind} models: use one of them")
+            raise UserError(
+                f"--rerank-with takes at most one {kind} model, but {classified[kind][0]} and {folder} are both {kind} "
+                "models: leave one out"
+            )
         classified[kind] = folder, weight
     return classified
 
 
 def _split_weight(reranker: str) -> tuple[str, float]:
-    """Split RUN:WEIGHT; the weight of RUN alone is 1."""
+    """Split RUN:WEIGHT into folder and weight; the weight of RUN alone is 1."""
     folder, colon, weight = reranker.rpartition(":")
     if not colon or Path(reranker).exists():
         return reranker, 1.0

@@ -13,9 +13,10 @@ from dragoman.console import log
 
 def serve(
     runs: Annotated[
-        list[str], typer.Argument(metavar="RUN", help="Run folders, optionally with languages: RUN=en-de.")
+        list[str],
+        typer.Argument(metavar="RUN", help="Folders of the runs to serve, optionally with their languages: RUN=en-de."),
     ],
-    port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535)] = 5000,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any free port.", min=0, max=65535)] = 5000,
     host: Annotated[str, "Address to listen on; 0.0.0.0: all interfaces."] = "127.0.0.1",
     api_keys: Annotated[Path | None, "File of API keys, one per line. Requests without one are rejected."] = None,
     max_characters: Annotated[int, "Maximum characters per request."] = 10_000,

@@ -37,6 +37,7 @@ class DefaultToRun(TyperGroup):
     """A group whose first argument is the run folder of the command `run` if it is not the name of a command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Insert the command `run` unless the first argument is a command or asks for help."""
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
             args = ["run", *args]
         return super().parse_args(ctx, args)
@@ -53,6 +54,7 @@ class FigureOutputOptions:
 
     @property
     def has_figure(self) -> bool:
+        """Whether a file for the figure was named."""
         return self.svg is not None or self.png is not None
 
     def print(self, document: Any, lines: Iterable[str], draw: Callable[[], Iterable[str]]) -> None:
@@ -87,17 +89,23 @@ class InspectionOptions:
     beam_size: BeamSize = None
 
     def inspect(self, run: Run, sentence: str, prefix: str | None = None, alternatives: int = 5) -> Inspection:
+        """Inspect the translation of a sentence: --target, or the one that the run finds.
+
+        `prefix` is the beginning of a searched translation, `alternatives` the number of tokens listed per position.
+        """
         from dragoman.lens import inspect_sentence
 
         if self.target is not None and self.beam_size is not None:
-            raise UserError("--target is given, so nothing is searched: leave --beam-size out")
+            raise UserError("--beam-size is for searching a translation, but --target gives one: leave --beam-size out")
         search = None if self.beam_size is None else beam_config(run, self.beam_size)
         return inspect_sentence(run, sentence, self.target, search=search, prefix=prefix, alternatives=alternatives)
 
 
 def show_run(
     run: RunFolder,
-    sentence: Annotated[str | None, typer.Argument(help="Sentence to translate.")] = None,
+    sentence: Annotated[
+        str | None, typer.Argument(help="Source sentence whose translation is shown. Default: describe the run.")
+    ] = None,
     target: Target = None,
     *,
     options: ShowOptions,
@@ -111,7 +119,7 @@ def show_run(
 
 
 def _describe_run(run: Run, as_json: bool) -> None:
-    """Print what a run folder contains."""
+    """Print what a run folder contains: system, parameters, vocabulary, checkpoints and the last validation."""
     from dragoman.models import count_parameters, model_to_dict
 
     validations = [record for record in run.metrics() if record["kind"] in ("valid", "averaged")]
@@ -204,7 +212,9 @@ def alternatives(
     *,
     inspection: InspectionOptions,
     prefix: Prefix = None,
-    top_k: Annotated[int, typer.Option(help="Number of alternatives shown for each token.", min=1)] = 5,
+    top_k: Annotated[
+        int, typer.Option(help="Number of most probable tokens shown for each position of the translation.", min=1)
+    ] = 5,
     options: ShowOptions,
 ) -> None:
     """Show the probability of every token, and the most probable alternatives."""
@@ -260,7 +270,9 @@ def everything(
 
 def positions(
     run: RunFolder,
-    num_positions: Annotated[int, typer.Option(help="Number of positions to show, from the first.", min=2)] = 64,
+    num_positions: Annotated[
+        int, typer.Option(help="Number of positions to show, counted from the beginning of a sentence.", min=2)
+    ] = 64,
     *,
     options: ShowOptions,
 ) -> None:
@@ -279,7 +291,10 @@ def positions(
 def gradients(
     run: RunFolder,
     sentence: Annotated[
-        str | None, typer.Argument(help="Source sentence. Default: sentences of the last validation.")
+        str | None,
+        typer.Argument(
+            help="Source sentence for which gradients are measured. Default: sentences of the last validation."
+        ),
     ] = None,
     target: Annotated[str | None, "Translation of the sentence. Default: the one the run finds."] = None,
     compare_with: Annotated[
@@ -288,7 +303,9 @@ def gradients(
     component: Annotated[
         Literal["encoder", "source", "target"] | None, "Component that is drawn. Default: the encoder if there is one."
     ] = None,
-    max_sentences: Annotated[int, typer.Option(help="Maximum number of validation sentences.", min=1)] = 12,
+    max_sentences: Annotated[
+        int, typer.Option(help="Maximum number of validation sentences for which gradients are measured.", min=1)
+    ] = 12,
     *,
     options: ShowOptions,
 ) -> None:

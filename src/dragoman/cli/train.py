@@ -47,7 +47,13 @@ TRAIN_OPTIONS = {
 
 
 def train(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder to create.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="Folder to create for the run: model, checkpoints and logs; with --resume, the run to continue.",
+        ),
+    ],
     settings: Annotated[dict[str, Any], TRAIN_OPTIONS],
     config: Annotated[
         Path | None, "YAML file of settings. From a run's config.yaml, only the settings of its user are taken."
@@ -74,7 +80,9 @@ def train(
     settings = settings | configuration.parse_settings(set_settings or [])
     if resume:
         if config or any(name.startswith("data.") for name in settings):
-            raise UserError("--resume uses the run's own data and settings: leave --config and the files out")
+            raise UserError(
+                "--resume uses the data and settings saved in the run folder: leave --config and the data files out"
+            )
         check_run(run)
         finish(run, resume_run(run, settings), as_json)
         return
@@ -95,19 +103,19 @@ def train(
 
 
 def resume_run(run: Path, settings: dict[str, Any]) -> TrainingOutcome | None:
-    """Continue a run."""
+    """Continue a run, with other values of some settings; None in all but the first of several processes."""
     from dragoman.api.train_run import resume_training
 
     return resume_training(run, settings, command=train_command(run))
 
 
 def train_command(run: Path) -> str:
-    """The command that trains a run, as messages quote it."""
+    """Return the command that trains a run, as messages quote it: "dragoman train RUN"."""
     return f"{program_name()} train {shlex.quote(str(run))}"
 
 
 def next_commands(run: Run) -> dict[str, str]:
-    """Commands that use a trained run, by their purpose."""
+    """Return commands to suggest for a trained run, by their purpose: "use it" and "fine-tune"."""
     from dragoman.data.data_formats import DATA_FORMATS
 
     commands = {}
@@ -121,7 +129,10 @@ def next_commands(run: Run) -> dict[str, str]:
 
 
 def finish(run: Path, outcome: TrainingOutcome | None, as_json: bool) -> None:
-    """Print the result of a training."""
+    """Print the result of a training: why it stopped, the best validation, and commands to go on with.
+
+    `outcome` is None in all but the first of several processes, which print nothing.
+    """
     if outcome is None:  # only the first of several processes prints
         return
     from dragoman.run import load

@@ -41,9 +41,13 @@ class ConstraintOptions:
     split_sentences: Annotated[bool, "Translate the sentences of a line separately and rejoin them."] = False
 
     def __post_init__(self) -> None:
+        """Reject options for whole lines together with --split-sentences."""
         if self.split_sentences and (self.prefixes or self.include):
             option = "--prefixes" if self.prefixes else "--include"
-            raise UserError(f"{option} applies to one sentence: leave --split-sentences out")
+            raise UserError(
+                f"{option} applies to a whole input line and cannot be used with --split-sentences: leave one of "
+                "them out"
+            )
 
     def read_dictionary(self) -> dict[str, str] | None:
         """Read the translations of unknown words; empty to copy all of them, None to leave them unknown."""
@@ -57,7 +61,8 @@ def translate(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="Text, one sentence per line, TSV, JSON lines (plain or gzipped), or .npz. Default: standard input."
+            help="Input file: text with one sentence per line, TSV or JSON lines (plain or gzipped), or .npz "
+            "feature vectors. Default: standard input."
         ),
     ] = None,
     *,
@@ -72,7 +77,8 @@ def translate(
     stream: Annotated[bool, "Show each translation token by token while it is generated."] = False,
     shortlist: Annotated[bool, "Restrict the output vocabulary, see 'dragoman shortlist'."] = False,
     num_workers: Annotated[
-        int, typer.Option(help="Processes that translate in parallel on a CPU and share the weights.", min=1)
+        int,
+        typer.Option(help="Number of processes that translate in parallel on a CPU; they share the weights.", min=1),
     ] = 1,
     precision: PrecisionOptions,
     model: ModelOptions,
@@ -132,6 +138,7 @@ def translate(
     }
 
     def translate_sources(sources: Iterable[Source], first_index: int = 0) -> Iterator[Translation]:
+        """Translate sources, of which the first is line `first_index` of the input, with all options."""
         prefixes, phrases = (
             None if path is None else islice(_padded_lines(path), first_index, None)
             for path in (constraints.prefixes, constraints.include)
@@ -162,9 +169,9 @@ def count_lines(inputs: Input) -> int | None:
 
 
 def _check_stream(output: OutputOptions, constraints: ConstraintOptions) -> None:
-    """Reject options that need complete translations."""
+    """Raise a UserError for options that need complete translations and cannot be used with --stream."""
     for name, value in (asdict(output) | asdict(constraints)).items():
-        if value and name not in ("exclude", "corpus_tag"):
+        if value and name not in ("exclude", "corpus_tag"):  # which work token by token
             flag = name.replace("_", "-")
             raise UserError(f"--stream prints plain text while it is generated: leave --{flag} out")
 
@@ -174,12 +181,13 @@ def _check_line_count(inputs: Input, path: Path) -> None:
     expected, count = count_lines(inputs), count_lines(Input(path, SourceFormat("text"), may_be_empty=True))
     if count != expected and None not in (count, expected):
         raise UserError(
-            f"{path} has {count:,} lines, but {inputs.file} {expected:,}: provide one for each, possibly empty"
+            f"{path} has {count:,} lines, but {inputs.file} has {expected:,}: it needs one line for each "
+            "source, possibly empty"
         )
 
 
 def _padded_lines(path: Path) -> Iterator[str]:
-    """The lines of a file, followed by infinitely many empty ones."""
+    """Yield the lines of a file, then empty ones without end."""
     from dragoman.data.text_files import read_lines
 
     return chain((text for _, text in read_lines(path, allow_empty=True)), repeat(""))

@@ -35,18 +35,26 @@ class OutputOptions:
     json: Json = False
     json_lines: Annotated[bool, "Print one JSON document per line."] = False
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="OUT", help="Write to this file and show progress.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="OUT", help="Write the translations to this file and show progress."),
     ] = None
     resume: Annotated[bool, "Continue an interrupted OUT, or start it."] = False
     overwrite: Annotated[bool, "Replace OUT if it exists, once all is translated."] = False
 
     def __post_init__(self) -> None:
+        """Reject options that contradict each other."""
         if self.json and self.json_lines:
-            raise UserError("--json prints one document, --json-lines one per line: use one of them")
+            raise UserError(
+                "--json prints one JSON document for all translations, --json-lines one per line: use one of them"
+            )
         if self.output is None and (self.resume or self.overwrite):
-            raise UserError(f"{'--resume' if self.resume else '--overwrite'} needs a file: name it with --output")
+            raise UserError(
+                f"{'--resume' if self.resume else '--overwrite'} needs an output file: name it with --output"
+            )
         if self.output is not None and self.json:
-            raise UserError("--output writes one JSON document per line: use --json-lines")
+            raise UserError(
+                "--json cannot be used with --output, which writes one JSON document per line: use --json-lines"
+            )
 
     def is_done(self, source: Path | None) -> bool:
         """Whether the output file is complete already; raise a UserError if it cannot be written."""
@@ -56,7 +64,10 @@ class OutputOptions:
         if self.output is None:
             return False
         if self.resume and source is None:
-            raise UserError("--resume cannot continue standard input: write it to a file, and translate that")
+            raise UserError(
+                "--resume cannot continue a translation of standard input: write the input to a file, and "
+                "translate the file"
+            )
         with os_errors_as_user_errors(self.output):
             if self.resume and is_complete(self.output):
                 return True
@@ -87,6 +98,7 @@ class OutputOptions:
         from dragoman.run.file_translation import translation_fingerprint, window_size, write_translations
 
         def render(translation: Translation) -> str:
+            """Return the output lines of one translation: JSON, or text with scores and alignment."""
             if self.json_lines:
                 return json.dumps(asdict(translation), ensure_ascii=False) + "\n"
             return "".join(f"{line}\n" for line in format_translation(translation, search.n_best, self.alignment))
@@ -138,8 +150,11 @@ def print_streams(
 
 
 def format_translation(translation: Translation, n_best: int, alignment: bool) -> Iterator[str]:
-    """Yield the output lines of a translation; an n-best list has scores and ends with an empty line."""
-    links = "\t" + " ".join(f"{s}-{t}" for s, t in translation.alignment or []) if alignment else ""
+    """Yield the output lines of a translation; an n-best list has scores and ends with an empty line.
+
+    `alignment` adds the word alignment of the best translation after a tab: "0-0 1-2".
+    """
+    links = "\t" + " ".join(f"{source}-{target}" for source, target in translation.alignment or []) if alignment else ""
     if n_best == 1:
         yield one_line(translation.text) + links
         return
@@ -173,10 +188,11 @@ class LineProgress:
 
     @property
     def lines_per_second(self) -> float:
+        """Lines translated per second since this process started, without those done before a resume."""
         return (self.done - self.resumed_at) / max(1e-3, time.monotonic() - self.started)
 
     def line(self) -> str:
-        """Format the present state."""
+        """Return the present state as text: "1,200 of 5,000 lines  85 lines/s  45 s left"."""
         speed = self.lines_per_second
         text = f"{self.done:,} lines" if self.total is None else f"{self.done:,} of {self.total:,} lines"
         if speed > 0:
@@ -185,7 +201,7 @@ class LineProgress:
         return text
 
     def summary(self) -> str:
-        """Format the result at the end."""
+        """Return the result as text: "5,000 lines in 59 s (85 lines/s)"."""
         speed, seconds = self.lines_per_second, max(0.0, time.monotonic() - self.started)
         lines = f"{self.done:,} line{'' if self.done == 1 else 's'}"
         lines += f", {self.done - self.resumed_at:,} of them now," if self.resumed_at else ""

@@ -89,7 +89,8 @@ def edit_distance(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
 def _count_exact(hypotheses: Sequence[str], references: References) -> tuple[int, int]:
     """Return the number of hypotheses that equal a reference, and the number of hypotheses."""
     lists = reference_lists(hypotheses, references)
-    return sum(hypothesis in of_hypothesis for hypothesis, of_hypothesis in zip(hypotheses, lists)), len(lists)
+    num_equal = sum(hypothesis in its_references for hypothesis, its_references in zip(hypotheses, lists))
+    return num_equal, len(lists)
 
 
 def _mismatches(hypothesis: list[str], reference: list[str]) -> tuple[int, int]:
@@ -101,10 +102,10 @@ def _mismatches(hypothesis: list[str], reference: list[str]) -> tuple[int, int]:
 def _edit_rate(name: str, unit: str, hypotheses: Sequence[str], references: References) -> MetricScore:
     """Return the edit distance in % of the length of the references; `unit` names the tokens."""
 
-    def count(hypothesis: list[str], reference: list[str]) -> tuple[int, int]:
+    def errors_and_length(hypothesis: list[str], reference: list[str]) -> tuple[int, int]:
         return edit_distance(hypothesis, reference), len(reference)
 
-    errors, tokens = _count_errors(hypotheses, references, count, unit)
+    errors, tokens = _count_errors(hypotheses, references, errors_and_length, unit)
     return MetricScore(name, 100 * errors / tokens, "lower", unit="%", detail={"errors": errors, unit: tokens})
 
 
@@ -114,15 +115,16 @@ def _count_errors(
     count: Callable[[list[str], list[str]], tuple[int, int]],
     unit: str,
 ) -> tuple[int, int]:
-    """Sum errors and lengths over hypotheses, each against its closest reference.
+    """Return the sums of errors and of lengths over hypotheses, each against its closest reference.
 
     `count` returns the errors and the length of a hypothesis and a reference; `unit` names the tokens in messages.
     """
     errors = length = 0
-    for hypothesis, of_hypothesis in zip(hypotheses, reference_lists(hypotheses, references)):
+    for hypothesis, its_references in zip(hypotheses, reference_lists(hypotheses, references)):
         tokens = hypothesis.split()
-        counts = (count(tokens, reference.split()) for reference in of_hypothesis)
-        item_errors, item_length = min(counts, key=lambda pair: (pair[0], -pair[1]))
+        counts = (count(tokens, reference.split()) for reference in its_references)
+        # the fewest errors; of equally close references the longest
+        item_errors, item_length = min(counts, key=lambda counted: (counted[0], -counted[1]))
         errors, length = errors + item_errors, length + item_length
     if not length:
         raise UserError(f"the references have no {unit}, so an error rate cannot be computed: check the reference file")
@@ -151,13 +153,15 @@ def alignment_error_rate(
     if possible is not None:
         check_equal_counts(len(predicted), "predicted alignments", len(possible), "possible alignments")
     links = sure_links = sure_found = possible_found = 0
-    for a, s, p in zip(map(set, predicted), map(set, sure), map(set, possible or sure)):
+    for a, s, p in zip(map(set, predicted), map(set, sure), map(set, possible or sure)):  # A, S and P of a sentence
         links += len(a)
         sure_links += len(s)
         sure_found += len(a & s)
         possible_found += len(a & (p | s))
     if not links + sure_links:
-        raise UserError("there is nothing to evaluate: neither the predicted nor the gold alignments have a link")
+        raise UserError(
+            "the alignments cannot be evaluated: neither the predicted nor the gold alignments link any words"
+        )
     detail = {
         "precision": possible_found / max(links, 1),
         "recall": sure_found / max(sure_links, 1),
@@ -183,8 +187,8 @@ def parse_sure_and_possible(line: str, where: str = "alignment") -> tuple[frozen
         match = re.fullmatch(r"([0-9]+)([-?p])([0-9]+)", item)
         if match is None:
             raise UserError(
-                f"{where}: {item!r} is not a link: expected positions of a source and a target word, counted from 0,"
-                " as in '0-0 1-2', or '1?2' for a possible link"
+                f"{where}: {item!r} is not an alignment link: expected the positions of a source and a target "
+                "word, counted from 0, as in '0-0 1-2', or '1?2' for a possible link"
             )
         link = (int(match[1]), int(match[3]))
         possible.add(link)

@@ -26,7 +26,7 @@ def word_perplexity(total_log_probability: float, texts: Sequence[str]) -> Metri
 
     Words are separated by white space; the EOS of every text counts as a word.
     """
-    words = sum(len(text.split()) + 1 for text in texts)
+    words = sum(len(text.split()) + 1 for text in texts)  # + 1: EOS
     return _perplexity("word perplexity", total_log_probability, words, "word")
 
 
@@ -35,9 +35,9 @@ def bits_per_character(total_log_probability: float, texts: Sequence[str]) -> Me
 
     The EOS of every text counts as a character: its line feed.
     """
-    characters = sum(len(text) + 1 for text in texts)
+    characters = sum(len(text) + 1 for text in texts)  # + 1: EOS
     if not characters:
-        raise UserError("bits per character need at least one text, but there are 0")
+        raise UserError("bits per character cannot be computed: there are no texts")
     value = -total_log_probability / math.log(2) / characters
     return MetricScore("bits per character", value, "lower", detail={"characters": characters}, decimals=4)
 
@@ -51,9 +51,12 @@ def likelihood_metric(name: str, total_log_probability: float, tokens: int, text
 
 
 def _perplexity(metric: str, total_log_probability: float, count: int, unit: str) -> MetricScore:
-    """exp of the mean negative log-probability per `unit`, of which there are `count`."""
+    """Return exp of the mean negative log-probability per `unit` (token or word), of which there are `count`.
+
+    `metric` is the name of the score.
+    """
     if count <= 0:
-        raise UserError(f"{metric} needs at least one {unit}, but there are {count}")
+        raise UserError(f"the metric {metric} needs at least one {unit}, but there are {count}")
     cross_entropy = -total_log_probability / count
     try:
         value = math.exp(cross_entropy)

@@ -37,6 +37,7 @@ class MetricScore:
         return f"{self.value:.{self.decimals}f}"
 
     def __str__(self) -> str:
+        """Return name, value, unit and signature: "word error rate 12.30 %"."""
         unit = f" {self.unit}" if self.unit else ""
         signature = f" ({self.signature})" if self.signature else ""
         return f"{self.name} {self.formatted}{unit}{signature}"
@@ -48,8 +49,8 @@ def reference_lists(hypotheses: Sequence[str], references: References) -> list[S
         raise UserError("hypotheses and references must be lists of sentences, not one string")
     check_equal_counts(len(hypotheses), "hypotheses", len(references), "references")
     lists = [[reference] if isinstance(reference, str) else reference for reference in references]
-    for number, of_hypothesis in enumerate(lists, 1):
-        if not of_hypothesis:
+    for number, its_references in enumerate(lists, 1):
+        if not its_references:
             raise UserError(f"hypothesis {number:,} has no reference: every hypothesis needs at least one")
     return lists
 
@@ -59,4 +60,4 @@ def check_equal_counts(count: int, name: str, other_count: int, other_name: str)
     if count != other_count:
         raise UserError(f"there are {count:,} {name} but {other_count:,} {other_name}: the numbers must be equal")
     if not count:
-        raise UserError(f"there is nothing to evaluate: {name} and {other_name} are empty")
+        raise UserError(f"there is nothing to evaluate: there are no {name} and no {other_name}")

@@ -56,7 +56,7 @@ def paired_bootstrap(
         if name not in supported:
             raise unknown_name("metric for a paired test", name, supported)
     if samples < 1:
-        raise UserError(f"the number of bootstrap samples must be at least 1, but is {samples}")
+        raise UserError(f"samples, the number of bootstrap resamples, must be at least 1, but is {samples}")
     check_equal_counts(len(baseline), "sentences of the baseline", len(system), "sentences of the system")
     streams: list[Any] = reference_streams(baseline, references)
     scorers = {name: supported[name]() for name in dict.fromkeys(metrics)}
@@ -65,11 +65,20 @@ def paired_bootstrap(
     signatures, results = test()  # by sacreBLEU's names of metrics, such as chrF2
     rows = []
     for name, (sacrebleu_name, signature) in zip(scorers, signatures.items()):
-        first, second = results[sacrebleu_name]
+        of_baseline, of_system = results[sacrebleu_name]
         # sacreBLEU gives equal systems the smallest possible p-value, but equal scores are no evidence
-        p_value = 1.0 if first.score == second.score else second.p_value
-        scores = first.score, float(first.ci), second.score, float(second.ci)
-        rows.append(PairedBootstrapResult(name, *scores, p_value, str(signature)))
+        p_value = 1.0 if of_baseline.score == of_system.score else of_system.p_value
+        rows.append(
+            PairedBootstrapResult(
+                metric=name,
+                baseline=of_baseline.score,
+                baseline_interval=float(of_baseline.ci),
+                system=of_system.score,
+                system_interval=float(of_system.ci),
+                p_value=p_value,
+                signature=str(signature),
+            )
+        )
     return rows
 
 
@@ -110,8 +119,8 @@ def bootstrap_scores(
     if not statistics:
         raise UserError("there are no outputs to resample: give the outputs of at least one seed per system")
     if samples < 2:
-        raise UserError(f"the number of bootstrap samples must be at least 2, but is {samples}")
-    score = statistics[0][1]
+        raise UserError(f"samples, the number of bootstrap resamples, must be at least 2, but is {samples}")
+    _, score = statistics[0]  # the function from summed statistics to a corpus score is the same for all seeds
     of_sentences = np.stack([table for table, _ in statistics], 1)  # sentences, seeds, statistics
     count = len(of_sentences)
     generator = np.random.default_rng(seed)
@@ -120,6 +129,7 @@ def bootstrap_scores(
     for start in range(0, samples, chunk):
         drawn = generator.choice(count, size=(min(chunk, samples - start), count), replace=True)
         offsets = count * np.arange(len(drawn))[:, None]
+        # how often each resample contains each sentence: resamples, sentences
         times = np.bincount((drawn + offsets).ravel(), minlength=drawn.size).reshape(drawn.shape)
         totals = np.tensordot(times.astype(np.float64), of_sentences, 1)  # resamples, seeds, statistics
         for number, of_seeds in enumerate(totals):
@@ -161,15 +171,19 @@ def contrast_test(systems: Sequence[BootstrapScores], weights: Sequence[float]) 
         raise UserError(f"expected one weight for each of {len(systems)} systems, but got {len(weights)}")
     seeds = {len(system.scores) for system in systems}
     if len({system.samples.shape for system in systems}) > 1 or len({system.sentences for system in systems}) > 1:
-        raise UserError("systems can be compared only on the same test set, with the same seeds and resamples")
+        raise UserError(
+            "systems can be compared only on the same test set, with the same number of seeds and of "
+            "bootstrap resamples: resample them again together"
+        )
     observed = float(sum(w * system.scores.mean() for w, system in zip(weights, systems)))
     resampled = sum(w * system.samples.mean(0) for w, system in zip(weights, systems))
     assert isinstance(resampled, np.ndarray)
     min_p_value = 1 / (len(resampled) + 1)
-    if abs(observed) < 1e-9:
+    rounding_error = 1e-9
+    if abs(observed) < rounding_error:
         return 0.0, 1.0
     if seeds == {1}:
-        extreme = np.abs(resampled - observed) >= abs(observed) - 1e-9
+        extreme = np.abs(resampled - observed) >= abs(observed) - rounding_error
         return observed, float((np.count_nonzero(extreme) + 1) * min_p_value)
     (n,) = seeds
     between_seeds = [w * w * float(system.scores.var(ddof=1)) / n for w, system in zip(weights, systems)]

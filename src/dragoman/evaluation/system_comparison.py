@@ -47,6 +47,7 @@ class RunResult:
 
     @property
     def tokens_per_second(self) -> float:
+        """Target tokens per second of training."""
         return self.target_tokens / max(1e-9, self.seconds)
 
     def to_dict(self) -> dict[str, object]:
@@ -67,15 +68,20 @@ class SystemResult:
 
     @cached_property
     def bleu(self) -> list[float]:
+        """BLEU on the test set, for each seed."""
         return [bleu(run.texts, self.references).value for run in self.runs]
 
     @cached_property
     def exact(self) -> list[float]:
+        """Exact match on the test set in percent, for each seed."""
         return [exact_match(run.texts, self.references).value for run in self.runs]
 
     @cached_property
     def learned(self) -> list[bool]:
-        """For each seed, whether its translations depend on their sources."""
+        """For each seed, whether the system has learned to translate.
+
+        Its BLEU must be at least 1, and well above that of translations that do not depend on their sources.
+        """
         return [
             score >= 1 and score >= MIN_RATIO_TO_SHUFFLED_BLEU * shuffled_bleu(run.texts, self.references)
             for run, score in zip(self.runs, self.bleu)
@@ -86,15 +92,15 @@ class SystemResult:
         return [[run.texts[i] for i in self.long] for run in self.runs], [self.references[i] for i in self.long]
 
     def quality(self) -> dict[str, object]:
-        """Return a row of the quality table."""
+        """Return a row of the table of quality: mean and deviation over seeds by column name."""
         texts, references = self.long_texts()
-        long = MeanStd.of([bleu(of_seed, references).value for of_seed in texts]) if self.long else None
+        long_bleu = MeanStd.of([bleu(of_seed, references).value for of_seed in texts]) if self.long else None
         return {
             "system": self.name,
             "year": str(self.year),
             "attention": "yes" if self.attention else "no",
             "BLEU": MeanStd.of(self.bleu),
-            f"BLEU, {MIN_LONG_SENTENCE_WORDS}+ words": long,
+            f"BLEU, {MIN_LONG_SENTENCE_WORDS}+ words": long_bleu,
             "chrF": MeanStd.of([chrf(run.texts, self.references).value for run in self.runs]),
             "exact %": MeanStd.of(self.exact),
             "perplexity": MeanStd.of([run.perplexity for run in self.runs]),
@@ -113,11 +119,13 @@ class SystemResult:
         }
 
     def exact_by_length(self) -> list[tuple[str, float]]:
-        """Return exact match by source length, as a mean over seeds."""
-        seeds = [
+        """Return pairs of a range of source lengths ("5 to 8") and exact match there, as a mean over seeds."""
+        buckets_by_seed = [
             score_by_length(self.sources, run.texts, self.references, edges=LENGTH_BUCKET_EDGES) for run in self.runs
         ]
-        return [(buckets[0].words, fmean(bucket.exact_match for bucket in buckets)) for buckets in zip(*seeds)]
+        return [
+            (buckets[0].words, fmean(bucket.exact_match for bucket in buckets)) for buckets in zip(*buckets_by_seed)
+        ]
 
 
 @dataclass(frozen=True)
@@ -133,6 +141,7 @@ class TestedDifference:
 
     @property
     def significant(self) -> bool:
+        """Whether the difference is significant after the correction for the number of tests."""
         return self.adjusted_p_value < SIGNIFICANCE_LEVEL
 
     def row(self) -> dict[str, object]:
@@ -187,20 +196,24 @@ class SystemComparison:
         bootstrap = {
             system.name: self._bootstrap([run.texts for run in system.runs], self.references) for system in self.learned
         }
-        tests: list[tuple[str, str, str, float, float]] = []
+        tests: list[tuple[str, str, str, float, float]] = []  # names of two systems, metric, difference, p-value
         for first, second in combinations(self.learned, 2):
             value, p = contrast_test([bootstrap[first.name], bootstrap[second.name]], [1.0, -1.0])
             tests.append((first.name, second.name, "BLEU", value, p))
         if attention := self._attention_contrast():
             tests.append(("attention", "no attention", f"BLEU, {MIN_LONG_SENTENCE_WORDS}+ words", *attention))
         adjusted = holm_correction([test[-1] for test in tests])
-        return [
-            TestedDifference(*((first, second) if value >= 0 else (second, first)), metric, abs(value), p, corrected)
-            for (first, second, metric, value, p), corrected in zip(tests, adjusted)
-        ]
+        differences = []
+        for (name, other, metric, value, p), corrected in zip(tests, adjusted):
+            better, worse = (name, other) if value >= 0 else (other, name)
+            differences.append(TestedDifference(better, worse, metric, abs(value), p, corrected))
+        return differences
 
     def _attention_contrast(self) -> tuple[float, float] | None:
-        """Test the mean of the systems with attention minus that of the others on long sentences."""
+        """Test the mean BLEU of the systems with attention minus that of the others on long sentences.
+
+        Return the difference and its p-value; None if all systems are of one kind, or too few sentences are long.
+        """
         attention = [system.attention for system in self.learned]
         if len(set(attention)) < 2 or len(self.learned[0].long) < MIN_LONG_SENTENCE_COUNT:
             return None
@@ -208,6 +221,7 @@ class SystemComparison:
         return contrast_test([self._bootstrap(*system.long_texts()) for system in self.learned], weights)
 
     def _bootstrap(self, outputs: Sequence[Sequence[str]], references: Sequence[str]) -> BootstrapScores:
+        """Return BLEU of a system on resamples of the test set; `outputs` are its translations by each seed."""
         return bootstrap_scores(outputs, references, metric="bleu", samples=self.samples)
 
     @property
@@ -237,7 +251,9 @@ class SystemComparison:
         findings += self._about_not_learned()
         if len(self.learned) > 1:
             findings.append(self._about_best())
-        kinds, learned_kinds = ({system.attention for system in of} for of in (self.systems, self.learned))
+        # whether there are systems with attention, without, or both
+        kinds = {system.attention for system in self.systems}
+        learned_kinds = {system.attention for system in self.learned}
         if any(test.metric != "BLEU" for test in self.differences):
             findings.append(self._about_attention())
         elif len(kinds) == 2 and len(learned_kinds) == 1:
@@ -318,7 +334,10 @@ class SystemComparison:
 
 
 def shuffled_bleu(texts: Sequence[str], references: Sequence[str]) -> float:
-    """Return BLEU against the references of other sentences: that of outputs that do not depend on their sources."""
+    """Return BLEU against the references of other sentences: that of outputs that do not depend on their sources.
+
+    It is the mean over three rotations of the outputs, by a quarter, a half and three quarters of their number.
+    """
     shifts = sorted({max(1, len(texts) * part // 4) for part in (1, 2, 3)}) if len(texts) > 1 else [0]
     return fmean(bleu([*texts[shift:], *texts[:shift]], references).value for shift in shifts)
 

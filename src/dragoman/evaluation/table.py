@@ -102,12 +102,12 @@ def _columns(rows: TableRows) -> dict[str, list[object]]:
 
 
 def _is_numeric(column: Sequence[object]) -> bool:
-    """Whether a column is aligned to the right."""
+    """Whether a column has only numbers (or None), and is therefore aligned to the right."""
     return all(isinstance(value, Real | MetricScore | MeanStd | None) for value in column)
 
 
 def _latex(text: str) -> str:
-    """Escape a cell; 1e+09 becomes a power of ten."""
+    """Escape the text of a cell for LaTeX; 1e+09 becomes a power of ten."""
     if number := re.fullmatch(r"(-?[\d.]+)e([+-])0*(\d+)", text):
         mantissa, sign, exponent = number.groups()
         return f"${mantissa} \\times 10^{{{sign.replace('+', '')}{exponent}}}$"
@@ -115,7 +115,7 @@ def _latex(text: str) -> str:
 
 
 def _format_column(column: Sequence[object], markdown: bool) -> list[str]:
-    """Format the values of a column alike."""
+    """Format the values of a column with the same number of digits; None is a dash, True and False are yes and no."""
     sizes = [abs(float(value)) for value in column if isinstance(value, Real) and math.isfinite(value)]
     largest = max(sizes, default=0.0)
     scientific = largest >= 1e7 or 0 < largest < 5e-4  # FLOPs, learning rates

@@ -100,7 +100,7 @@ def reference_streams(hypotheses: Sequence[str], references: References) -> list
 
 
 def _corpus_score(metric: Metric, hypotheses: Sequence[str], references: References) -> Any:
-    """Return sacreBLEU's score of a corpus."""
+    """Return sacreBLEU's score object of a corpus."""
     # sacreBLEU documents None for a missing reference, but its annotations do not allow it
     streams: list[Any] = reference_streams(hypotheses, references)
     return metric.corpus_score(hypotheses, streams)
@@ -130,7 +130,7 @@ def check_metric_names(names: Iterable[str], other_metrics: Iterable[str] = ()) 
 
 
 def evaluate(names: Iterable[str], hypotheses: Sequence[str], references: References) -> dict[str, MetricScore]:
-    """Compute the named metrics of the same hypotheses."""
+    """Compute the metrics of these names (keys of TEXT_METRICS) for the same hypotheses; return scores by name."""
     names = list(names)
     check_metric_names(names)
     return {name: TEXT_METRICS[name](hypotheses, references) for name in names}
@@ -158,7 +158,10 @@ def score_by_length(
     omitted.
     """
     if not edges or any(low >= high for low, high in pairwise(edges)):
-        raise UserError(f"edges of length buckets must increase, but are {', '.join(map(str, edges)) or 'empty'}")
+        raise UserError(
+            "edges, the upper limits of the length buckets, must increase, but are "
+            f"{', '.join(map(str, edges)) or 'empty'}"
+        )
     lists = reference_lists(hypotheses, references)
     check_equal_counts(len(sources), "sources", len(hypotheses), "hypotheses")
     between = [str(high) if low + 1 == high else f"{low + 1} to {high}" for low, high in pairwise(edges)]
@@ -169,7 +172,9 @@ def score_by_length(
     buckets = []
     for label, indices in zip(labels, members):
         if indices:
-            pairs = [hypotheses[i] for i in indices], [lists[i] for i in indices]
-            quality = bleu(*pairs, effective_order=True)  # a bucket may not have a sentence of four words
-            buckets.append(LengthBucket(label, len(indices), exact_match(*pairs).value, quality.value))
+            bucket_hypotheses, bucket_references = [hypotheses[i] for i in indices], [lists[i] for i in indices]
+            exact = exact_match(bucket_hypotheses, bucket_references)
+            # a bucket may not have a sentence of four words
+            quality = bleu(bucket_hypotheses, bucket_references, effective_order=True)
+            buckets.append(LengthBucket(label, len(indices), exact.value, quality.value))
     return buckets

@@ -41,22 +41,41 @@ class RecordingStrategy(Strategy):
     """
 
     def __init__(self, strategy: Strategy, eos: int, search: TokenSearch) -> None:
+        """Wrap `strategy`; `search` computes length-normalized scores."""
         self.strategy, self.eos, self.search = strategy, eos, search
         self.rows_per_source = strategy.rows_per_source
         self.needs_attention, self.reorders_rows = strategy.needs_attention, strategy.reorders_rows
-        self.nodes = [BeamNode(0, None, 0, 0, "", -1, 0.0, 0.0, 0.0, "kept")]
+        root = BeamNode(
+            index=0,
+            parent=None,
+            step=0,
+            beam_index=0,
+            token="",
+            token_id=-1,
+            log_probability=0.0,
+            score=0.0,
+            normalized_score=0.0,
+            status="kept",
+        )
+        self.nodes = [root]
         self.row_nodes = [0] * strategy.rows_per_source  # the index of the last node of each row
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
+        """Return the initial state of the other strategy."""
         return self.strategy.init_state(state, max_length)
 
     def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
+        """Return the hypotheses of the other strategy, best first for each source."""
         return self.strategy.hypotheses(state)
 
     def select(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None
     ) -> tuple[SearchState, Tensor | None]:
-        """Select tokens by the other strategy, and record the step if the first source is not done."""
+        """Select tokens by the other strategy, and record the step if the first source is not done.
+
+        Return the state after the step, and for each row (slot of the beam) the row that it continues; None if each
+        continues itself.
+        """
         scores, ended_rows = state.scores[0], state.strategy.ended_rows
         ended = torch.zeros_like(scores, dtype=torch.bool) if ended_rows is None else ended_rows[0]
         log_p = logits[0] - log_normalizer[0, :, None]  # K V, before the strategy may change the logits in place
@@ -70,11 +89,13 @@ class RecordingStrategy(Strategy):
         """Record a step: the state after it, and scores and ended rows (K) and log p (K V) before it."""
         step, tokens = int(state.step[0]) + 1, state.tokens[0].cpu()
         at_limit = step >= int(state.max_length[0])
+        # status of selected continuations without EOS
         live: NodeStatus = "truncated" if at_limit else "pruned" if bool(state.done[0]) else "kept"
         parent_nodes, total = list(self.row_nodes), scores[:, None] + log_p  # K V
         recorded: set[tuple[int, int]] = set()
 
         def add(row: int, token: int, status: NodeStatus, new_row: int, normalized: float | None = None) -> int:
+            """Add the node of a token that continues `row` in `new_row`; return its index."""
             recorded.add((row, token))
             score, token_score = float(total[row, token]), float(log_p[row, token])
             shown = score / self.search.length_divisor(step) if normalized is None else normalized

@@ -64,7 +64,8 @@ def select_attention(
     if not selected:
         available = ", ".join(f"{attention.kind} {attention.layer}" for attention in inspection.attention)
         raise UserError(
-            f"the system {inspection.system} has no attention of this kind and layer: choose one of {available}"
+            f"the system {inspection.system} has no attention of the requested kind and layer: choose one of "
+            f"{available}"
         )
     if head is None:
         return selected
@@ -271,13 +272,13 @@ def gradients_figure(measured: Sequence[GradientReach], component: str) -> str:
     `component` is a key of `GradientReach.curves`: encoder, source or target.
     """
     series: dict[str, list[tuple[float, float]]] = {}
-    names = [reach.system for reach in measured]
+    systems = [reach.system for reach in measured]
     for n, reach in enumerate(measured):
         if component in reach.curves:
-            earlier = names[:n].count(reach.system)
+            earlier = systems[:n].count(reach.system)
             name = f"{reach.system} {earlier + 1}" if earlier else reach.system
             series[name] = [(point.distance, point.relative) for point in reach.curves[component]]
     if not series:
-        raise UserError(f"there is no gradient of the {component} to draw: {names[0]} has no such part")
+        raise UserError(f"gradients of the {component} cannot be drawn: the system {systems[0]} has no {component}")
     title = REACH_TITLES[component]
     return line_chart(series, title, "distance in tokens", "relative to the nearest token", log=True)

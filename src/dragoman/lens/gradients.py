@@ -74,7 +74,10 @@ def measure_gradient_reach(
 ) -> GradientReach:
     """Measure gradient norms over sentence pairs, for at most `max_positions` evenly spaced positions of each."""
     if len(sources) != len(targets) or not targets:
-        raise UserError(f"{len(sources):,} sources came with {len(targets):,} targets: give at least one pair")
+        raise UserError(
+            f"got {len(sources):,} sources and {len(targets):,} targets: give one target for each source, and "
+            "at least one pair"
+        )
     model, framing = run.model, run.framing
     if not model.can_generate:
         raise UserError(f"{run.folder} is an encoder-only model: gradients are measured for models with a decoder")
@@ -94,7 +97,8 @@ def measure_gradient_reach(
         for t in evenly_spaced(range(target.shape[1]), max_positions):
             present = lengths > t  # B
             gradients = torch.autograd.grad(log_p[present, t].sum(), embedded, retain_graph=True)
-            sizes = torch.cat([at_least_float32(gradient).norm(dim=-1) for gradient in gradients], 1)  # B S+T
+            # norms of the gradients: B S+T
+            sizes = torch.cat([at_least_float32(gradient).norm(dim=-1) for gradient in gradients], 1)
             sizes = sizes / sizes.sum(1, keepdim=True).clamp(min=1e-30)
             positions = torch.arange(sizes.shape[1], device=source.device)
             in_source = present[:, None] & (positions < source_lengths[:, None])
@@ -124,16 +128,21 @@ def _measure_encoder(
 
 @contextmanager
 def embedding_leaves(run: Run) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """Make the outputs of the embedding tables leaves of the graph, and record them and the encoder states."""
+    """Within the block, make the outputs of the embedding tables leaves of the autograd graph.
+
+    Yields two lists, which a forward pass fills: these leaves (source, then target) and the states of the encoder.
+    """
     embedded: list[Tensor] = []
     states: list[Tensor] = []
 
     def detach_output(part: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        """Forward hook of an embedding table: replace its output by a leaf."""
         leaf = output.detach().requires_grad_()
         embedded.append(leaf)
         return leaf
 
     def record_states(part: nn.Module, inputs: Any, outputs: Any) -> None:
+        """Forward hook of the encoder: record its states (B S D)."""
         states.append(outputs[0])
 
     children = dict(run.model.named_children())

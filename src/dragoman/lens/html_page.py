@@ -22,6 +22,7 @@ def render(template: str, **values: object) -> str:
 
 
 def format_perplexity(perplexity: float) -> str:
+    """Format a perplexity with two decimals, and from 1000 on with four significant digits."""
     return f"{perplexity:.2f}" if perplexity < 1000 else format_number(perplexity)
 
 
@@ -38,6 +39,7 @@ def _environment() -> Environment:
     """Return the template engine with the filters that the templates use."""
 
     def finalize(value: object) -> object:
+        """Replace control characters in text that is inserted into a page."""
         is_text = isinstance(value, str) and not isinstance(value, Markup)
         return replace_control_characters(str(value)) if is_text else value
 

@@ -156,6 +156,7 @@ class Inspection:
         return heatmap(self.cross_attention, self.target.tokens, self.source.tokens, "Cross-attention")
 
     def attention_of_kind(self, kind: AttentionKind) -> list[AttentionMap]:
+        """Return the attention maps of this kind, one for each layer, lowest first."""
         return [attention for attention in self.attention if attention.kind == kind]
 
 

@@ -51,9 +51,7 @@ class PositionEncoding:
 def position_encodings(model: Model, count: int = 64) -> list[PositionEncoding]:
     """Return the encodings of the first `count` positions by every position module; equal ones are merged."""
     if count < 2:
-        raise UserError(
-            f"the number of positions must be at least 2, because they are compared with each other, but is {count}"
-        )
+        raise UserError(f"the number of positions to show (--num-positions) must be at least 2, but is {count}")
     encodings: list[PositionEncoding] = []
     for path, part in model.named_modules():
         if not isinstance(part, Position) or (encoding := _encoding(part, path, count)) is None:
@@ -67,14 +65,17 @@ def position_encodings(model: Model, count: int = 64) -> list[PositionEncoding]:
 
 
 def _encoding(part: Position, path: str, count: int) -> PositionEncoding | None:
-    """Return the encoding of a module, or None if it does not encode positions."""
+    """Return the encoding of the first `count` positions by a module, or None if it does not encode positions.
+
+    `path` is the name of the module in the model.
+    """
     name = type(part).__name__.removesuffix("Position")
     device = next((leaf.device for leaf in (*part.parameters(), *part.buffers())), torch.device("cpu"))
     positions = torch.arange(min(count, part.max_length or count), device=device)[None]  # 1 P
     labels = tuple(positions[0].tolist())
     mechanism: PositionMechanism
     if (vectors := part.distance_vectors()) is not None:
-        clip = len(vectors) // 2
+        clip = len(vectors) // 2  # there are vectors for the distances −clip … clip
         mechanism, labels = "relative_keys", tuple(range(-clip, clip + 1))
     elif type(part).embed is not Position.embed:
         zeros = torch.zeros(1, len(labels), _width(part), device=device)

@@ -48,12 +48,13 @@ def write_report(run: Run) -> Path:
 
 
 def run_report(run: Run) -> str:
-    """Return the report of a run as an HTML page."""
+    """Return the report of a run as an HTML page; the keyword arguments below are the variables of its template."""
     metrics, samples_by_step = run.metrics(), read_samples(run.folder)
     last_step = max(samples_by_step, default=0)
     samples = samples_by_step.get(last_step, [])
-    preflight = load_preflight(run.folder) if (run.folder / PREFLIGHT_FILE).exists() else None  # not in imported runs
-    dropped = {reason: pairs["pairs"] for reason, pairs in preflight["dropped"].items()} if preflight else {}
+    # the check of the data before training; imported runs have none
+    preflight = load_preflight(run.folder) if (run.folder / PREFLIGHT_FILE).exists() else None
+    dropped_pairs = {reason: count["pairs"] for reason, count in preflight["dropped"].items()} if preflight else {}
     corrupted = run.objective is not None and run.objective.corrupts_input
     best = _best_validation(run, metrics)
     return render(
@@ -61,7 +62,7 @@ def run_report(run: Run) -> str:
         run=run,
         name=run.folder.resolve().name,
         folder=shlex.quote(str(run.folder)),
-        paper=SYSTEMS.get(run.config.system.name or ""),
+        system=SYSTEMS.get(run.config.system.name or ""),  # with its paper; None for systems of users
         parameters=count_parameters(run.spec),
         progress=_progress(run, metrics),
         num_validations=sum(record["kind"] == "valid" for record in metrics),
@@ -71,10 +72,10 @@ def run_report(run: Run) -> str:
         corrupted=corrupted,
         step=last_step,
         samples=samples,
-        versions=_versions({step: rows[0] for step, rows in samples_by_step.items() if rows}),
+        translation_history=_translation_changes({step: rows[0] for step, rows in samples_by_step.items() if rows}),
         attention=_attention(run, [] if corrupted else samples),
         preflight=preflight,
-        dropped_chart=bar_chart(dropped, "Dropped pairs by reason", "pairs"),
+        dropped_chart=bar_chart(dropped_pairs, "Dropped pairs by reason", "pairs"),
         length_rows=_length_rows(preflight) if preflight else [],
         config=config.to_yaml(run.config),
         model=yaml.safe_dump(model_to_dict(run.spec), sort_keys=False, allow_unicode=True),
@@ -86,7 +87,7 @@ def run_report(run: Run) -> str:
 
 
 def read_samples(folder: Path) -> dict[int, list[ValidationSample]]:
-    """Read the samples of each validation by its step."""
+    """Read the samples (sentences with their translations) of each validation, by training step."""
     return {
         # splitlines() would also split at other separators inside a sentence
         int(path.stem): [
@@ -98,14 +99,14 @@ def read_samples(folder: Path) -> dict[int, list[ValidationSample]]:
 
 
 def _progress(run: Run, metrics: list[Record]) -> Record:
-    """Return the training progress of the last checkpoint, or else the last record with a time."""
+    """Return the training progress (steps, seconds) of the last checkpoint, or else the last record with a time."""
     last = run.folder / CHECKPOINT_DIR / "last"
     progress = checkpoint.read_values(last).get("progress", {}) if last.exists() else {}
     return progress or next((record for record in reversed(metrics) if "seconds" in record), {})
 
 
 def _best_validation(run: Run, metrics: list[Record]) -> Record | None:
-    """Return the validation of the averaged weights, or of the checkpoint that was selected."""
+    """Return the validation record of the averaged weights, or else of the best checkpoint; None without validation."""
     averaged = [record for record in metrics if record["kind"] == "averaged"]
     valid = [record for record in metrics if record["kind"] == "valid"]
     if averaged or not valid:
@@ -166,13 +167,18 @@ def _charts(metrics: list[Record]) -> dict[str, str]:
     }
 
 
-def _versions(first_samples: dict[int, ValidationSample]) -> list[tuple[int, ValidationSample]]:
-    """Return the steps at which the translation of the first validation sentence changed, given its sample by step."""
-    versions: list[tuple[int, ValidationSample]] = []
-    for step, sample in first_samples.items():
-        if not versions or sample.translation != versions[-1][1].translation:
-            versions.append((step, sample))
-    return versions
+def _translation_changes(sample_by_step: dict[int, ValidationSample]) -> list[tuple[int, ValidationSample]]:
+    """Return the steps, with their samples, at which the translation of the first validation sentence changed.
+
+    `sample_by_step` has the sample of that sentence at every validation.
+    """
+    changes: list[tuple[int, ValidationSample]] = []
+    previous = None
+    for step, sample in sample_by_step.items():
+        if sample.translation != previous:
+            changes.append((step, sample))
+        previous = sample.translation
+    return changes
 
 
 def _attention(run: Run, samples: Sequence[ValidationSample]) -> str | list[tuple[str, str, str]]:
@@ -199,7 +205,10 @@ def _short_sources(samples: Sequence[ValidationSample]) -> list[str]:
 
 
 def _length_rows(preflight: Record) -> list[list[str]]:
-    """Return the rows of the table of sentence lengths; feature vectors have no words and characters."""
+    """Return the rows of the table of sentence lengths from the check of the data before training.
+
+    A row has the mean, median, 95th percentile, maximum and total; feature vectors have no words and characters.
+    """
     return [
         [f"{column} {unit}", f"{stats['mean']:.1f}", *(f"{stats[key]:,}" for key in ("median", "p95", "max", "total"))]
         for column in ("source", "target")

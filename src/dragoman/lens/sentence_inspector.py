@@ -57,12 +57,14 @@ def inspect_sentence(
     model labels the source. `alternatives` is the number of most probable tokens listed at each position.
     """
     if is_empty(source):
-        raise UserError("there is nothing to inspect: give a sentence that has words")
+        raise UserError("there is nothing to inspect: the source sentence is empty")
     if alternatives < 1:
-        raise UserError(f"the number of alternative tokens must be at least 1, but is {alternatives}")
+        raise UserError(
+            f"alternatives, the number of tokens listed at each position, must be at least 1, but is {alternatives}"
+        )
     searched = search is not None or prefix is not None
     if target is not None and searched:
-        raise UserError("the target is given, so nothing is searched: leave out the search and the prefix")
+        raise UserError("a target translation is given, so none is searched: leave out the arguments search and prefix")
     inspector = SentenceInspector(run, alternatives)
     if not run.model.can_generate:
         if target is not None or searched:
@@ -84,7 +86,7 @@ def inspect_sentence(
         best, tree = recorded_search(run, *run.pad_batch([source_ids]), search, constraints)
         target_ids, finished = best.tokens, best.finished
     elif prefix is not None and not isinstance(prefix, str):
-        raise UserError("a prefix of token ids needs beam search or sampling: give the prefix as text instead")
+        raise UserError("a target prefix of token ids needs beam search or sampling: give the prefix as text instead")
     else:
         prefixes = None if prefix is None else [prefix]
         translation = run.translate([source], search=search, prefixes=prefixes, alignment=False)[0]
@@ -102,7 +104,8 @@ def _without_forced_bos(run: Run, prefix: Sequence[int]) -> list[int]:
         is_forbidden = token_id in (*run.special_tokens.suppressed, framing.eos) and not is_final_eos
         if not 0 <= token_id < run.target_tokenizer.vocab_size or is_forbidden:
             raise UserError(
-                f"the prefix contains the token {token_id}, which is never generated: remove it from the prefix"
+                f"the target prefix contains the token id {token_id}, which the model never generates: remove it "
+                "from the prefix"
             )
     return ids
 
@@ -121,7 +124,7 @@ class SentenceInspector:
         run, framing, tokenizer = self.run, self.run.framing, self.run.target_tokenizer
         label_ids = [*target_ids, framing.eos] if finished else target_ids
         if not label_ids:
-            raise UserError("there is nothing to inspect: the translation is empty")
+            raise UserError("there is nothing to inspect: the translation of the sentence is empty")
         input_ids = [framing.bos, *label_ids[:-1]]
         source_batch, target_batch = (run.pad_batch([ids]) for ids in (source_ids, input_ids))
         forward = record_forward(run.model, *source_batch, *target_batch)
@@ -148,7 +151,7 @@ class SentenceInspector:
         framing, tokenizer = self.run.framing, self.run.target_tokenizer
         begin = framing.source_prefix or (framing.bos,)
         ids = [*begin, *tokenizer.encode(text), framing.eos]
-        no_source, inputs = (self.run.pad_batch([row]) for row in ([], ids[:-1]))
+        no_source, inputs = self.run.pad_batch([[]]), self.run.pad_batch([ids[:-1]])
         forward = record_forward(self.run.model, *no_source, *inputs)
         target = _tokenized_text(tokenizer, ids[1:], text)
         labels: AttentionLabels = {"decoder": (target.tokens, tokenizer.tokens(ids[:-1]))}
@@ -233,7 +236,7 @@ def _token_name(tokenizer: Tokenizer) -> TokenName:
 
 
 def _compressed_keys(keys: Sequence[str], stride: int, count: int) -> tuple[str, ...]:
-    """Label keys that each stand for `stride` tokens; the first is the zero key."""
+    """Return labels of `count` keys that each stand for `stride` tokens; the first is the key of zeros."""
     return ("(zero)", *("".join(keys[n * stride : (n + 1) * stride]) for n in range(count - 1)))
 
 
@@ -297,9 +300,11 @@ def record_layers(stack: StackMixer) -> Iterator[dict[str, Tensor]]:
     parts_per_layer = len(parts) // len(stack.layers) if len(stack.layers) > 1 else 1
 
     def record(name: str, x: Tensor, context: Context) -> None:
+        """Record states (B T D) under the name of their layer; `context` has the positions and lengths of tokens."""
         recorded[name] = stack.norm(x, context.layout)
 
     def record_output(name: str) -> Any:
+        """Return a forward hook that records the output of a layer under this name."""
         return lambda part, inputs, outputs: record(name, outputs[0], inputs[1])
 
     with ExitStack() as hooks:

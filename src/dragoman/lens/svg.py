@@ -117,6 +117,7 @@ def rect(x: float, y: float, width: float, height: float, *content: str, **attri
 
 
 def line(x1: float, y1: float, x2: float, y2: float, **attributes: object) -> Markup:
+    """Draw a line from (x1, y1) to (x2, y2); `attributes` are those of the SVG element."""
     return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, **attributes)
 
 

@@ -227,8 +227,10 @@ def _bars(values: dict[str, float]) -> list[str]:
 
 
 def _word(token: str) -> str:
+    """Shorten a token to the width of a word."""
     return shorten(token, MAX_WORD_CELLS)
 
 
 def _percent(probability: float) -> str:
+    """Format a probability in percent: 12.5%."""
     return f"{100 * probability:.1f}%"

@@ -48,12 +48,14 @@ def create_app(service: Service) -> FastAPI:
 
     @app.get("/page/{name}", include_in_schema=False)
     async def page_file(request: Request, name: str) -> Response:
+        """A static file of the web page, such as main.js."""
         response = await page_files.get_response(name, request.scope)
         response.headers.update(PAGE_HEADERS)
         return response
 
     @app.get("/", include_in_schema=False)
     async def index(request: Request) -> Response:
+        """The web page."""
         return await page_file(request, "index.html")
 
     @app.get("/metrics", response_class=PlainTextResponse, tags=["Prometheus"])
@@ -62,6 +64,7 @@ def create_app(service: Service) -> FastAPI:
         return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def error_response(_: Request, error: Exception) -> Response:
+        """Answer an exception with JSON: `{"error": message}`."""
         if isinstance(error, RequestError):
             return error.response()
         if isinstance(error, UserError):

@@ -42,20 +42,22 @@ class LanguagePair(NamedTuple):
     target: str
 
     def __str__(self) -> str:
+        """Return the pair as text: en-de."""
         return f"{self.source}-{self.target}"
 
 
 def language_name(code: str) -> str:
+    """Return the English name of a language, or its code if the name is unknown."""
     return LANGUAGE_NAMES.get(code, code)
 
 
 def parse_run_argument(argument: str) -> tuple[Path, LanguagePair | None]:
-    """Parse an argument of the command line: RUN or RUN=en-de."""
+    """Parse an argument of the command line, RUN or RUN=en-de: the run folder, and its languages or None."""
     folder, equals, pair = argument.rpartition("=")
     if not equals or Path(argument).exists():
         return Path(argument), None
     if not (match := PAIR.fullmatch(pair)):
-        raise UserError(f"{argument!r} should name a run and its languages, such as {folder or 'runs/my'}=en-de")
+        raise UserError(f"{argument!r} should name a run folder and its languages, such as {folder or 'runs/my'}=en-de")
     return Path(folder), LanguagePair(*(code.lower() for code in match.groups()))
 
 
@@ -71,7 +73,9 @@ def infer_language_pair(run: Run) -> LanguagePair:
     for source, target in reversed(list(pairwise(parts))):  # the last pair, as in opus-mt-en-de
         if source in LANGUAGE_NAMES and target in LANGUAGE_NAMES:
             return LanguagePair(source, target)
-    raise UserError(f"the languages of {run.folder} are unknown: give them as in {run.folder}=en-de")
+    raise UserError(
+        f"the languages of the run {run.folder} are unknown: give source and target language, as in {run.folder}=en-de"
+    )
 
 
 def trigrams(text: str) -> list[str]:
@@ -88,6 +92,7 @@ class LanguageDetector:
         self._counts: dict[str, Counter[str]] = {}
 
     def learn(self, language: str, texts: Iterable[str]) -> None:
+        """Count the letter trigrams of texts in a language."""
         counts = self._counts.setdefault(language, Counter())
         for text in texts:
             counts.update(trigrams(text))
@@ -113,7 +118,7 @@ class LanguageDetector:
         languages = {language: counts for language, counts in self._counts.items() if counts}
         if not text_trigrams or not languages:
             return []
-        num_trigrams = len(set().union(*languages.values())) + 1
+        num_trigrams = len(set().union(*languages.values())) + 1  # + 1 for all unseen trigrams
         log_likelihood, known = {}, {}
         for language, counts in languages.items():
             total = counts.total() + SMOOTHING * num_trigrams

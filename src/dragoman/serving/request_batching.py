@@ -56,6 +56,7 @@ class TranslationJob:
 
     @property
     def remaining_tokens(self) -> int:
+        """Number of source tokens of the sentences not yet in a batch."""
         return sum(self.token_counts[self.num_batched :])
 
     def add_result(self, index: int, translation: Translation) -> None:
@@ -100,6 +101,7 @@ class Batcher:
         metrics.queue.labels(name).set_function(lambda: len(self._jobs))
 
     def start(self) -> None:
+        """Start the thread that translates the queued requests."""
         self._thread.start()
 
     def close(self) -> None:
@@ -113,10 +115,14 @@ class Batcher:
     async def translate(
         self, sentences: Sequence[str], token_counts: Sequence[int], options: DecodeOptions
     ) -> list[Translation]:
-        """Return the translations in order; a canceled request is dropped from the queue."""
+        """Queue the sentences of a request and return their translations in order.
+
+        `token_counts` are the numbers of source tokens. If the caller cancels, the request is dropped from the queue.
+        """
         if not sentences:
             return []
-        return await asyncio.wrap_future(self.submit(TranslationJob(sentences, token_counts, options)).future)
+        job = self.submit(TranslationJob(sentences, token_counts, options))
+        return await asyncio.wrap_future(job.future)
 
     @property
     def is_full(self) -> bool:
@@ -211,7 +217,7 @@ class Batcher:
         try:
             self._run_batch(batch)
         except Exception as error:
-            jobs = list({id(job): job for job, _ in batch}.values())
+            jobs = list({id(job): job for job, _ in batch}.values())  # without duplicates
             if len(jobs) == 1:
                 jobs[0].fail(error)
             else:
@@ -224,7 +230,8 @@ class Batcher:
 
     def _run_batch(self, batch: Batch) -> None:
         """Translate the sentences of a batch and pass the results to their requests."""
-        options, first_index = batch[0][0].options, batch[0][1]
+        first_job, first_index = batch[0]
+        options = first_job.options  # the same for all sentences of a batch
         prefixes = [options.prefix if index == 0 else "" for _, index in batch] if options.prefix else None
         with self.device_lock:
             translations = list(
@@ -267,6 +274,7 @@ class InspectionQueue:
         return await asyncio.wrap_future(future)
 
     def _run(self, work: Callable[[], Result]) -> Result:
+        """Run an inspection while no translation uses the device."""
         with self.device_lock:
             return work()
 

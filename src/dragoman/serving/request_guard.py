@@ -24,6 +24,7 @@ class RequestGuard:
         self.app, self.limits, self.metrics = app, limits, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the body of a request, pass the request to the application, and count it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -45,7 +46,7 @@ class RequestGuard:
         except RequestError as error:
             await error.response()(scope, receive, send_and_record)
         except _DisconnectedError:
-            status = 499
+            status = 499  # client closed request
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self.metrics.requests.labels(route, str(status)).inc()
@@ -91,7 +92,7 @@ class RateLimiter:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # client → (level, time)
 
     def check(self, client: str) -> None:
-        """Count a request of a client, or reject it."""
+        """Count a request of a client; raise a RequestError (429) if the client has sent too many."""
         if not self.per_second:
             return
         now = time.monotonic()

@@ -28,12 +28,16 @@ class RequestError(Exception):
         self.status, self.message, self.retry_after = status, message, retry_after
 
     def response(self) -> JSONResponse:
+        """Return the HTTP response: the message as JSON, and the seconds after which to retry as a header."""
         headers = {} if self.retry_after is None else {"retry-after": str(max(1, round(self.retry_after + 0.5)))}
         return JSONResponse({"error": self.message}, self.status, headers)
 
 
 async def parse_request(request: Request, model: type[Model]) -> Model:
-    """Parse and validate the fields of a request, from its body (JSON or a form) or its query string."""
+    """Parse and validate the fields of a request, from its body (JSON or a form) or its query string.
+
+    JSON values must have the types of `model`; values of forms and query strings are converted from text.
+    """
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body = await request.body()
     if not body and content_type != JSON:

@@ -27,12 +27,15 @@ NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": schemas.ErrorRespon
 
 
 def routes(service: Service) -> APIRouter:
+    """Return the routes of inspections: a sentence, training curves, position encodings and examples of a run."""
     router = APIRouter(prefix="/v1", tags=["Inspection"], responses=schemas.ERROR_RESPONSES)
 
     async def run_inspection(request: Request, work: Callable[[], Result]) -> Result:
+        """Run `work` in the thread of inspections until it ends, times out or the client disconnects."""
         return await cancel_on_disconnect(request, service.inspections(work), service.limits.timeout)
 
     def authorized_run(request: Request, name: str) -> Run:
+        """Return the run with this name; reject requests without a valid API key (403) and unknown runs (404)."""
         service.authorize(request)
         try:
             return service.run_by_name(name).run

@@ -23,9 +23,11 @@ TAG = re.compile(
 
 
 def routes(service: Service) -> APIRouter:
+    """Return the routes of LibreTranslate's API: translate, detect, languages, health and frontend/settings."""
     router = APIRouter(tags=["LibreTranslate"], responses=schemas.ERROR_RESPONSES)
 
     async def accept(request: Request, model: type[RequestType]) -> RequestType:
+        """Parse a request, and reject it without text, without a valid API key or above the limits."""
         fields = await service.accept(request, model)
         if not fields.q:
             raise RequestError(400, "there is no text: give one as 'q'")
@@ -95,17 +97,20 @@ def routes(service: Service) -> APIRouter:
 
 
 async def _translate(served: ServedRun, texts: list[str], alternatives: int) -> list[tuple[str, list[str]]]:
-    """Return the translation of each text and its alternatives: the second best of every sentence, the third best, …"""
+    """Return the translation of each text, and up to `alternatives` others without duplicates.
+
+    The first alternative joins the second-best translations of all sentences, the next one the third-best, and so on.
+    """
     options = DecodeOptions(served.beam_search(alternatives + 1) if alternatives else served.run.default_search)
     split_texts = [served.split(text) for text in texts]
     results = []
     for text, translations in zip(split_texts, await served.translate(split_texts, options)):
         n_best = [[translation, *translation.alternatives] for translation in translations]
-        versions = [
+        best, *others = (
             text.join([ranked[min(rank, len(ranked) - 1)].text for ranked in n_best], served.pair.target)
             for rank in range(alternatives + 1)
-        ]
-        results.append((versions[0], [text for text in dict.fromkeys(versions[1:]) if text != versions[0]]))
+        )
+        results.append((best, [other for other in dict.fromkeys(others) if other != best]))
     return results
 
 
@@ -127,6 +132,7 @@ class HtmlText:
     """HTML split into translatable texts (unescaped) and the markup after each of them."""
 
     def __init__(self, source: str) -> None:
+        """Split the HTML document `source`."""
         tags = list(TAG.finditer(source))
         begins, ends = [0, *(tag.end() for tag in tags)], [*(tag.start() for tag in tags), len(source)]
         self.texts = [html.unescape(source[begin:end]) for begin, end in zip(begins, ends)]

@@ -33,6 +33,7 @@ EVENT_SCHEMA = {
 
 
 def routes(service: Service) -> APIRouter:
+    """Return the routes /v1/runs, /v1/translate and /v1/stream."""
     router = APIRouter(prefix="/v1", tags=["Dragoman"], responses=schemas.ERROR_RESPONSES)
 
     @router.get("/runs")
@@ -56,7 +57,10 @@ def routes(service: Service) -> APIRouter:
         results = await cancel_on_disconnect(request, work, service.limits.timeout)
         translations = []
         for text, sentences in zip(split_texts, results):
-            details = [schemas.SentenceTranslation.from_translation(*pair) for pair in zip(text.sentences, sentences)]
+            details = [
+                schemas.SentenceTranslation.from_translation(source, translation)
+                for source, translation in zip(text.sentences, sentences)
+            ]
             joined = text.join([sentence.text for sentence in sentences], served.pair.target)
             translations.append(schemas.TextTranslation(text=joined, sentences=details))
         return schemas.TranslationResponse(run=served.name, translations=translations)
@@ -86,6 +90,7 @@ def routes(service: Service) -> APIRouter:
 
 
 def _run_info(served: ServedRun) -> schemas.RunInfo:
+    """Describe a run for clients: languages, system, checkpoint, size and default search."""
     run = served.run
     return schemas.RunInfo(
         name=served.name,
@@ -159,4 +164,5 @@ async def _server_sent_events(
 
 
 def _format_event(name: str, data: dict[str, Any]) -> str:
+    """Format a server-sent event: its name, and its data as JSON."""
     return f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"

@@ -55,6 +55,7 @@ class DetectRequest(ApiRequest):
 
     @property
     def texts(self) -> list[str]:
+        """The text or texts to translate."""
         return [self.q] if isinstance(self.q, str) else self.q
 
 
@@ -126,6 +127,7 @@ class _TextRequest(RunSelection):
 
     @property
     def texts(self) -> list[str]:
+        """The text or texts to translate, and the prefix of the translation if there is one."""
         texts = [self.text] if isinstance(self.text, str) else self.text
         return [*texts, self.prefix] if self.prefix else texts
 
@@ -153,6 +155,7 @@ class LensRequest(RunSelection):
 
     @property
     def texts(self) -> list[str]:
+        """The sentence, its translation and the prefix of a translation, as far as they are given as text."""
         return [text for text in (self.text, self.translation, self.prefix) if text and isinstance(text, str)]
 
 
@@ -202,6 +205,7 @@ class SentenceTranslation(BaseModel):
 
     @classmethod
     def from_translation(cls, source: str, translation: Translation) -> SentenceTranslation:
+        """Create the response for a source sentence: its translation and the alternatives, best first."""
         n_best = (translation, *translation.alternatives)
         return cls(source=source, hypotheses=[HypothesisInfo.model_validate(hypothesis) for hypothesis in n_best])
 

@@ -24,7 +24,7 @@ HttpProtocol: Any = AutoHTTPProtocol  # of the installed HTTP parser
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Bind a socket, so that an occupied port is reported before runs are loaded."""
+    """Bind a socket to an address, so that an occupied port is reported before runs are loaded."""
     bound = None
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -57,10 +57,12 @@ def header_timeout_protocol(timeout: float) -> type[asyncio.Protocol]:
         timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            """Start the timer of the first request."""
             super().connection_made(transport)
             self._update_timer()
 
         def data_received(self, data: bytes) -> None:
+            """Stop the timer once the headers are complete."""
             super().data_received(data)
             self._update_timer()
 
@@ -69,6 +71,7 @@ def header_timeout_protocol(timeout: float) -> type[asyncio.Protocol]:
             super().connection_lost(exc)
 
         def _update_timer(self) -> None:
+            """Run the timer while headers are awaited, and not while a request is answered."""
             if self.cycle is not None and not self.cycle.response_complete:  # a request is being answered
                 self._cancel_timer()
             elif self.timer is None:
@@ -80,6 +83,7 @@ def header_timeout_protocol(timeout: float) -> type[asyncio.Protocol]:
                 self.timer = None
 
         def _close(self) -> None:
+            """Answer with status 408 and close the connection."""
             body = json.dumps({"error": f"the request did not arrive within {timeout:g} seconds"}).encode()
             head = "HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\nconnection: close\r\n"
             self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
@@ -123,6 +127,7 @@ class _Server(uvicorn.Server):
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the server, then call `ready`."""
         await super().startup(sockets)
         if self.started:
             self._ready()

@@ -43,9 +43,9 @@ class ServedRun:
     def beam_search(self, n_best: int) -> Beam:
         """Return the default beam search, widened for an n-best list as far as the vocabulary allows."""
         default = self.run.beam_config()
-        max_size = self.run.model.vocab_size - len(self.run.special_tokens.suppressed) - 1
+        max_size = self.run.model.vocab_size - len(self.run.special_tokens.suppressed) - 1  # EOS
         size = min(max(default.size, n_best), max(default.size, max_size))
-        size += -size % default.num_groups
+        size += -size % default.num_groups  # the next multiple: groups have equal sizes
         num_finished = None if n_best > default.max_finished else default.num_finished
         return replace(default, size=size, n_best=min(n_best, size), num_finished=num_finished)
 
@@ -77,7 +77,10 @@ class Service:
         for run, pair in runs:
             run.check_usage("translate")
             if run.model.source_features is not None or not run.model.can_generate:
-                raise UserError(f"{run.folder} does not translate text into text, and only such runs can be served")
+                raise UserError(
+                    f"the run {run.folder} does not translate text into text, and only such runs can be served: leave "
+                    "it out"
+                )
             name = self._unique_name(run.folder.resolve().name)
             batcher = Batcher(run, name, self.device_lock, batching, self.limits.max_queue, self.metrics)
             self.runs[name] = ServedRun(name, run, pair, batcher)

@@ -33,4 +33,5 @@ class Metrics:
         self.inspections = Gauge("dragoman_inspections", "Inspections waiting or running.", registry=registry)
 
     def text(self) -> str:
+        """Return all metrics in the Prometheus text format."""
         return generate_latest(self.registry).decode()

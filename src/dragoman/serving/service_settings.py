@@ -33,9 +33,9 @@ class ServiceLimits:
             value = getattr(self, field.name)
             if field.name in ("requests_per_minute", "max_alternatives"):
                 if value < 0:
-                    raise UserError(f"the limit '{field.name}' must be at least 0, but is {value}")
+                    raise UserError(f"the limit '{field.name}' of the service must be at least 0, but is {value}")
             elif not value > 0:
-                raise UserError(f"the limit '{field.name}' must be above 0, but is {value}")
+                raise UserError(f"the limit '{field.name}' of the service must be above 0, but is {value}")
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,14 @@ class ApiKeys:
             lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise UserError(f"{path} cannot be read: {reason}; give a file with one API key per line") from None
+            raise UserError(
+                f"the file of API keys {path} cannot be read: {reason}; give a file with one key per line"
+            ) from None
         keys = [line for line in lines if line and not line.startswith("#")]
         if not keys:
-            raise UserError(f"{path} holds no key, so all requests would be rejected: write one per line")
+            raise UserError(
+                f"the file of API keys {path} is empty, so all requests would be rejected: write one key per line"
+            )
         return cls(keys)
 
     @property
@@ -77,6 +81,7 @@ class ApiKeys:
         return self._digests is not None
 
     def accepts(self, key: str | None) -> bool:
+        """Whether a request with this key (None: without a key) is accepted."""
         return self._digests is None or (key is not None and self._digest(key) in self._digests)
 
     @staticmethod

@@ -89,12 +89,12 @@ Head = Callable[[BertFamily, HFConfig, StoredWeights, Conversion], Conversion]
 
 
 def convert_encoder(family: BertFamily, head: Head, hf: HFConfig, weights: StoredWeights) -> Conversion:
-    """Convert a checkpoint of the family with one of the heads below."""
+    """Convert a checkpoint of the family: the encoder, and the output layer that `head` adds to it."""
     return head(family, hf, weights, _body(family, hf))
 
 
 def _body(family: BertFamily, hf: HFConfig) -> Conversion:
-    """The encoder without a head."""
+    """Return the conversion of the encoder without an output layer; fields that we cannot compute are refused."""
     hf.expect("is_decoder", False)
     hf.expect("add_cross_attention", False)
     hf.expect("position_embedding_type", "absolute")
@@ -140,7 +140,7 @@ def _body(family: BertFamily, hf: HFConfig) -> Conversion:
 
 
 def _embedding_dim(family: BertFamily, hf: HFConfig) -> int | None:
-    """Return the dimension of the embeddings if it differs from that of the model."""
+    """Return the dimension of the embeddings if it differs from that of the model, else None."""
     dim = hf.integer("hidden_size", family.hidden_size)
     embedding_dim = (
         hf.integer("embedding_size", family.embedding_size or dim) if family.separate_embedding_size else dim
@@ -149,7 +149,10 @@ def _embedding_dim(family: BertFamily, hf: HFConfig) -> int | None:
 
 
 def _pairs_to_halves(heads: int) -> WeightTransform:
-    """Reorder the rows of queries and keys: RoFormer rotates pairs of neighbors, we rotate the halves of a head."""
+    """Return a transform that reorders the rows of queries and keys for rotary positions.
+
+    RoFormer rotates pairs of neighboring dimensions, we rotate the first half of a head with the second.
+    """
 
     def transform(rows: Tensor, layer: int) -> Tensor:
         by_head = rows.unflatten(0, (3, heads, -1, 2))  # (q k v) H E/2 2 …
@@ -160,7 +163,10 @@ def _pairs_to_halves(heads: int) -> WeightTransform:
 
 
 def _framing(family: BertFamily, hf: HFConfig) -> Framing:
-    """Except for RoBERTa, only the tokenizer knows the special tokens around a text."""
+    """Return the framing: the special tokens around a text.
+
+    Except for RoBERTa only the tokenizer knows them, and here they stay empty.
+    """
     if family is not ROBERTA:
         return Framing(hf.token_id("pad_token_id", 0), bos=0, eos=0, source_prefix=(), source_suffix=(), suppressed=())
     pad, bos, eos = (hf.token_id(f"{name}_token_id", default) for name, default in (("pad", 1), ("bos", 0), ("eos", 2)))
@@ -169,13 +175,13 @@ def _framing(family: BertFamily, hf: HFConfig) -> Framing:
 
 def no_head(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
     """Output the hidden states of the last layer."""
-    hf.boolean("tie_word_embeddings", True)
+    hf.boolean("tie_word_embeddings", True)  # read, but without effect
     return _with_head(body, {}, num_labels=0, tied_embeddings=False)
 
 
 def token_classification(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
     """Output a label for every token."""
-    hf.boolean("tie_word_embeddings", True)
+    hf.boolean("tie_word_embeddings", True)  # read, but without effect
     labels = hf.label_names()
     conversion = _with_head(body, {"output": "classifier"}, num_labels=len(labels), tied_embeddings=False)
     return replace(conversion, system="tagger", labels=labels)
@@ -183,7 +189,7 @@ def token_classification(family: BertFamily, hf: HFConfig, weights: StoredWeight
 
 def replaced_token_detection(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
     """Output whether a token was replaced: ELECTRA's discriminator."""
-    hf.boolean("tie_word_embeddings", True)
+    hf.boolean("tie_word_embeddings", True)  # read, but without effect
     modules = {
         "output.transform.dense": "discriminator_predictions.dense",
         "output": "discriminator_predictions.dense_prediction",
@@ -216,6 +222,12 @@ def pretraining(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: 
 
 
 def _with_head(body: Conversion, modules: dict[str, str], unused: tuple[str, ...] = (), **changes: Any) -> Conversion:
-    """Add the modules of a head and change fields of the spec."""
+    """Return the conversion of the encoder `body` with an output layer.
+
+    Args:
+        modules: our module names → those of the checkpoint, of the output layer.
+        unused: patterns of stored weights that the model does not need.
+        changes: fields of the model's spec with other values.
+    """
     spec = replace(body.spec, **changes)  # type: ignore[type-var]  # every spec is a dataclass
     return replace(body, spec=spec, modules={**body.modules, **modules}, unused=(*body.unused, *unused))

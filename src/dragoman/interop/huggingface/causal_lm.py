@@ -83,10 +83,10 @@ def convert_gpt2(hf: HFConfig, weights: StoredWeights) -> Conversion:
 
 
 def _divide_queries(dim: int) -> WeightTransform:
-    """Divide the queries instead of the scores by the number of the layer, counted from 1."""
+    """Return a transform that divides the queries, and so the attention scores, by the number of the layer from 1."""
 
     def transform(weight: Tensor, layer: int) -> Tensor:
-        weight = transposed(weight, layer).clone()
+        weight = transposed(weight, layer).clone()  # rows: queries, keys, values
         weight[:dim] /= layer + 1
         return weight
 
@@ -100,12 +100,12 @@ def convert_llama(hf: HFConfig, weights: StoredWeights) -> Conversion:
     norm = RMSNorm(hf.number("rms_norm_eps", 1e-6))
     attention = SelfAttention(
         heads,
-        hf.integer("num_key_value_heads", heads),
-        hf.integer("head_dim", dim // heads),
-        Causal(),
-        _rotary(hf),
-        hf.boolean("attention_bias", False),
-        hf.number("attention_dropout", 0.0),
+        kv_heads=hf.integer("num_key_value_heads", heads),
+        head_dim=hf.integer("head_dim", dim // heads),
+        visibility=Causal(),
+        position=_rotary(hf),
+        bias=hf.boolean("attention_bias", False),
+        dropout=hf.number("attention_dropout", 0.0),
     )
     feed_forward = FeedForward(
         hf.integer("intermediate_size", 11008),
@@ -129,7 +129,10 @@ def convert_llama(hf: HFConfig, weights: StoredWeights) -> Conversion:
 
 
 def _rotary(hf: HFConfig) -> Spec:
-    """Rotary positions by their `rope_type`; older configurations say `rope_scaling`, `type` and `rope_theta`."""
+    """Return the spec of the rotary positions of a configuration.
+
+    The fields are `rope_parameters` with `rope_type`; in older configurations `rope_scaling`, `type` and `rope_theta`.
+    """
     scaling = hf.get("rope_scaling", None)
     values = scaling or hf.get("rope_parameters", None) or {}
     if not isinstance(values, dict):
@@ -145,8 +148,9 @@ def _rotary(hf: HFConfig) -> Spec:
     original_length = hf.integer("original_max_position_embeddings", original_length)
 
     def required(name: str) -> float:
+        """Return a number that this type of rotary positions needs."""
         if rope.get(name, None) is None:
-            raise UserError(f"{hf.path}: rotary positions of type {kind} need a {name}, but have none")
+            raise UserError(f"{hf.path}: rotary positions of type {kind} need the field {name}, which is missing")
         return rope.number(name, None)
 
     position: Spec
@@ -164,6 +168,9 @@ def _rotary(hf: HFConfig) -> Spec:
 
 
 def _framing(hf: HFConfig, pad: int, bos: int, eos: int, source_prefix: tuple[int, ...]) -> Framing:
-    """Texts begin with `source_prefix` and have no suffix; the configured padding token has priority over `pad`."""
+    """Return the framing (special tokens around a text): texts begin with `source_prefix` and have no suffix.
+
+    `pad` is the padding token unless the configuration has one.
+    """
     pad = hf.token_id("pad_token_id", pad)
     return Framing(pad, bos, eos, source_prefix=source_prefix, source_suffix=(), suppressed=hf.suppressed_tokens())

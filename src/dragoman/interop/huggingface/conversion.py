@@ -108,7 +108,8 @@ class Conversion:
                 # the tolerance is that of tables stored in float16
                 if table.shape != formula.shape or not torch.allclose(table, formula, rtol=0, atol=2e-3):
                     raise UserError(
-                        f"{weights.folder} has learned positions in {name}, but only sinusoids are supported"
+                        f"{weights.folder} has a learned position table {name}, but only sinusoidal positions are "
+                        "supported for this architecture"
                     )
 
 
@@ -119,6 +120,7 @@ def _expand(names: str) -> list[str]:
 
 
 def unchanged(weight: Tensor, layer: int) -> Tensor:
+    """Return the weight as it is stored: the default transform."""
     return weight
 
 
@@ -128,7 +130,7 @@ def transposed(weight: Tensor, layer: int) -> Tensor:
 
 
 def without_first_rows(rows: int) -> WeightTransform:
-    """Drop rows at the beginning of a table."""
+    """Return a transform that drops so many rows at the beginning of a table."""
     return lambda weight, layer: weight[rows:]
 
 
@@ -162,5 +164,5 @@ def find_embedding_tables(weights: StoredWeights, share: bool, tie: bool) -> Emb
 
 
 def prefixed(prefix: str, modules: Mapping[str, str]) -> dict[str, str]:
-    """Put a prefix before our and their module names."""
+    """Put a prefix before our module names (keys) and those of the checkpoint (values)."""
     return {f"{prefix}{ours}": f"{prefix}{theirs}" for ours, theirs in modules.items()}

@@ -69,6 +69,7 @@ class HFConfig:
 
     @staticmethod
     def from_folder(folder: Path) -> HFConfig:
+        """Read config.json, and generation_config.json or, in older checkpoints, its fields in config.json."""
         values = read_json_object(folder / CONFIG_JSON)
         generation_path = folder / GENERATION_CONFIG_JSON
         generation = read_json_object(generation_path) if generation_path.exists() else values
@@ -76,19 +77,21 @@ class HFConfig:
         return HFConfig(values, generation, folder / CONFIG_JSON)
 
     def integer(self, field: str, default: int, *aliases: str) -> int:
-        """Read a positive integer."""
+        """Read a positive integer; the default if the field and its aliases are missing."""
         value = self.get(field, default, *aliases)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise UserError(f"{self.path}: {field} must be a whole number above 0, but is {value!r}")
         return value
 
     def number(self, field: str, default: float | None) -> float:
+        """Read a number; with the default None, a missing field is an error."""
         value = self.get(field, default)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise UserError(f"{self.path}: {field} must be a number, but is {value!r}")
         return float(value)
 
     def boolean(self, field: str, default: bool) -> bool:
+        """Read true or false; the default if the field is missing."""
         value = self.get(field, default)
         if not isinstance(value, bool):
             raise UserError(f"{self.path}: {field} must be true or false, but is {value!r}")
@@ -96,12 +99,12 @@ class HFConfig:
 
     def get(self, name: str, default: Any, *aliases: str) -> Any:
         """Return a field, or the default if it is missing or null. Aliases must not contradict each other."""
-        self._read |= {name, *aliases}
+        self._read |= {name, *aliases}  # see `refuse_unread`
         values = {key: self.values[key] for key in (name, *aliases) if self.values.get(key) is not None}
         first = next(iter(values.values()), default)
         if any(value != first for value in values.values()):
             contradiction = " and ".join(f"{key} {value!r}" for key, value in values.items())
-            raise UserError(f"{self.path} says {contradiction}, which mean the same: remove the wrong one")
+            raise UserError(f"{self.path} has {contradiction}, but these fields mean the same: remove the wrong one")
         return first
 
     def ignore(self, *names: str) -> None:
@@ -159,7 +162,7 @@ class HFConfig:
 
     def unsupported(self, field: str, value: Any, hint: str) -> UserError:
         """The error for a field whose value our models cannot compute."""
-        return UserError(f"the checkpoint has {field} {value!r}, which is not supported: {hint}")
+        return UserError(f"the config.json of the checkpoint has {field} {value!r}, which is not supported: {hint}")
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

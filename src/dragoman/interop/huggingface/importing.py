@@ -74,10 +74,15 @@ class Architecture:
 
 
 def _encoders(name: str, family: bert.BertFamily, **heads: bert.Head) -> dict[str, Architecture]:
-    """The architectures of an encoder family by the ends of their class names."""
-    convert = partial(partial, bert.convert_encoder, family)
+    """Return the architectures of an encoder family by class name: `name` and an ending such as ForMaskedLM.
+
+    `heads` maps the ending of a class name to the function that adds its output layer.
+    """
     heads |= {"ForTokenClassification": bert.token_classification, "Model": bert.no_head}
-    return {f"{name}{end}": Architecture(convert(head), f"{name.lower()}.") for end, head in heads.items()}
+    return {
+        f"{name}{ending}": Architecture(partial(bert.convert_encoder, family, head), f"{name.lower()}.")
+        for ending, head in heads.items()
+    }
 
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -121,12 +126,17 @@ def read_checkpoint(folder: Path) -> ConvertedCheckpoint:
 
 def _architecture(hf: HFConfig) -> tuple[str, Architecture]:
     """Return the name of the model class in transformers, and how to convert it."""
-    names, supported = hf.values.get("architectures"), ", ".join(ARCHITECTURES)
-    if not isinstance(names, list) or not names:
-        raise UserError(f"{hf.path} has no architectures: add the class name of the model, one of {supported}")
-    if names[0] not in ARCHITECTURES:
-        raise UserError(f"{hf.path.parent} holds a {names[0]}, which is not supported: supported are {supported}")
-    return names[0], ARCHITECTURES[names[0]]
+    class_names, supported = hf.values.get("architectures"), ", ".join(ARCHITECTURES)
+    if not isinstance(class_names, list) or not class_names:
+        raise UserError(
+            f"{hf.path} has no field 'architectures': add it with the class name of the model, one of {supported}"
+        )
+    if class_names[0] not in ARCHITECTURES:
+        raise UserError(
+            f"{hf.path.parent} holds a model of class {class_names[0]}, which cannot be imported: supported are "
+            f"{supported}"
+        )
+    return class_names[0], ARCHITECTURES[class_names[0]]
 
 
 # ---- opening and importing
@@ -149,6 +159,7 @@ class NoTokenizer:
         self.reason = reason
 
     def __getattr__(self, name: str) -> Any:
+        """Raise the error for every attribute and method of a tokenizer."""
         raise UserError(self.reason)
 
 
@@ -214,13 +225,16 @@ def _label_tokenizer(labels: tuple[str, ...]) -> Tokenizer:
 
 
 def _config(checkpoint: ConvertedCheckpoint, shared_vocabulary: bool) -> config.Config:
-    """Translate generation settings: `max_length` and `min_length` of transformers count the BOS of the target."""
+    """Return the configuration of the run, with the generation settings of the checkpoint as settings of the search.
+
+    `max_length` and `min_length` of transformers count the BOS of the target, ours do not.
+    """
     generation = checkpoint.generation
     max_length, min_length = generation.get("max_new_tokens"), generation.get("min_new_tokens")
     if max_length is None and isinstance(generation.get("max_length"), int):
-        max_length = generation["max_length"] - 1
+        max_length = generation["max_length"] - 1  # BOS
     if min_length is None and isinstance(generation.get("min_length"), int):
-        min_length = max(0, generation["min_length"] - 1)
+        min_length = max(0, generation["min_length"] - 1)  # BOS
     early_stopping = generation.get("early_stopping")
     search = {
         "beam_size": generation.get("num_beams", 1),
@@ -283,9 +297,8 @@ def _processor_affixes(processor: Mapping[str, Any]) -> Affixes:
     kind = processor["type"]
     if kind == "Sequence":
         affixes = [_processor_affixes(step) for step in processor["processors"]]
-        return tuple(id_ for prefix, _ in affixes for id_ in prefix), tuple(
-            id_ for _, suffix in affixes for id_ in suffix
-        )
+        prefix_ids = tuple(token_id for prefix, _ in affixes for token_id in prefix)
+        return prefix_ids, tuple(token_id for _, suffix in affixes for token_id in suffix)
     if kind == "ByteLevel":
         return (), ()
     if kind in ("RobertaProcessing", "BertProcessing"):
@@ -295,7 +308,7 @@ def _processor_affixes(processor: Mapping[str, Any]) -> Affixes:
     prefix: list[int] = []
     suffix: list[int] = []
     side = prefix
-    for item in processor["single"]:
+    for item in processor["single"]:  # special tokens, the text itself (Sequence), special tokens
         if "Sequence" in item:
             side = suffix
         else:
@@ -306,7 +319,10 @@ def _processor_affixes(processor: Mapping[str, Any]) -> Affixes:
 def _family_affixes(
     checkpoint: ConvertedCheckpoint, tokenizer: ImportedTokenizer, settings: Mapping[str, Any]
 ) -> Affixes:
-    """Return what the family's tokenizer class adds."""
+    """Return the token ids that the tokenizer class of the model's family adds before and after a text.
+
+    `settings` are those of tokenizer_config.json.
+    """
     framing, roles = checkpoint.framing, tokenizer.role_ids
     if not meta_model(checkpoint.spec).can_generate and {"cls", "sep"} <= roles.keys():
         return (roles["cls"],), (roles["sep"],)
@@ -324,7 +340,10 @@ def _family_affixes(
 def _with_target_language(
     checkpoint: ConvertedCheckpoint, tokenizer: ImportedTokenizer, settings: Mapping[str, Any]
 ) -> Framing:
-    """Put the language code of an mBART target into the framing: as BOS, or in mBART-50 forced after it."""
+    """Return the framing (special tokens around source and target) with the language code of an mBART target.
+
+    The code is the BOS of the target; in mBART-50 it is forced after BOS. Other models keep their framing.
+    """
     framing = checkpoint.framing
     language = tokenizer.special_token_ids.get(settings.get("tgt_lang") or "")
     if not checkpoint.architecture.startswith("MBart") or language is None or framing.forced_bos:

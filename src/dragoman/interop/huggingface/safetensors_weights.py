@@ -40,16 +40,22 @@ class StoredWeights:
             name = full.removeprefix(base_prefix)
             name = re.sub(r"(?<=LayerNorm)\.(gamma|beta)$", lambda match: modern[match[0]], name)
             if name in self._full_names:
-                raise UserError(f"{folder} has the weight {name} twice, as {self._full_names[name]} and as {full}")
+                raise UserError(
+                    f"{folder} has the weight {name} twice, under the names {self._full_names[name]} and {full}: "
+                    "remove one of them"
+                )
             self._full_names[name] = full
 
     def __contains__(self, name: str) -> bool:
+        """Whether a weight of this name, without the prefix of the base model, is stored."""
         return name in self._full_names
 
     def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of all weights, without the prefix of the base model."""
         return iter(self._full_names)
 
     def __getitem__(self, name: str) -> Tensor:
+        """Read a weight as float32."""
         full = self._full_names[name]
         try:
             weight = self._files[full].get_tensor(full)
@@ -58,7 +64,8 @@ class StoredWeights:
         if weight.dtype not in FLOAT_TYPES:
             dtype, *supported = (str(kind).removeprefix("torch.") for kind in (weight.dtype, *FLOAT_TYPES))
             raise UserError(
-                f"the weight {full} of {self.folder} has type {dtype}, but supported are {', '.join(supported)}"
+                f"the weight {full} of {self.folder} has the data type {dtype}, but only {', '.join(supported)} "
+                "are supported"
             )
         return weight.float()
 
@@ -84,10 +91,14 @@ def open_weights(folder: Path, base_prefix: str) -> Iterator[StoredWeights]:
             contents = {name: set(shard.keys()) for name, shard in shards.items()}
             if missing := sorted(weight for weight, name in shard_of.items() if weight not in contents[name]):
                 raise UserError(
-                    f"{folder / shard_of[missing[0]]} lacks the weight {missing[0]} that {INDEX_FILE} lists"
+                    f"{folder / shard_of[missing[0]]} lacks the weight {missing[0]} that {INDEX_FILE} lists: get all "
+                    "files of the checkpoint again"
                 )
             if unlisted := sorted(weight for names in contents.values() for weight in names if weight not in shard_of):
-                raise UserError(f"{folder / INDEX_FILE} does not list the weight {unlisted[0]} of one of its files")
+                raise UserError(
+                    f"{folder / INDEX_FILE} does not list the weight {unlisted[0]}, which one of the weight files "
+                    "holds: get all files of the checkpoint again"
+                )
             yield StoredWeights({weight: shards[name] for weight, name in shard_of.items()}, folder, base_prefix)
         elif any((folder / name).exists() for name in PICKLE_FILES):
             raise UserError(
@@ -110,7 +121,7 @@ def _open(path: Path) -> Any:
 
 
 def _read_index(folder: Path) -> dict[str, str]:
-    """Return the shard of every weight."""
+    """Return the file (shard) of every weight from the index file."""
     path = folder / INDEX_FILE
     try:
         shard_of = json.loads(path.read_text(encoding="utf-8"))["weight_map"]

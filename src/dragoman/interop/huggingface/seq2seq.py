@@ -76,7 +76,7 @@ BART_MODULES = {
 
 
 def convert_bart(family: BartFamily, hf: HFConfig, weights: StoredWeights) -> Conversion:
-    """Convert a checkpoint of the family."""
+    """Convert a checkpoint of BART, mBART or Marian."""
     _check_bart_fields(hf, family)
     share = family is not MARIAN or hf.boolean("share_encoder_decoder_embeddings", True)
     tie = hf.boolean("tie_word_embeddings", True)
@@ -127,7 +127,7 @@ def _check_bart_fields(hf: HFConfig, family: BartFamily) -> None:
 
 
 def _bart_stack(hf: HFConfig, family: BartFamily, side: str) -> Stack:
-    """The encoder or the decoder, by `side`."""
+    """Return the layers of the encoder or the decoder; `side` is "encoder" or "decoder"."""
     encoder = side == "encoder"
     dropout, attention_dropout = hf.number("dropout", 0.1), hf.number("attention_dropout", 0.0)
     heads = hf.integer(f"{side}_attention_heads", 16, *(["num_attention_heads"] if encoder else []))
@@ -150,7 +150,10 @@ def _bart_stack(hf: HFConfig, family: BartFamily, side: str) -> Stack:
 
 
 def _bart_framing(hf: HFConfig, family: BartFamily) -> Framing:
-    """The special tokens of the family; mBART decoders start with EOS, or with a forced language code."""
+    """Return the framing (special tokens around source and target) of the family.
+
+    mBART decoders start with EOS, or with a forced language code.
+    """
     bos, eos = hf.token_id("bos_token_id", 0), hf.token_id("eos_token_id", family.eos)
     start = hf.token_id("decoder_start_token_id", family.decoder_start)
     forced = hf.token_id("forced_bos_token_id", None)
@@ -205,7 +208,7 @@ UNUSED_BIAS = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention
 
 
 def convert_t5(family: T5Family, hf: HFConfig, weights: StoredWeights) -> Conversion:
-    """Convert a checkpoint of the family."""
+    """Convert a checkpoint of T5 or mT5."""
     tie = hf.boolean("tie_word_embeddings", True)
     if family is MT5:
         hf.expect("scale_decoder_outputs", False)
@@ -231,7 +234,7 @@ def convert_t5(family: T5Family, hf: HFConfig, weights: StoredWeights) -> Conver
         output_scaled=output_scaled,
     )
     modules = T5_MODULES | tables.modules
-    for side, number in (("encoder", 1), ("decoder", 2)):
+    for side, number in (("encoder", 1), ("decoder", 2)):  # the number of the feed-forward part in a layer
         dense = f"{side}.block.*.layer.{number}.DenseReluDense"
         modules[f"{side}.layers.*.{number}.body.widen"] = f"{dense}.wi_0" if feed_forward.gated else f"{dense}.wi"
         modules[f"{side}.layers.*.{number}.body.gate"] = f"{dense}.wi_1"
@@ -244,7 +247,9 @@ def _t5_feed_forward(hf: HFConfig, family: T5Family) -> FeedForward:
     kind = str(hf.get("feed_forward_proj", family.feed_forward_proj))
     gate, _, activation = kind.rpartition("-")
     if gate not in ("", "gated"):
-        raise UserError(f"{hf.path}: feed_forward_proj must be such as relu or gated-gelu, but is {kind!r}")
+        raise UserError(
+            f"{hf.path}: feed_forward_proj must be an activation, such as relu or gated-gelu, but is {kind!r}"
+        )
     # in gated-gelu, GELU means the approximation by tanh
     activation = hf.get("dense_act_fn", "gelu_new" if kind == "gated-gelu" else activation)
     return FeedForward(
@@ -257,7 +262,7 @@ def _t5_feed_forward(hf: HFConfig, family: T5Family) -> FeedForward:
 
 
 def _t5_stack(hf: HFConfig, family: T5Family, feed_forward: FeedForward, depth: int, encoder: bool) -> Stack:
-    """The encoder or the decoder, with relative positions."""
+    """Return `depth` layers of the encoder or the decoder, with relative position biases."""
     heads = hf.integer("num_heads", family.heads, "num_attention_heads")
     head_dim, dropout = hf.integer("d_kv", 64, "head_dim"), hf.number("dropout_rate", 0.1)
     norm = RMSNorm(hf.number("layer_norm_epsilon", 1e-6))
@@ -278,7 +283,7 @@ def _t5_stack(hf: HFConfig, family: T5Family, feed_forward: FeedForward, depth: 
 
 
 def _t5_framing(hf: HFConfig) -> Framing:
-    """Sources end with EOS; targets start with the padding token."""
+    """Return the framing (special tokens): sources end with EOS; targets start with the padding token."""
     pad, eos = hf.token_id("pad_token_id", 0), hf.token_id("eos_token_id", 1)
     bos = hf.token_id("decoder_start_token_id", pad)
     return Framing(pad, bos, eos, source_prefix=(), source_suffix=(eos,), suppressed=hf.suppressed_tokens())

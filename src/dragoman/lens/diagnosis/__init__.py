@@ -37,12 +37,15 @@ def diagnose(
     if not run.model.can_generate or run.model.source_features is not None:
         raise UserError(f"{run.folder} does not translate text: only text-to-text translation can be diagnosed")
     if not any(source.strip() for source in sources):
-        raise UserError("there is nothing to diagnose: give some sentences that have words")
+        raise UserError("there is nothing to diagnose: all source sentences are empty")
     for name, items in (("references", references), ("gold alignments", gold)):
         if items is not None and len(items) != len(sources):
-            raise UserError(f"{len(sources):,} sources came with {len(items):,} {name}: give one for each")
+            raise UserError(
+                f"there are {len(sources):,} source sentences but {len(items):,} {name}: give one for each source "
+                "sentence"
+            )
     if gold is not None and references is None:
-        raise UserError("gold alignments need reference translations: give --target as well")
+        raise UserError("gold alignments need reference translations: give them with --target")
     languages = languages or language_pair(run)
     translated = TranslatedSet(sources, run.translate(sources), references)
     findings = [
@@ -73,7 +76,7 @@ def _language_code(file: str) -> str | None:
 
 
 def validation_pairs(run: Run, max_pairs: int) -> tuple[list[str], list[str]]:
-    """Return the first validation sources and targets that the run folder contains."""
+    """Return the first `max_pairs` validation sources and targets, decoded from the data in the run folder."""
     folder = run.folder / "data" / "valid"
     if not folder.is_dir() or run.model.source_features is not None:
         raise UserError(f"{run.folder} has no validation text: give a test set with --source and --target")

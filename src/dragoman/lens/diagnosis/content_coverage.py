@@ -11,16 +11,22 @@ from dragoman.lens.diagnosis.diagnosis_types import MAX_EXAMPLES, Finding, Trans
 from dragoman.run import Alignment, Run
 from dragoman.text import alignment_words, split_words
 
-DROPPED, REPEATED = ("dropped", "Dropped content"), ("repeated", "Repeated content")  # name and title
+DROPPED_TITLE, REPEATED_TITLE = "Dropped content", "Repeated content"
 MIN_GROUP_SENTENCES = 5  # of a group of source lengths whose BLEU is compared
 
 
 def coverage(run: Run, translated: TranslatedSet) -> list[Finding]:
-    """Measure source words that the translation drops, and words that it repeats for the same source word."""
+    """Measure source words that translations drop, and words that they repeat for the same source word.
+
+    Both are found with the word alignments of the translations, which need cross-attention.
+    """
     alignments = [translation.alignment for translation in translated.translations if translation.alignment is not None]
     if len(alignments) < len(translated.translations):
         explanation = "Coverage cannot be measured: this system has no cross-attention to align words with."
-        return [Finding(*DROPPED, explanation), Finding(*REPEATED, explanation)]
+        return [
+            Finding(name="dropped", title=DROPPED_TITLE, explanation=explanation),
+            Finding(name="repeated", title=REPEATED_TITLE, explanation=explanation),
+        ]
     return [_dropped(run, translated, alignments), _repeated(translated, alignments)]
 
 
@@ -36,7 +42,10 @@ def _dropped(run: Run, translated: TranslatedSet, alignments: Sequence[Alignment
     metrics = {"not aligned": percentage(sum(map(len, unaligned)), total)}
     reference_alignments = None if references is None else run.align(sources, references)
     if references is not None and reference_alignments is not None:
-        dropped = [_missing(*item) for item in zip(unaligned, translated.texts, references, reference_alignments)]
+        dropped = [
+            _missing(words, text, reference, links)
+            for words, text, reference, links in zip(unaligned, translated.texts, references, reference_alignments)
+        ]
         unaligned_references = sum(len(_unaligned(*pair)) for pair in zip(sources, reference_alignments))
         metrics["references not aligned"] = percentage(unaligned_references, total)
         description = "are missing from the translation, as are the reference words aligned to them"
@@ -48,23 +57,32 @@ def _dropped(run: Run, translated: TranslatedSet, alignments: Sequence[Alignment
     worst = sorted((n for n in range(len(sources)) if dropped[n]), key=lambda n: -len(dropped[n]))
     examples = tuple(translated.example(n, "dropped: " + ", ".join(dropped[n])) for n in worst[:MAX_EXAMPLES])
     explanation = f"{value:.1f} % of the source words {description}."
-    return Finding(*DROPPED, explanation, value, "%", {"dropped": value, **metrics}, examples)
+    return Finding("dropped", DROPPED_TITLE, explanation, value, "%", {"dropped": value, **metrics}, examples)
 
 
 def _unaligned(source: str, links: Alignment) -> dict[int, str]:
-    """Return the unaligned source words by their position, without punctuation."""
-    aligned = {i for i, _ in links}
+    """Return the source words without a link, by their position and without punctuation.
+
+    `links` are pairs (source word, target word).
+    """
+    aligned = {source_word for source_word, _ in links}
     return {n: word for n, word in enumerate(_stripped_words(source)) if word and n not in aligned}
 
 
 def _missing(unaligned: dict[int, str], text: str, reference: str, links: Alignment) -> list[str]:
-    """Return the unaligned source words whose reference words are all missing from the translation."""
+    """Return the unaligned source words whose reference words are all missing from the translation.
+
+    Args:
+        unaligned: words of the source by position.
+        text: the translation.
+        links: alignment of source and reference.
+    """
     reference_words = [word.casefold() for word in _stripped_words(reference)]
     missing = Counter(reference_words) - Counter(word.casefold() for word in _stripped_words(text))
     expected: dict[int, list[str]] = {}
-    for i, j in links:
-        if j < len(reference_words) and reference_words[j]:
-            expected.setdefault(i, []).append(reference_words[j])
+    for source_word, target_word in links:
+        if target_word < len(reference_words) and reference_words[target_word]:
+            expected.setdefault(source_word, []).append(reference_words[target_word])
     return [word for n, word in unaligned.items() if n in expected and all(missing[other] for other in expected[n])]
 
 
@@ -87,7 +105,9 @@ def _repeated(translated: TranslatedSet, alignments: Sequence[Alignment]) -> Fin
             examples.append(translated.example(n, "again: " + ", ".join(repeated)))
     value = percentage(len(examples), len(alignments))
     explanation = f"{value:.1f} % of {len(alignments)} translations repeat a word for the same source word."
-    return Finding(*REPEATED, explanation, value, "%", {"translations": value}, tuple(examples[:MAX_EXAMPLES]))
+    return Finding(
+        "repeated", REPEATED_TITLE, explanation, value, "%", {"translations": value}, tuple(examples[:MAX_EXAMPLES])
+    )
 
 
 def _stripped_words(text: str) -> list[str]:
@@ -137,7 +157,7 @@ def quality_by_length(translated: TranslatedSet) -> Finding:
 
 
 def alignment_error(alignments: Sequence[Collection[Link]] | None, gold: Sequence[Collection[Link]]) -> Finding:
-    """Measure the alignment error rate of attention against human alignments."""
+    """Measure the alignment error rate of alignments by attention (None without cross-attention) against gold ones."""
     name, title = "alignment", "Alignment error"
     if alignments is None:
         return Finding(name, title, "Alignment cannot be measured: this system has no cross-attention.")

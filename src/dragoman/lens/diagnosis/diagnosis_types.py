@@ -23,6 +23,7 @@ class TranslatedSet:
 
     @property
     def texts(self) -> list[str]:
+        """The texts of the translations."""
         return [translation.text for translation in self.translations]
 
     def example(self, index: int, remark: str) -> DiagnosisExample:
@@ -74,4 +75,5 @@ class Diagnosis:
 
 
 def percentage(count: int, total: int) -> float:
+    """Return `count` in percent of `total`; 0 if the total is 0."""
     return 100 * count / max(1, total)

@@ -15,6 +15,7 @@ If a section has frames, every source is inserted into each of them. Lines that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -48,7 +49,11 @@ class GenderTemplate:
 
 
 def parse_templates(text: str, origin: str) -> dict[str, list[GenderTemplate]]:
-    """Parse templates by language pair; `origin` names the text in errors."""
+    """Parse the text of a template file to templates by language pair; `origin` names the text in errors.
+
+    A line is a language pair ([en-de]), a frame (a sentence with {} for a source word), or a source word or sentence
+    with the words that show its gender in a translation: feminine, masculine and optionally neutral ones.
+    """
     templates: dict[str, list[GenderTemplate]] = {}
     frames: list[str] = []
     pair = None
@@ -61,28 +66,36 @@ def parse_templates(text: str, origin: str) -> dict[str, list[GenderTemplate]]:
             templates.setdefault(pair, [])
             continue
         if pair is None:
-            raise UserError(f"{origin}, line {number}: a language pair such as [en-de] must come first")
+            raise UserError(
+                f"{origin}, line {number}: the line of the language pair, such as [en-de], must come before the "
+                "templates"
+            )
         if cells[0] == "frame" and len(cells) == 2 and "{}" in cells[1]:
             frames.append(cells[1])
         elif len(cells) in (3, 4) and all(cells[:3]):
-            words = [frozenset(word.casefold() for word in cell.split("|") if word) for cell in (*cells[1:], "")[:3]]
-            sources = [frame.replace("{}", cells[0]) for frame in frames] or [cells[0]]
-            templates[pair] += [GenderTemplate(source, *words) for source in sources]
+            source, *gender_cells = (*cells, "")[:4]  # without neutral words, their cell is empty
+            feminine, masculine, neutral = (
+                frozenset(word.casefold() for word in cell.split("|") if word) for cell in gender_cells
+            )
+            sources = [frame.replace("{}", source) for frame in frames] or [source]
+            templates[pair] += [GenderTemplate(sentence, feminine, masculine, neutral) for sentence in sources]
         else:
             raise UserError(
-                f"{origin}, line {number}: expected a source, feminine and masculine words, separated by tabs, or "
-                f"'frame' and a sentence with {{}}, but found {line[:60]!r}"
+                f"{origin}, line {number}: expected a source word or sentence, its feminine translations and its "
+                "masculine translations, separated by tabs; or the word 'frame', a tab and a sentence in which "
+                f"{{}} stands for the source words of the next lines; but found {line[:60]!r}"
             )
     return templates
 
 
 def builtin_templates() -> dict[str, list[GenderTemplate]]:
+    """Return the templates that come with dragoman, by language pair such as en-de."""
     file = files("dragoman.lens.diagnosis").joinpath("gender_templates.txt")
     return parse_templates(file.read_text(encoding="utf-8"), "built-in")
 
 
 def load_templates(pair: str, file: Path | None) -> list[GenderTemplate]:
-    """Return the built-in templates of a language pair and those of a user's file."""
+    """Return the built-in templates of a language pair, and those of a user's file unless it is None."""
     templates = list(builtin_templates().get(pair, []))
     if file is not None:
         try:
@@ -98,7 +111,12 @@ def load_templates(pair: str, file: Path | None) -> list[GenderTemplate]:
 
 
 def gender(run: Run, pair: str | None, file: Path | None) -> Finding:
-    """Measure how often each gender is chosen; the value is the share of the more frequent one."""
+    """Measure which gender translations get if the source leaves it open; the value is the share of the more frequent.
+
+    Args:
+        pair: the language pair, such as en-de; None if it is unknown.
+        file: more templates (sentences that leave the gender open) of a user, or None.
+    """
     if pair is None:
         explanation = "The languages of the run are unknown: give them with --language-pair, such as en-de."
         return Finding(NAME, TITLE, explanation)
@@ -132,7 +150,7 @@ def gender(run: Run, pair: str | None, file: Path | None) -> Finding:
 def _examples(
     templates: Sequence[GenderTemplate], texts: Sequence[str], genders: Sequence[str]
 ) -> tuple[DiagnosisExample, ...]:
-    """Return a few examples of each gender, spread over the templates."""
+    """Return a few translations of each gender as examples, evenly spread over the templates."""
     examples: list[DiagnosisExample] = []
     for gender_name, count in EXAMPLES_PER_GENDER.items():
         matching = [
@@ -140,5 +158,6 @@ def _examples(
             for template, text, name in zip(templates, texts, genders)
             if name == gender_name
         ]
-        examples += matching[:: -(-len(matching) // count) or 1][:count]
+        stride = math.ceil(len(matching) / count) or 1
+        examples += matching[::stride][:count]
     return tuple(examples[: MAX_EXAMPLES + 1])

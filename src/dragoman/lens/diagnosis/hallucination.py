@@ -37,8 +37,11 @@ def hallucination(run: Run, sources: Sequence[str], languages: str | None) -> Fi
     foreign = [text for code, text in FOREIGN_SENTENCES.items() if code not in (languages or "").split("-")]
     inputs = [*repeated, *foreign]
     translations = run.translate(inputs, alignment=False)
-    remarks = [_repetition_problem(*pair) for pair in zip(repeated, translations)]
-    remarks += [_foreign_problem(*pair) for pair in zip(foreign, translations[len(repeated) :])]
+    # what is wrong with each translation, '' if nothing is
+    remarks = [_repetition_problem(source, translation) for source, translation in zip(repeated, translations)]
+    remarks += [
+        _foreign_problem(source, translation) for source, translation in zip(foreign, translations[len(repeated) :])
+    ]
     examples = [
         DiagnosisExample(source, translation.text, remark)
         for source, translation, remark in zip(inputs, translations, remarks)
@@ -80,7 +83,7 @@ def find_loop(text: str) -> str | None:
 
 
 def _repetition_problem(source: str, translation: Translation) -> str:
-    """Describe what is wrong with the translation of a repeated input, which may itself be repetitive."""
+    """Describe what is wrong with the translation of a repeated input, which may be repetitive; '' if nothing is."""
     source_words, words = split_words(source), split_words(translation.text)
     if not translation.finished:
         return "reached the length limit"
