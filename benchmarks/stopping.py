@@ -41,23 +41,17 @@ def read_lines(path: Path) -> list[str]:
 @contextmanager
 def count_steps() -> Iterator[list[int]]:
     """Count the decode steps of all sources."""
-    count, steps = [0], SearchEngine.steps
+    count, step = [0], SearchEngine._step
 
-    def counting(self: SearchEngine, *arguments: Any, **options: Any) -> Any:
-        search = steps(self, *arguments, **options)
-        while True:
-            try:
-                sources, state = next(search)
-            except StopIteration as end:
-                return end.value
-            count[0] += sum(number != EMPTY_SLOT for number in sources)
-            yield sources, state
+    def counting(self: SearchEngine, state: Any, progress: Any) -> Any:
+        count[0] += sum(number != EMPTY_SLOT for number in progress.sources)
+        return step(self, state, progress)
 
-    SearchEngine.steps = counting  # type: ignore[method-assign]
+    SearchEngine._step = counting  # type: ignore[method-assign]
     try:
         yield count
     finally:
-        SearchEngine.steps = steps  # type: ignore[method-assign]
+        SearchEngine._step = step  # type: ignore[method-assign]
 
 
 def measure(run: Run, sources: list[str], targets: list[str], options: argparse.Namespace) -> list[dict[str, object]]:

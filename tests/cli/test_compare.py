@@ -67,7 +67,7 @@ def test_compare_writes_all_tables_and_reuses_finished_runs(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--target-tokens", "1k", "--steps", "5"], "one budget, got --target-tokens and --steps"),
+        (["--target-tokens", "1k", "--steps", "5"], "one budget per system, but --target-tokens and --steps are given"),
         (["--target-tokens", "many"], "--target-tokens must be a number such as 500000, 500k or 1e13, got 'many'"),
         (["--seeds", "1,x"], "--seeds must be integers"),
         (["--seeds", "1,1"], "contains a seed twice"),

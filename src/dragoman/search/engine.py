@@ -209,10 +209,7 @@ class SearchEngine:
         results: dict[int, list[Hypothesis]] = {}
         pending: AsyncRead | None = None
         while progress.sources:
-            if max(progress.steps) >= progress.cache_length < progress.max_length:
-                state = self._grow_caches(state, progress)
-            progress.steps = [step + 1 for step in progress.steps]
-            state = self.graphed_step(state) if progress.use_cuda_graphs else self.decode_step(state)
+            state = self._step(state, progress)
             yield progress.sources, state
             if pending is None:
                 if source.is_cuda and max(progress.steps) % CHECK_INTERVAL and not progress.all_at_limit:
@@ -327,13 +324,42 @@ class SearchEngine:
         # rows are changed in place later, so tensors whose elements share memory are copied
         return map_tensors(lambda leaf: leaf.contiguous() if 0 in leaf.stride() else leaf, state)
 
+    def _step(self, state: SearchState, progress: BatchProgress) -> SearchState:
+        """Decode one token per row, as a CUDA graph if these are used, after growing the caches if they are full.
+
+        `progress` counts the steps of the batch.
+        """
+        if max(progress.steps) >= progress.cache_length < progress.max_length:
+            state = self._grow_caches(state, progress)
+        progress.steps = [step + 1 for step in progress.steps]
+        return self.graphed_step(state) if progress.use_cuda_graphs else self.decode_step(state)
+
     def decode_step(self, state: SearchState) -> SearchState:
         """Generate one token for every row (hypothesis), and return the state after it.
 
         Shapes are static, and nothing here depends on the values of tensors: a GPU never waits, and the step can be
         compiled and captured. Caches and positions are updated in place.
         """
-        logits, attention, decoders = self._next_logits(state)
+        batch, rows = state.tokens.shape
+        all_logits: list[Tensor] = []
+        decoders: list[DecoderState] = []
+        attention = None
+        for number, (model, decoder) in enumerate(zip(self.models, state.decoders)):
+            recorder: dict[str, list[Tensor]] | None = {} if self.strategy.needs_attention and not number else None
+            positions = decoder.positions.clamp(max=decoder.max_positions - 1)  # rows that are done remain at the last
+            layout = Layout.continuation(positions.flatten(), max_length=decoder.max_positions)
+            ancestors = decoder.ancestors
+            if ancestors is not None:  # the token that is decoded now is in the cache of its own row
+                own_row = torch.arange(rows, device=positions.device)[None, :, None].expand(batch, -1, 1)
+                ancestors = ancestors.scatter(2, positions[..., None], own_row)
+            context = Context(layout, decoder.memory, ancestors=ancestors, recorder=recorder)
+            model_logits, cache = model.decode(state.tokens.flatten()[:, None], context, decoder.cache)
+            assert cache is not None
+            all_logits.append(kernel_input(model_logits[:, 0]).unflatten(0, (batch, rows)))
+            decoders.append(replace(decoder, cache=cache, positions=decoder.positions.add_(1), ancestors=ancestors))
+            if recorder is not None:  # the rows of a source are queries side by side
+                attention = cross_attention(model, {path: weights[0] for path, weights in recorder.items()})
+        logits = average_probabilities(all_logits)  # B K V
         state = replace(state, decoders=decoders)
         suppressed = self._suppressed_tokens(logits.device)
         is_complete = self.can_fuse and self.strategy.fused_step(state, logits, self.special_tokens, suppressed)
@@ -357,29 +383,6 @@ class SearchEngine:
             for processor, own_state in zip(self.logits_processors, state.processors)
         ]
         return replace(state, step=state.step + 1, processors=processors), parents
-
-    def _next_logits(self, state: SearchState) -> tuple[Tensor, Tensor | None, list[DecoderState]]:
-        """Run the models: logits B K V of the next tokens, attention B K S of the first model, new decoder states."""
-        batch, rows = state.tokens.shape
-        all_logits: list[Tensor] = []
-        decoders: list[DecoderState] = []
-        attention = None
-        for number, (model, decoder) in enumerate(zip(self.models, state.decoders)):
-            recorder: dict[str, list[Tensor]] | None = {} if self.strategy.needs_attention and not number else None
-            positions = decoder.positions.clamp(max=decoder.max_positions - 1)  # rows that are done remain at the last
-            layout = Layout.continuation(positions.flatten(), max_length=decoder.max_positions)
-            ancestors = decoder.ancestors
-            if ancestors is not None:  # the token that is decoded now is in the cache of its own row
-                own_row = torch.arange(rows, device=positions.device)[None, :, None].expand(batch, -1, 1)
-                ancestors = ancestors.scatter(2, positions[..., None], own_row)
-            context = Context(layout, decoder.memory, ancestors=ancestors, recorder=recorder)
-            logits, cache = model.decode(state.tokens.flatten()[:, None], context, decoder.cache)
-            assert cache is not None
-            all_logits.append(kernel_input(logits[:, 0]).unflatten(0, (batch, rows)))
-            decoders.append(replace(decoder, cache=cache, positions=decoder.positions.add_(1), ancestors=ancestors))
-            if recorder is not None:  # the rows of a source are queries side by side
-                attention = cross_attention(model, {path: weights[0] for path, weights in recorder.items()})
-        return average_probabilities(all_logits), attention, decoders
 
     def _restrict(self, state: SearchState, logits: Tensor, log_normalizer: Tensor) -> Tensor:
         """Return the logits (B K V) with −∞ for tokens that must not be generated; changes them in place.
