@@ -130,7 +130,7 @@ def transposed(weight: Tensor, layer: int) -> Tensor:
 
 
 def without_first_rows(rows: int) -> WeightTransform:
-    """Return a transform that drops so many rows at the beginning of a table."""
+    """Return a transform that removes the first `rows` rows of an embedding matrix."""
     return lambda weight, layer: weight[rows:]
 
 
