@@ -60,7 +60,7 @@ def bpe(
         return
     initial = {each: initial_symbols(each, utf8_bytes) for each in words}
     vocabulary = dict.fromkeys(symbol for symbols in initial.values() for symbol in symbols)
-    print(f"text: {sum(words.values()):,} words, {len(words):,} different; {_text_line(initial)}")
+    print(f"words: {sum(words.values()):,}, different ones: {len(words):,}; {_text_line(initial)}")
     print(f"vocabulary of {len(vocabulary):,} symbols: {' '.join(islice(vocabulary, 60))}")
     for number, step in enumerate(steps, 1):
         print_lines(["", *_step_lines(number, step)])
@@ -76,7 +76,9 @@ def _word_counts(text: str | None, file: Path | None, counts: str | None) -> dic
         entries = [entry.rpartition("=") for entry in counts.split()]
         if invalid := [f"{word}{sign}{count}" for word, sign, count in entries if not word or not count.isdecimal()]:
             raise UserError(f"--counts expects words with counts, such as low=5 lower=2, got {invalid[0]}")
-        return {word: int(count) for word, _, count in entries if int(count)}
+        if positive := {word: int(count) for word, _, count in entries if int(count)}:
+            return positive
+        raise UserError("--counts is empty: give at least one word with a count above 0, such as low=5")
     if file is not None:
         from dragoman.data.text_files import read_lines
 

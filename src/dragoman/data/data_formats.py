@@ -194,7 +194,7 @@ class FeatureFormat(DataFormat):
         return read_feature_pairs(corpus)
 
     def _normalize(self, pair: SentencePair) -> SentencePair:
-        """Normalize the whitespace of the target; the source is no text."""
+        """Normalize the whitespace of the target; the source consists of feature vectors."""
         return pair._replace(target=normalize_whitespace(pair.target or ""))
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:

@@ -62,7 +62,7 @@ class MappedRows(TokenRows):
     """The rows of one column of one shard, memory-mapped."""
 
     def __init__(self, folder: Path, info: ColumnInfo, rows: int, tokens: int, release_after: int = 0) -> None:
-        """Memory-map a shard; with `release_after`, its pages are released after so many rows were read."""
+        """Memory-map a shard; with `release_after`, its pages are released once this number of rows has been read."""
         self._maps: list[mmap.mmap] = []
         self._release_after, self._unreleased = release_after, 0
         values = self._map(folder / f"{info.name}.tokens", info.dtype, tokens * max(1, info.features))

@@ -126,7 +126,7 @@ class Batcher:
 
     @property
     def is_full(self) -> bool:
-        """Whether as many requests are waiting as the queue may hold."""
+        """Whether the queue has reached its maximum number of requests."""
         return len(self._jobs) >= self.max_queue
 
     def submit(self, job: TranslationJob) -> TranslationJob:
@@ -180,7 +180,7 @@ class Batcher:
         self._jobs = deque(job for job in self._jobs if job.remaining)
 
     def _has_full_batch(self) -> bool:
-        """Whether the queue has as many tokens as a batch may have."""
+        """Whether the waiting requests have enough tokens to fill a batch."""
         return sum(job.remaining_tokens for job in self._jobs) >= self._token_budget(self._jobs[0].options)
 
     def _token_budget(self, options: DecodeOptions) -> int:
