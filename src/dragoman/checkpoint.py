@@ -66,7 +66,7 @@ def is_complete(folder: Path) -> bool:
 
 
 def read_values(folder: Path) -> dict[str, Any]:
-    """Return the plain values of a checkpoint."""
+    """Return the plain values of a checkpoint; the training state ("progress") under present names."""
     values = _manifest(folder)["values"]
     if isinstance(values.get("progress"), dict):
         values = values | {"progress": legacy.translate_train_state(values["progress"])}
@@ -96,7 +96,7 @@ Shard = Callable[[Tensor, Tensor], Tensor]
 
 
 def load_weights(model: nn.Module, folder: Path, shard: Shard = lambda tensor, weight: tensor) -> None:
-    """Load the weights of a checkpoint into the model."""
+    """Load the weights of a checkpoint into the model; `shard` selects the part of a tensor that this process holds."""
     set_weights(model, read_tensors(folder, "model"), folder, shard)
 
 
@@ -122,7 +122,8 @@ def set_weights(
             raise UserError(f"the checkpoint {folder} has {name} of shape {shapes}: use a checkpoint of the same run")
     if surplus := tensors.keys() - weights.keys():
         raise UserError(
-            f"the checkpoint {folder} has the weight {min(surplus)}, which this model lacks: use one of the same run"
+            f"the checkpoint {folder} has the weight {min(surplus)}, which this model lacks: use a checkpoint of the "
+            "same run"
         )
     for name, weight in weights.items():
         weight.copy_(shard(tensors[name], weight))
@@ -165,7 +166,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 
 def _manifest_text(digests: Mapping[str, str], values: Mapping[str, Any]) -> str:
-    """The content of checkpoint.json, with a digest of itself."""
+    """Return the content of checkpoint.json: digests of the files, plain values, and a digest of both."""
     content = {"version": CHECKPOINT_VERSION, "files": dict(digests), "values": dict(values)}
     return json.dumps(content | {"digest": _digest_of(content["files"], content["values"])}, indent=1)
 

@@ -30,13 +30,19 @@ class DataConfig(Section, section="data"):
         (), "Training source files: text with one sentence per line, TSV, JSON lines, or .npz and .npy for vectors."
     )
     target: Files = setting(
-        (), "Training target files: line n is the translation of line n of `source`. Omit for TSV and JSON lines."
+        (), "Training target files: line n translates line n of the source file. Omit for TSV and JSON lines."
     )
-    valid_source: Files = setting((), "Validation source files. Without them, part of the training data is held out.")
-    valid_target: Files = setting((), "Validation target files: line n is the translation of line n of `valid_source`.")
-    test_source: Files = setting((), "Test source files, only used to count test sentences that occur in training.")
-    test_target: Files = setting((), "Test target files: line n is the translation of line n of `test_source`.")
-    format: str = setting("", "File format: text, tsv or jsonl. Empty: derived from the file name.")
+    valid_source: Files = setting(
+        (), "Validation source files. Without them, part of the training data is held out for validation."
+    )
+    valid_target: Files = setting(
+        (), "Validation target files: line n translates line n of the validation source file."
+    )
+    test_source: Files = setting(
+        (), "Test source files, only used to count test sentences that also occur in the training data."
+    )
+    test_target: Files = setting((), "Test target files: line n translates line n of the test source file.")
+    format: str = setting("", "Format of the data files: text, tsv or jsonl. Empty: derived from the file name.")
     source_column: str | None = setting(
         None, "Source column of a TSV file, counted from 0, or key of a JSON line.", auto="0, or `source`"
     )
@@ -45,7 +51,8 @@ class DataConfig(Section, section="data"):
     )
     max_length: int = setting(
         256,
-        "Maximum tokens of a source or target. Longer training pairs are dropped, and their number is printed.",
+        "Maximum tokens of a source or target. Training pairs with longer ones are dropped, and their number is "
+        "printed.",
         min=1,
         max=100_000,
     )
@@ -56,20 +63,25 @@ class DataConfig(Section, section="data"):
         auto="from the amount of data",
     )
     sampling_weights: tuple[float, ...] = setting(
-        (), "Relative share of each training corpus among the sampled pairs. Empty: use every pair once per epoch."
+        (),
+        "One number per training corpus (pair of files): its relative share of the sampled training pairs. Empty: "
+        "every pair is used once per epoch.",
     )
     sampling_temperature: float | None = setting(
         None,
-        "Sample corpora in proportion to pairs^(1/T), not by `sampling_weights`; T = 1: by size.",
+        "Temperature T: sample training corpora in proportion to (number of pairs)^(1/T). 1: by size; larger: more "
+        "evenly. Excludes data.sampling_weights.",
         min=0.1,
         max=1e6,
+        auto="every pair once per epoch",
     )
     corpus_tags: Files = setting(
         (), "Tag of each training corpus, prepended to its sources as a token. Use '' for a corpus without a tag."
     )
     valid_corpus_tags: Files = setting(
         (),
-        "Tag of each validation corpus, like `corpus_tags`. Needed if the training corpora are more or fewer.",
+        "Tag of each validation corpus, prepended to its sources. Empty: the tags of data.corpus_tags, which needs as "
+        "many validation as training corpora.",
     )
     num_workers: int | None = setting(
         None, "Processes that read and tokenize the corpus.", min=1, max=10_000, auto="number of CPU cores"
@@ -104,7 +116,7 @@ class TextConfig(Section, section="text"):
         "Probability of skipping a BPE merge in training (Provilkov et al. 2020).",
         min=0,
         max=1,
-        auto="0.1 in the recipe modern for fewer than 100,000 pairs, else 0",
+        auto="0.1 with training.recipe=modern and fewer than 100,000 pairs, else 0",
     )
     normalize_whitespace: bool | None = setting(
         None,
@@ -137,13 +149,13 @@ class SystemConfig(Section, section="system"):
     name: str | None = setting(
         None,
         "Architecture of the model, such as transformer or luong; `dragoman systems` lists all names.",
-        auto="transformer, or that of `start_from`",
+        auto="transformer, or the system of the run in training.start_from",
     )
     size: str | None = setting(
         None, "Model size: tiny, small, base or big.", auto="from the amount of data and the device"
     )
     settings: dict[str, Any] = setting(
-        {}, "Settings of the system, such as `model_dim` or `dropout`; `dragoman systems NAME` lists them."
+        {}, "Hyper-parameters of the system, such as `model_dim` or `dropout`; `dragoman systems NAME` lists them."
     )
 
 
@@ -153,7 +165,8 @@ class ObjectiveConfig(Section, section="objective"):
 
     name: str | None = setting(
         None,
-        "Training objective: translation, causal-lm, masked-lm, denoising, span-corruption, tagging …",
+        "What is learned from the data: translation, causal-lm, masked-lm, denoising, span-corruption, tagging or "
+        "another objective of docs/settings.md.",
         auto="from the system and the kind of data",
     )
     settings: dict[str, Any] = setting(
@@ -171,18 +184,18 @@ class TrainingConfig(Section, section="training"):
 
     batch_tokens: int | None = setting(
         None,
-        "Batch size: number of pairs × tokens of the longest source or target, padding included.",
+        "Batch size in tokens: number of pairs × tokens of the longest source or target, padding included.",
         min=1,
         auto="from the amount of data and the device",
     )
     batch_by: Literal["row", "pair"] = setting(
         "row",
-        "How `batch_tokens` are counted. row: tokens of the sequences that the model reads (for a decoder-only model, "
-        "source and target together). pair: tokens of the longer of source and target, which gives all systems the "
-        "same batches.",
+        "How the tokens of a pair are counted for training.batch_tokens. row: by the sequence that the model reads "
+        "(for a decoder-only model, source and target together). pair: by the longer of source and target, which gives "
+        "all systems the same batches.",
     )
     auto_batch_size: bool = setting(
-        False, "Before training, find the largest `batch_tokens` that fits into memory by trying."
+        False, "Before training, find the largest training.batch_tokens that fits into memory by trying."
     )
     gradient_checkpointing: bool = setting(
         False, "Recompute activations in the backward pass: about a third more time, much less memory."
@@ -194,7 +207,7 @@ class TrainingConfig(Section, section="training"):
         None,
         "Maximum number of optimizer steps.",
         min=1,
-        auto="from the amount of data, for schedules that end at a known step; else no limit",
+        auto="from the amount of data with training.schedule=cosine, linear or stable; else no limit",
     )
     epochs: int | None = setting(None, "Maximum number of passes over the training data.", min=1, auto="no limit")
     minutes: float | None = setting(
@@ -205,7 +218,7 @@ class TrainingConfig(Section, section="training"):
     )
     patience: int | None = setting(8, "Stop after this many validations without improvement; null: never.", min=1)
     learning_rate: float | None = setting(
-        None, "Peak learning rate.", min=0, max=1e3, auto="from `model_dim` and the recipe"
+        None, "Peak learning rate.", min=0, max=1e3, auto="from the model width and training.recipe"
     )
     warmup_steps: int | None = setting(
         None, "Steps of linear warm-up to the peak learning rate.", min=0, auto="from the number of steps"
@@ -222,10 +235,10 @@ class TrainingConfig(Section, section="training"):
     )
     schedule: Schedule | None = setting(
         None,
-        "Learning-rate schedule after the warm-up. stable: constant, then a decay by 1 − √progress in the last "
-        "`decay_fraction` of training. "
-        "halving: halved every `halving_interval` epochs. plateau: multiplied by `plateau_factor` when validation "
-        "stops improving.",
+        "Learning-rate schedule after the warm-up. inverse-sqrt: ∝ 1/√step. cosine, linear: decay in this shape until "
+        "the end of training. stable: constant, then a decay by 1 − √progress in the last training.decay_fraction of "
+        "training. halving: halved every training.halving_interval epochs. plateau: multiplied by "
+        "training.plateau_factor after each validation without a lower loss.",
         fallback="inverse-sqrt",
     )
     warmup_start_factor: float | None = setting(
@@ -240,24 +253,33 @@ class TrainingConfig(Section, section="training"):
         fallback=0.0,
     )
     decay_fraction: float = setting(
-        0.2, "Fraction of the steps, at the end, in which the schedule `stable` decays.", min=0, max=1
+        0.2,
+        "With training.schedule=stable: fraction of training, at its end, in which the learning rate decays.",
+        min=0,
+        max=1,
     )
     halving_start_epoch: float | None = setting(
-        None, "Epochs until the schedule `halving` halves the learning rate for the first time.", min=0, fallback=5.0
+        None,
+        "With training.schedule=halving: epochs until the learning rate is halved for the first time.",
+        min=0,
+        fallback=5.0,
     )
     halving_interval: float | None = setting(
-        None, "Epochs between two halvings of the schedule `halving`.", min=0.001, fallback=1.0
+        None,
+        "With training.schedule=halving: epochs between two halvings of the learning rate.",
+        min=0.001,
+        fallback=1.0,
     )
     plateau_factor: float | None = setting(
         None,
-        "The schedule `plateau` multiplies the learning rate by this factor after a validation without improvement.",
+        "With training.schedule=plateau: factor of the learning rate after each validation without a lower loss.",
         min=0,
         max=1,
         fallback=0.1,
     )
     optimizer: Optimizer | None = setting(
         None,
-        "Optimizer: adamw, adam, sgd, adadelta, adafactor, or muon (AdamW for embeddings and vectors).",
+        "Optimizer: adamw, adam, sgd, adadelta, adafactor, or muon (which updates embeddings and vectors by AdamW).",
         fallback="adamw",
     )
     momentum: float | None = setting(
@@ -265,18 +287,20 @@ class TrainingConfig(Section, section="training"):
     )
     nesterov: bool | None = setting(None, "Use Nesterov momentum in sgd.", fallback=False)
     beta1: float | None = setting(
-        None, "β₁ of adam and adamw: decay of the mean of gradients.", min=0, max=0.99999, fallback=0.9
+        None, "β₁ of Adam and AdamW: decay of the mean of gradients.", min=0, max=0.99999, fallback=0.9
     )
     beta2: float | None = setting(
-        None, "β₂ of adam and adamw: decay of the mean of squared gradients.", min=0, max=0.9999999, fallback=0.98
+        None, "β₂ of Adam and AdamW: decay of the mean of squared gradients.", min=0, max=0.9999999, fallback=0.98
     )
-    epsilon: float | None = setting(None, "ε of adam and adamw: added to the denominator.", min=0, max=1, fallback=1e-9)
+    epsilon: float | None = setting(
+        None, "ε of Adam and AdamW: added to the denominator of an update.", min=0, max=1, fallback=1e-9
+    )
     weight_decay: float | None = setting(
         None, "Decoupled weight decay of adamw and muon (Loshchilov and Hutter 2019).", min=0, max=10, fallback=0.01
     )
     loss_normalization: Literal["tokens", "sentences"] | None = setting(
         None,
-        "What the summed loss of a step is divided by: its number of target tokens or of sentences.",
+        "What the summed loss of a training step is divided by: its number of target tokens, or of sentences.",
         fallback="tokens",
     )
     clip_norm: float | None = setting(
@@ -285,7 +309,9 @@ class TrainingConfig(Section, section="training"):
     label_smoothing: float | None = setting(
         None, "Label smoothing ε (Szegedy et al. 2016).", min=0, max=0.999, auto="0.1 for translation, else 0"
     )
-    validation_interval: int | None = setting(None, "Steps between two validations.", min=1, auto="about one epoch")
+    validation_interval: int | None = setting(
+        None, "Training steps between two validations.", min=1, auto="about one epoch"
+    )
     validation_sentences: int | None = setting(
         None,
         "Validation sentences that are decoded at each validation, for BLEU, chrF and exact match.",
@@ -294,13 +320,14 @@ class TrainingConfig(Section, section="training"):
     )
     selection_metric: Literal["auto", "bleu", "chrf", "exact_match", "accuracy", "loss"] = setting(
         "auto",
-        "Validation metric that decides which checkpoint is the best, and whether `patience` is exhausted; auto: from "
-        "the task, such as bleu for translation.",
+        "Validation metric that decides which checkpoint is the best, and whether training.patience is exhausted; "
+        "auto: from the task, such as bleu for translation.",
     )
-    keep_checkpoints: int = setting(5, "Number of recent checkpoints to keep, besides the best.", min=1)
+    keep_checkpoints: int = setting(5, "Number of recent validated checkpoints to keep, besides the best.", min=1)
     average_checkpoints: bool = setting(
         True,
-        "At the end, average the weights of the kept checkpoints, and use the average if its validation is better.",
+        "At the end of training, average the weights of the kept checkpoints, and use the average if it validates "
+        "better than the best checkpoint.",
     )
     ema_decay: float | None = setting(
         None,
@@ -332,7 +359,7 @@ class TrainingConfig(Section, section="training"):
     compile: bool | None = setting(
         None,
         "Compile the training step on a GPU, which takes about a minute.",
-        auto="true if the training is long enough to save more time",
+        auto="true if the training is long enough to save more than that",
     )
     deterministic: bool = setting(False, "Use deterministic GPU kernels: bit-identical results, somewhat slower.")
 
@@ -346,7 +373,10 @@ class TrainingConfig(Section, section="training"):
             )
 
     def resolved(self, name: str) -> Any:
-        """Return the value of a setting, or its fallback if neither the user nor a recipe has set it."""
+        """Return the value of a setting, or its fallback if neither the user nor the recipe has set it.
+
+        The recipe (`training.recipe`) is a set of training defaults.
+        """
         value = getattr(self, name)
         return TRAINING_DEFAULTS.get(name) if value is None else value
 
@@ -373,17 +403,20 @@ class SearchDefaults(Section, section="search"):
     )
     early_stopping: Literal[True, False, "never", "steps"] = setting(
         "never",
-        "When a beam stops. never: when no hypothesis can improve the result. true: once `beam_size` hypotheses have "
-        "finished. false: once moreover the best unfinished one scores worse at its present length. steps: at the "
-        "length limit.",
+        "When beam search stops. never: when no unfinished hypothesis can improve the result any more. true: once "
+        "search.beam_size hypotheses have finished. false: once, in addition, the best unfinished hypothesis, "
+        "normalized by its present length, scores worse than they do. steps: at the length limit.",
     )
     rank_unfinished: Literal["last", "by_score"] = setting(
         "last",
-        "Rank of hypotheses that reach the length limit without EOS. last: after all finished ones. by_score: by "
-        "score, like finished ones.",
+        "Rank of hypotheses that reach the length limit without EOS. last: after all finished hypotheses. by_score: "
+        "among them, by score.",
     )
     coverage_penalty: float = setting(
-        0.0, "Weight β of GNMT's coverage penalty: rewards attention to every source token.", min=0, max=10
+        0.0,
+        "Weight β of GNMT's coverage penalty (Wu et al. 2016), which rewards attention to every source token.",
+        min=0,
+        max=10,
     )
     batch_tokens: int = setting(8192, "Source tokens translated in one batch.", min=1, max=10**9)
     max_source_length: int = setting(
@@ -391,14 +424,15 @@ class SearchDefaults(Section, section="search"):
     )
     length_ratio: float | None = setting(
         None,
-        "Maximum target tokens per source token. The limit is length_ratio · source tokens + length_offset.",
+        "Maximum target tokens per source token: a translation has at most search.length_ratio · source tokens + "
+        "search.length_offset tokens.",
         min=0,
         max=100,
         auto="from the training pairs",
     )
     length_offset: int | None = setting(
         None,
-        "Target tokens allowed in addition to length_ratio · source tokens.",
+        "Target tokens allowed in addition to search.length_ratio · source tokens.",
         min=1,
         max=100_000,
         auto="from the training pairs",
@@ -406,7 +440,7 @@ class SearchDefaults(Section, section="search"):
     max_target_length: int = setting(1024, "Maximum target tokens of any translation.", min=1, max=100_000)
     min_length: int = setting(0, "Minimum target tokens: EOS is not generated earlier.", min=0, max=100_000)
     no_repeat_ngram_size: int = setting(
-        0, "Size in tokens of n-grams that may occur only once per translation; 0: any may.", min=0, max=1000
+        0, "No n-gram of this many tokens may occur twice in a translation; 0: no restriction.", min=0, max=1000
     )
     copy_untranslatable: bool | None = setting(
         None,
@@ -415,8 +449,8 @@ class SearchDefaults(Section, section="search"):
     )
     strategy: dict[str, Any] = setting(
         {},
-        "Complete search configuration, as `translate --show-search` prints it. If it is given, it is used instead of "
-        "beam search with the other settings of this section.",
+        "Complete search configuration, as `translate --show-search` prints it. If it is given, it replaces beam "
+        "search with the other `search` settings.",
     )
 
 
@@ -459,7 +493,7 @@ def from_dict(values: Any, where: str = "the configuration") -> Config:
     values = legacy.translate_settings(values, where)
     sections: dict[str, Any] = {}
     for section, settings in values.items():
-        if section == "chosen":
+        if section == "chosen":  # automatically chosen settings by their dotted names
             sections[section] = dict(settings)
             continue
         if section not in SECTIONS:
@@ -496,15 +530,16 @@ def replace_settings(config: Config, values: Mapping[str, Any]) -> Config:
     """Replace settings by their dotted names: `replace_settings(config, {"training.steps": 1000})`."""
     tree = dataclasses.asdict(config)
     for name, value in values.items():
-        if (present := legacy.renamed_setting(name, values.get("system.name", config.system.name))) != name:
-            raise UserError(f"the setting {name} is now called {present}: use that name")
+        system = values.get("system.name", config.system.name)
+        if (present_name := legacy.renamed_setting(name, system)) != name:  # a name of an earlier version
+            raise UserError(f"the setting {name} is now called {present_name}: use that name")
         section, *keys = name.split(".")
         if section not in SECTIONS:
             raise unknown_name("section", section, SECTIONS)
         if not keys:
             raise UserError(f"{name} is a section: set its settings one by one, such as training.steps")
         settings = tree[section]
-        for depth, key in enumerate(keys[:-1], 1):
+        for depth, key in enumerate(keys[:-1], 1):  # "system.settings.dropout" is nested more deeply
             if not isinstance(settings.get(key), dict):
                 raise unknown_name("section", ".".join([section, *keys[:depth]]), SECTIONS)
             settings = settings[key]
@@ -518,7 +553,7 @@ def override_settings(config: Config, settings: Sequence[str]) -> Config:
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """Parse `NAME=VALUE` texts by the types of the settings; see `config_fields.parse_text`."""
+    """Parse `NAME=VALUE` texts, such as "training.steps=1000", by the declared types of the settings."""
     values = {}
     for text in settings:
         name, equals, value = text.partition("=")
@@ -530,7 +565,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
 
 
 def setting_type(name: str) -> Any:
-    """Return the declared type of a setting by its dotted name; Any for unknown ones and keys of a mapping."""
+    """Return the declared type of a setting, such as "training.steps"; Any for an unknown one or a key of a mapping."""
     section, _, key = name.partition(".")
     settings = settings_of(SECTIONS[section]) if section in SECTIONS else {}
     return settings[key].hint if key in settings else Any
@@ -544,12 +579,15 @@ def record_automatic_settings(given: Config, resolved: Config) -> Config:
 
 
 def without_automatic_settings(config: Config) -> Config:
-    """Return the user's own settings, for another run: automatic choices that are unchanged since are unset."""
+    """Return the settings that the user gave, for another run.
+
+    `config.chosen` holds the automatic choices by dotted name: those that have not been changed since are unset.
+    """
     tree, defaults = dataclasses.asdict(config), _flatten(dataclasses.asdict(Config()))
     tree["chosen"], tree["training"]["extended_at"] = {}, 0
     values = _plain(_flatten(dataclasses.asdict(config)))
     for name, value in config.chosen.items():
-        if name not in values or values[name] != value:
+        if name not in values or values[name] != value:  # changed since
             continue
         *sections, key = name.split(".")
         settings = tree
@@ -557,13 +595,15 @@ def without_automatic_settings(config: Config) -> Config:
             settings = settings[section]
         if name not in defaults:  # a setting of the system or objective
             del settings[key]
-        else:  # a default that equals the choice was not what the user had given
-            settings[key] = not value if value is defaults[name] is False else defaults[name]
+        elif value is defaults[name] is False:  # a choice differs from what the user gave, which then was true
+            settings[key] = True
+        else:
+            settings[key] = defaults[name]
     return from_dict(tree)
 
 
 def _flatten(values: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """Single settings by their dotted names."""
+    """Return nested settings by their dotted names, without the mappings `chosen` and `search.strategy`."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if name not in ("chosen", "strategy"):
@@ -572,7 +612,7 @@ def _flatten(values: dict[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Tuples as lists, for YAML."""
+    """Return a nested value with lists instead of tuples, for YAML."""
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value

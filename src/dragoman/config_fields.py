@@ -49,7 +49,7 @@ class Setting:
     def type_text(self) -> str:
         """The type of a setting without choices in words, such as "integer" or "list of text"."""
         hint, _ = _without_none(self.hint)
-        is_list = typing.get_origin(hint) is tuple
+        is_list = typing.get_origin(hint) is tuple  # lists are declared as tuple[type, ...]
         kind = typing.get_args(hint)[0] if is_list else typing.get_origin(hint) or hint
         return ("list of " if is_list else "") + TYPE_NAMES[kind].removeprefix("an ").removeprefix("a ")
 
@@ -61,7 +61,7 @@ class Setting:
 
     @property
     def default_text(self) -> str:
-        """The value that is used if the setting is not set, or how it is chosen."""
+        """The value that is used if the setting is not set, or how it is chosen; a recipe is a set of defaults."""
         if self.auto:
             return self.auto
         value = self.default if self.fallback is None else self.fallback
@@ -72,7 +72,7 @@ class Setting:
 def setting(
     default: Any, help: str, *, min: float | None = None, max: float | None = None, fallback: Any = None, auto: str = ""
 ) -> Any:
-    """Declare a dataclass field with its default value and a `Setting` as metadata."""
+    """Declare a dataclass field with its default value, and a `Setting` (help text and range) as metadata."""
     metadata = {"setting": Setting(help, min, max, fallback, auto)}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
@@ -92,16 +92,16 @@ class Section:
         cls.section = section
 
     def __post_init__(self) -> None:
-        """Convert every setting to its type and check its range; raise a UserError if that fails."""
-        for name, about in settings_of(type(self)).items():
+        """Convert every setting to its declared type and check its range; raise a UserError if that fails."""
+        for name, declaration in settings_of(type(self)).items():
             setting_name = f"{self.section}.{name}"
-            converted = convert(getattr(self, name), about.hint, setting_name)
-            about.check_range(converted, setting_name)
-            object.__setattr__(self, name, converted)
+            converted = convert(getattr(self, name), declaration.hint, setting_name)
+            declaration.check_range(converted, setting_name)
+            object.__setattr__(self, name, converted)  # the dataclass is frozen
 
 
 def settings_of(section: type) -> dict[str, Setting]:
-    """Return all settings of a section by name."""
+    """Return the declared settings of a section (a dataclass such as TrainingConfig) by name; computed once."""
     if section not in _settings:
         hints, fields = typing.get_type_hints(section), dataclasses.fields(section)
         _settings[section] = {

@@ -57,5 +57,5 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def one_line(text: str) -> str:
-    """Replace line breaks, which byte-level models can generate, by spaces."""
+    """Return a text with spaces instead of line breaks, which byte-level models can generate."""
     return text.replace("\n", " ").replace("\r", " ")

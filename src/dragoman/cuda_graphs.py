@@ -11,29 +11,29 @@ import torch
 
 Static = TypeVar("Static")
 
-SYNC_CHECKS = 2  # calls in which work is checked for device synchronization before it stays eager
+SYNC_CHECKS = 2  # calls in which a function is checked for device synchronization before it stays eager
 
 
 @dataclass
 class CapturedGraph(Generic[Static]):
-    """The work for one key, and whether it can be captured."""
+    """The captured function of one key, or whether it can be captured."""
 
-    static: Static  # the tensors that the work reads and writes, always in the same memory
+    static: Static  # the tensors that the function reads and writes, always in the same memory
     calls: int = 0
-    synchronizes: bool = True  # until a call has shown otherwise; such work cannot be captured
+    synchronizes: bool = True  # until a call has shown otherwise; such a function cannot be captured
     graph: torch.cuda.CUDAGraph | None = None
 
 
 class CudaGraphCache(Generic[Static]):
-    """Captures work as CUDA graphs, one for each key; the `max_graphs` most recently used ones are kept.
+    """Captures functions as CUDA graphs, one for each key; the `max_graphs` most recently used ones are kept.
 
     The first call of a key runs eagerly, on the stream used for capture: it creates what is created only once (compiled
     kernels, gradients, workspaces). The second call checks for device synchronization. If there is none, the third call
-    captures the work, and later calls replay it. On a CPU all work runs eagerly.
+    captures the function, and later calls replay it. On a CPU everything runs eagerly.
 
         entry = cache.lookup(key, create_static_tensors)
         entry.static["x"].copy_(x)
-        cache.run(entry, lambda: work(entry.static))
+        cache.run(entry, lambda: forward(entry.static))
     """
 
     def __init__(self, device: torch.device, max_graphs: int) -> None:
@@ -51,10 +51,14 @@ class CudaGraphCache(Generic[Static]):
             self.entries.pop(next(iter(self.entries)))
         return entry
 
-    def run(self, entry: CapturedGraph[Static], work: Callable[[], None]) -> None:
-        """Run the work of an entry, as a graph if possible; the work must use the same tensors in every call."""
+    def run(self, entry: CapturedGraph[Static], function: Callable[[], None]) -> None:
+        """Run a function on the tensors of an entry, as a CUDA graph if possible.
+
+        It must use the same tensors in every call. The first calls run eagerly, and check whether the function
+        synchronizes with the device; if it does not, the next call captures it, and later ones replay the graph.
+        """
         if self.device.type != "cuda":
-            work()
+            function()
             return
         if entry.graph is not None:
             entry.graph.replay()
@@ -69,24 +73,24 @@ class CudaGraphCache(Generic[Static]):
                 graph = torch.cuda.CUDAGraph()
                 # thread_local: other threads may prepare batches meanwhile
                 with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
-                    work()
+                    function()
                 entry.graph = graph
                 graph.replay()
             elif 1 < entry.calls <= 1 + SYNC_CHECKS:  # the first call may synchronize while it creates things
-                entry.synchronizes = _synchronizes(work)
+                entry.synchronizes = _run_and_check(function)
             else:
-                work()
+                function()
         current.wait_stream(self.stream)
 
 
-def _synchronizes(work: Callable[[], None]) -> bool:
-    """Run the work and return whether it synchronizes with the device."""
+def _run_and_check(function: Callable[[], None]) -> bool:
+    """Run a function and return whether it synchronizes with the device, as torch's debug mode reports it."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
             caught.clear()  # the warning that the debug mode is a prototype
-            work()
+            function()
         finally:
             torch.cuda.set_sync_debug_mode("default")
     return any("synchroniz" in str(warning.message) for warning in caught)

@@ -175,14 +175,14 @@ def renamed_setting(name: str, system: str | None) -> str:
 
 
 def renamed_option(command: str | None, option: str | None) -> str | None:
-    """Return the present name of an option such as "--beam"; None if it has not been renamed."""
+    """Return the present name of an option of a command, such as --beam-size for --beam; None if it was not renamed."""
     name = (option or "").removeprefix("--")
     renamed = OPTIONS.get(command or "", {}).get(name) or OPTIONS["all"].get(name)
     return f"--{renamed}" if renamed else None
 
 
 def translate_settings(values: dict[str, Any], where: str = "the configuration") -> dict[str, Any]:
-    """Return a configuration tree under present names.
+    """Return a configuration with the names of earlier versions replaced by present ones.
 
     Args:
         values: settings by section: `{"training": {"steps": 1000}}`.
@@ -212,12 +212,12 @@ def _translate_tree(values: Mapping[str, Any], section: str, system: str | None)
 
 
 def _present_value(setting: str, value: Any) -> Any:
-    """Return the present value of a setting, given by its present name."""
+    """Return the present spelling of a value that earlier versions spelled differently; `setting` is a dotted name."""
     return VALUES.get(setting, {}).get(value, value) if isinstance(value, str) else value
 
 
 def translate_stopping(values: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return settings of a beam search with `stop` as `early_stopping` and `complete` as `num_finished`.
+    """Rename settings of an earlier version's beam search: `stop` to `early_stopping`, `complete` to `num_finished`.
 
     Args:
         values: settings of a beam search; an old name together with its new one is an error.
@@ -240,19 +240,23 @@ def translate_stopping(values: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def rename_fields(fields: Mapping[str, Any], table: str) -> dict[str, Any]:
-    """Return fields under the present names of a table of `NAMES`, such as "framing"."""
+    """Return fields of an old file under their present names; `table` is a key of `NAMES`, such as "framing"."""
     return {NAMES[table].get(name, name): value for name, value in fields.items()}
 
 
 def translate_description(data: dict[str, Any]) -> dict[str, Any]:
-    """Return one spec or search configuration (`{"kind": …}`, without nested ones) under present names."""
-    kind = data.get("kind")
-    if not isinstance(kind, str):
+    """Rename kind, fields and values of one model part or search configuration that an earlier version stored.
+
+    `data` is its JSON: `{"kind": "Beam", "best": 4, …}` becomes `{"kind": "Beam", "n_best": 4, …}`. Parts nested in it
+    are not changed.
+    """
+    stored_kind = data.get("kind")
+    if not isinstance(stored_kind, str):
         return data
-    kind = NAMES["kinds"].get(kind, kind)
-    fields = FIELDS.get(kind, {})
-    translated = {fields.get(name, name): kind if name == "kind" else value for name, value in data.items()}
-    return {name: _present_value(f"{kind}.{name}", value) for name, value in translated.items()}
+    kind = NAMES["kinds"].get(stored_kind, stored_kind)
+    present_names = FIELDS.get(kind, {})
+    renamed = {present_names.get(name, name): value for name, value in data.items()} | {"kind": kind}
+    return {name: _present_value(f"{kind}.{name}", value) for name, value in renamed.items()}
 
 
 def translate_tokenizer(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -262,14 +266,15 @@ def translate_tokenizer(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def translate_train_state(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a training state under present names."""
-    state = rename_fields({k: v for k, v in values.items() if k not in DROPPED_FROM_TRAIN_STATE}, "train_state")
+    """Return the fields of a training state under present names, without those that no longer exist."""
+    present = {name: value for name, value in values.items() if name not in DROPPED_FROM_TRAIN_STATE}
+    state = rename_fields(present, "train_state")
     nested = {name: state[name] for name in ("loss_history", "unlogged") if isinstance(state.get(name), dict)}
     return state | {name: rename_fields(fields, name) for name, fields in nested.items()}
 
 
 def translate_preflight(values: Any) -> Any:
-    """Return a preflight report with the present names of its fields, at any depth."""
+    """Return a preflight report (the check of the corpus before training) with present names of its fields, nested."""
     if isinstance(values, list):
         return [translate_preflight(value) for value in values]
     if not isinstance(values, dict):

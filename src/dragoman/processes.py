@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 MAX_PENDING_PER_WORKER = 2  # tasks, so that no worker waits for the slowest one
 
 # Set in worker processes: by the initializer of spawned ones, inherited by forks.
-_work: Callable[[Any], Any] | None = None
+_function: Callable[[Any], Any] | None = None
 _items: Sequence[Any] = ()
 
 
@@ -30,20 +30,20 @@ def available_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def parallel_map(work: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
-    """Return `map(work, items)`, computed by spawned processes if there is more than one worker.
+def parallel_map(function: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
+    """Return `map(function, items)`, computed by spawned processes if there is more than one worker.
 
-    Only a few items per worker are pending at a time, so that memory does not grow with their number. `work` is pickled
-    once per process. The processes end with this one, even if it is killed.
+    Only a few items per worker are pending at a time, so that memory does not grow with their number. `function` is
+    pickled once per process. The processes end with this one, even if it is killed.
     """
     if workers == 1:
-        yield from map(work, items)
+        yield from map(function, items)
         return
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start_spawned, (work,))
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start_spawned, (function,))
     try:
         pending: deque[Future[Result]] = deque()
         for item in items:
-            pending.append(pool.submit(_run, item))
+            pending.append(pool.submit(_apply, item))
             if len(pending) > MAX_PENDING_PER_WORKER * workers:
                 yield pending.popleft().result()
         while pending:
@@ -58,9 +58,9 @@ def parallel_map(work: Callable[[Item], Result], items: Iterable[Item], workers:
 
 
 def fork_map(
-    work: Callable[[Item], Result], items: Sequence[Item], workers: int, initialize: Callable[[int], None]
+    function: Callable[[Item], Result], items: Sequence[Item], workers: int, initialize: Callable[[int], None]
 ) -> Iterator[Result]:
-    """Return `map(work, items)`, computed by forks of this process if there is more than one worker.
+    """Return `map(function, items)`, computed by forks of this process if there is more than one worker.
 
     Forks share the memory of this process, such as the weights of a model; only results are pickled. They end with this
     process, even if it is killed.
@@ -68,17 +68,17 @@ def fork_map(
     Args:
         initialize: called in each fork with its number of CPUs.
     """
-    global _work, _items
+    global _function, _items
     if workers == 1 or len(items) < 2:
-        yield from map(work, items)
+        yield from map(function, items)
         return
-    _work, _items = work, items
+    _function, _items = function, items
     arguments = (initialize, max(1, available_cpus() // workers))
     pool = ProcessPoolExecutor(min(workers, len(items)), multiprocessing.get_context("fork"), _start_forked, arguments)
     try:
         with warnings.catch_warnings():  # forks do not use locks that other threads of this process may hold
             warnings.filterwarnings("ignore", message=".*multi-threaded", category=DeprecationWarning)
-            futures = [pool.submit(_run_item, index) for index in range(len(items))]
+            futures = [pool.submit(_apply_to_index, index) for index in range(len(items))]
         for future in futures:
             yield future.result()
     except BrokenProcessPool:
@@ -87,19 +87,19 @@ def fork_map(
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
-        _work, _items = None, ()
+        _function, _items = None, ()
 
 
-def _start_spawned(work: Callable[[Any], Any]) -> None:
-    """Initialize a spawned process: keep the function that it applies to items."""
-    global _work
-    _work = work
+def _start_spawned(function: Callable[[Any], Any]) -> None:
+    """Initialize a spawned worker: keep the function of its pool, which `_apply` applies to items."""
+    global _function
+    _function = function
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread per process is enough
     _end_with_parent()
 
 
 def _start_forked(initialize: Callable[[int], None], cpus: int) -> None:
-    """Initialize a forked process: `initialize` is called with the number of CPUs that it may use."""
+    """Initialize a forked worker: `initialize` is called with the number of CPUs that it may use."""
     initialize(cpus)
     _end_with_parent()
 
@@ -118,12 +118,12 @@ def _wait_for_parent() -> None:
     os._exit(1)
 
 
-def _run(item: Any) -> Any:
-    """Apply the function of the pool (`_work`, set when the worker started) to an item."""
-    assert _work is not None
-    return _work(item)
+def _apply(item: Any) -> Any:
+    """Apply the function of the pool (`_function`, set when the worker started) to an item."""
+    assert _function is not None
+    return _function(item)
 
 
-def _run_item(index: int) -> Any:
+def _apply_to_index(index: int) -> Any:
     """Apply the function of the pool to the item with this index in `_items`, which a forked worker inherits."""
-    return _run(_items[index])
+    return _apply(_items[index])

@@ -80,18 +80,18 @@ class ProcessGroup:
         dist.all_reduce(total)
         return total.tolist()
 
-    def on_first_rank(self, work: Callable[[], Result]) -> Result:
-        """Run `work` on the first process and return its result on all of them, however long it takes.
+    def on_first_rank(self, function: Callable[[], Result]) -> Result:
+        """Call a function on the first process and return its result on all of them, however long it takes.
 
         If it raises a UserError, the first process raises it and the others exit.
         """
         if self.world_size == 1:
-            return work()
+            return function()
         answer: list[Any] = [None]
         if self.rank == 0:
             with _heartbeat():
                 try:
-                    answer = [(work(), None)]
+                    answer = [(function(), None)]
                 except UserError as error:
                     answer = [(None, error)]
             _broadcast(answer)
@@ -129,7 +129,7 @@ def _broadcast(answer: list[Any]) -> None:
 
 @contextmanager
 def _heartbeat() -> Iterator[None]:
-    """Send messages to the waiting processes, so that their timeout does not limit the work."""
+    """Send messages to the waiting processes, so that they do not time out while the first one is busy."""
     done = Event()
 
     def beat() -> None:
