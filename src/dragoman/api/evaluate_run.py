@@ -73,9 +73,9 @@ def evaluate(
         from dragoman import load
 
         run = load(run)
-    lists = [[reference] if isinstance(reference, str) else list(reference) for reference in references or []]
-    evaluator = _Evaluator(run, list(sources), lists, list(metrics), log or console.log)
-    if not lists or not any(lists):
+    reference_lists = [[text] if isinstance(text, str) else list(text) for text in references or []]  # of each source
+    evaluator = _Evaluator(run, list(sources), reference_lists, list(metrics), log or console.log)
+    if not any(reference_lists):
         evaluator.score_text(alignments, translate)
     elif run.model.can_generate:
         evaluator.score_translations(search, alignments, translate)
@@ -101,7 +101,7 @@ class _Evaluator:
         """Score translations, and the probability and alignment of references, as far as metrics need them.
 
         Args:
-            search: of the translations; None is the run's own.
+            search: search configuration of the translations; None: the run's default.
             alignments: gold alignments, for the alignment error rate; None leaves it out.
             translate: translate even if no metric needs translations.
         """
@@ -112,7 +112,7 @@ class _Evaluator:
             self.log(f"translating {len(self.sources):,} sentences ({run.checkpoint})")
             translations = run.translate(self.sources, search=search or run.default_search, alignment=False)
             references = [[normalize_text(run, text) for text in texts] for texts in self.references]
-            self._compare([translation.text for translation in translations], references, metrics)
+            self._score_against_references([translation.text for translation in translations], references, metrics)
         streams = [list(texts) for texts in zip(*self.references)]  # all first references, all second ones, …
         if likelihoods := [name for name in metrics if name in evaluation.LIKELIHOOD_METRICS]:
             targets = [text for stream in streams for text in stream]
@@ -121,14 +121,16 @@ class _Evaluator:
             self._score_alignments(streams[0], alignments)
 
     def score_tags(self, alignments: GoldAlignments | None) -> None:
-        """Tag the words of the sources and compare the tags with the references."""
+        """Tag the words of the sources and compare the tags with the references; gold `alignments` are an error."""
         run, metrics = self.run, self.metrics or ["accuracy", "exact"]
         self._check_metrics(metrics, evaluation.TEXT_METRICS, f"{run.folder}, which tags words")
         if alignments is not None:
             raise UserError(f"{run.folder} is a tagger and produces no word alignments: leave --alignments out")
         self.log(f"tagging {len(self.sources):,} sentences ({run.checkpoint})")
         tagged = [" ".join(sentence.tags) for sentence in run.tag(self.sources)]
-        self._compare(tagged, [[" ".join(tags.split()) for tags in texts] for texts in self.references], metrics)
+        self._score_against_references(
+            tagged, [[" ".join(tags.split()) for tags in texts] for texts in self.references], metrics
+        )
 
     def score_text(self, alignments: GoldAlignments | None, translate: bool) -> None:
         """Compute the perplexity of text without references, by a language model or a masked language model.
@@ -160,34 +162,36 @@ class _Evaluator:
             if name not in supported:
                 raise UserError(f"the metric {name} cannot be computed for {subject}: use {', '.join(supported)}")
 
-    def _compare(self, hypotheses: list[str], references: list[list[str]], metrics: Sequence[str]) -> None:
-        """Compute the metrics that compare texts with their references."""
+    def _score_against_references(
+        self, hypotheses: list[str], references: list[list[str]], metrics: Sequence[str]
+    ) -> None:
+        """Compute those of the metrics that compare texts with their references, such as BLEU."""
         self.result.hypotheses = hypotheses
-        names = [name for name in metrics if name in evaluation.TEXT_METRICS]
-        self.result.scores |= evaluation.evaluate(names, hypotheses, references)
+        text_metrics = [name for name in metrics if name in evaluation.TEXT_METRICS]
+        self.result.scores |= evaluation.evaluate(text_metrics, hypotheses, references)
 
     def _score_likelihoods(self, metrics: Sequence[str], sources: list[Any] | None, targets: list[str]) -> None:
         """Compute metrics of the model's probability of the targets, given the sources if there are any."""
-        scorable = self._scorable(sources, targets)
+        scorable = self._indices_within_max_length(sources, targets)
         texts = [targets[i] for i in scorable]
         scored = self.run.score(None if sources is None else [sources[i] for i in scorable], texts)
-        total, tokens = sum(text.score for text in scored), sum(len(text.tokens) for text in scored)
+        log_probability, tokens = sum(text.score for text in scored), sum(len(text.tokens) for text in scored)
         skipped = {"skipped": len(targets) - len(scorable)} if len(scorable) < len(targets) else {}
         for name in metrics:
-            score = evaluation.likelihood_metric(name, total, tokens, texts)
+            score = evaluation.likelihood_metric(name, log_probability, tokens, texts)
             self.result.scores[name] = replace(score, detail={**score.detail, **skipped})
 
     def _score_alignments(self, targets: list[str], gold: GoldAlignments) -> None:
         """Compute the alignment error rate of the attention when the model is forced to generate the targets."""
-        scorable = self._scorable(self.sources, targets)
+        scorable = self._indices_within_max_length(self.sources, targets)
         alignments = self.run.align([self.sources[i] for i in scorable], [targets[i] for i in scorable])
         if alignments is None:
             self.log("no alignment error rate: this system has no attention from decoder to encoder")
             return
-        sure, possible = ([gold[i][kind] for i in scorable] for kind in (0, 1))
+        sure, possible = [gold[i][0] for i in scorable], [gold[i][1] for i in scorable]
         self.result.scores["alignment-error-rate"] = evaluation.alignment_error_rate(alignments, sure, possible)
 
-    def _scorable(self, sources: list[Any] | None, targets: list[str]) -> list[int]:
+    def _indices_within_max_length(self, sources: list[Any] | None, targets: list[str]) -> list[int]:
         """Return the indices of the targets that fit into the learned positions of the model."""
         scorable = [i for i, fits in enumerate(self.run.within_max_length(sources, targets)) if fits]
         if not scorable:

@@ -72,11 +72,11 @@ class NotebookProgress:
     def __init__(self) -> None:
         """Start without events; outside a notebook, lines are printed."""
         self.training: list[tuple[float, float]] = []  # (step, loss)
-        self.validation: list[tuple[float, float]] = []
+        self.validation: list[tuple[float, float]] = []  # (step, loss)
         self.fraction_done: float | None = None
-        self.status = self.result = ""
+        self.status = self.result = ""  # the last event, and the last validation
         self.start = time.monotonic()
-        self.handle: Any = None
+        self.handle: Any = None  # IPython's handle of the displayed HTML, which is updated in place
         try:
             from IPython import get_ipython  # type: ignore[import-not-found, unused-ignore]
 
@@ -92,9 +92,9 @@ class NotebookProgress:
                 self.fraction_done = event.fraction_done
                 self.status = f"step {event.step:,}, loss {event.loss:.3f}"
                 if event.fraction_done:
-                    seconds = (time.monotonic() - self.start) * (1 / event.fraction_done - 1)
-                    left = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
-                    self.status += f", {event.tokens_per_second:,.0f} target tokens/s, {left} left"
+                    seconds_left = (time.monotonic() - self.start) * (1 / event.fraction_done - 1)
+                    duration = f"{seconds_left:.0f} s" if seconds_left < 90 else f"{seconds_left / 60:.0f} min"
+                    self.status += f", {event.tokens_per_second:,.0f} target tokens/s, {duration} left"
             case ValidationEvent():
                 self.validation.append((event.step, event.loss))
                 metrics = "".join(f", {name} {value:.2f}" for name, value in event.metrics.items())
@@ -116,6 +116,7 @@ class NotebookProgress:
         from dragoman.lens.charts import line_chart
 
         done = "" if self.fraction_done is None else f'value="{self.fraction_done:.3f}"'
-        lines = "".join(f"<div>{escape(text)}</div>" for text in dict.fromkeys((self.status, self.result)))
+        texts = dict.fromkeys((self.status, self.result))  # once, if the last event was a validation
+        lines = "".join(f"<div>{escape(text)}</div>" for text in texts)
         chart = line_chart({"training": self.training, "validation": self.validation}, "Loss per target token")
         return f'<progress {done} max="1" style="width:480px"></progress>{lines}{chart}'

@@ -83,20 +83,20 @@ def train(
         '000003'
     """
     files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
-    values: dict[str, Any] = {f"data.{name}": _path_list(paths) for name, paths in files.items() if paths}
-    values |= {"system.size": size} if size is not None else {}
-    values |= dict(settings or {})
-    name, custom = _as_system(system)
+    changes: dict[str, Any] = {f"data.{name}": _path_list(paths) for name, paths in files.items() if paths}
+    changes |= {"system.size": size} if size is not None else {}
+    changes |= dict(settings or {})
+    system_name, custom_system = _name_and_definition(system)
     if resume:
         if folder is None:
             raise UserError("resume=True continues an existing run: pass its folder as the first argument")
         folder = Path(folder)
-        resume_training(folder, values, custom_parts=custom_parts, callback=callback)
+        resume_training(folder, changes, custom_parts=custom_parts, callback=callback)
     else:
-        values |= {"system.name": name} if name is not None else {}
-        config = configuration.replace_settings(config or Config(), values)
+        changes |= {"system.name": system_name} if system_name is not None else {}
+        config = configuration.replace_settings(config or Config(), changes)
         folder = _new_folder(config.system.name or "transformer") if folder is None else Path(folder)
-        start_training(folder, config, custom_system=custom, custom_parts=custom_parts, callback=callback)
+        start_training(folder, config, custom_system=custom_system, custom_parts=custom_parts, callback=callback)
     return load(folder, custom_parts=custom_parts)
 
 
@@ -122,11 +122,11 @@ def start_training(
     """
 
     def prepare(processes: ProcessGroup) -> None:
-        """Prepare the run folder, on the first process."""
-        resolved, changes = accumulate_for_processes(config, processes)  # one batch per process, at least
+        """Prepare the run folder (tokenizers, data, configuration), on the first process."""
+        adapted, choices = accumulate_for_processes(config, processes)  # at least one batch per process and step
         with _registered(config.system.name, custom_system):
-            prepared = prepare_run(folder, resolved, log, custom_parts)
-        _log_preparation(prepared, changes, log)
+            prepared = prepare_run(folder, adapted, log, custom_parts)
+        _log_preparation(prepared, choices, log)
 
     log = _log_function(callback)
     return _train(folder, prepare, custom_parts, callback)
@@ -163,18 +163,26 @@ def _train(
 ) -> TrainingOutcome | None:
     """Train the run in a folder from its last checkpoint, and write report.html.
 
-    `prepare` is called first, by one process: it prepares a new run, or returns the configuration of a resumed one.
+    Args:
+        folder: the run folder.
+        prepare: called first, by one process: prepares a new run, or returns the configuration of a resumed one.
+        parts: classes of custom parts.
+        callback: receives events; None shows progress on standard error.
+        command: beginning of a command that trains this run, for the message about resuming.
+
+    Returns:
+        The outcome, or None in all but the first of several processes (rank 0).
     """
     processes = ProcessGroup.join()
     with processes.report_lost_process(
         lambda: f"another process ended while {folder} was prepared: see its message, and start again"
     ):
-        resumed = processes.on_first_rank(lambda: prepare(processes))
+        resumed_config = processes.on_first_rank(lambda: prepare(processes))
     display = Display(live=sys.stderr.isatty()) if callback is None else CallbackDisplay(callback)
     display = SilentDisplay() if processes.rank else display
-    trainer = Trainer(folder, display, resumed, processes, parts)
+    trainer = Trainer(folder, display, resumed_config, processes, parts)
     log = _log_function(callback)
-    if not processes.rank and resumed is not None:
+    if not processes.rank and resumed_config is not None:
         log(trainer.budget.resume_message(trainer.state, command))
     if not processes.rank and trainer.strategy.name:
         log(f"training on {processes.world_size} processes with {trainer.strategy.name} weights")
@@ -189,7 +197,7 @@ def _train(
 
 
 def _log_preparation(prepared: PreparedRun, choices: Sequence[str], log: Callable[[str], None]) -> None:
-    """Log the statistics of the data and the settings that were chosen automatically."""
+    """Log the data statistics, examples, model size and the settings chosen automatically (`choices` and the run's)."""
     log("")
     for line in prepared.preflight.lines():
         log(line)
@@ -251,8 +259,8 @@ def _new_folder(name: str) -> Path:
     return folder
 
 
-def _as_system(system: SystemLike | None) -> tuple[str | None, System | None]:
-    """Return the name of a system, and its definition if it is a custom one."""
+def _name_and_definition(system: SystemLike | None) -> tuple[str | None, System | None]:
+    """Return the name of a system, and its definition if it is custom (a spec, or a function that returns one)."""
     if system is None or isinstance(system, str):
         return system, None
     if isinstance(system, Spec):
@@ -263,20 +271,24 @@ def _as_system(system: SystemLike | None) -> tuple[str | None, System | None]:
 
 
 def _spec_builder(spec: Any) -> Callable[..., ModelSpec]:
-    """Return a function that builds the spec with the sizes of given vocabularies."""
+    """Return a function that takes the sizes of the vocabularies and returns the spec with its size fields replaced."""
 
     def custom(vocabulary: VocabularySizes) -> ModelSpec:
         """Custom spec."""
         sizes = {"source_vocab_size": vocabulary.source, "target_vocab_size": vocabulary.target}
         sizes |= {"vocab_size": vocabulary.target}
-        names = {field.name for field in dataclasses.fields(spec)}
-        return replace(spec, **{name: size for name, size in sizes.items() if name in names})
+        field_names = {field.name for field in dataclasses.fields(spec)}
+        return replace(spec, **{name: size for name, size in sizes.items() if name in field_names})
 
     return custom
 
 
 def _custom_system(builder: Callable[..., ModelSpec]) -> System:
-    """Define a system of one size that is trained with the recipe plain, or like the Transformer (textbook)."""
+    """Define a system from a function that builds its spec.
+
+    All sizes are equal. Its training defaults are those of imported models, or with the recipe `textbook` (the settings
+    of a paper) those of the Transformer.
+    """
     if not inspect.getdoc(builder):
         builder.__doc__ = "Custom system."
     return System(
@@ -291,7 +303,7 @@ def _custom_system(builder: Callable[..., ModelSpec]) -> System:
 
 @contextmanager
 def _registered(name: str | None, system: System | None) -> Iterator[None]:
-    """Make a custom system known by its name while a run is prepared."""
+    """Add a custom system to the table of systems while a run is prepared; None: it is there already."""
     if name is None or system is None:
         yield
         return

@@ -58,7 +58,10 @@ class FileProgress:
 
 
 def translation_fingerprint(run: Run, search: SearchConfig, options: Mapping[str, object]) -> dict[str, Any]:
-    """Describe in plain values what determines the translations: weights, search, and the options of the output."""
+    """Describe in JSON values what determines the translations: a digest of the model's files, the search, `options`.
+
+    A translation can only be resumed if all of them are equal; the keys are names for messages.
+    """
     files = [run.folder / MODEL_FILE, *sorted(run.folder.glob("tokenizer*.json"))]
     files.append(run.folder / CHECKPOINT_DIR / run.checkpoint / MANIFEST_FILE)  # holds digests of the weights
     digest = blake2b(digest_size=8)
@@ -71,11 +74,14 @@ def translation_fingerprint(run: Run, search: SearchConfig, options: Mapping[str
 
 
 def _flatten(name: str, value: Any) -> dict[str, Any]:
-    """Flatten nested dictionaries: keys are joined by spaces, and `kind` takes the name of its dictionary."""
+    """Flatten nested dictionaries: keys are joined by spaces, and `kind` takes the name of its dictionary.
+
+    For example, `_flatten("search", {"kind": "beam", "size": 5})` is `{"search": "beam", "search size": 5}`.
+    """
     if not isinstance(value, dict):
         return {name: value}
-    parts = (_flatten(name if key == "kind" else f"{name} {key}", part) for key, part in value.items())
-    return {key: item for part in parts for key, item in part.items()}
+    flattened = (_flatten(name if key == "kind" else f"{name} {key}", child) for key, child in value.items())
+    return {key: child for children in flattened for key, child in children.items()}
 
 
 def window_size(run: Run) -> int:
@@ -89,7 +95,10 @@ def partial_paths(output: Path) -> tuple[Path, Path]:
 
 
 def is_complete(output: Path) -> bool:
-    """Whether an output exists and no partial one does; an interruption after the last rename may leave a journal."""
+    """Whether an output exists and is not being replaced: there is neither a partial output nor an empty journal.
+
+    A journal that is not empty may be left by an interruption just after the output was completed.
+    """
     part, journal = partial_paths(output)
     return output.is_file() and not part.exists() and (not journal.exists() or journal.stat().st_size > 0)
 
@@ -119,9 +128,16 @@ def write_translations(
 ) -> Generator[FileProgress]:
     """Write translations to a file and yield the progress after each window; the first value is the starting point.
 
+    A window is a number of consecutive input lines. After each one, a journal records what is safely on disk, so that
+    an interrupted translation can be resumed.
+
     Args:
+        output: the file to write
+        sources: the input lines
+        translate: takes the sources of a window and the index of its first line, and returns the translations
         render: turns a translation into the text that is written
         fingerprint: how the translations are made, see `translation_fingerprint`; must be equal to resume
+        window_lines: number of lines in a window
         resume: continue a partial output
         overwrite: replace an existing output, or a partial one that is not resumed
     """
@@ -159,16 +175,16 @@ class _PartialOutput:
         with os_errors_as_user_errors(output), ExitStack() as opened:  # closes the files if anything fails
             self.journal = opened.enter_context(self.journal_path.open("a+b"))
             self._lock()
-            if self._size() and not resume and not overwrite:
+            if self._partial_bytes() and not resume and not overwrite:
                 raise UserError(
                     f"{self.part} is a partial output: resume it with --resume, or start again with --overwrite"
                 )
-            self.progress, end = self._read_journal(fingerprint) if resume else (FileProgress(), 0)
-            self.journal.truncate(end)
+            self.progress, journal_bytes = self._read_journal(fingerprint) if resume else (FileProgress(), 0)
+            self.journal.truncate(journal_bytes)
             self.file = opened.enter_context(self.part.open("ab"))
             self.file.truncate(self.progress.bytes)
-            if not end:
-                self._record({"version": JOURNAL_VERSION, **fingerprint})
+            if not journal_bytes:
+                self._append_to_journal({"version": JOURNAL_VERSION, **fingerprint})
             opened.pop_all()  # leave them open
 
     def _lock(self) -> None:
@@ -179,19 +195,22 @@ class _PartialOutput:
         if not path.exists() or not os.path.samestat(os.fstat(self.journal.fileno()), path.stat()):
             raise UserError(busy)  # the other process has finished and removed the journal since it was opened here
 
-    def _size(self) -> int:
+    def _partial_bytes(self) -> int:
         """Bytes of the partial output; 0 if there is none."""
         return self.part.stat().st_size if self.part.exists() else 0
 
     def _read_journal(self, fingerprint: Mapping[str, Any]) -> tuple[FileProgress, int]:
-        """Return the progress up to which the output is complete, and the end of its line in the journal."""
-        size = self._size()
+        """Return the progress up to which the output is complete, and the bytes of the journal up to its line.
+
+        The first line of the journal must have the same `fingerprint`, which says how the translations are made.
+        """
+        size = self._partial_bytes()
         if not size:
             return FileProgress(), 0
         self.journal.seek(0)
-        first = self.journal.readline()
+        first_line = self.journal.readline()
         try:
-            header = json.loads(first if first.endswith(b"\n") else b"")
+            header = json.loads(first_line if first_line.endswith(b"\n") else b"")
             version = header.pop("version")
         except (ValueError, KeyError, AttributeError, TypeError):
             raise UserError(f"{self.journal_path} is missing or damaged: start again with --overwrite") from None
@@ -206,7 +225,7 @@ class _PartialOutput:
                     f"{self.part} was started with {name} {header.get(name)!r}, but now it is "
                     f"{fingerprint.get(name)!r}: resume with the same value, or start again with --overwrite"
                 )
-        progress, end = FileProgress(), len(first)
+        progress, journal_bytes = FileProgress(), len(first_line)
         for line in self.journal:
             try:
                 recorded = FileProgress(**json.loads(line))
@@ -214,10 +233,10 @@ class _PartialOutput:
                 break
             if recorded.bytes > size or line[-1:] != b"\n":
                 break
-            progress, end = recorded, end + len(line)
-        return progress, end
+            progress, journal_bytes = recorded, journal_bytes + len(line)
+        return progress, journal_bytes
 
-    def _record(self, values: Mapping[str, Any]) -> None:
+    def _append_to_journal(self, values: Mapping[str, Any]) -> None:
         """Append a line of JSON to the journal."""
         self.journal.write(json.dumps(values, ensure_ascii=False).encode() + b"\n")
         self.journal.flush()
@@ -228,11 +247,11 @@ class _PartialOutput:
             self.file.write(content)
             self.file.flush()
             os.fsync(self.file.fileno())  # the journal must not be ahead of the output
-            self._record(asdict(progress))
+            self._append_to_journal(asdict(progress))
         self.progress = progress
 
     def finish(self) -> None:
-        """Rename the partial output and remove the journal."""
+        """Rename the partial output to the output and remove the journal."""
         with os_errors_as_user_errors(self.output):
             self.file.close()  # some systems cannot rename an open file
             self.part.replace(self.output)
@@ -241,8 +260,8 @@ class _PartialOutput:
             self.journal_path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Release the lock; an empty partial output is removed while it is still locked."""
-        with suppress(OSError):  # a full disk refuses again
+        """Close the files, which releases the lock; an empty partial output is removed while it is still locked."""
+        with suppress(OSError):  # on a full disk, closing fails like the write before
             self.file.close()
         with suppress(OSError):
             if not self.progress.bytes:

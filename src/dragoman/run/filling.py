@@ -33,7 +33,7 @@ GAP_MARK = "\x01"  # stands for a gap while a text is tokenized
 
 
 def fill(run: Run, texts: Sequence[str], top_k: int, search: Beam | None = None) -> list[FillResult]:
-    """Fill every gap of the texts.
+    """Fill every gap (`<mask>`) of the texts.
 
     Args:
         top_k: number of choices for each gap
@@ -48,11 +48,17 @@ def fill(run: Run, texts: Sequence[str], top_k: int, search: Beam | None = None)
         return _fill_tokens(run, texts, top_k)
     search = search or run.beam_config()
     search = replace(search, size=max(search.size, top_k), n_best=top_k)
-    return _fill_spans(run, texts, search) if infilling == "span" else _generate_texts(run, texts, search)
+    if infilling == "span":  # the decoder generates the fillers
+        return _fill_spans(run, texts, search)
+    return _generate_texts(run, texts, search)  # the decoder generates the whole text
 
 
 def infilling_of(run: Run) -> Infilling | None:
-    """Return how the run fills gaps: by its objective, or by the special tokens of an imported checkpoint."""
+    """Return how the run fills gaps, by its objective or by the special tokens of an imported checkpoint.
+
+    `piece`: an encoder predicts one token per gap; `span`: a decoder generates the fillers, like T5; `text`: a decoder
+    generates the whole text, like BART; None: it does not.
+    """
     if run.objective is not None:
         return run.objective.infilling
     if run.model.mask_predictor is not None:
@@ -79,18 +85,18 @@ def tag(run: Run, texts: Sequence[str]) -> list[TaggedSentence]:
         )
     sentences = [text.split() for text in texts]
     word_tokens = encode_words(sentences, run.source_tokenizer)
-    max_tokens, prefix = max_source_tokens(run), len(run.framing.source_prefix)
+    max_tokens, prefix_length = max_source_tokens(run), len(run.framing.source_prefix)
     results = [TaggedSentence([], [], [])] * len(texts)
     nonempty = [i for i, words in enumerate(sentences) if words]
     rows = [[token for word in word_tokens[i] for token in word][:max_tokens] for i in nonempty]
     special = special_labels(run.target_tokenizer, run.model.num_labels)
     for batch, logits in batch_logits(run, run.model, rows):
         logits[..., special] = -torch.inf
-        probability, best = logits.softmax(-1).max(-1)
+        probability, best = logits.softmax(-1).max(-1)  # B T
         for n, probabilities, labels in zip(batch, probability.tolist(), best.tolist()):
             i = nonempty[n]
             word_starts = np.cumsum([0, *(len(word) for word in word_tokens[i])])[:-1]
-            positions = [int(start) + prefix for start in word_starts if start < max_tokens]
+            positions = [int(start) + prefix_length for start in word_starts if start < max_tokens]
             tags = [run.target_tokenizer.decode([labels[position]]) for position in positions]
             results[i] = TaggedSentence(sentences[i], tags, [probabilities[position] for position in positions])
     return results
@@ -102,7 +108,10 @@ def special_labels(tokenizer: Tokenizer, num_labels: int) -> list[int]:
 
 
 def batch_logits(run: Run, model: Model, rows: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], Tensor]]:
-    """Yield the indices of the rows of a batch and an encoder's logits at each of their tokens, framing included."""
+    """Yield batches of rows, which are token ids without special tokens: their indices, and an encoder's logits.
+
+    The logits (B T V) are for the rows with the special tokens before and after them (framing).
+    """
     lengths = np.array([len(row) for row in rows])
     for batch in batch_by_length(lengths, run.config.search.batch_tokens) if len(rows) else []:
         source, source_lengths = run.pad_batch([add_framing(run, rows[n]) for n in batch])
@@ -112,7 +121,7 @@ def batch_logits(run: Run, model: Model, rows: Sequence[Sequence[int]]) -> Itera
 @torch.inference_mode()
 def _fill_tokens(run: Run, texts: Sequence[str], top_k: int) -> list[FillResult]:
     """Fill every mask with its most probable token, independently of the other masks."""
-    model, tokenizer, prefix = _mask_predictor(run), run.source_tokenizer, len(run.framing.source_prefix)
+    model, tokenizer, prefix_length = _mask_predictor(run), run.source_tokenizer, len(run.framing.source_prefix)
     token_ids = [encode_masked(tokenizer, text) for text in texts]
     rows = [ids[: max_source_tokens(run)] for ids in token_ids]  # masks in the truncated rest stay
     results = [FillResult(text, []) for text in texts]
@@ -120,8 +129,8 @@ def _fill_tokens(run: Run, texts: Sequence[str], top_k: int) -> list[FillResult]
         for n, row_logits in zip(batch, logits):
             ids, choices = list(rows[n]), []
             for position in [position for position, token in enumerate(ids) if token == tokenizer.mask]:
-                probabilities = row_logits[position + prefix].softmax(-1)
-                probabilities[list(run.framing.suppressed)] = 0.0
+                probabilities = row_logits[position + prefix_length].softmax(-1)
+                probabilities[list(run.framing.suppressed)] = 0.0  # special tokens
                 top, tokens = probabilities[: tokenizer.vocab_size].topk(min(top_k, tokenizer.vocab_size))
                 choices.append(list(zip(tokenizer.tokens(tokens.tolist()), top.tolist())))
                 ids[position] = int(tokens[0])
@@ -133,11 +142,11 @@ def _fill_tokens(run: Run, texts: Sequence[str], top_k: int) -> list[FillResult]
 def score_masked(run: Run, texts: Sequence[str]) -> list[ScoredText]:
     """Compute log p of every token given all others: Salazar et al. (2020), equation 1.
 
-    A text of n tokens takes n forward passes.
+    A text of n tokens becomes n rows; in each, another token is masked.
     """
-    if infilling_of(run) != "piece":
+    if infilling_of(run) != "piece":  # only encoders that predict single tokens
         raise run.usage_error("fill")
-    model, tokenizer, prefix = _mask_predictor(run), run.source_tokenizer, len(run.framing.source_prefix)
+    model, tokenizer, prefix_length = _mask_predictor(run), run.source_tokenizer, len(run.framing.source_prefix)
     if tokenizer.mask is None:
         raise UserError(
             "texts cannot be scored: pseudo-perplexity masks tokens, but the run's tokenizer has no mask token"
@@ -148,9 +157,9 @@ def score_masked(run: Run, texts: Sequence[str]) -> list[ScoredText]:
         rows = [[*ids[:masked], tokenizer.mask, *ids[masked + 1 :]] for masked in range(len(ids))]
         scores = [0.0] * len(ids)
         for batch, logits in batch_logits(run, model, rows):
-            positions = torch.tensor(batch, device=logits.device)
+            positions = torch.tensor(batch, device=logits.device)  # row n has its mask at position n
             labels = torch.tensor([ids[position] for position in batch], device=logits.device)
-            at_masks = logits[torch.arange(len(batch), device=logits.device), positions + prefix]  # B V
+            at_masks = logits[torch.arange(len(batch), device=logits.device), positions + prefix_length]  # B V
             log_p = at_masks.log_softmax(-1).gather(1, labels[:, None])[:, 0].tolist()
             for position, score in zip(batch, log_p):
                 scores[position] = score
@@ -169,9 +178,10 @@ def _mask_predictor(run: Run) -> Model:
 
 
 def _fill_spans(run: Run, texts: Sequence[str], search: Beam) -> list[FillResult]:
-    """Replace gaps by sentinels; the target has after each sentinel what was there (Raffel et al. 2020, §3.1.4).
+    """Fill gaps with a model of span corruption, such as T5 (Raffel et al. 2020, §3.1.4).
 
-    A gap whose sentinel the model does not generate stays a gap.
+    Each gap becomes another sentinel token in the source. The model generates each sentinel, followed by the tokens of
+    its gap. A gap whose sentinel is not generated stays a gap.
     """
     tokenizer = run.target_tokenizer
     sentinels = sentinel_ids(tokenizer, run.model.vocab_size)
@@ -188,7 +198,10 @@ def _fill_spans(run: Run, texts: Sequence[str], search: Beam) -> list[FillResult
         spans = [spans_by_sentinel(hypothesis.tokens, set(sentinels)) for hypothesis in hypotheses]
         filled = [_insert_spans(tokenizer, ids, by_sentinel, sentinels) for by_sentinel in spans]
         choices = [
-            [(tokenizer.decode(s.get(sentinel, [])), math.exp(h.score)) for s, h in zip(spans, hypotheses)]
+            [
+                (tokenizer.decode(by_sentinel.get(sentinel, [])), math.exp(hypothesis.score))
+                for by_sentinel, hypothesis in zip(spans, hypotheses)
+            ]
             for sentinel in sentinels[: gaps[n]]
         ]
         alternatives = [(text, hypothesis.score) for text, hypothesis in zip(filled[1:], hypotheses[1:])]
@@ -197,7 +210,7 @@ def _fill_spans(run: Run, texts: Sequence[str], search: Beam) -> list[FillResult
 
 
 def _generate_texts(run: Run, texts: Sequence[str], search: Beam) -> list[FillResult]:
-    """Replace gaps by masks; the target is the whole text (Lewis et al. 2020, §2.2)."""
+    """Fill gaps with a denoising model, such as BART: reads masks, generates the text (Lewis et al. 2020, §2.2)."""
     results = [FillResult(text, []) for text in texts]
     with_gaps = [n for n, text in enumerate(texts) if GAP_PATTERN.search(text)]
     rows = [encode_masked(run.source_tokenizer, texts[n]) for n in with_gaps]
@@ -208,18 +221,18 @@ def _generate_texts(run: Run, texts: Sequence[str], search: Beam) -> list[FillRe
 
 
 def _decode_rows(run: Run, rows: Sequence[list[int]], search: Beam) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """Yield the index and the hypotheses of each row of source ids, which come without framing."""
-    batch_tokens = max(1, run.config.search.batch_tokens // search.rows_per_source)
+    """Yield the index and the hypotheses of each row, which is the token ids of a source without special tokens."""
+    batch_tokens = max(1, run.config.search.batch_tokens // search.rows_per_source)  # a beam takes several rows
     for batch in batch_by_length([len(ids) for ids in rows], batch_tokens) if rows else []:
         source, lengths = run.pad_batch([frame_source(run, rows[n]) for n in batch])
         yield from zip(batch.tolist(), search.decode(run, SearchRequest(source, lengths, torch.from_numpy(batch))))
 
 
 def repair_corrupted(run: Run, rows: Sequence[BatchRow]) -> list[list[int]] | None:
-    """Reconstruct the corrupted rows of a pretraining objective; None if the run does not fill gaps.
+    """Reconstruct corrupted examples of a pretraining objective; None if the run does not fill gaps.
 
-    An encoder gives the most probable token at every labeled position of the source, and `pad` elsewhere. An
-    encoder–decoder gives the target.
+    Returns token ids: for an encoder the most probable token at every labeled position of the source, and `pad`
+    elsewhere; for an encoder–decoder the generated target.
     """
     infilling = infilling_of(run)
     if infilling is None:
@@ -234,7 +247,7 @@ def repair_corrupted(run: Run, rows: Sequence[BatchRow]) -> list[list[int]] | No
 
 
 def _predict_labels(run: Run, row: BatchRow) -> list[int]:
-    """Return the most probable token at every labeled position, `pad` elsewhere."""
+    """Return the most probable token at every position with a label (`row.target` is not `pad`), else `pad`."""
     pad = run.framing.pad
     source, lengths = run.pad_batch([row.source.tolist()])
     types = None if row.token_type_ids is None else torch.from_numpy(row.token_type_ids)[None].to(run.device)
@@ -243,7 +256,7 @@ def _predict_labels(run: Run, row: BatchRow) -> list[int]:
 
 
 def _with_sentinels_allowed(run: Run) -> Run:
-    """Return the run with a search that may generate sentinels."""
+    """Return the run with a search that may generate sentinels, the tokens `<extra_id_0>`, … that stand for gaps."""
     allowed = copy(run)
     allowed.engine_cache = None  # cached engines suppress sentinels
     sentinels = sentinel_ids(run.target_tokenizer, run.model.vocab_size)
@@ -281,12 +294,12 @@ def _insert_spans(
 
 
 def encode_masked(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Encode a text with the mask token for every gap."""
+    """Encode a text with the mask token for every gap, which the user wrote as `<mask>`, `[MASK]` or `<extra_id_0>`."""
     if tokenizer.mask is None:
         raise UserError("masks cannot be filled: the run's tokenizer has no mask token")
     return tokenizer.encode_masked(GAP_PATTERN.sub(GAP_MARK, text), GAP_MARK)
 
 
 def encode_with_sentinels(tokenizer: Tokenizer, text: str, sentinels: Sequence[int]) -> list[int]:
-    """Encode a text with one sentinel for each gap, in order."""
+    """Encode a text with one sentinel for each gap (`<mask>`, `[MASK]` or `<extra_id_0>`), in order."""
     return tokenizer.encode_with_sentinels(GAP_PATTERN.sub(GAP_MARK, text), GAP_MARK, sentinels)

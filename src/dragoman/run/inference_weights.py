@@ -41,7 +41,10 @@ class InferenceWeights:
         self._cache: dict[int, _Optimized] = {}
 
     def __call__(self, model: Model) -> Model:
-        """Return the optimized model; models that are not float32 are returned as they are."""
+        """Return the model with packed weights (CPU) or bfloat16 weights (GPU), made at the first call and then cached.
+
+        A model whose parameters are not float32, or whose device does not support the precision, is returned unchanged.
+        """
         parameter = next(model.parameters())
         supported = {"cpu": tuple(PACKS), "cuda": ("bfloat16",)}.get(parameter.device.type, ())
         if self.weights is None or self.weights not in supported or parameter.dtype != torch.float32:

@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 def score(run: Run, sources: Sequence[Source] | None, targets: Sequence[str]) -> list[ScoredText]:
     """Compute log p(y|x) of given translations, or log p(y) if a decoder-only model gets no sources."""
     results = [ScoredText(0.0, [], [])] * len(targets)
-    for rows, source_ids, target_ids in _batches(run, sources, targets):
+    for indices, source_ids, target_ids in _batches(run, sources, targets):
         source, source_lengths = run.pad_batch(source_ids)
         framed = [_frame_target(run, ids, has_source=sources is not None) for ids in target_ids]
         target, target_lengths = run.pad_batch(framed)
-        scores = token_scores(run.model, source, source_lengths, target, target_lengths).tolist()
-        for i, ids, row in zip(rows, framed, scores):
+        scores = token_scores(run.model, source, source_lengths, target, target_lengths).tolist()  # B T, 0 at padding
+        for i, ids, log_p in zip(indices, framed, scores):
             tokens = run.target_tokenizer.tokens(ids[1:])  # without BOS
-            results[i] = ScoredText(sum(row), tokens, row[: len(tokens)])
+            results[i] = ScoredText(sum(log_p), tokens, log_p[: len(tokens)])
     return results
 
 
 def within_max_length(run: Run, sources: Sequence[Source] | None, targets: Sequence[str]) -> list[bool]:
     """Return whether the model has enough positions for each target."""
     results = [True] * len(targets)
-    for rows, source_ids, target_ids in _batches(run, sources, targets):
+    for indices, source_ids, target_ids in _batches(run, sources, targets):
         max_lengths = run.model.max_target_length(torch.tensor([len(ids) for ids in source_ids]))
-        if max_lengths is None:
+        if max_lengths is None:  # no limit
             break
-        for i, ids, max_length in zip(rows, target_ids, max_lengths.tolist()):
+        for i, ids, max_length in zip(indices, target_ids, max_lengths.tolist()):
             framed = _frame_target(run, ids, has_source=sources is not None)
             results[i] = len(framed) - 1 <= max_length  # EOS is predicted, but not read
     return results
@@ -60,18 +60,21 @@ def align(run: Run, sources: Sequence[Source], targets: Sequence[str]) -> list[A
             f"{run.folder} reads feature vectors, which have no words: alignments need a run that reads text"
         )
     results: list[Alignment] = [[] for _ in sources]
-    for rows, source_ids, target_ids in _batches(run, sources, targets):
+    for indices, source_ids, target_ids in _batches(run, sources, targets):
         source, source_lengths = run.pad_batch(source_ids)
         alignments = align_batch(run, source, source_lengths, target_ids)
         if alignments is None:
             return None
-        for i, alignment in zip(rows, alignments):
+        for i, alignment in zip(indices, alignments):
             results[i] = alignment
     return results
 
 
 def align_batch(run: Run, source: Tensor, source_lengths: Tensor, targets: list[list[int]]) -> list[Alignment] | None:
-    """Align the words of a batch; `targets` are token ids without BOS and EOS. None if the model has no attention."""
+    """Align the words of a batch by its cross-attention; return None if the model has none.
+
+    `source` has padded token ids (B S); `targets` are token ids without BOS and EOS.
+    """
     attention = batch_cross_attention(run, source, source_lengths, targets)
     if attention is None:
         return None
@@ -88,26 +91,26 @@ def align_batch(run: Run, source: Tensor, source_lengths: Tensor, targets: list[
 def hypothesis_token_scores(
     run: Run, source: Tensor, source_lengths: Tensor, hypotheses: list[list[Hypothesis]]
 ) -> list[list[list[float]]]:
-    """Compute log p of every token of the hypotheses of each source, EOS last if it was generated.
+    """Compute log p of every token of the hypotheses of each source (B S), EOS last if it was generated.
 
-    Teacher forcing gives the same numbers as the search, which therefore does not record them. An ensemble averages
-    probabilities.
+    Teacher forcing gives the same numbers as the search, which therefore does not record them. The best hypotheses of
+    all sources form one batch, the second best the next, and so on. An ensemble averages probabilities.
     """
     results: list[list[list[float]]] = [[] for _ in hypotheses]
     for rank in range(max(map(len, hypotheses))):
-        rows = [row for row, ranked in enumerate(hypotheses) if rank < len(ranked)]
-        ranked_here = [hypotheses[row][rank] for row in rows]
-        framed = [[run.framing.bos, *h.tokens, *[run.framing.eos] * h.finished] for h in ranked_here]
-        row_indices = torch.tensor(rows, device=source.device)
-        pairs = (source[row_indices], source_lengths[row_indices], *run.pad_batch(framed))
-        by_model = torch.stack([token_scores(model, *pairs) for model in run.models])
+        sources = [index for index, ranked in enumerate(hypotheses) if rank < len(ranked)]
+        batch = [hypotheses[index][rank] for index in sources]
+        framed = [[run.framing.bos, *h.tokens, *[run.framing.eos] * h.finished] for h in batch]
+        source_indices = torch.tensor(sources, device=source.device)
+        pairs = (source[source_indices], source_lengths[source_indices], *run.pad_batch(framed))
+        by_model = torch.stack([token_scores(model, *pairs) for model in run.models])  # models B T
         averaged = (by_model.logsumexp(0) - math.log(len(by_model))).tolist()
-        for row, hypothesis, ids, scores in zip(rows, ranked_here, framed, averaged):
+        for index, hypothesis, ids, scores in zip(sources, batch, framed, averaged):
             forced = len(run.framing.forced_bos)  # forced tokens have probability 1
             scores = [0.0] * forced + scores[forced : len(ids) - 1]
             if run.framing.force_eos_at_limit and hypothesis.finished:  # and so has EOS at the limit
                 scores[-1] = hypothesis.score - sum(scores[:-1])
-            results[row].append(scores)
+            results[index].append(scores)
     return results
 
 
@@ -118,7 +121,11 @@ def batch_cross_attention(run: Run, source: Tensor, source_lengths: Tensor, targ
 
 
 def attention(run: Run, source: Source, target: str | None) -> SentenceAttention:
-    """Return all attention weights for a given translation, or for the one that the run's search finds."""
+    """Return all attention weights for a given translation, or for the one that the run's search finds.
+
+    A `TokenWordMap` says which tokens form a word, for the word alignment. Images and speech have no words: their
+    “tokens” are the numbers of the encoder's positions.
+    """
     ids = run.encode_sources([source])[0]
     if target is None:
         target = run.translate([source], alignment=False)[0].text
@@ -143,7 +150,10 @@ def attention(run: Run, source: Source, target: str | None) -> SentenceAttention
 
 @torch.inference_mode()
 def logits(run: Run, source_ids: Tensor | None, target_ids: Tensor | None) -> Tensor:
-    """Compute logits at every target position, B T V, from padded ids, B S and B T; padding may be left or right."""
+    """Compute logits at every target position, B T V, from padded ids, B S and B T; padding may be left or right.
+
+    The models need padding on the right, so it is moved there, and the logits are moved back.
+    """
     if run.model.source_features is not None:
         raise UserError("logits() takes token ids, but this run reads feature vectors: call run.model directly")
     pad = run.framing.pad
@@ -151,19 +161,19 @@ def logits(run: Run, source_ids: Tensor | None, target_ids: Tensor | None) -> Te
         if source_ids is None or run.model.can_generate:
             raise UserError("logits need target ids, and source ids as well unless the model is decoder-only")
         source_ids = source_ids.to(run.device)
-        source, lengths, order = _move_left(source_ids, source_ids != pad)
-        return _move_back(run.model(source, lengths), order)
+        source, lengths, order = _move_padding_right(source_ids, source_ids != pad)
+        return _restore_padding(run.model(source, lengths), order)
     target_ids = target_ids.to(run.device)
     if source_ids is None:
         source, source_lengths = target_ids[:, :0], torch.zeros_like(target_ids[:, 0])
     else:
         source_ids = source_ids.to(run.device)
-        source, source_lengths, _ = _move_left(source_ids, source_ids != pad)
+        source, source_lengths, _ = _move_padding_right(source_ids, source_ids != pad)
     is_token = _is_token_or_bos(target_ids, pad) if run.framing.bos == pad else target_ids != pad
     if pad == run.framing.eos:  # padding cannot be told from EOS
         is_token = torch.ones_like(is_token)
-    target, target_lengths, order = _move_left(target_ids, is_token)
-    return _move_back(run.model(source, source_lengths, target, target_lengths), order)
+    target, target_lengths, order = _move_padding_right(target_ids, is_token)
+    return _restore_padding(run.model(source, source_lengths, target, target_lengths), order)
 
 
 def _batches(
@@ -181,30 +191,30 @@ def _batches(
     source_ids = run.encode_sources(sources) if sources is not None else [[] for _ in targets]
     target_ids = run.target_tokenizer.encode_batch([normalize_text(run, text) for text in targets])
     lengths = [max(len(source), len(target) + 2) for source, target in zip(source_ids, target_ids)]  # BOS and EOS
-    for rows in batch_by_length(lengths, run.config.search.batch_tokens):
-        yield rows.tolist(), [source_ids[i] for i in rows], [target_ids[i] for i in rows]
+    for indices in batch_by_length(lengths, run.config.search.batch_tokens):
+        yield indices.tolist(), [source_ids[i] for i in indices], [target_ids[i] for i in indices]
 
 
 def _frame_target(run: Run, ids: list[int], has_source: bool = True) -> list[int]:
-    """Add BOS and EOS; a text without a source begins with the source prefix of decoder-only models instead."""
-    begin = (run.framing.bos,) if has_source else run.framing.source_prefix or (run.framing.bos,)
-    return [*begin, *ids, run.framing.eos]
+    """Add BOS and EOS; without a source, a target begins like a source of decoder-only models (`source_prefix`)."""
+    beginning = (run.framing.bos,) if has_source else run.framing.source_prefix or (run.framing.bos,)
+    return [*beginning, *ids, run.framing.eos]
 
 
-def _move_left(ids: Tensor, is_token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Move the tokens of each row before its padding; return the rows, their lengths, and the order (B T)."""
+def _move_padding_right(ids: Tensor, is_token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Move the tokens of each sequence (B T) before its padding; return the ids, lengths (B) and the old positions."""
     order = (~is_token).long().argsort(dim=1, stable=True)
     return ids.gather(1, order), is_token.sum(1), order
 
 
-def _move_back(logits: Tensor, order: Tensor) -> Tensor:
-    """Undo the order of `_move_left`."""
+def _restore_padding(logits: Tensor, order: Tensor) -> Tensor:
+    """Move logits (B T V) back to where their tokens were before `_move_padding_right`, which returned `order`."""
     return logits.gather(1, order.argsort(1)[..., None].expand_as(logits))
 
 
 def _is_token_or_bos(ids: Tensor, pad: int) -> Tensor:
     """Return which positions (B T) are tokens if BOS is also the padding: the last pad before the tokens is BOS."""
-    is_other = ids != pad
+    is_not_pad = ids != pad
     is_first = torch.arange(ids.shape[1], device=ids.device) == 0
-    is_bos = ~is_other & (is_other.roll(-1, 1) | is_first) & (is_other.long().cumsum(1) == 0)
-    return is_other | is_bos
+    is_bos = ~is_not_pad & (is_not_pad.roll(-1, 1) | is_first) & (is_not_pad.long().cumsum(1) == 0)
+    return is_not_pad | is_bos

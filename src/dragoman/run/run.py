@@ -80,7 +80,10 @@ class Run:
         checkpoint_name: str,
         inference_weights: InferenceWeights | None = None,
     ) -> None:
-        """Combine the contents of a run folder; `dragoman.load` reads them."""
+        """Combine the contents of a run folder, which `dragoman.load` reads.
+
+        `framing` has the special tokens around source and target; `inference_weights` converts the model for decoding.
+        """
         self.folder, self.config, self.model = folder, settings, model
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.framing, self.checkpoint = framing, checkpoint_name
@@ -116,7 +119,7 @@ class Run:
 
     @property
     def usage(self) -> Usage | None:
-        """The command that uses this run, by its objective or else by its model."""
+        """The command that uses this run, such as `translate`, by its objective or else by its model."""
         return self.model.usage if self.objective is None else self.objective.usage
 
     @property
@@ -199,7 +202,7 @@ class Run:
         return parallel
 
     def open_run(self, other: str | OtherRun) -> Run:
-        """Open the run that a search configuration names, on this run's device; each folder is opened once."""
+        """Open another run that a search configuration names, such as a draft model; each folder is opened once."""
         from dragoman import load as load_any  # opens Hugging Face checkpoints too, and imports this module
 
         if isinstance(other, Run):
@@ -210,7 +213,10 @@ class Run:
         return self._opened[folder]
 
     def check_same_vocabulary(self, other: Run, reason: str) -> None:
-        """Refuse a run with other tokenizers, framing, kind of source or device; `reason` says why that matters."""
+        """Raise a UserError if another run differs in tokenizers, special tokens, kind of source or device.
+
+        `reason` says in its message why that matters.
+        """
         these, others = ((run.source_tokenizer.to_json(), run.target_tokenizer.to_json()) for run in (self, other))
         if these != others or self.framing != other.framing:
             raise UserError(
@@ -357,7 +363,9 @@ class Run:
             'Once upon a time there was a king …'
         """
         self.check_usage("generate")
-        search = search or Sample(top_p=0.95, length_limit=LengthLimit(0, max_new_tokens, max_new_tokens))
+        search = search or Sample(
+            top_p=0.95, length_limit=LengthLimit(ratio=0, offset=max_new_tokens, max=max_new_tokens)
+        )
         if self.is_dialogue:
             return self.translate(prompts, search=search, alignment=False)
         return continue_prompts(self, prompts, search)
@@ -379,7 +387,8 @@ class Run:
         settings = self.config.search
         if settings.strategy and isinstance(beam := self.default_search, Beam):
             return beam if size is None else replace(beam, size=size)
-        max_size = self.model.vocab_size - len(self.special_tokens.suppressed) - 1  # matters for toy vocabularies
+        # A toy vocabulary may have fewer tokens than the beam has hypotheses.
+        max_size = self.model.vocab_size - len(self.special_tokens.suppressed) - 1
         return Beam(
             max(1, min(settings.beam_size, max_size)) if size is None else size,
             settings.length_penalty,
@@ -397,10 +406,10 @@ class Run:
         settings = self.config.search
         ratio, offset = settings.length_ratio, settings.length_offset
         return LengthLimit(
-            LengthLimit.ratio if ratio is None else ratio,
-            LengthLimit.offset if offset is None else offset,
-            settings.max_target_length,
-            settings.min_length,
+            ratio=LengthLimit.ratio if ratio is None else ratio,
+            offset=LengthLimit.offset if offset is None else offset,
+            max=settings.max_target_length,
+            min=settings.min_length,
         )
 
     # ---- tagging, infilling, scoring, inspection
@@ -497,16 +506,16 @@ class Run:
     # ---- model inputs
 
     def encode_sources(self, texts: Sequence[Source], tag: Tag = None) -> list[Any]:
-        """Return framed token ids, or feature arrays, truncated to `max_source_length`."""
+        """Return token ids with the special tokens of sources (framing), or feature arrays; both are truncated."""
         return [frame_source(self, ids) for ids in encode_without_framing(self, texts, tag)]
 
     def tag_of_row(self, source: NDArray[Any]) -> str:
-        """Return the tag that a row of the token store begins with, or ''."""
+        """Return the corpus tag whose token the ids of a source begin with, or ''."""
         names = {token_id: name for name, token_id in self.source_tokenizer.tags.items()}
         return names.get(int(source[0]), "") if names else ""
 
     def pad_batch(self, rows: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        """Pad rows to a batch on the model's device: ids (B, T) or features (B, S, F), and lengths (B)."""
+        """Pad sequences to a batch on the model's device: ids (B, T) or features (B, S, F), and lengths (B)."""
         batch, lengths = pad_rows(rows, self.framing.pad)
         return batch.to(self.device), lengths.to(self.device)
 
@@ -528,9 +537,10 @@ def load(
     custom_parts: Sequence[type[Spec]] = (),
     weights: InferencePrecision = "float32",
 ) -> Run:
-    """Open a run folder for inference.
+    """Open a run folder (the folder that a training writes) for inference.
 
     Args:
+        folder: the run folder
         checkpoint_name: `best`, `last`, `averaged` or a step
         device: `auto`, `cpu` or `cuda`
         custom_parts: the user's own part classes, if the model has any
@@ -548,5 +558,5 @@ def load(
     model.eval().to(torch_device)
     framing, name = run_folder.read_framing(folder), path.resolve().name
     run = Run(folder, settings, model, source_tokenizer, target_tokenizer, framing, name, inference_weights)
-    run.engine_cache = {} if run.device.type == "cuda" else None
+    run.engine_cache = {} if run.device.type == "cuda" else None  # keeps the CUDA graphs of searches
     return run

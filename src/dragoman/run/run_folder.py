@@ -21,7 +21,7 @@ RUN_FORMAT_VERSION = 1
 
 
 def write_model_file(folder: Path, system: str, spec: ModelSpec, framing: Framing) -> None:
-    """Write `model.json`: the model's spec, the system that it was built by, and the framing."""
+    """Write `model.json`: spec (hyper-parameters), system name, framing (special tokens of source and target)."""
     values = {"version": RUN_FORMAT_VERSION, "system": system, "framing": asdict(framing), "spec": model_to_dict(spec)}
     (folder / MODEL_FILE).write_text(json.dumps(values, indent=1), encoding="utf-8")
 
@@ -32,7 +32,10 @@ def read_spec(folder: Path, custom_parts: Sequence[type[Spec]] = ()) -> ModelSpe
 
 
 def read_framing(folder: Path) -> Framing:
-    """Read the framing; run folders of early versions have that of their model's kind."""
+    """Read the framing: the special tokens around source and target.
+
+    Run folders of early versions do not store it; they have the default of their kind of model.
+    """
     document = _read_model_file(folder)
     if "framing" not in document:
         return read_spec(folder).default_framing
@@ -54,7 +57,7 @@ def read_framing(folder: Path) -> Framing:
 
 
 def _read_model_file(folder: Path) -> dict[str, Any]:
-    """Read `model.json` after checking the folder and the format version."""
+    """Read `model.json`; raise a UserError if it is missing, damaged or of another format version."""
     if is_hugging_face_folder(folder):
         raise UserError(
             f"{folder} holds a Hugging Face checkpoint, not a run: convert it first with 'dragoman import {folder} RUN'"

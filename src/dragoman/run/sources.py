@@ -46,7 +46,7 @@ def is_copied(run: Run, source: Source) -> bool:
 
 
 def split_into_sentences(run: Run, text: str) -> SplitText:
-    """Split a text into sentences no longer than those of the run's training."""
+    """Split a text into sentences of at most as many tokens as the run was trained on."""
 
     def count_tokens(sentence: str) -> int:
         """Return the number of source tokens of a sentence."""
@@ -56,21 +56,25 @@ def split_into_sentences(run: Run, text: str) -> SplitText:
 
 
 def tag_ids(run: Run, count: int, tag: Tag) -> list[list[int]]:
-    """Return the ids that go before each of `count` texts: the token of its tag, or nothing for the tag ''."""
+    """Return the ids that go before each of `count` texts: the token of its corpus tag, or nothing for the tag ''.
+
+    `tag` is one name for all texts, or one for each; None is the first of the run's `data.corpus_tags`.
+    """
     if tag is None:
         tag = next(iter(run.config.data.corpus_tags), "")
-    names, known = [tag] * count if isinstance(tag, str) else tag, run.source_tokenizer.tags
-    if wrong := [name for name in names if name and name not in known]:
-        raise (
-            unknown_name("corpus tag", wrong[0], known)
-            if known
-            else UserError(f"{run.folder} was trained without corpus tags (data.corpus_tags): leave --corpus-tag out")
-        )
-    return [[known[name]] if name else [] for name in names]
+    names, token_of_tag = [tag] * count if isinstance(tag, str) else tag, run.source_tokenizer.tags
+    if unknown := [name for name in names if name and name not in token_of_tag]:
+        if token_of_tag:
+            raise unknown_name("corpus tag", unknown[0], token_of_tag)
+        raise UserError(f"{run.folder} was trained without corpus tags (data.corpus_tags): leave --corpus-tag out")
+    return [[token_of_tag[name]] if name else [] for name in names]
 
 
 def encode_without_framing(run: Run, sources: Sequence[Source], tag: Tag = None) -> list[Any]:
-    """Return the token ids of texts, tags included, or checked feature arrays; nothing is truncated."""
+    """Return the token ids of texts without special tokens (framing), or checked feature arrays; nothing is truncated.
+
+    A text begins with the token of its corpus tag. A dialogue, with tabs between its turns, has BOS or EOS there.
+    """
     if (features := run.model.source_features) is not None:
         return [check_features(source, features) for source in sources]
     texts = [text for source in sources if isinstance(text := normalize_source(run, source), str)]
@@ -86,11 +90,12 @@ def encode_without_framing(run: Run, sources: Sequence[Source], tag: Tag = None)
             "a dialogue must end with the user's turn, to which the model replies: give an odd number of turns"
         )
     dialogues = (run.source_tokenizer.encode_batch(text.split("\t")) for text in texts)
-    return [[*encode_dialogue(turns, run.framing)[0][len(run.framing.source_prefix) :]] for turns in dialogues]
+    with_prefix = [encode_dialogue(turns, run.framing)[0] for turns in dialogues]
+    return [[*ids[len(run.framing.source_prefix) :]] for ids in with_prefix]
 
 
 def max_source_tokens(run: Run) -> int:
-    """Return how many tokens of a source are read, without its framing."""
+    """Return how many tokens of a source are read, not counting the special tokens around it."""
     return max(1, run.max_source_length - len(run.framing.source_prefix) - len(run.framing.source_suffix))
 
 
@@ -100,6 +105,6 @@ def add_framing(run: Run, ids: Sequence[int]) -> list[int]:
 
 
 def frame_source(run: Run, ids: Any) -> Any:
-    """Truncate the token ids of a source and add its framing; feature arrays are only truncated."""
+    """Truncate the token ids of a source and add its framing (special tokens); feature arrays are only truncated."""
     truncated = ids[: max_source_tokens(run)]
     return truncated if run.model.source_features is not None else add_framing(run, truncated)

@@ -42,7 +42,7 @@ from dragoman.text.sentences import SplitText
 if TYPE_CHECKING:
     from dragoman.run.run import Run
 
-Rows = NDArray[np.int64]  # indices of texts
+TextIndices = NDArray[np.int64]
 
 SORT_WINDOW_TEXTS = 4096  # texts that are sorted by length and translated together
 QUEUED_BATCHES = 4  # sources passed to one search, in batches; they replace finished ones
@@ -62,7 +62,7 @@ class Translator:
         exclude: Sequence[str] = (),
         token_scores: bool = False,
     ) -> None:
-        """Check the options, and prepare what all texts share."""
+        """Check the options, and prepare what all texts share: the replacement of unknown words, forbidden phrases."""
         self.run, self.search, self.tag, self.token_scores = run, search, tag, token_scores
         self.replacer = None
         if dictionary is not None:
@@ -87,7 +87,15 @@ class Translator:
         include: Iterable[Sequence[str]] | None = None,
         split_sentences: bool = False,
     ) -> Iterator[Translation]:
-        """Yield the translations in order; `first_index` is the index of the first text, which seeds sampling."""
+        """Yield the translations in order.
+
+        Args:
+            texts: the sources
+            first_index: index of the first text, which seeds sampling
+            prefixes: how each translation begins
+            include: phrases that each translation must contain
+            split_sentences: translate the sentences of a text separately, and join the translations
+        """
         if not split_sentences:
             return self._stream(texts, first_index, prefixes, include, self.tag)
         if prefixes is not None or include is not None:
@@ -120,41 +128,45 @@ class Translator:
     def _translate_window(
         self, texts: list[Source], first_index: int, tag: Tag, constraints: Constraints
     ) -> list[Translation]:
-        """Translate texts in batches of similar length; `first_index` is the index of the first one."""
+        """Translate texts in batches of similar length; `first_index` is the index of the first one.
+
+        Empty texts have empty translations, and untranslatable ones are copied; the others are searched.
+        """
         run = self.run
         token_ids = encode_without_framing(run, texts, tag)
-        sources = [frame_source(run, ids) for ids in token_ids]
+        sources = [frame_source(run, ids) for ids in token_ids]  # truncated, with special tokens
         empty = Translation(
             "", 0.0, alignment=[] if self.align else None, token_scores=[] if self.token_scores else None
         )
         results = [
             self.copy(str(text)) if self.copies(text, *constraints.at(i)) else empty for i, text in enumerate(texts)
         ]
-        nonempty = np.array([i for i, text in enumerate(texts) if not is_empty(text) and not results[i].copied])
-        if not len(nonempty):
+        searched = np.array([i for i, text in enumerate(texts) if not is_empty(text) and not results[i].copied])
+        if not len(searched):
             return results
-        batch_tokens = max(1, run.config.search.batch_tokens // self.search.rows_per_source)
+        batch_tokens = max(
+            1, run.config.search.batch_tokens // self.search.rows_per_source
+        )  # a beam takes several rows
         queued = QUEUED_BATCHES if run.num_workers == 1 else 1  # smaller batches keep all workers busy
-        batches = [
-            nonempty[rows] for rows in batch_by_length([len(sources[i]) for i in nonempty], queued * batch_tokens)
-        ]
+        source_lengths = [len(sources[i]) for i in searched]
+        batches = [searched[batch] for batch in batch_by_length(source_lengths, queued * batch_tokens)]
 
-        def translate_batch(rows: Rows) -> list[Translation]:
+        def translate_batch(indices: TextIndices) -> list[Translation]:
             """Translate the texts of these indices."""
-            source, lengths = run.pad_batch([sources[i] for i in rows])
+            source, lengths = run.pad_batch([sources[i] for i in indices])
             request = SearchRequest(
                 source,
                 lengths,
-                torch.from_numpy(rows + first_index),
-                [texts[i] for i in rows],
-                constraints=constraints.select(rows.tolist()),
+                torch.from_numpy(indices + first_index),  # random seeds
+                [texts[i] for i in indices],
+                constraints=constraints.select(indices.tolist()),
                 max_batch_size=max(1, batch_tokens // source.shape[1]),
             )
             hypotheses = self.search.decode(run, request)
             best = [ranked[0].tokens for ranked in hypotheses]
             alignments = align_batch(run, source, lengths, best) if self.align else None
             scores = hypothesis_token_scores(run, source, lengths, hypotheses) if self.token_scores else None
-            truncated = [len(token_ids[i]) > max_source_tokens(run) for i in rows]
+            truncated = [len(token_ids[i]) > max_source_tokens(run) for i in indices]
             return [
                 to_translation(
                     run, ranked, alignments[n] if alignments else None, truncated[n], scores[n] if scores else None
@@ -162,22 +174,22 @@ class Translator:
                 for n, ranked in enumerate(hypotheses)
             ]
 
-        for rows, translations in zip(batches, self._map(translate_batch, batches)):
-            for i, translation in zip(rows, translations):
+        for indices, translations in zip(batches, self._map_batches(translate_batch, batches)):
+            for i, translation in zip(indices, translations):
                 results[i] = translation
         return results
 
-    def _map(
-        self, translate: Callable[[Rows], list[Translation]], batches: Sequence[Rows]
+    def _map_batches(
+        self, translate: Callable[[TextIndices], list[Translation]], batches: Sequence[TextIndices]
     ) -> Iterator[list[Translation]]:
         """Apply `translate` to each batch, in several processes if the run has several workers."""
         if self.run.num_workers == 1:
             return map(translate, batches)
-        _ = self.run.inference_models  # optimized before the process forks
+        _ = self.run.inference_models  # optimizes the weights before the process forks, so that workers share them
         return fork_map(translate, batches, self.run.num_workers, torch.set_num_threads)
 
     def _stream_split(self, texts: Iterable[Source], first_index: int) -> Iterator[Translation]:
-        """Translate the sentences of each text separately and join their translations."""
+        """Translate the sentences of each text separately, with the tag of the text, and join their translations."""
         texts, index, tag = iter(texts), 0, self.tag
         while window := list(islice(texts, SORT_WINDOW_TEXTS)):
             if not all(isinstance(text, str) for text in window):
@@ -243,14 +255,14 @@ def join_sentences(text: SplitText, translations: Sequence[Translation]) -> Tran
     """
     ranked = [(translation, *translation.alternatives) for translation in translations]
     best, *alternatives = (
-        _join_sentences(text, [candidates[min(rank, len(candidates) - 1)] for candidates in ranked])
+        _join_one_translation_each(text, [candidates[min(rank, len(candidates) - 1)] for candidates in ranked])
         for rank in range(max(map(len, ranked), default=1))
     )
     return replace(best, alternatives=alternatives)
 
 
-def _join_sentences(text: SplitText, translations: Sequence[Translation]) -> Translation:
-    """Join one translation of each sentence."""
+def _join_one_translation_each(text: SplitText, translations: Sequence[Translation]) -> Translation:
+    """Join one translation of each sentence; in the alignment, words are counted from the beginning of the text."""
     alignment: Alignment | None = [] if all(t.alignment is not None for t in translations) else None
     source_words = target_words = 0  # of the sentences before
     for sentence, translation in zip(text.sentences, translations):
@@ -274,7 +286,10 @@ def _join_sentences(text: SplitText, translations: Sequence[Translation]) -> Tra
 
 
 def continue_prompts(run: Run, prompts: Sequence[str], search: SearchConfig) -> list[Translation]:
-    """Continue prompts, which may be empty, with a decoder-only model."""
+    """Continue prompts, which may be empty, with a decoder-only model.
+
+    The search gets all but the last token of a prompt as the source, and the last one in place of BOS.
+    """
     if not run.model.is_decoder_only:
         raise run.usage_error("generate")
     prefix = run.framing.source_prefix
@@ -285,7 +300,7 @@ def continue_prompts(run: Run, prompts: Sequence[str], search: SearchConfig) -> 
     if remaining is not None and (excess := 1 - int(remaining)) > 0:
         raise UserError(f"a prompt has {longest:,} tokens, {excess:,} more than the model can continue: shorten it")
     results = [Translation("", 0.0)] * len(prompts)
-    batch_tokens = max(1, run.config.search.batch_tokens // search.rows_per_source)
+    batch_tokens = max(1, run.config.search.batch_tokens // search.rows_per_source)  # a beam takes several rows
     for batch in batch_by_length([len(ids) for ids in token_ids], batch_tokens) if len(prompts) else []:
         source, lengths = run.pad_batch([token_ids[i][:-1] for i in batch])
         last_token = torch.tensor([token_ids[i][-1] for i in batch], device=run.device)
@@ -330,7 +345,14 @@ def to_translation(
 def stream_tokens(
     translator: Translator, text: Source, prefix: str, include: Sequence[str]
 ) -> Generator[StreamedTokens]:
-    """Yield the translation of one text in parts; searches that compare complete translations yield a single part."""
+    """Yield the translation of one text in parts; a search that compares complete translations yields a single part.
+
+    Args:
+        translator: has the run, the search and the options
+        text: the source
+        prefix: how the translation begins, '' for any
+        include: phrases that the translation must contain
+    """
     run, search = translator.run, translator.search
     text, prefix = normalize_source(run, text), normalize_text(run, prefix)
     if is_empty(text):
@@ -361,16 +383,22 @@ def stream_tokens(
 def _stream_search(
     run: Run, search: StepwiseSearch, request: SearchRequest, detokenizer: _Detokenizer
 ) -> Generator[StreamedTokens, None, tuple[list[Hypothesis], float | None]]:
-    """Yield all parts but the last; return the hypotheses and log p of the yielded tokens (None if unknown)."""
+    """Search step by step and yield the tokens that have become certain, except those of the last step.
+
+    Tokens are certain if all hypotheses begin with them. With several hypotheses, log p of these tokens is not known.
+
+    Returns:
+        The hypotheses, and log p of the tokens that were yielded (None if not known).
+    """
     engine, arguments = search.prepare(run, request)
     last: PartialResult | None = None
-    with closing(engine.steps(*arguments)) as steps:
+    with closing(engine.steps(*arguments)) as steps:  # yields the search state after each step
         while True:
             try:
                 _, state = next(steps)
-            except StopIteration as end:
-                single = last is None or last.single_hypothesis
-                return end.value[0], (last.score if last else 0.0) if single else None
+            except StopIteration as end:  # its value has the hypotheses of each source
+                is_single = last is None or last.single_hypothesis
+                return end.value[0], (last.score if last else 0.0) if is_single else None
             result = partial_result(state, run.special_tokens.eos, search.length_divisor)
             if result is None or result == last or bool(state.done[0]):  # the last part follows after the search
                 continue
@@ -389,7 +417,14 @@ class _Detokenizer:
         self.text = ""
 
     def add(self, stable: list[int], best: list[int], score: float | None, is_last: bool = False) -> StreamedTokens:
-        """Return what is new in the tokens that are certain (`stable`), and how the best hypothesis continues."""
+        """Return what is new in the tokens that are certain (`stable`), and how the best hypothesis continues.
+
+        Args:
+            stable: the beginning of the translation that does not change any more
+            best: the best hypothesis so far
+            score: log p of the new tokens, if it is known
+            is_last: the translation is complete
+        """
         new_tokens = self.tokenizer.tokens(stable[len(self.tokens) :])
         text, best_text = self.tokenizer.decode(stable), self.tokenizer.decode(best)
         text = text if is_last else text.rstrip("\ufffd")  # an incomplete character may still be completed
