@@ -46,7 +46,7 @@ model_to_dict = to_dict
 
 
 def model_from_dict(data: Any, parts: dict[str, type[Spec]] | None = None) -> ModelSpec:
-    """Create a model's spec from JSON values; `parts` are additional kinds of parts, defined by a user."""
+    """Create a model's spec (description) from JSON values; `parts` are further building blocks, defined by a user."""
     model = from_dict(data, PARTS | MODELS | (parts or {}))
     if not isinstance(model, ModelSpec):
         raise UserError(
@@ -56,7 +56,7 @@ def model_from_dict(data: Any, parts: dict[str, type[Spec]] | None = None) -> Mo
 
 
 def meta_model(spec: ModelSpec) -> Model:
-    """Build a model on the meta device: shapes without memory."""
+    """Build a model on torch's meta device: its weights have shapes, but take no memory."""
     with torch.device("meta"):
         return spec.build()
 
@@ -67,10 +67,10 @@ def count_parameters(spec: ModelSpec) -> int:
 
 
 def count_flops(spec: ModelSpec, source: int, target: int) -> int:
-    """Count the operations of a forward pass over `source` and `target` tokens, without padding."""
+    """Count the FLOPs of a forward pass over `source` source and `target` target tokens, without padding."""
     return meta_model(spec).flops(Workload(tokens=target, source=source, width=spec.dim))
 
 
 def training_flops(spec: ModelSpec, source: int, target: int) -> int:
-    """Count the operations of a training step over `source` and `target` tokens, without padding."""
+    """Count the FLOPs of a training step over `source` source and `target` target tokens, without padding."""
     return meta_model(spec).training_flops(Workload(tokens=target, source=source, width=spec.dim))

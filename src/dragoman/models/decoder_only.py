@@ -38,7 +38,7 @@ class DecoderOnly(ModelSpec):
     output_scaled: bool = False
 
     def build(self, dim: int = 0) -> DecoderOnlyModel:
-        """Create the model; `dim` is unused, because a model's spec has its own."""
+        """Create the model; the argument `dim` is unused, because the width is a field of this spec."""
         return DecoderOnlyModel(self)
 
 
@@ -62,7 +62,7 @@ class DecoderOnlyModel(Model):
 
     @property
     def embedding_tables(self) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
-        """The embedding table, which source and target tokens share, twice."""
+        """Embedding tables of source and target tokens: the same table, because they form one sequence."""
         return self.target_embedding, self.target_embedding
 
     @property
@@ -85,7 +85,7 @@ class DecoderOnlyModel(Model):
     ) -> MixerOutput:
         """Read source and target as one sequence, and return the inputs of the output layer at target positions, B T D.
 
-        The layouts hold the lengths of the rows. `recorder` collects attention weights.
+        The layouts hold the lengths of sources (B S, S may be 0) and targets (B T); `recorder` collects attention.
         """
         if not source.shape[1]:
             return self.forward_tokens(target, target_layout, recorder=recorder)
@@ -93,7 +93,7 @@ class DecoderOnlyModel(Model):
             raise ValueError("packed sources and targets cannot be joined: join them before packing")
         tokens, positions = join(source, source_layout.lengths, target)
         layout = Layout.padded(tokens.shape[1], source_layout.lengths + target_layout.lengths)
-        features = self.forward_tokens(tokens, layout, source_layout.lengths, recorder)
+        features = self.forward_tokens(tokens, layout, prefix_lengths=source_layout.lengths, recorder=recorder)
         x = features.output
         return features.with_output(x.gather(1, positions[..., None].expand(-1, -1, x.shape[-1])))
 
@@ -110,7 +110,7 @@ class DecoderOnlyModel(Model):
     def start_decoding(
         self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
     ) -> DecodingStart:
-        """Read the sources (B S) once, and repeat the state for the `beam` rows of each.
+        """Read the sources (B S, of `lengths` B) once, and repeat the decoder state for the `beam` rows of each.
 
         `max_length` target tokens fit into the state after the source. `first` is the first input token of all rows, or
         of each source (B).
@@ -122,18 +122,22 @@ class DecoderOnlyModel(Model):
             context = Context(Layout.padded(width, lengths), prefix_lengths=lengths)
             state = self.decoder(self.target_embedding(source), context, state).state
         if beam > 1:
-            state = map_state(lambda leaf: leaf.repeat_interleave(beam, 0), state)
+            state = map_state(lambda tensor: tensor.repeat_interleave(beam, 0), state)
         tokens = first_tokens(first, batch, source.device).repeat_interleave(beam)
         positions = lengths.repeat_interleave(beam)  # the target follows the source
-        return DecodingStart(None, state, tokens, positions, max_length)
+        return DecodingStart(memory=None, state=state, tokens=tokens, positions=positions, max_length=max_length)
 
     def flops(self, work: Workload) -> int:
-        """Count the whole sequence in the stack, and the target in the output layer."""
-        return module_flops(self.decoder, work.of(work.source + work.tokens)) + module_flops(self.output, work)
+        """FLOPs: the decoder for source and target tokens, the output layer for `work.tokens` target tokens."""
+        whole_sequence = work.of(work.source + work.tokens)
+        return module_flops(self.decoder, whole_sequence) + module_flops(self.output, work)
 
 
 def join(source: Tensor, source_lengths: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Join rows of source and target, padding last: tokens (B S+T), and the positions of target tokens (B T)."""
+    """Put each target (B T) right after its source (B S, of `source_lengths` B), padding last.
+
+    Returns the joined tokens (B S+T), and the positions of the target tokens in them (B T).
+    """
     positions = source_lengths[:, None] + torch.arange(target.shape[1], device=target.device)  # B T
     tokens = torch.cat((source, torch.zeros_like(target)), 1)
     return tokens.scatter(1, positions, target), positions

@@ -56,7 +56,7 @@ class EncoderDecoder(ModelSpec):
     input: Patches | Frames | None = None  # embedding of feature vectors, if the source is not tokens
 
     def build(self, dim: int = 0) -> EncoderDecoderModel:
-        """Create the model; `dim` is unused, because a model's spec has its own."""
+        """Create the model; the argument `dim` is unused, because the width is a field of this spec."""
         return EncoderDecoderModel(self)
 
 
@@ -98,13 +98,13 @@ class EncoderDecoderModel(Model):
 
     @property
     def memory_layers(self) -> list[Mixer]:
-        """Layers of the decoder that read the source."""
+        """Layers of the decoder that attend to the source: those that project the encoder's output."""
         layers = [part for part in self.decoder.modules() if isinstance(part, Mixer)]
         return [layer for layer in layers if type(layer).project_memory is not Mixer.project_memory]
 
     @property
     def memory_paths(self) -> list[str]:
-        """Paths in the model of the decoder layers that read the source."""
+        """Names in the model of the decoder layers that attend to the source."""
         return [layer.path for layer in self.memory_layers]
 
     @property
@@ -119,7 +119,7 @@ class EncoderDecoderModel(Model):
         return None if limit is None else torch.full_like(source_lengths, limit)
 
     def encode(self, source: Tensor, layout: Layout, recorder: Recorder = None) -> Memory:
-        """Encode tokens, B S, or feature vectors, B S F.
+        """Encode tokens, B S, or feature vectors, B S F; the result holds the encoder's output, B S D.
 
         The layout holds their positions and lengths; `recorder` collects attention weights.
         """
@@ -150,7 +150,7 @@ class EncoderDecoderModel(Model):
     def start_decoding(
         self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
     ) -> DecodingStart:
-        """Encode the sources (B S), and create an empty decoder state with `beam` rows per source.
+        """Encode the sources (B S, of `lengths` B), and create an empty decoder state with `beam` rows per source.
 
         `max_length` target tokens fit into the state. `first` is the first input token of all rows, or of each source
         (B).
@@ -163,8 +163,8 @@ class EncoderDecoderModel(Model):
         return DecodingStart(memory, state, tokens, positions=torch.zeros_like(tokens), max_length=max_length)
 
     def flops(self, work: Workload) -> int:
-        """Count the encoder for the source, decoder and output layer for the target (`work.tokens`)."""
+        """FLOPs: embedding and encoder for `work.source` tokens, decoder and output layer for `work.tokens`."""
         embedding = module_flops(self.source_embedding, work.of(work.source))
-        work = replace(work, source=-(-work.source // self.source_embedding.stride))
+        work = replace(work, source=-(-work.source // self.source_embedding.stride))  # shortened by the embedding
         encoder = module_flops(self.encoder, work.of(work.source))
         return embedding + encoder + module_flops(self.decoder, work) + module_flops(self.output, work)

@@ -46,11 +46,11 @@ class EncoderOnly(ModelSpec):
     initialization: Initialization = field(default_factory=Glorot)
 
     def build(self, dim: int = 0) -> EncoderOnlyModel:
-        """Create the model; `dim` is unused, because a model's spec has its own."""
+        """Create the model; the argument `dim` is unused, because the width is a field of this spec."""
         return EncoderOnlyModel(self)
 
     def with_labels(self, num_labels: int) -> EncoderOnly:
-        """Return the spec with an output layer for `num_labels` labels."""
+        """Return the spec of a tagger: the same encoder, with a new output layer for `num_labels` labels of words."""
         return replace(self, num_labels=num_labels, tied_embeddings=False, transform=None, pooled_labels=0)
 
 
@@ -80,7 +80,7 @@ class ReplacedTokens(ModelSpec):
         return self.discriminator.vocab_size
 
     def build(self, dim: int = 0) -> ReplacedTokensModel:
-        """Create the model; `dim` is unused, because a model's spec has its own."""
+        """Create the model; the argument `dim` is unused, because the width is a field of this spec."""
         return ReplacedTokensModel(self)
 
     def with_labels(self, num_labels: int) -> EncoderOnly:
@@ -139,19 +139,23 @@ class EncoderModel(Model):
         target_lengths: Tensor | None = None,
         token_types: Tensor | None = None,
     ) -> Tensor:
-        """B S → logits of labels, B S V, or B S 1: logit that a token was replaced."""
+        """Tokens, B S → logits of their labels, B S V; V = 1 is the logit that a token was replaced."""
         layout = Layout.padded(source.shape[1], source_lengths)
         return self.output(self.forward_features(source, layout, token_types=token_types).output)
 
     def flops(self, work: Workload) -> int:
-        """Count the main encoder."""
-        work = work.of(work.source)
-        return module_flops(self.output_stack, work) + module_flops(self.output, work)
+        """FLOPs for `work.source` source tokens: main encoder and output layer."""
+        per_source_token = work.of(work.source)
+        return module_flops(self.output_stack, per_source_token) + module_flops(self.output, per_source_token)
 
 
 class EncoderOnlyModel(EncoderModel):
     def __init__(self, spec: EncoderOnly, source_embedding: TokenEmbedding | None = None) -> None:
-        """`source_embedding` is a table shared with another network."""
+        """Build embeddings, encoder and output layer of the spec, and initialize the weights.
+
+        The outputs are `num_labels` labels or, if it is None, the vocabulary; with 0, hidden states are returned.
+        `source_embedding` is an embedding table shared with another network, instead of a new one.
+        """
         super().__init__()
         self.spec: EncoderOnly = spec
         self.num_labels = spec.num_labels or 0
@@ -173,12 +177,12 @@ class EncoderOnlyModel(EncoderModel):
 
     @property
     def main_encoder(self) -> EncoderOnlyModel:
-        """The model itself."""
+        """The encoder that labels the source: the model itself."""
         return self
 
     @property
     def mask_predictor(self) -> EncoderOnlyModel | None:
-        """The model itself if it predicts tokens; None if it predicts other labels."""
+        """The encoder that predicts masked tokens: the model itself, or None if it predicts other labels."""
         return self if self.spec.num_labels is None else None
 
     @property
@@ -210,7 +214,7 @@ class ReplacedTokensModel(EncoderModel):
         """Build both encoders; the generator shares the discriminator's embeddings if the spec says so."""
         super().__init__()
         self.spec: ReplacedTokens = spec
-        self.vocab_size = 1
+        self.vocab_size = 1  # the output is one logit per token: whether it was replaced
         self.discriminator = EncoderOnlyModel(spec.discriminator)
         generator_width = spec.generator.embedding.width or spec.generator.dim
         discriminator_width = spec.discriminator.embedding.width or spec.discriminator.dim
@@ -226,7 +230,7 @@ class ReplacedTokensModel(EncoderModel):
         self.output = self.discriminator.output
 
     def _share_positions(self) -> None:
-        """Share the tables of positions and token types as well, if both networks have the same (§3.2)."""
+        """Let the generator use the discriminator's position and token type embeddings, if both specs have the same."""
         discriminator, generator = self.spec.discriminator, self.spec.generator
         if discriminator.encoder.position == generator.encoder.position:
             self.generator.encoder.position = self.discriminator.encoder.position
@@ -235,12 +239,12 @@ class ReplacedTokensModel(EncoderModel):
 
     @property
     def main_encoder(self) -> EncoderOnlyModel:
-        """The discriminator."""
+        """The encoder that labels the source: the discriminator."""
         return self.discriminator
 
     @property
     def mask_predictor(self) -> EncoderOnlyModel:
-        """The generator."""
+        """The encoder that predicts masked tokens: the generator."""
         return self.generator
 
     @property
@@ -249,5 +253,6 @@ class ReplacedTokensModel(EncoderModel):
         return position_limit(self)
 
     def training_flops(self, work: Workload) -> int:
-        """Count forward and backward pass (three times the forward pass) of both networks."""
-        return 3 * (self.flops(work) + self.generator.flops(replace(work, width=self.spec.generator.dim)))
+        """FLOPs of a training step over `work.source` tokens: forward and backward pass of both networks."""
+        generator_flops = self.generator.flops(replace(work, width=self.spec.generator.dim))
+        return 3 * (self.flops(work) + generator_flops)  # a backward pass costs two forward passes

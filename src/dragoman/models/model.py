@@ -31,11 +31,14 @@ class ModelSpec(Spec):
     dim: int
 
     def build(self, dim: int = 0) -> Model:
-        """Create the model; `dim` is unused, because a model's spec has its own."""
+        """Create the model; the argument `dim` is unused, because the width is a field of the model's spec."""
         raise NotImplementedError
 
     def with_labels(self, num_labels: int) -> ModelSpec:
-        """Return the spec of a tagger with the same encoder and a new output layer for labels of words."""
+        """Return the spec of a tagger with the same encoder and a new output layer for `num_labels` labels of words.
+
+        Here an error: only encoder-only models can tag.
+        """
         raise UserError(
             f"tagging needs an encoder-only system such as tagger or roberta, but the system is {type(self).__name__}"
         )
@@ -77,12 +80,12 @@ class Model(nn.Module):
 
     @property
     def output_stack(self) -> StackMixer:
-        """The stack below the output layer."""
+        """The stack of layers below the output layer: here the decoder."""
         return self.decoder
 
     @property
     def embedding_tables(self) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
-        """Embedding tables of source and target tokens; None if there are no such tokens."""
+        """Embedding tables of source and target tokens; None for a side that the model does not embed as tokens."""
         return None, None
 
     def forward_features(
@@ -102,9 +105,10 @@ class Model(nn.Module):
         return self.output(self.forward_features(source, source_layout, target, target_layout).output)
 
     def decode(self, target: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
-        """Tokens, B T → logits of the next tokens, B T V, and the new state.
+        """Target tokens, B T → logits of the next tokens, B T V, and the new state.
 
-        The context holds the tokens' layout and the encoded source; with a state, the tokens continue its sequences.
+        The context holds the tokens' layout (positions and lengths) and the encoded source. With a state, the tokens
+        continue the sequences that it has read.
         """
         decoded = self.decoder(self.target_embedding(target), context, state)
         return self.output(decoded.output), decoded.state
@@ -112,7 +116,7 @@ class Model(nn.Module):
     def start_decoding(
         self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
     ) -> DecodingStart:
-        """Encode the sources and create the state of a search with `beam` rows per source.
+        """Encode the sources (B S, of `lengths` B) and create the decoder state of a search, `beam` rows per source.
 
         `max_length` target tokens fit into the state. `first` is the first input token of all rows, or of each source
         (B).
@@ -120,21 +124,24 @@ class Model(nn.Module):
         raise UserError("this model labels its source and generates no text: use a system with a decoder")
 
     def restrict_vocabulary(self, tokens: Tensor) -> Model:
-        """Return a model that generates only `tokens` (N), under new ids 0 … N−1; it shares the weights."""
+        """Return a model that generates only `tokens` (N), as ids 0 … N−1, and shares the weights; here an error."""
         raise UserError("a decoder-only model reads and generates the same tokens: do not use a shortlist with it")
 
     def reorder_state(self, state: State, rows: Tensor) -> State:
-        """Return the state whose row r continues row `rows[r]`."""
+        """Return the decoder state whose row r (a hypothesis of the beam) continues row `rows[r]` of the given one."""
         return self.decoder.reorder_state(state, rows)
 
     def grow_state(self, state: State, rows: int, max_length: int) -> tuple[State, int]:
-        """Return the state with room for `max_length` positions, or as many as supported, and this number."""
+        """Return a copy of the decoder state of `rows` hypotheses with room for more positions, and their number.
+
+        It is `max_length`, or less if the model has fewer positions.
+        """
         max_length = min(max_length, position_limit(self.decoder) or max_length)
         empty = self.decoder.init_state(rows, max_length, next(self.decoder.parameters()))
         return _copy_into(empty, state), max_length
 
     def max_target_length(self, source_lengths: Tensor) -> Tensor | None:
-        """B: largest supported number of target tokens for sources of these lengths; None if unlimited."""
+        """B: largest supported number of target tokens for sources of these lengths; None, as here, if unlimited."""
         return None
 
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
@@ -143,25 +150,25 @@ class Model(nn.Module):
 
     @property
     def max_source_length(self) -> int | None:
-        """Largest supported number of source tokens; None if unlimited."""
+        """Largest supported number of source tokens; None, as here, if unlimited."""
         return None
 
     @property
     def supports_packing(self) -> bool:
-        """Whether a row may hold several sequences; false if any part needs one sequence per row."""
+        """Whether a row of a batch may hold several sequences; false if any module needs one sequence per row."""
         return all(getattr(part, "supports_packing", True) for part in self.modules() if part is not self)
 
     @property
     def memory_paths(self) -> list[str]:
-        """Paths of the layers that attend to the source, in order."""
+        """Names in the model of the decoder layers that attend to the source, in order; here none."""
         return []
 
     def flops(self, work: Workload) -> int:
-        """Floating-point operations of a forward pass; `work.tokens` is the length of the target."""
+        """FLOPs of a forward pass over `work.tokens` target and `work.source` source tokens."""
         raise NotImplementedError
 
     def training_flops(self, work: Workload) -> int:
-        """Floating-point operations of a training step: the forward pass, and two as expensive ones backward.
+        """FLOPs of a training step over `work.tokens` target tokens: forward, and twice as many backward.
 
         Assumes a label at every position; objectives with fewer labels save a part of the output layer.
         """
@@ -169,7 +176,7 @@ class Model(nn.Module):
 
 
 def first_tokens(first: int | Tensor, batch: int, device: torch.device) -> Tensor:
-    """B: the first target token of each source; `first` is one for all, or already one for each."""
+    """B: the first target token of each source; `first` is one id for all, or a tensor with one for each (B)."""
     return first if isinstance(first, Tensor) else torch.full((batch,), first, dtype=torch.long, device=device)
 
 
@@ -180,13 +187,13 @@ def position_limit(stack: nn.Module) -> int | None:
 
 
 def _copy_into(larger: State, state: State) -> State:
-    """Copy a state (nested dict of tensors) into the beginning of a larger one of the same structure."""
-    for name, leaf in state.items():
-        if isinstance(leaf, dict):
-            larger[name] = _copy_into(larger[name], leaf)
-        elif larger[name].shape == leaf.shape:
-            larger[name] = leaf
+    """Copy a state (nested dict of tensors) into the beginning of `larger`, which has the same structure."""
+    for name, value in state.items():
+        if isinstance(value, dict):
+            larger[name] = _copy_into(larger[name], value)
+        elif larger[name].shape == value.shape:
+            larger[name] = value
         else:
-            larger[name] = larger[name].to(leaf.dtype)
-            larger[name][tuple(slice(size) for size in leaf.shape)] = leaf
+            larger[name] = larger[name].to(value.dtype)
+            larger[name][tuple(slice(size) for size in value.shape)] = value
     return larger

@@ -15,7 +15,10 @@ class Usage:
     example: str
 
     def hint(self, program: str, run: str, vectors: bool = False) -> str:
-        """Return a shell command that uses a run; models of feature `vectors` read a file instead of a line."""
+        """Return a shell command that uses the trained model in the folder `run`.
+
+        `program` is the name of the command-line program. Models of feature `vectors` read a file instead of a line.
+        """
         command = f"{program} {self.command} {shlex.quote(run)}"
         return f"{command} FILE.npz" if vectors else f"echo {shlex.quote(self.example)} | {command}"
 

@@ -77,10 +77,10 @@ class SelfAttentionMixer(Mixer):
 
     def reorder_state(self, state: State, rows: Tensor) -> State:
         """Return the caches unchanged: `context.ancestors` says which row wrote which key, so nothing is copied."""
-        return state  # caches are not copied: context.ancestors says which row wrote which key
+        return state
 
     def args(self, context: Context, length: int) -> AttentionArgs:
-        """Collect the arguments of `attend` for `length` keys; `mask_key` lets equal layers share their mask."""
+        """Collect the arguments of the attention function for `length` keys; layers of one `mask_key` share a mask."""
         shared, mask_key = context.shared_position, ("self", length, self.visibility_key)
         positions = (self.position,) if shared is None else (self.position, shared)
         dropout = self.dropout if self.training else 0.0
@@ -91,7 +91,8 @@ class SelfAttentionMixer(Mixer):
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """x, B T D → B T D; with a state, keys and values are first written into its caches, then all are attended to.
 
-        G = `kv_heads`. With `context.ancestors` (beam search), the K hypotheses of a source are its queries.
+        G = `kv_heads`. Caches have R rows of S keys. In beam search (`context.ancestors`), R = B·K: the K hypotheses of
+        a source are its queries and see the keys of all K, masked to those of their ancestors.
         """
         projected = self.project(x).unflatten(-1, (-1, self.width))  # B T (H+2G) E
         query, key, value = projected.split((self.heads, self.kv_heads, self.kv_heads), dim=2)
@@ -123,7 +124,7 @@ class SelfAttentionMixer(Mixer):
         return MixerOutput(self.output(y.transpose(1, 2).reshape(*x.shape[:2], -1)), state)
 
     def flops(self, work: Workload) -> int:
-        """Count the projections, the position parts (once per head) and the attention of all tokens to all tokens."""
+        """FLOPs for `work.tokens` tokens: projections, position parts (once per head), attention of all to all."""
         linear = module_flops(self.project, work) + module_flops(self.output, work)
         positions = [self.position] if work.shared_position is None else [self.position, work.shared_position]
         per_head_and_token = work.of(work.tokens * self.heads)
@@ -168,29 +169,32 @@ class CrossAttentionMixer(Mixer):
         self.dropout, self.scale = spec.dropout, spec.scale
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
-        """Project the encoder's output (B S D) to keys and values, B G S E each."""
+        """Project the encoder's output (B S D) to keys and values, B G S E each, in the fastest memory layout."""
         key, value = (split_heads(x, self.kv_heads) for x in self.project(memory.states).chunk(2, dim=-1))
         key, value = matmul_layout(self.key_norm(key), value)
         return {"key": key, "value": value}  # B G S E
 
     def args(self) -> AttentionArgs:
-        """Collect the arguments of `attend`."""
+        """Collect the arguments of the attention function; all layers with the `mask_key` "memory" share a mask."""
         dropout = self.dropout if self.training else 0.0
         return AttentionArgs(scale=self.scale, dropout=dropout, path=self.path, mask_key="memory")
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, R T D → R T D, attending to the encoder's output; the state, if any, is returned unchanged."""
+        """Attend to the encoder's output: x, R T D → R T D; the state, if any, is returned unchanged.
+
+        The R = B·K rows are folded to B, the K hypotheses of a source side by side, so that they share its keys.
+        """
         memory = context.encoded_source
         projections = self.memory_projections(memory)
         folded = fold_beams(x, memory)  # B K·T D
         query = self.query_norm(split_heads(self.query(folded), self.heads))  # B H K·T E
-        keys = memory.layout
-        y = attend(query, projections["key"], projections["value"], context.layout, keys, context, self.args())
+        key, value = projections["key"], projections["value"]  # B G S E
+        y = attend(query, key, value, context.layout, memory.layout, context, self.args())
         return MixerOutput(self.output(join_heads(y)).reshape(x.shape), state)
 
     def flops(self, work: Workload) -> int:
-        """Count the projections of target and source tokens, and the attention of each target to each source token."""
-        linear = module_flops(self.query, work) + module_flops(self.output, work)
-        per_source_token = work.of(work.source)
-        projections = module_flops(self.project, per_source_token)
-        return linear + projections + attention_flops(work.tokens, work.source, self.heads * self.width)
+        """FLOPs for `work.tokens` target and `work.source` source tokens: projections of both, and the attention."""
+        target_projections = module_flops(self.query, work) + module_flops(self.output, work)
+        source_projections = module_flops(self.project, work.of(work.source))
+        attention = attention_flops(work.tokens, work.source, self.heads * self.width)
+        return target_projections + source_projections + attention

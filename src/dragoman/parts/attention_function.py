@@ -72,7 +72,8 @@ def attend(
 ) -> Tensor:
     """Compute softmax(score(Q, K) + bias) V over the visible keys.
 
-    `queries` and `keys` are the layouts (positions and lengths) of the tokens that query and key come from.
+    `queries` and `keys` are the layouts (positions, lengths and packing) of the tokens that query and key come from;
+    `args` holds visibility, biases, scale and dropout of the layer.
 
     Shape: query B H T E, key and value B G S E, each of the G heads shared by H/G query heads → B H T E. Uses a fused
     kernel unless the weights are needed explicitly; all kernels agree. Packed rows on a GPU use FlexAttention in
@@ -110,15 +111,15 @@ def attend(
 
 
 def use_kernel(query: Tensor, context: Context, args: AttentionArgs) -> bool:
-    """Whether the Triton kernels support this attention: few queries (B H T E), no gradients, nothing unusual."""
+    """Whether the Triton kernels can be used: GPU, no gradients, few queries (B H T E), neither bias nor dropout."""
     on_gpu = TRITON_AVAILABLE and query.is_cuda and not torch.is_grad_enabled()
     return on_gpu and query.shape[2] <= MAX_KERNEL_QUERIES and args.is_plain and not args.needs_weights(context)
 
 
 def matmul_layout(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Arrange keys and values, B G S E, in memory for `matmul_attention`, the fastest on a CPU for few queries.
+    """Arrange keys and values, B G S E, in memory so that `matmul_attention` is fast on a CPU: keys transposed.
 
-    On other devices, and if gradients are needed, they are returned unchanged.
+    The shapes stay. On other devices, and if gradients are needed, both are returned unchanged.
     """
     if key.device.type != "cpu" or torch.is_grad_enabled():
         return key, value
@@ -131,10 +132,10 @@ def matmul_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | N
     `mask` (B 1 T S or B H T S) is boolean, True where visible, or is added to the scores.
     """
     batch, heads, count, width = query.shape  # B H T E
-    groups, keys = key.shape[1:3]  # G S
+    groups, keys = key.shape[1:3]  # G S: heads of keys, each shared by H/G query heads, and number of keys
     query = query.reshape(batch * groups, -1, width)  # B·G (H/G)·T E
-    transposed = key.transpose(-1, -2).reshape(batch * groups, width, keys)
-    scores = torch.bmm(query, transposed).view(batch, heads, count, keys)
+    transposed = key.transpose(-1, -2).reshape(batch * groups, width, keys)  # B·G E S
+    scores = torch.bmm(query, transposed).view(batch, heads, count, keys)  # B H T S
     scale = scale or 1 / math.sqrt(width)
     if mask is None:
         scores = scores * scale
@@ -154,7 +155,8 @@ def _explicit_attention(
 ) -> Tensor:
     """Compute attention with explicit weights: to record them, and for scores that no fused kernel implements.
 
-    Arguments and result are those of `attend`.
+    Query B H T E, key and value B G S E → B H T E. `queries` and `keys` are the layouts (positions and lengths) of
+    their tokens, `args` the settings of the layer: score, biases, visibility, dropout.
     """
     bias, visible = _score_bias(query, queries, keys, args), _visible(queries, keys, context, args)
     query_heads_per_key_head = query.shape[1] // key.shape[1]  # more than 1 in grouped-query attention
@@ -180,7 +182,7 @@ def _explicit_attention(
 
 
 def _score_bias(query: Tensor, queries: Layout, keys: Layout, args: AttentionArgs) -> Tensor | None:
-    """Sum the score biases of all position parts, broadcastable to B H T S; None if there are none.
+    """Sum the score biases of all position parts (such as ALiBi), broadcastable to B H T S; None if there are none.
 
     `queries` and `keys` are the layouts (positions and lengths) of the tokens.
     """
@@ -227,10 +229,11 @@ def _visible(queries: Layout, keys: Layout, context: Context, args: AttentionArg
 
 
 def cached_keys(context: Context, length: int) -> CachedKeys:
-    """Return the layout (positions and mask) of caches of `length` keys, computed once for all layers.
+    """Return positions and mask of key–value caches of `length` keys, computed once for all layers.
 
-    In beam search, the keys of all hypotheses of a source are attended to, each hypothesis seeing those of its
-    ancestors: nothing is copied when a hypothesis continues another one.
+    In beam search, `ancestors` (B K S) says which hypothesis wrote the key at each position. The keys of all K
+    hypotheses of a source are attended to, each hypothesis seeing those of its ancestors: nothing is copied when a
+    hypothesis continues another one.
     """
     layouts = {} if context.masks is None else context.masks.cached_keys
     if length not in layouts:
@@ -272,5 +275,5 @@ def head_width(dim: int, heads: int, kv_heads: int | None, head_dim: int | None)
 
 
 def fold_beams(x: Tensor, memory: Memory) -> Tensor:
-    """R T D → B K·T D: the hypotheses of a source side by side, so that its memory is not repeated."""
+    """R T D → B K·T D: the K = R/B hypotheses of a source side by side, so that its encoder output is not repeated."""
     return x.reshape(memory.states.shape[0], beam_size(x.shape[0], memory) * x.shape[1], x.shape[2])

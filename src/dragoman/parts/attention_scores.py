@@ -16,7 +16,7 @@ class Score(nn.Module):
     """Dot product q·k (Luong et al. 2015, “dot”)."""
 
     def prepare(self, key: Tensor) -> Tensor:
-        """Compute what depends on the keys alone, once per source: B S D → B S A; here nothing, the keys themselves."""
+        """Compute what depends on the keys alone, once per source: B S D → B S A; here the keys, unchanged."""
         return key
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ class Score(nn.Module):
         return query @ prepared.transpose(-1, -2)
 
     def flops(self, work: Workload) -> int:
-        """Count one dot product of width D for each pair of target and source token."""
+        """FLOPs for `work.tokens` target and `work.source` source tokens: a dot product of width D for each pair."""
         return 2 * work.tokens * work.source * work.width
 
 
@@ -72,8 +72,9 @@ class GeneralScore(Score):
         return self.key(key)
 
     def flops(self, work: Workload) -> int:
-        """Count W k for each source token, and a dot product for each pair of target and source token."""
-        return module_flops(self.key, work.of(work.source)) + super().flops(work)
+        """FLOPs: W k for each of `work.source` source tokens, and a dot product for each pair of target and source."""
+        per_source_token = work.of(work.source)
+        return module_flops(self.key, per_source_token) + super().flops(work)
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class AdditiveScore(Score):
         return self.value(inner).squeeze(-1)
 
     def flops(self, work: Workload) -> int:
-        """Count W q per target token, U k per source token, and the product with v per pair of both."""
+        """FLOPs for `work.tokens` target and `work.source` source tokens: W q, U k, and the product with v per pair."""
         per_source_token, per_pair = work.of(work.source), work.of(work.tokens * work.source)
         projections = module_flops(self.query, work) + module_flops(self.key, per_source_token)
         return projections + module_flops(self.value, per_pair)
@@ -137,10 +138,11 @@ class ConcatScore(Score):
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
         """v·tanh(W [q; k]): queries B … T D, keys multiplied by their half of W, B … S A → scores B … T S."""
-        projected = query @ self.both.weight[:, : query.shape[-1]].T
+        projected = query @ self.both.weight[:, : query.shape[-1]].T  # B … T A
         return self.value(torch.tanh(projected.unsqueeze(-2) + prepared.unsqueeze(-3))).squeeze(-1)
 
     def flops(self, work: Workload) -> int:
-        """Count one half of W per target token, the other per source token, and v per pair of both."""
+        """FLOPs: half of W for each target, the other half for each source token, the product with v for each pair."""
         halves = (work.tokens + work.source) * self.both.weight.numel()  # 2 · numel / 2 for each token
-        return halves + module_flops(self.value, work.of(work.tokens * work.source))
+        per_pair = work.of(work.tokens * work.source)
+        return halves + module_flops(self.value, per_pair)

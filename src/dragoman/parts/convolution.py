@@ -35,7 +35,7 @@ class Convolution(nn.Module):
         self.after = reach - self.before
 
     def init_state(self, batch: int, like: Tensor) -> State:
-        """Create the state for decoding: the last `before` inputs of each row, zeros as `like`."""
+        """Create the state for decoding: the last `before` inputs of each row, at first zeros, with dtype of `like`."""
         if self.after:
             raise UserError(
                 "only causal convolutions can decode step by step: set causal to true in the convolutions of a decoder"
@@ -52,14 +52,14 @@ class Convolution(nn.Module):
             if self.after and layout.token_mask is not None:  # causal ones never reach padding, which is on the right
                 x = x.masked_fill(~layout.token_mask[..., None], 0.0)
             x = F.pad(x, (0, 0, self.before, self.after))  # B before+T+after D
-        starts = range(0, self.kernel * self.dilation, self.dilation)
+        starts = range(0, self.kernel * self.dilation, self.dilation)  # offsets of the inputs of a window
         windows = torch.cat([x[:, start : start + count] for start in starts], -1)  # B T kernel·D
         return self.linear(windows), state
 
     def last(self, x: Tensor, layout: Layout) -> Tensor:
         """Return the last `before` inputs of each row, which the next step reads again: B before+T D → B before D.
 
-        The layout (positions and lengths of the tokens) says which of the T inputs are padding.
+        x is `before` earlier inputs, then T new ones; the layout (positions and lengths) says which are padding.
         """
         if layout.token_mask is None:
             return x[:, x.shape[1] - self.before :]
@@ -146,7 +146,7 @@ class MultiStepAttentionMixer(Mixer):
     supports_packing = False
 
     def __init__(self, dim: int) -> None:
-        """The queries are W h + b plus the decoder's inputs; `query` computes W h + b."""
+        """The queries of the attention are W h + b plus the decoder's embeddings; `query` computes W h + b."""
         super().__init__()
         self.query = WeightNormLinear(dim, dim, gain=1.0)
 
@@ -157,11 +157,11 @@ class MultiStepAttentionMixer(Mixer):
         """
         assert memory.encoder_inputs is not None
         lengths = memory.layout.lengths
-        size = memory.states.shape[1] if lengths is None else lengths[:, None, None].to(memory.states.dtype)
-        return {"value": (memory.states + memory.encoder_inputs) * size**0.5}  # B S D
+        m = memory.states.shape[1] if lengths is None else lengths[:, None, None].to(memory.states.dtype)
+        return {"value": (memory.states + memory.encoder_inputs) * m**0.5}  # B S D
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """Attend from x + decoder inputs to the encoder's outputs: R T D → R T D; the state is returned unchanged."""
+        """Attend from W x + b + decoder embeddings to the encoder's outputs: R T D → R T D; the state is unchanged."""
         memory = context.encoded_source
         query = fold_beams(self.query(x) + context.stack_inputs, memory)[:, None]  # B 1 K·T D
         key, value = memory.states[:, None], self.memory_projections(memory)["value"][:, None]  # B 1 S D
@@ -170,7 +170,7 @@ class MultiStepAttentionMixer(Mixer):
         return MixerOutput(y.reshape(x.shape), state)
 
     def flops(self, work: Workload) -> int:
-        """Count W h for each target token, and the attention of each target to each source token."""
+        """FLOPs for `work.tokens` target and `work.source` source tokens: W h per target token, and the attention."""
         return module_flops(self.query, work) + attention_flops(work.tokens, work.source, work.width)
 
 
@@ -187,7 +187,7 @@ class ScaledResidual(Spec):
 
 class ScaledResidualMixer(LayerSequence):
     def __init__(self, body: list[Mixer]) -> None:
-        """`body` are the layers of f."""
+        """√½ (x + f(x)): `body` are the layers of f, which run one after the other."""
         super().__init__()
         self.body = nn.ModuleList(body)
 
@@ -263,7 +263,7 @@ class UnfoldingMixer(Mixer):
     supports_packing = False
 
     def __init__(self, dim: int) -> None:
-        """`project` maps the encoder's output z to what is added to the decoder: W z + b."""
+        """x_t + W z_t + b, z being the encoder's output: `project` computes W z + b."""
         super().__init__()
         self.project = nn.Linear(dim, dim)
 
@@ -282,5 +282,5 @@ class UnfoldingMixer(Mixer):
         return MixerOutput(x + source.reshape(x.shape), state)
 
     def flops(self, work: Workload) -> int:
-        """Count the projection for each source token."""
+        """FLOPs: the projection of each of `work.source` source tokens."""
         return module_flops(self.project, work.of(work.source))

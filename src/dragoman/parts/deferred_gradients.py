@@ -48,7 +48,7 @@ class DeferredGradientMode(TorchFunctionMode):
         return self.shared(matrix, bias=None, transposed=False).multiply(x)
 
     def shared(self, matrix: Tensor, bias: Tensor | None, transposed: bool) -> SharedMatrix:
-        """Return the SharedMatrix of this matrix, or of a view of the same memory; `transposed`: products are x Wᵀ."""
+        """Return the `SharedMatrix` of this matrix, one for all equal views; `transposed`: products are x Wᵀ."""
         key = (matrix.data_ptr(), matrix.shape, matrix.stride(), matrix.dtype, transposed)
         if key not in self.matrices:
             self.matrices[key] = matrix, SharedMatrix(matrix, bias, transposed)
@@ -59,7 +59,11 @@ class SharedMatrix:
     """A matrix used in many products."""
 
     def __init__(self, matrix: Tensor, bias: Tensor | None, transposed: bool) -> None:
-        """`transposed`: the products are x Wᵀ."""
+        """A matrix W, and a bias, of many products x W (x Wᵀ if `transposed`), whose gradient is computed only once.
+
+        Every product appends its x and output gradient to `uses` in the backward pass. `CollectGradient`, which returns
+        the matrix unchanged, runs last there and computes the gradient from all uses.
+        """
         if torch.is_autocast_enabled(matrix.device.type):
             matrix = matrix.to(torch.get_autocast_dtype(matrix.device.type))
         self.uses: list[Use] = []
@@ -70,11 +74,11 @@ class SharedMatrix:
         self.contiguous = self.matrix.detach().contiguous() if on_cpu and transposed else self.matrix.detach()
 
     def multiply(self, x: Tensor) -> Tensor:
-        """x W + b, N I → N O."""
+        """x W + b, N inputs → N outputs; the backward pass adds x and the output gradient to `uses`."""
         return DeferredProduct.apply(x, self.matrix, self.contiguous, self.bias, self.uses)
 
     def linear(self, x: Tensor) -> Tensor:
-        """x W + b for x of any rank, … I → … O."""
+        """x W + b for x of any rank, … inputs → … outputs; `multiply` needs a matrix."""
         return self.multiply(x.flatten(0, -2)).unflatten(0, x.shape[:-1]) if x.dim() != 2 else self.multiply(x)
 
 
@@ -83,20 +87,26 @@ class CollectGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, bias: Tensor | None, uses: list[Use]) -> Any:
-        """Return views of the matrix and, if there is one, the bias; `uses` is filled in the backward pass."""
+        """Return the matrix and, if there is one, the bias unchanged, as views.
+
+        `uses` is filled in the backward pass, with (x, output gradient) of every product with the matrix.
+        """
         ctx.uses, ctx.bias = uses, bias
         ctx.set_materialize_grads(False)
         return matrix.view_as(matrix) if bias is None else (matrix.view_as(matrix), bias.view_as(bias))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
-        """Compute the gradients of matrix and bias from all recorded uses, each an (x, g) pair."""
+        """Compute the gradients of matrix, xᵀ g, and bias, Σ g, over all recorded products.
+
+        `ctx.uses` holds their inputs x and output gradients g; `gradients` are not set.
+        """
         if not ctx.uses:
             return None, None, None
         x, g = (torch.cat(steps, -2) for steps in zip(*ctx.uses))
         ctx.uses.clear()
-        bias = None if ctx.bias is None else g.sum(0, dtype=ctx.bias.dtype)
-        return x.mT @ g, bias, None
+        grad_bias = None if ctx.bias is None else g.sum(0, dtype=ctx.bias.dtype)
+        return x.mT @ g, grad_bias, None  # no gradient of `uses`
 
 
 class DeferredProduct(torch.autograd.Function):
@@ -106,14 +116,17 @@ class DeferredProduct(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, matrix: Tensor, contiguous: Tensor, bias: Tensor | None, uses: list[Use]
     ) -> Tensor:
-        """`contiguous` is a copy of the matrix for faster products."""
+        """x W + b: x (N I), matrix W (I O); `contiguous` is a copy of W, which is faster.
+
+        `uses` collects (x, output gradient) of all products with W in the backward pass.
+        """
         ctx.save_for_backward(x, matrix)
         ctx.uses = uses
         return x @ contiguous if bias is None else torch.addmm(bias.to(x.dtype), x, contiguous)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None]:
-        """Record x and its output gradient g, and return the gradient of x, g Wᵀ."""
+        """Append (x, output gradient g) to `uses` instead of computing the gradient of W; return that of x, g Wᵀ."""
         x, matrix = ctx.saved_tensors
         ctx.uses.append((x, g))
         return g @ matrix.mT if ctx.needs_input_grad[0] else None, None, None, None, None

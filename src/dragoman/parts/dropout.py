@@ -13,7 +13,7 @@ class Dropout(nn.Dropout):
     """y = x ⊙ m / (1 − p), each m being 0 with probability p, in training only (Srivastava et al. 2014)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply dropout to x, of any shape, in training only."""
+        """Apply dropout with probability `p` to x, of any shape, in training only."""
         return dropout(x, self.p, self.training)
 
 

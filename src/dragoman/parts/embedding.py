@@ -30,7 +30,7 @@ class SourceEmbedding(nn.Module):
     supports_packing = True
 
     def embed_source(self, source: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
-        """Return the vectors (B S D) and their layout (positions and lengths), if S is reduced a shorter one."""
+        """Return the vectors (B S D) and their layout (positions and lengths); subclasses may shorten both."""
         return self(source), layout
 
 
@@ -63,7 +63,7 @@ class TokenEmbedding(SourceEmbedding):
         self.word_dropout = spec.word_dropout
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """B T → B T D."""
+        """Look up the vectors of tokens, B T → B T D, with word dropout (whole vectors set to zero) in training."""
         x = nn.functional.embedding(tokens, self.weight)
         if self.training and self.word_dropout > 0:
             mask = torch.rand(tokens.shape, device=tokens.device) >= self.word_dropout
@@ -102,7 +102,7 @@ class Transform(Spec):
     width: int | None = None
 
     def build_layer(self, dim: int, width: int) -> TransformLayer:
-        """Create the layer from `dim` to `width`."""
+        """Create the layer norm(f(W h + b)) from width `dim` to `width`."""
         return TransformLayer(self, dim, width)
 
 
@@ -137,7 +137,10 @@ class OutputLayer(nn.Module):
         transform: Transform | None = None,
         scaled: bool = False,
     ) -> None:
-        """Logits W h + b for vectors h of width `dim`; W is the table `tied`, or a new one of `outputs` rows."""
+        """Logits W h + b for vectors h of width `dim`; W is the embedding table `tied`, or a new one of `outputs` rows.
+
+        `transform` is a layer before it; `scaled` divides h by √dim.
+        """
         super().__init__()
         width = tied.width if tied is not None else (transform.width if transform else None) or dim
         self.scale = 1 / math.sqrt(dim) if scaled else 1.0
@@ -155,7 +158,7 @@ class OutputLayer(nn.Module):
         return x if self.scale == 1.0 else x * self.scale
 
     def restrict_vocabulary(self, tokens: Tensor) -> OutputLayer:
-        """Return a layer with the outputs `tokens` (N) only, in this order."""
+        """Return an output layer that computes logits of `tokens` (N) only, in this order."""
         layer = copy(self)
         layer._parameters = dict(self._parameters)
         layer.weight = nn.Parameter(self.weight.detach()[tokens], requires_grad=False)
@@ -163,7 +166,7 @@ class OutputLayer(nn.Module):
         return layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """B T D → B T V."""
+        """Vectors, B T D → logits, B T V."""
         return nn.functional.linear(self.output_features(x), self.weight, self.bias)
 
 
@@ -173,7 +176,7 @@ class IdentityOutput(OutputLayer):
     is_identity = True
 
     def __init__(self) -> None:
-        """Create a module without weights."""
+        """Create an output layer without weights."""
         nn.Module.__init__(self)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -212,7 +215,7 @@ class PatchEmbedding(SourceEmbedding):
         self.project = nn.Linear(spec.features, dim)
 
     def forward(self, source: Tensor) -> Tensor:
-        """B S F → B S D."""
+        """Embed image patches of F pixel values, B S F → B S D."""
         check_features(source, self.features)
         return self.project(source)
 
@@ -257,13 +260,13 @@ class FrameEmbedding(SourceEmbedding):
         x = source
         for layer in self.halve:
             assert layout.lengths is not None
-            x = x.masked_fill(~cast(Tensor, layout.token_mask)[..., None], 0.0)
+            x = x.masked_fill(~cast(Tensor, layout.token_mask)[..., None], 0.0)  # padding
             x = F.relu(layer(windows(x)))
             layout = Layout.padded(x.shape[1], (layout.lengths + 1) // 2)
         return self.project(x), layout
 
     def flops(self, work: Workload) -> int:
-        """Count each layer for the frames that it returns, and the projection."""
+        """FLOPs for `work.tokens` frames: each layer for the frames that it returns, and the projection."""
         total, frames = 0, work.tokens
         for layer in self.halve:
             frames = (frames + 1) // 2

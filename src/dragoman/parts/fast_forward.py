@@ -36,12 +36,12 @@ def next_input(cells: Cells, x: Tensor, hidden: Tensor) -> Tensor:
 
 
 def input_size(cells: Cells) -> int:
-    """Number of elements of the matrix from the layer's input to its gates."""
+    """Number of elements of the matrix from the input of an LSTM layer to its gates."""
     return cells.weight("ih", 0)[0].numel()
 
 
 def cells_of(layers: nn.ModuleList) -> list[LSTMCells]:
-    """Return the layers as a list of their type, for the type checker."""
+    """Return the LSTM layers as a typed list, for the type checker."""
     return [cells for cells in layers if isinstance(cells, LSTMCells)]
 
 
@@ -103,7 +103,10 @@ class FastForwardColumn(nn.Module):
         return hidden, gate_inputs
 
     def flops(self, work: Workload) -> int:
-        """Count the LSTMs and what is computed twice: half of the gate inputs of lower layers, all of the top's."""
+        """FLOPs for `work.tokens` tokens: the LSTMs, and what is computed twice.
+
+        That is half of the gate inputs of lower layers, and all of the top layer's.
+        """
         *lower, top = cells_of(self.layers)
         repeated = sum(input_size(cells) // 2 for cells in lower) + input_size(top)
         return matrix_flops(self, work) + 2 * work.tokens * repeated
@@ -149,9 +152,12 @@ class FastForwardDecoderMixer(Mixer):
         return {"bottom": self.bottom.init_state(batch, max_length, like)} | states
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, R T D → output of the top layer, R T D, the new state, and the bottom's attention over the source."""
+        """x, R T D → output of the top layer, R T D, the new state, and the bottom's attention over the source.
+
+        The input of a layer is [½f; h] of the layer below (`next_input`): half of its gate inputs, and its output.
+        """
         result = self.bottom(x, context, None if state is None else state["bottom"])
-        hidden, source_context = result.output, result.source_context
+        hidden, source_context = result.output, result.source_context  # R T D: output, attention over the source
         below, x = self.bottom.cells, torch.cat((x, source_context), -1)
         new_state: State = {"bottom": result.state}
         for k, cells in enumerate(cells_of(self.layers)):
@@ -164,6 +170,6 @@ class FastForwardDecoderMixer(Mixer):
         return MixerOutput(self.dropout(hidden), None if state is None else new_state, source_context)
 
     def flops(self, work: Workload) -> int:
-        """Count all layers, and half of the gate inputs of all but the top one, which are computed twice."""
+        """FLOPs for `work.tokens` tokens: all layers, and half of the gate inputs below the top, computed twice."""
         lower = [self.bottom.cells, *cells_of(self.layers)][:-1]
         return matrix_flops(self, work) + 2 * work.tokens * sum(input_size(cells) // 2 for cells in lower)

@@ -93,7 +93,7 @@ class ExpertsMixer(Mixer):
     supports_packing = False  # unused columns of a packed row would enter the load-balancing loss
 
     def __init__(self, spec: MixtureOfExperts, dim: int) -> None:
-        """`router` scores the experts; `dim` is the width of input and output."""
+        """A router that scores experts, and the experts, which are feed-forward layers of width `dim`."""
         super().__init__()
         if not 1 <= spec.top_k <= spec.num_experts:
             raise UserError(
@@ -105,7 +105,10 @@ class ExpertsMixer(Mixer):
         self.top_k, self.balance_loss_weight, self.noise = spec.top_k, spec.balance_loss_weight, spec.router_noise
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, B T D → B T D, and in training the load-balancing loss; the state, if any, is returned unchanged."""
+        """Σ_e g_e(x) · expert_e(x) over the `top_k` experts of each token: x, B T D → B T D.
+
+        In training, the load-balancing loss is returned too. The state, if any, is returned unchanged.
+        """
         scores = at_least_float32(self.router(x))  # B T experts
         if self.training and self.noise:
             scores = scores + self.noise * torch.randn_like(scores)
@@ -125,22 +128,29 @@ class ExpertsMixer(Mixer):
         return [cast(Mixer, expert)(x, context).output for expert, x in zip(self.experts, inputs)]
 
     def _dense(self, x: Tensor, gates: Tensor, selected: Tensor, context: Context) -> Tensor:
-        """Compute all experts for all tokens, with gates of 0 for those not selected: static shapes for decoding."""
+        """Compute all experts for all tokens x (B T D), with gates of 0 for those not selected: static shapes.
+
+        `gates` and `selected` (B T top_k) are weights and numbers of the selected experts.
+        """
         all_gates = gates.new_zeros(*x.shape[:-1], len(self.experts)).scatter(-1, selected, gates)  # B T experts
         outputs = torch.stack(self._outputs([x] * len(self.experts), context), -1)  # B T D experts
         return (outputs @ all_gates[..., None]).squeeze(-1)
 
     def _grouped(self, x: Tensor, gates: Tensor, selected: Tensor, context: Context) -> Tensor:
-        """Compute each expert for the tokens that selected it; the order of summation is deterministic."""
+        """Compute each expert for the tokens of x (B T D) that selected it; the order of summation is deterministic.
+
+        Tokens are sorted by expert, split into one batch per expert, and their outputs put back in order. `gates` and
+        `selected` (B T top_k) are weights and numbers of the selected experts.
+        """
         expert = selected.flatten()  # B·T·top_k
         order = expert.argsort(stable=True)
         counts = expert.bincount(minlength=len(self.experts)).tolist()
         tokens = x.flatten(0, 1)[order // self.top_k]  # B·T·top_k D, sorted by expert
-        outputs = torch.cat(self._outputs(list(tokens.split(counts)), context))[order.argsort()]
+        outputs = torch.cat(self._outputs(list(tokens.split(counts)), context))[order.argsort()]  # order undone
         return (outputs.unflatten(0, gates.shape) * gates[..., None]).sum(-2)  # B T D
 
     def flops(self, work: Workload) -> int:
-        """Count the router and the selected experts."""
+        """FLOPs for `work.tokens` tokens: the router, and `top_k` experts each."""
         per_expert_and_token = work.of(work.tokens * self.top_k)
         return module_flops(self.router, work) + module_flops(self.experts[0], per_expert_and_token)
 

@@ -31,17 +31,17 @@ class Workload:
 
 
 def module_flops(module: nn.Module, work: Workload) -> int:
-    """Count the operations of a forward pass: by the module's own method `flops`, or by its matrices."""
+    """Count the FLOPs of a forward pass over `work.tokens` tokens: by the module's method `flops`, or its matrices."""
     own_count = getattr(module, "flops", None)
     return matrix_flops(module, work) if own_count is None else own_count(work)
 
 
 def matrix_flops(module: nn.Module, work: Workload) -> int:
-    """Count a product of each token with each matrix of the module, and the operations of its submodules."""
+    """Count the FLOPs of a product of each of `work.tokens` tokens with each matrix, and those of the submodules."""
     size = sum(weight.numel() for weight in module.parameters(recurse=False) if weight.dim() == 2)
     return 2 * work.tokens * size + sum(module_flops(child, work) for child in module.children())
 
 
 def attention_flops(queries: int, keys: int, width: int) -> int:
-    """Count scores and weighted sum of `queries` × `keys` pairs; `width` is that of all heads together."""
+    """Count the FLOPs of scores and weighted sum of `queries` × `keys` pairs; `width` is that of all heads together."""
     return 4 * queries * keys * width  # two products, each a multiplication and an addition

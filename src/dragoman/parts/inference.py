@@ -43,7 +43,7 @@ def optimize_for_inference(model: AnyModule, weights: InferencePrecision = "floa
     if weights not in PACKS:
         raise unknown_name("kind of weights", weights, PACKS)
     tensors = (*model.parameters(), *model.buffers())
-    optimized = deepcopy(model, {id(tensor): tensor for tensor in tensors})
+    optimized = deepcopy(model, {id(tensor): tensor for tensor in tensors})  # shares the tensors
     packed: dict[tuple[int, int], Product] = {}  # a matrix that several layers share is packed once
     children: list[tuple[nn.Module, str, Any]] = [
         (parent, name, child) for parent in optimized.modules() for name, child in parent.named_children()
@@ -54,7 +54,7 @@ def optimize_for_inference(model: AnyModule, weights: InferencePrecision = "floa
             if key not in packed:
                 packed[key] = pack(child.weight, child.bias, weights)
             setattr(parent, name, PACKED_MODULES[type(child)](child, packed[key], weights))
-    for parent, name, child in reversed(children):
+    for parent, name, child in reversed(children):  # modules with faster versions for inference
         if type(child) in INFERENCE_MODULES:
             setattr(parent, name, INFERENCE_MODULES[type(child)](child))
     for part in optimized.modules():
@@ -69,7 +69,7 @@ class PackedLinear(nn.Module):
     """y = x Wᵀ + b."""
 
     def __init__(self, layer: nn.Linear, product: Product, precision: str) -> None:
-        """`product` computes x Wᵀ + b with packed weights; `precision` is unused."""
+        """`product` computes x Wᵀ + b with packed weights; `precision` ("float32" or "int8") is unused."""
         super().__init__()
         self.weight, self.bias, self.product = layer.weight, layer.bias, product
 
@@ -144,7 +144,7 @@ class InferenceLayerNorm(LayerNormModule):
         _copy_attributes(self, norm)
 
     def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
-        """Normalize the last dimension of x; the layout is not needed."""
+        """Normalize the last dimension of x; the layout (positions and lengths of the tokens) is not needed."""
         return torch.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
     __call__ = forward
@@ -164,7 +164,10 @@ class InferenceSelfAttention(SelfAttentionMixer):
     """Decoding steps of self-attention in few operations; everything else as in the base class."""
 
     def __init__(self, part: SelfAttentionMixer) -> None:
-        """Share the modules of `part`; `plain`: causal, without position biases, rotation and norms of queries."""
+        """Share the modules of `part`, the original layer.
+
+        `plain`: causal, without position biases, rotation and norms of queries, so that the fast path can be used.
+        """
         _copy_attributes(self, part)
         self.sizes = [self.heads, self.kv_heads, self.kv_heads]
         position = part.position
@@ -172,7 +175,11 @@ class InferenceSelfAttention(SelfAttentionMixer):
         self.plain = part.visibility.causal and not biased and isinstance(part.query_norm, Identity)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """One token per row on a CPU: x, R 1 D → R 1 D, attending to the caches; other calls use the base class."""
+        """One token per row on a CPU: x, R 1 D → R 1 D, attending to the key–value caches (`state`).
+
+        R = B·K rows are K hypotheses of each source, which see the keys of their ancestors. Other calls use the slower
+        base class.
+        """
         shared = context.shared_position
         plain = self.plain and not (shared is not None and (shared.has_score_bias or shared.has_value_bias))
         if state is None or x.shape[1] > 1 or x.is_cuda or context.recorder is not None or not plain:
@@ -190,12 +197,15 @@ class InferenceSelfAttention(SelfAttentionMixer):
         return MixerOutput(self.output(y.transpose(1, 2).reshape(len(x), 1, -1)), state)
 
     def step_masks(self, x: Tensor, context: Context, length: int) -> tuple[CachedKeys, Tensor | None]:
-        """Return the layout of caches of `length` keys and their additive mask, B 1 K K·S, shared by all layers."""
-        key = ("step", length)
-        if context.masks is not None and key in context.masks.additive:
-            return context.masks.cached_keys[length], context.masks.additive[key]
+        """Return the layout of caches of `length` keys and their additive mask, B 1 K K·S.
+
+        The first layer computes both; the others find them in `context.masks`.
+        """
+        mask_key = ("step", length)
+        if context.masks is not None and mask_key in context.masks.additive:
+            return context.masks.cached_keys[length], context.masks.additive[mask_key]
         cached = cached_keys(context, length)
-        args = replace(self.args(context, length), mask=cached.mask, mask_key=key)
+        args = replace(self.args(context, length), mask=cached.mask, mask_key=mask_key)
         return cached, additive_mask(cached.queries, cached.keys, context, args, x)
 
     __call__ = forward
@@ -205,17 +215,20 @@ class InferenceCrossAttention(CrossAttentionMixer):
     """Cross-attention in few operations, if the keys are arranged by `matmul_layout`."""
 
     def __init__(self, part: CrossAttentionMixer) -> None:
-        """Share the modules of `part`; `plain`: without norms of queries and keys."""
+        """Share the modules of `part`, the original layer; `plain`: without norms of queries and keys."""
         _copy_attributes(self, part)
         self.plain = isinstance(part.query_norm, Identity)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, R T D → R T D, attending to the encoder's output; recorded attention uses the base class."""
+        """x, R T D → R T D, attending to the encoder's output by two matrix products.
+
+        Uses the base class to record attention, with norms of queries, and if keys are not stored transposed.
+        """
         memory = context.encoded_source
         key, value = self.memory_projections(memory).values()  # B G S E
         if context.recorder is not None or not self.plain or key.stride(-2) != 1:
             return super().forward(x, context, state)
-        if context.masks is not None and "memory" in context.masks.additive:
+        if context.masks is not None and "memory" in context.masks.additive:  # computed by a layer below
             mask = context.masks.additive["memory"]
         else:
             mask = additive_mask(context.layout, memory.layout, context, self.args(), x)
@@ -263,7 +276,7 @@ def to_bfloat16(model: AnyModule) -> AnyModule:
 
 
 def _scaled_embedding(table: TokenEmbedding) -> TokenEmbedding:
-    """Return a copy whose vectors are already multiplied by the scale."""
+    """Return a copy of an embedding table whose vectors are already multiplied by its scale."""
     scaled = copy(table)
     scaled._parameters = {"weight": nn.Parameter(table.weight * table.scale, requires_grad=False)}
     scaled.scale = 1.0

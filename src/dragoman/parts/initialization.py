@@ -20,7 +20,7 @@ class Initialization(Spec):
         nn.init.xavier_uniform_(weight)
 
     def recurrent(self, weight: nn.Parameter) -> None:
-        """Initialize in place a matrix from state to state, with its gates stacked along the rows."""
+        """Initialize in place a recurrent matrix, from state to state, with its gates stacked along the rows."""
         self.matrix(weight)
 
     def table(self, weight: nn.Parameter) -> None:
@@ -28,20 +28,20 @@ class Initialization(Spec):
         nn.init.normal_(weight, std=1 / math.sqrt(weight.shape[1]))
 
     def apply(self, model: nn.Module) -> None:
-        """Initialize all weights of a model."""
-        done: set[int] = set()
+        """Initialize all weights of a model: biases with zeros, the others by kind; norms keep their values."""
+        initialized: set[int] = set()
         for module in model.modules():
             if isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d)):
                 continue
             for name, weight in module.named_parameters(recurse=False):
-                if weight.is_meta or id(weight) in done:  # on the meta device, or a tied weight
+                if weight.is_meta or id(weight) in initialized:  # on the meta device, or a tied weight
                     continue
-                done.add(id(weight))
+                initialized.add(id(weight))
                 if weight.dim() < 2:
                     nn.init.zeros_(weight)
                 elif is_embedding_table(module):
                     self.table(weight)
-                elif name.startswith("weight_hh"):
+                elif name.startswith("weight_hh"):  # from state to state, in torch's RNNs
                     self.recurrent(weight)
                 else:
                     self.matrix(weight)

@@ -40,10 +40,14 @@ def _single_query(
     ancestors: Tensor | None,
     scale: float,
 ) -> Tensor:
-    """Attention of one query per row, R H E, over the first `ends` (R) of R S G E, and over a new key and value."""
+    """Attention of one query per row, R H E → R H E, over the first `ends` (R) keys and values, R S G E.
+
+    `new` is a further key and value, R G E each, which the kernel also writes into `keys` and `values`; None: only what
+    is stored is read. `ancestors` (B K S): which hypothesis of the beam wrote each key; None without a beam.
+    """
     rows, heads, width = query.shape
     y = torch.empty(rows, heads, width, dtype=query.dtype, device=query.device)
-    key, value = new or (query, query)
+    key, value = new or (query, query)  # a kernel argument must be a tensor, even if it is not read
     _single_query_kernel[rows, heads](
         query,
         keys,
@@ -76,7 +80,8 @@ def short_query_attention(query: Tensor, key: Tensor, value: Tensor, lengths: Te
     """Attention of few queries, B H T E, over the first `lengths` (B) keys and values of B G S E → B H T E."""
     batch, heads, count, width = query.shape
     if count == 1:
-        y = _single_query(query[:, :, 0], key.transpose(1, 2), value.transpose(1, 2), lengths, None, None, scale)
+        keys, values = key.transpose(1, 2), value.transpose(1, 2)  # B S G E
+        y = _single_query(query[:, :, 0], keys, values, lengths, new=None, ancestors=None, scale=scale)
         return y[:, :, None]
     y = torch.empty(batch, count, heads, width, dtype=query.dtype, device=query.device)
     _short_query_kernel[batch, heads](

@@ -35,11 +35,14 @@ class LongAttentionMixer(Mixer):
     supports_packing = False
 
     def __init__(self, dim: int, heads: int, bias: bool, dropout: float) -> None:
-        """`project` maps x to queries, keys and values; `dropout` is that of the attention weights."""
+        """`project` maps x to queries, keys and values, stacked in one weight (`blocks`: rows of each).
+
+        `dropout` is that of the attention weights.
+        """
         super().__init__()
         self.heads, self.width = heads, head_width(dim, heads, kv_heads=None, head_dim=None)
         self.project = nn.Linear(dim, 3 * dim, bias=bias)
-        self.blocks = {"project.weight": (dim,) * 3}  # queries, keys, values
+        self.blocks = {"project.weight": (dim,) * 3}
         self.output = nn.Linear(dim, dim, bias=bias)
         self.dropout = dropout
 
@@ -51,9 +54,9 @@ class LongAttentionMixer(Mixer):
     def attend(
         self, inputs: Projections, queries: Layout, keys: Layout, context: Context, visibility: Visibility = CAUSAL
     ) -> Tensor:
-        """Attend with a causal mask by default: query B T H E, key and value B S H E → B T H E.
+        """Attend with a causal mask by default: `inputs` are query B T H E, key and value B S H E → B T H E.
 
-        `queries` and `keys` are the layouts (positions and lengths) of the tokens that `inputs` come from.
+        `queries` and `keys` are the layouts (positions and lengths) of their tokens.
         """
         args = AttentionArgs(visibility, dropout=self.dropout if self.training else 0.0, path=self.path)
         query, key, value = (x.transpose(1, 2) for x in inputs)  # B H T E
@@ -66,7 +69,7 @@ def row_numbers(x: Tensor) -> Tensor:
 
 
 def token_counts(layout: Layout) -> Tensor:
-    """B: number of tokens of this call in each row, without the padding that the layout describes."""
+    """B: number of tokens in each row without padding; the layout holds their positions and lengths."""
     positions, token_mask = layout.positions, layout.token_mask
     return positions.new_full(positions.shape[:1], positions.shape[1]) if token_mask is None else token_mask.sum(1)
 
@@ -97,19 +100,22 @@ class LocalAttentionMixer(LongAttentionMixer):
     """The state holds keys and values of the current block, indexed by the position of a token in its block."""
 
     def __init__(self, spec: LocalAttention, dim: int) -> None:
-        """`same_block` is the mask with which recorded attention is computed."""
+        """`same_block`: a token sees earlier ones of its block; this mask is used to record attention weights."""
         super().__init__(dim, spec.heads, spec.bias, spec.dropout)
         self.block_size = spec.block_size
         self.same_block = Block(spec.block_size)
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create empty keys and values of one block, B block H E each, with dtype and device of `like`."""
+        """Create empty keys and values of one block, B block H E each, as `like`; `max_length` does not matter."""
         shape = (batch, self.block_size, self.heads, self.width)
         return {"key": like.new_zeros(shape), "value": like.new_zeros(shape)}
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, B T D → B T D; with a state, x continues the sequences whose current block the state holds."""
-        inputs = self.split(x)
+        """x, B T D → B T D: each token attends to earlier ones of its block.
+
+        With a state, which holds keys and values of the current block, x continues sequences by one or several tokens.
+        """
+        inputs = self.split(x)  # query, key, value
         if state is not None and x.shape[1] == 1:
             y = self._step(inputs, context, state)
         elif state is not None:
@@ -121,7 +127,10 @@ class LocalAttentionMixer(LongAttentionMixer):
         return MixerOutput(self.output(y.flatten(2)), state)
 
     def _in_blocks(self, inputs: Projections, block: int, context: Context) -> Tensor:
-        """Attend within blocks of `block` tokens: query, key and value, B T H E → B T H E; token 0 starts a block."""
+        """Attend within blocks of `block` tokens, each block as a row of a larger batch; token 0 starts a block.
+
+        `inputs` are query, key and value, B T H E each → B T H E.
+        """
         batch, count = inputs[0].shape[:2]
 
         def to_blocks(x: Tensor) -> Tensor:
@@ -144,15 +153,17 @@ class LocalAttentionMixer(LongAttentionMixer):
         return self.attend((query, state["key"], state["value"]), context.layout, keys, context)
 
     def _continue(self, inputs: Projections, context: Context, state: State) -> tuple[Tensor, State]:
-        """Attend from several tokens per row, across block borders, and return the state of the last block.
+        """Attend from several tokens per row, across block borders: B T H E, and the state of the last block.
 
-        Each row is shifted right, so that column 0 is the start of a block.
+        A row may continue in the middle of a block. It is shifted right by its `offset` in this block, and the keys of
+        the state are put before it, so that column 0 starts a block and whole blocks can be computed.
         """
         query, key, value = inputs
         rows, layout, count = row_numbers(query), context.layout, query.shape[1]
         offset = layout.positions[:, :1] % self.block_size  # B 1: earlier tokens in the first block
-        columns = -(-(count + self.block_size - 1) // self.block_size) * self.block_size
+        columns = -(-(count + self.block_size - 1) // self.block_size) * self.block_size  # whole blocks, rounded up
         token = torch.arange(columns, device=query.device) - offset  # B N·block: index of the new token, or negative
+        # where each column is found in the state's block followed by the new tokens
         index = torch.where(token < 0, token + offset, token.clamp(max=count - 1) + self.block_size)
 
         def shift(earlier: Tensor, new: Tensor) -> Tensor:
@@ -167,7 +178,7 @@ class LocalAttentionMixer(LongAttentionMixer):
         return y, {"key": key[rows, block], "value": value[rows, block]}
 
     def flops(self, work: Workload) -> int:
-        """Count the projections per token, and blocks that attend to themselves, the last one padded."""
+        """FLOPs for `work.tokens` tokens: projections, and blocks that attend to themselves, the last one padded."""
         block = max(1, min(self.block_size, work.tokens))
         padded = -(-work.tokens // block) * block
         linear = module_flops(self.project, work) + module_flops(self.output, work)
@@ -222,8 +233,13 @@ class CompressedAttentionMixer(LongAttentionMixer):
         return {name: {"slots": slots.clone(), "waiting": waiting.clone()} for name in ("key", "value")}
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, B T D → B T D, attending to compressed keys and values; with a state, x continues its sequences."""
-        query, key, value = self.split(x)
+        """x, B T D → B T D: a token attends to the compressed keys (slots) that end before or at its position.
+
+        A convolution compresses every `stride` keys to one slot; slot 0 is zeros. Without a state, whole sequences are
+        compressed, and attended to in groups of `stride` queries unless attention weights are recorded. With a state,
+        new keys and values are first appended to its slots.
+        """
+        query, key, value = self.split(x)  # B T H E
         if state is None:
             key, value = self._compress("key", key), self._compress("value", value)
             if context.recorder is None:
@@ -237,11 +253,11 @@ class CompressedAttentionMixer(LongAttentionMixer):
         return MixerOutput(self.output(y.flatten(2)), state)
 
     def _convolve(self, name: str, windows: Tensor) -> Tensor:
-        """Compress windows of keys or values: B C kernel H E → B C H E."""
+        """Compress windows of keys or values (`name` is "key" or "value"): B C kernel H E → B C H E."""
         return self.compress[name](windows.flatten(2)).unflatten(-1, (self.heads, self.width))
 
     def _compress(self, name: str, raw: Tensor) -> Tensor:
-        """Compress whole sequences, B T H E → zeros and the compressed ones, B 1 + ⌊T / stride⌋ H E."""
+        """Compress sequences of keys or values, B T H E → a slot of zeros and compressed ones, B 1+⌊T/stride⌋ H E."""
         padded = F.pad(raw, (0, 0, 0, 0, self.kernel - 1, 0))
         windows = padded.unfold(1, self.kernel, 1)[:, self.stride - 1 :: self.stride]  # B C H E kernel
         return F.pad(self._convolve(name, windows.movedim(-1, 2)), (0, 0, 0, 0, 1, 0))
@@ -255,13 +271,17 @@ class CompressedAttentionMixer(LongAttentionMixer):
         count, groups = query.shape[1], key.shape[1]
         query = F.pad(query, (0, 0, 0, 0, 1, groups * self.stride - count - 1)).unflatten(1, (groups, self.stride))
         query = query.flatten(2, 3)  # B C stride·H E
-        key, value = (part.repeat(1, 1, self.stride, 1) for part in (key, value))
+        key, value = (slots.repeat(1, 1, self.stride, 1) for slots in (key, value))  # B C stride·H E
         layout = Layout(torch.arange(groups, device=query.device)[None])
         y = self.attend((query, key, value), layout, layout, context)
         return y.unflatten(2, (self.stride, self.heads)).flatten(1, 2)[:, 1 : count + 1]  # B T H E
 
     def _append(self, name: str, new: Tensor, layout: Layout, state: State) -> State:
-        """Append new keys or values, B T H E, at the layout's positions, and compress those that complete a window."""
+        """Append new keys or values, B T H E, at the layout's positions, and compress those that complete a window.
+
+        The state holds compressed `slots` and the last kernel − 1 uncompressed vectors, `waiting`. A window ends at
+        every `stride`-th position; windows that only padding completes go to the last slot, which is never read.
+        """
         rows, count = row_numbers(new), new.shape[1]
         counts, first = token_counts(layout)[:, None], layout.positions[:, :1]  # B 1
         slots = state["slots"]
@@ -275,7 +295,7 @@ class CompressedAttentionMixer(LongAttentionMixer):
         return {"slots": slots, "waiting": raw[rows, counts + reach[:-1]]}
 
     def flops(self, work: Workload) -> int:
-        """Count the projections per token, the compression, and groups of `stride` queries that attend to all slots."""
+        """FLOPs for `work.tokens` tokens: projections, compression, and groups of queries that attend to all slots."""
         compressed = work.tokens // self.stride
         linear = module_flops(self.project, work) + module_flops(self.output, work)
         compression = sum(module_flops(layer, work.of(compressed)) for layer in self.compress.values())

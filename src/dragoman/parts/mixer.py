@@ -57,7 +57,7 @@ class Layout:
 
     @staticmethod
     def packed_row(width: int, lengths: Tensor, max_length: int) -> Layout:
-        """Layout of one row of `width` columns with sequences of `lengths` (N); unused columns form one more segment.
+        """Layout of N sequences of `lengths` in one row of `width` columns; unused columns form one more segment.
 
         Lengths of zero are allowed, so that batches with different numbers of sequences have the same shapes.
         """
@@ -70,7 +70,7 @@ class Layout:
 
     @staticmethod
     def continuation(first: Tensor, count: int = 1, max_length: int | None = None) -> Layout:
-        """Layout of `count` tokens that continue each row from position `first` (R)."""
+        """Layout of `count` new tokens in each of R sequences; sequence r continues at position `first[r]`."""
         start = first[:, None]
         positions = start if count == 1 else start + torch.arange(count, device=first.device)
         return Layout(positions, max_length=max_length)
@@ -131,7 +131,7 @@ class Context:
 
     @property
     def encoded_source(self) -> Memory:
-        """The memory; an error if there is none."""
+        """The encoder's output (`memory`); an error if the model has no encoder."""
         if self.memory is None:
             raise UserError(
                 "a layer that attends to the source needs an encoder, but this model has none: use the layer in the "
@@ -140,7 +140,7 @@ class Context:
         return self.memory
 
     def record(self, path: str, weights: Tensor) -> None:
-        """Append attention weights to the recorder, if there is one."""
+        """Append attention weights of the layer `path` (its name in the model) to the recorder, if there is one."""
         if self.recorder is not None:
             self.recorder.setdefault(path, []).append(weights.detach())
 
@@ -156,7 +156,7 @@ class MixerOutput(NamedTuple):
     stack_inputs: Tensor | None = None  # B T D: embeddings with positions; returned by stacks
 
     def with_output(self, output: Tensor) -> MixerOutput:
-        """Return the same results with another output."""
+        """Return a copy with another `output`; state, losses and all other fields stay."""
         return MixerOutput(output, *self[1:])
 
 
@@ -172,15 +172,18 @@ class Mixer(nn.Module):
     key_stride: int = 1  # tokens per key of recorded attention weights
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create the state for decoding up to `max_length` tokens, with dtype and device of `like`."""
+        """Create the state (such as caches) to decode `batch` rows of up to `max_length` tokens; here nothing.
+
+        Its tensors have dtype and device of `like`.
+        """
         return {}
 
     def reorder_state(self, state: State, rows: Tensor) -> State:
-        """Return the state whose row r continues row `rows[r]`."""
+        """Return the state whose row r (a hypothesis of the beam) continues row `rows[r]` of the given one."""
         return map_state(lambda leaf: leaf.index_select(0, rows), state)
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
-        """Compute what depends on the source alone: projected keys and values, an initial state."""
+        """Compute what depends on the encoder's output alone, such as projected keys and values; here nothing."""
         return {}
 
     def memory_projections(self, memory: Memory) -> dict[str, Tensor]:
@@ -189,7 +192,7 @@ class Mixer(nn.Module):
         return self.project_memory(memory) if projections is None else projections
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, B T D → B T D with the new state, as described in the class."""
+        """x, B T D → B T D and the new state; x holds whole sequences, or continues those that `state` has read."""
         raise NotImplementedError
 
 
@@ -209,22 +212,25 @@ class LayerSequence(Mixer):
         return {name: layer.reorder_state(state[name], rows) for name, layer in self.named_layers()}
 
     def prepare(self, x: Tensor, context: Context) -> tuple[Tensor, Context]:
-        """Return the input and the context of the first layer."""
+        """Return the input and the context (inputs that all layers share) of the first layer; here both unchanged."""
         return x, context
 
     def finish(self, x: Tensor, y: Tensor, layout: Layout) -> Tensor:
-        """Compute the output from the input x of the sequence and the output y of its last layer.
+        """Compute the output from the input x of the first layer and the output y of the last; here y itself.
 
         The layout holds positions and lengths of the tokens, for norms that ignore padding.
         """
         return y
 
     def steps(self, context: Context, state: State | None) -> Sequence[tuple[str, Callable[..., MixerOutput]]]:
-        """Return what to call one after the other: the layers."""
+        """Return (name, function) of what `forward` calls one after the other: here all layers."""
         return self.named_layers()
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, B T D → output of the last layer, B T D, after `finish`; collects the layers' states and losses."""
+        """Run the layers one after the other: x, B T D → B T D, with the states by layer and the sum of all losses.
+
+        A layer's attention over the source (`source_context`) is passed on to the layers above it.
+        """
         y, context = self.prepare(x, context)
         new_state: State = {}
         final_state: State | None = None
@@ -242,14 +248,17 @@ class LayerSequence(Mixer):
 
 
 def assign_paths(root: nn.Module) -> None:
-    """Set the path of every mixer below `root`."""
+    """Set the `path` of every layer (mixer) in the model `root` to its qualified name, such as "decoder.layers.0.1"."""
     for path, module in root.named_modules():
         if isinstance(module, Mixer):
             module.path = path
 
 
 def stack_layers(root: nn.Module) -> list[Mixer]:
-    """Return the layers of every stack below `root`, last first: the mixers inside exactly one other mixer."""
+    """Return the layers of all stacks in the model `root`, last first.
+
+    A stack is an outermost mixer, so its layers are the mixers inside exactly one other mixer.
+    """
     mixers = {path: module for path, module in root.named_modules() if isinstance(module, Mixer)}
     return [
         mixer for path, mixer in reversed(mixers.items()) if sum(path.startswith(f"{other}.") for other in mixers) == 1
@@ -257,5 +266,5 @@ def stack_layers(root: nn.Module) -> list[Mixer]:
 
 
 def beam_size(rows: int, memory: Memory) -> int:
-    """Number of rows (hypotheses) per source."""
+    """Number of hypotheses (rows) per source, of which `memory` holds the encoder's output, B S D."""
     return rows // memory.states.shape[0]

@@ -21,19 +21,19 @@ if TRITON_AVAILABLE:
 
 class Identity(nn.Identity):
     def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
-        """Return x unchanged; the layout is ignored."""
+        """Return x unchanged; the layout (positions and lengths of the tokens) is ignored."""
         return x
 
 
 class LayerNormModule(nn.LayerNorm):
     def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
-        """Normalize the last dimension of x; the layout is ignored."""
+        """Normalize the last dimension of x; the layout (positions and lengths of the tokens) is ignored."""
         return super().forward(x)
 
 
 class RMSNormModule(nn.RMSNorm):
     def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
-        """Normalize the last dimension of x in its precision, which under autocast may differ from the weights'."""
+        """Normalize the last dimension of x in its dtype, which under autocast may differ from that of the weights."""
         return nn.functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
@@ -47,12 +47,12 @@ class BatchNormModule(nn.BatchNorm1d):
     momentum: float
 
     def __init__(self, dim: int, epsilon: float, momentum: float) -> None:
-        """`dim` features; `epsilon` is added to the variance."""
+        """Normalize `dim` features; `epsilon` is added to the variance, `momentum` updates the running statistics."""
         super().__init__(dim, eps=epsilon, momentum=momentum)
         self.register_buffer("num_batches_tracked", None)  # used by cumulative averages only
 
     def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
-        """Normalize each feature of x, … D; in training with statistics over the tokens of the layout, not padding."""
+        """Normalize each feature of x, … D; in training with mean and variance over all tokens but padding (layout)."""
         mean, variance = self.running_mean, self.running_var
         if self.training:
             mean, variance = self._statistics(x, None if layout is None else layout.token_mask)

@@ -30,9 +30,10 @@ MIN_HEAD_WIDTH = 16  # of FlexAttention; narrower heads are padded with zeros
 def packed_attention(
     query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Layout, masks: AttentionMasks, args: AttentionArgs
 ) -> Tensor:
-    """Compute attention within the sequences of a packed row: query 1 H T E, key and value 1 G S E → 1 H T E.
+    """Compute attention within the sequences of a packed row by FlexAttention: 1 H T E, keys 1 G S E → 1 H T E.
 
-    `queries` and `keys` are the layouts, which say which columns of the row belong to which sequence.
+    `queries` and `keys` are the layouts, which say which columns of the row belong to which sequence. Layers with the
+    same `args.mask_key` share their mask in `masks`.
     """
     mask = masks.blocks.get(args.mask_key)
     if mask is None:
@@ -76,21 +77,25 @@ def varlen_attention(
         queries.max_length,
         keys.max_length,
         scale=scale,
-        window_size=(-1, 0) if causal else (-1, -1),
+        window_size=(-1, 0) if causal else (-1, -1),  # visible tokens before and after; −1: all
     )
     assert isinstance(y, Tensor)
     return y.transpose(0, 1)[None].to(query.dtype)
 
 
 def block_mask(queries: Layout, keys: Layout, visibility: Visibility | None) -> BlockMask:
-    """Compute which blocks of keys each block of queries sees, and the mask within them."""
+    """Compute which blocks of keys each block of queries sees, and the mask within them.
+
+    The sequences of a packed row lie one after another, so a block of queries, whose tokens belong to the sequences
+    `first` to `last`, sees the key blocks `low` to `high` that these sequences cover.
+    """
     assert queries.segment_ids is not None
     assert keys.segment_ids is not None
     assert keys.cu_seqlens is not None
     width, key_width = queries.segment_ids.shape[1], keys.segment_ids.shape[1]
     blocks, key_blocks = -(-width // BLOCK), -(-key_width // BLOCK)
     segment, key_segment = queries.segment_ids[0], keys.segment_ids[0]
-    first = segment[::BLOCK]
+    first = segment[::BLOCK]  # sequence of the first query of each block
     last = torch.cat((segment[BLOCK - 1 :: BLOCK], segment[-1:]))[:blocks]
     ends = torch.cat((keys.cu_seqlens[1:], torch.full_like(keys.cu_seqlens[:1], key_width)))  # and of unused columns
     low = (keys.cu_seqlens[first] // BLOCK).clamp(max=key_blocks - 1)
@@ -114,10 +119,13 @@ def block_mask(queries: Layout, keys: Layout, visibility: Visibility | None) -> 
 
 
 def _score_mod(parts: Sequence[Position], position: Tensor, key_position: Tensor) -> Callable[..., Tensor]:
-    """Return FlexAttention's function that adds the biases of all parts; positions of queries T and keys S."""
+    """Return FlexAttention's `score_mod`, which adds the biases of all position parts (such as ALiBi) to a score.
+
+    `position` (T) and `key_position` (S) are the positions of queries and keys.
+    """
 
     def score_mod(score: Tensor, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        """Add the biases of all parts to the score of query i and key j."""
+        """Add the biases of all position parts to the score of query i and key j."""
         for part in parts:
             bias = part.bias_at_distance(head, key_position[j] - position[i])
             score = score if bias is None else score + bias

@@ -23,12 +23,12 @@ VOCABULARY_ROWS = 8_000  # a weight with more rows is treated as an output layer
 
 
 def plain(weight: Tensor, bias: Tensor | None) -> Product:
-    """Return torch's product with weights as they are."""
+    """Return the function x → x Wᵀ + b by torch's own product, with weights as they are."""
     return lambda x: F.linear(x, weight, bias)
 
 
 def packed_float32(weight: Tensor, bias: Tensor | None) -> Product:
-    """Pack with MKL, or else with oneDNN, which is slower for few rows; plain if torch has neither."""
+    """Return x → x Wᵀ + b with W packed by MKL, or by oneDNN, which is slower for few rows; plain without both."""
     try:
         if torch.backends.mkl.is_available():
             return _mkl(weight, bias)
@@ -40,7 +40,7 @@ def packed_float32(weight: Tensor, bias: Tensor | None) -> Product:
 
 
 def _mkl(weight: Tensor, bias: Tensor | None) -> Product:
-    """Pack with MKL. Few rows are multiplied by the unpacked weight, unless it is as large as an output layer."""
+    """Return x → x Wᵀ + b with W packed by MKL; x of few rows uses W unpacked, except for an output layer."""
     packed, multiply = torch.ops.mkl._mkl_reorder_linear_weight(weight, PACKED_ROWS), torch.ops.mkl._mkl_linear.default
     width, min_rows = weight.shape[1], 0 if weight.shape[0] >= VOCABULARY_ROWS else MIN_PACKED_ROWS
 
@@ -53,15 +53,16 @@ def _mkl(weight: Tensor, bias: Tensor | None) -> Product:
 
 
 def _onednn(weight: Tensor, bias: Tensor | None) -> Product:
-    """Return oneDNN's product with packed weights, without an activation after it."""
+    """Return x → x Wᵀ + b with W packed by oneDNN, without an activation after it ("none")."""
     packed, multiply = torch.ops.mkldnn._reorder_linear_weight(weight), torch.ops.mkldnn._linear_pointwise.default
     return lambda x: multiply(x, packed, bias, "none", [], "")
 
 
 def packed_int8(weight: Tensor, bias: Tensor | None) -> Product:
-    """y = s_x s_w (q_x − z_x) q_wᵀ + b, with a scale s_w per row of W, and dynamic scale s_x and zero point z_x.
+    """Return x → x Wᵀ + b with W quantized to int8, q_w, and x to q_x in every call.
 
-    All activations of a call share one scale, so that a row can depend, within rounding, on the others. The activations
+    y = s_x s_w (q_x − z_x) q_wᵀ + b, with a scale s_w per row of W, and dynamic scale s_x and zero point z_x. All
+    activations of a call share one scale, so that a row can depend, within rounding, on the others. The activations
     inside a feed-forward layer vary in size from row to row: if W has more columns than rows, each row of x is first
     divided by its maximum. Falls back to float32 if torch has no int8 kernels.
     """
@@ -90,13 +91,16 @@ def packed_int8(weight: Tensor, bias: Tensor | None) -> Product:
 
 
 def _has_vnni() -> bool:
-    """Whether int8 products cannot overflow on this CPU; otherwise activations use 7 bits."""
+    """Whether the CPU has VNNI instructions: int8 products cannot overflow; otherwise activations use 7 bits."""
     return bool(getattr(torch.cpu, "_is_vnni_supported", lambda: False)())
 
 
 @contextmanager
 def _quantized_engine(weight: Tensor) -> Iterator[None]:
-    """Select the int8 library: oneDNN for output layers, where it is faster, otherwise FBGEMM."""
+    """Select torch's int8 library while the context is open: oneDNN for output layers, otherwise FBGEMM ("x86").
+
+    oneDNN is faster for weights with as many rows as a vocabulary.
+    """
     current, supported = torch.backends.quantized.engine, torch.backends.quantized.supported_engines
     preferred = ("onednn", "x86") if weight.shape[0] >= VOCABULARY_ROWS else ("x86", "onednn")
     torch.backends.quantized.engine = next((name for name in (*preferred, "qnnpack") if name in supported), current)
@@ -111,6 +115,9 @@ PACKS: dict[str, Pack] = {"float32": packed_float32, "int8": packed_int8}
 
 
 def pack(weight: Tensor, bias: Tensor | None, precision: str) -> Product:
-    """Pack a weight for the CPU; weights on a GPU or of another dtype are used as they are."""
+    """Return x → x Wᵀ + b with W packed for a CPU in `precision`, "float32" or "int8".
+
+    Weights on a GPU or of another dtype than float32 are used as they are.
+    """
     supported = weight.device.type == "cpu" and weight.dtype == torch.float32
     return (PACKS[precision] if supported else plain)(weight.detach(), None if bias is None else bias.detach())

@@ -30,19 +30,25 @@ class Position(nn.Module):
         cls.rotates = cls.rotate is not Position.rotate
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
-        """Add positions to embeddings, B T D; the layout holds the position of each token."""
+        """Add positions to embeddings, B T D; the layout holds the position of each token. Here nothing is added."""
         return x
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Rotate queries or keys, B H T E, by their positions, B T."""
+        """Rotate queries or keys, B H T E, by their positions, B T; here they stay unchanged."""
         return x
 
     def score_bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor | None:
-        """Return the bias of the attention scores, broadcastable to B H T S; the query is already scaled by 1/√E."""
+        """Return the bias of the attention scores, broadcastable to B H T S; here None, no bias.
+
+        Queries, B H T E, are scaled by 1/√E and stand at `positions` (B T), keys at `key_positions` (B S).
+        """
         return None
 
     def bias_at_distance(self, head: Tensor, distance: Tensor) -> Tensor | None:
-        """Return the score bias of a head at distance j − i, elementwise; None if it depends on more than these."""
+        """Return the bias of a head's score at `distance` j − i of query position i and key position j, elementwise.
+
+        None if there is no bias, or if it depends on more than head and distance.
+        """
         return None
 
     def value_bias(self, weights: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor | None:
@@ -54,7 +60,7 @@ class Position(nn.Module):
         return None
 
     def flops(self, work: Workload) -> int:
-        """Count matrix products: none, unless a subclass has some."""
+        """FLOPs of matrix products: none, unless a subclass has some."""
         return 0
 
 
@@ -74,7 +80,7 @@ def _frequencies(dim: int, base: float) -> Tensor:
 
 
 def _interleave(parts: tuple[Tensor, ...], dim: int) -> Tensor:
-    """Interleave tensors along their last dimension: a_1 b_1 a_2 b_2 …; `dim` is −1, as for torch.cat."""
+    """Interleave tensors along their last dimension: a_1 b_1 a_2 b_2 …; `dim` must be −1 (torch.cat takes it too)."""
     return torch.stack(parts, dim=dim).flatten(dim - 1)
 
 
@@ -98,7 +104,7 @@ class SinusoidalPosition(Position):
     frequency: Tensor
 
     def __init__(self, dim: int, base: float, sines_first: bool = False) -> None:
-        """`dim` is the width of the embeddings; `frequency` holds 1 / base^{2i/dim}."""
+        """`dim` is the width of the embeddings; `frequency` is 1 / base^{2i/dim}; `join` orders sines and cosines."""
         super().__init__()
         self.dim = dim
         self.join = torch.cat if sines_first else _interleave
@@ -110,7 +116,7 @@ class SinusoidalPosition(Position):
         return self.join((angle.sin(), angle.cos()), -1)[..., : self.dim]
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
-        """Add the sinusoids of the layout's positions to x, B T D."""
+        """Add the sinusoids of the tokens' positions, which the layout holds, to x, B T D."""
         if layout.max_length is None or layout.positions.numel() < layout.max_length:
             return x + self.encoding(layout.positions).to(x.dtype)
         table = self.encoding(torch.arange(layout.max_length, device=x.device))  # each position once, not each token
@@ -130,7 +136,7 @@ class SinusoidalTable(SinusoidalPosition):
         self.register_buffer("table", position.encoding(positions).to(dtype), persistent=False)
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
-        """Add sinusoids of the layout's positions to x, B T D: from the table, or computed if it may be too short."""
+        """Add the sinusoids of the tokens' positions (in `layout`) to x, B T D: from the table if it is long enough."""
         if layout.max_length is None or layout.max_length > len(self.table):
             return super().embed(x, layout)
         return x + nn.functional.embedding(layout.positions, self.table)
@@ -285,7 +291,10 @@ class BucketedBias(Position):
         self.table = nn.Embedding(spec.buckets, spec.heads)
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """Map distances j − i, of any shape, to buckets: one each for small distances, logarithmic ones for larger."""
+        """Map distances j − i, of any shape, to buckets: one each for small distances, logarithmic ones for larger.
+
+        If `bidirectional`, positive and negative distances have separate buckets; otherwise positive ones count as 0.
+        """
         size = distance.abs() if self.bidirectional else (-distance).clamp(min=0)
         exact, logarithmic = self.buckets // 2, self.buckets - self.buckets // 2  # numbers of the two kinds of buckets
         fraction = torch.log(size.clamp(min=exact).float() / exact) / math.log(self.max_distance / exact)
@@ -293,12 +302,12 @@ class BucketedBias(Position):
         return bucket + self.buckets * (distance > 0) if self.bidirectional else bucket
 
     def bias_at_distance(self, head: Tensor, distance: Tensor) -> Tensor:
-        """Return the bias of a head at distance j − i, elementwise."""
+        """Return the learned bias of a head at `distance` (key position − query position), elementwise."""
         return self.table.weight[self.bucket(distance), head]
 
     def score_bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
         """Return the biases B H T S for queries at `positions` (B T) and keys at `key_positions` (B S)."""
-        _check_heads("RelativeBias", self.heads, query)
+        _check_heads("RelativeBias", self.heads, query)  # raises an error if the query has other heads
         bias = self.table(self.bucket(distances(positions, key_positions)))  # B T S H
         return bias.permute(0, 3, 1, 2).contiguous().to(query.dtype)  # B H T S; kernels need it contiguous
 
@@ -330,11 +339,11 @@ class ShawKeys(Position):
         self.keys = nn.Embedding(2 * clip + 1, dim)
 
     def distance_vectors(self) -> Tensor:
-        """Return the vectors a_K, (2·clip + 1) E."""
+        """Return the learned vectors of distances −clip to clip that are added to keys, (2·clip + 1) E."""
         return self.keys.weight
 
     def index(self, positions: Tensor, key_positions: Tensor) -> Tensor:
-        """B 1 T S: number of the vector of each distance: the distance clipped to ±clip, plus `clip`."""
+        """B 1 T S: row of the vector table for each query and key: their distance clipped to ±clip, plus `clip`."""
         return distances(positions, key_positions).clamp(-self.clip, self.clip)[:, None] + self.clip
 
     def score_bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
@@ -352,7 +361,7 @@ class ShawKeys(Position):
         return scores.gather(-1, index.expand(*scores.shape[:-1], index.shape[-1]))  # B H T S
 
     def flops(self, work: Workload) -> int:
-        """Count the product of each token's query, and of its attention weights, with all distance vectors."""
+        """FLOPs: the query (and attention weights) of each of `work.tokens` tokens times all distance vectors."""
         return 2 * work.tokens * sum(table.numel() for table in self.parameters())
 
 
@@ -386,7 +395,10 @@ class ALiBi(Spec):
 
 
 def slopes(heads: int) -> list[float]:
-    """Return ALiBi's slopes, one per head: 2^(−8/H), 2^(−16/H), …, if the number of heads H is a power of two."""
+    """Return ALiBi's slopes, one per head: 2^(−8/H), 2^(−16/H), …, if the number of heads H is a power of two.
+
+    Otherwise those of the power below H, then every second one of the power above H.
+    """
     power = 2 ** (heads.bit_length() - 1)
     below, above = ([2.0 ** (-8 * h / n) for h in range(1, n + 1)] for n in (power, 2 * power))
     return below + above[::2][: heads - power]
@@ -402,11 +414,11 @@ class LinearBias(Position):
         self.register_buffer("slope", torch.tensor(slopes(heads)), persistent=False)
 
     def bias_at_distance(self, head: Tensor, distance: Tensor) -> Tensor:
-        """Return the bias of a head at distance j − i, elementwise."""
+        """Return the bias −slope · |distance| of a head, elementwise."""
         return -self.slope[head] * distance.abs()
 
     def score_bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
         """Return the biases B H T S for queries at `positions` (B T) and keys at `key_positions` (B S)."""
-        _check_heads("ALiBi", self.heads, query)
+        _check_heads("ALiBi", self.heads, query)  # raises an error if the query has other heads
         distance = distances(positions, key_positions).abs()[:, None]  # B 1 T S
         return (-self.slope[:, None, None] * distance).to(query.dtype)  # B H T S

@@ -49,7 +49,7 @@ class Cells(nn.Module):
         self.rnn = (rnn,)
 
     def train(self, mode: bool = True) -> Self:
-        """Set training mode in torch's module too, which is not a submodule."""
+        """Set training mode also in torch's module (`rnn[0]`), which is not registered as a submodule."""
         self.rnn[0].train(mode)
         return super().train(mode)
 
@@ -108,7 +108,7 @@ class Cells(nn.Module):
         return F.linear(x, weight[:, : x.shape[-1]], bias)
 
     def weight(self, side: str, layer: int) -> tuple[Tensor, Tensor]:
-        """Return matrix and bias of a layer, for its input ("ih") or its previous state ("hh")."""
+        """Return matrix and bias of a layer; `side` is "ih" for its input or "hh" for its previous hidden state."""
         return getattr(self, f"weight_{side}_l{layer}"), getattr(self, f"bias_{side}_l{layer}")
 
     def step(self, gates: Tensor, state: State) -> tuple[Tensor, State]:
@@ -117,19 +117,19 @@ class Cells(nn.Module):
         `gates` (B G) is W x + b of the bottom layer, as returned by `project`; G is D times the number of gates.
         """
         states: list[State] = []
-        rows = {name: [value.squeeze(1)] if self.layers == 1 else value.unbind(1) for name, value in state.items()}
+        by_layer = {name: [value.squeeze(1)] if self.layers == 1 else value.unbind(1) for name, value in state.items()}
         for layer in range(self.layers):
             if layer > 0:
                 x = dropout(states[-1]["hidden"], self.dropout, self.training)
                 gates = F.linear(x, *self.weight("ih", layer))
-            previous = {name: values[layer] for name, values in rows.items()}
+            previous = {name: values[layer] for name, values in by_layer.items()}  # B D
             states.append(self.cell(gates, F.linear(previous["hidden"], *self.weight("hh", layer)), previous))
         if self.layers == 1:  # without a copy
             return states[0]["hidden"], {name: states[0][name].unsqueeze(1) for name in state}
         return states[-1]["hidden"], {name: torch.stack([s[name] for s in states], dim=1) for name in state}  # B L D
 
     def cell(self, gates: Tensor, recurrent: Tensor, previous: State) -> State:
-        """h = tanh(W x + U h), with `gates` = W x and `recurrent` = U h of the `previous` state, B D."""
+        """One step of an Elman RNN: h = tanh(W x + U h), with `gates` = W x and `recurrent` = U h, B D each."""
         return {"hidden": torch.tanh(gates + recurrent)}
 
     def pack(self, state: State) -> Tensor | tuple[Tensor, ...]:
@@ -143,7 +143,7 @@ class Cells(nn.Module):
         return {name: self._batch_first(value) for name, value in zip(self.state_names, values)}
 
     def _batch_first(self, last: Tensor) -> Tensor:
-        """L·2 B D/2 or L B D → B L D, both directions concatenated, with the strides that `step` returns."""
+        """Torch's final state, L·2 B D/2 (bidirectional) or L B D → B L D, with the strides of states from `step`."""
         rows = last.unflatten(0, (self.layers, -1)).permute(2, 0, 1, 3).flatten(2)
         return rows.clone(memory_format=torch.contiguous_format)
 
@@ -163,11 +163,15 @@ class LSTMCells(Cells):
     torch_module = nn.LSTM
 
     def run_layer(self, x: Tensor, padding: Tensor, layer: int, backward: bool) -> tuple[Tensor, State]:
-        """Keep the cell unchanged at padding, by an additional input that sets the gates to i = 0 and f = 1."""
+        """Read whole sequences with one layer and direction: x, B T I → outputs B T D, and the final cell, B D.
+
+        At padding (`padding`, B T) the cell stays unchanged: an additional input, 1 at padding, has such large weights
+        that the input gate i is 0 and the forget gate f is 1.
+        """
         input_weight, *others = self.layer_weights(layer, backward)
         dim = others[0].shape[1]
         gate_weight = input_weight.new_zeros(len(input_weight), 8)  # one column is enough; kernels prefer even widths
-        gate_weight[:dim, 0], gate_weight[dim : 2 * dim, 0] = -SATURATED, SATURATED
+        gate_weight[:dim, 0], gate_weight[dim : 2 * dim, 0] = -SATURATED, SATURATED  # rows of i and of f
         flag = F.pad(padding[..., None].to(x.dtype), (0, 7))
         zeros = x.new_zeros(1, x.shape[0], dim)
         weights = [torch.cat((input_weight, gate_weight), 1), *others]
@@ -205,7 +209,7 @@ class LSTMCell(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_hidden: Tensor, grad_cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the gradients of `gates`, `recurrent` (the same) and the previous cell."""
+        """Return the gradients of W x and U h, which are equal, and of the previous cell."""
         gates, previous, squashed = ctx.saved_tensors
         i, f, g, o = gates.chunk(4, -1)
         grad_cell = grad_cell + torch.ops.aten.tanh_backward(grad_hidden * o, squashed)
@@ -264,7 +268,7 @@ class RecurrentMixer(Mixer):
     supports_packing = False
 
     def __init__(self, spec: Recurrent, dim: int) -> None:
-        """`dim` is the width of the output; the input has twice this width with `attention_context`."""
+        """`dim` is the width of the output; with `attention_context`, cells read [x; attention over the source]."""
         super().__init__()
         self.bidirectional, self.backward = spec.direction == "both", spec.direction == "backward"
         if self.bidirectional and dim % 2:
@@ -303,7 +307,7 @@ class RecurrentMixer(Mixer):
 
 
 def continue_rows(cells: Cells, x: Tensor, layout: Layout, state: State) -> tuple[Tensor, State]:
-    """Read further tokens, B T I → B T D, and return the state after the last token of each row.
+    """Continue the sequences of `state` with x, B T I → B T D, and return the state after each row's last token.
 
     The layout holds the number of tokens of each row; the others are padding.
     """
@@ -311,7 +315,7 @@ def continue_rows(cells: Cells, x: Tensor, layout: Layout, state: State) -> tupl
 
 
 def run_rows(cells: Cells, x: Tensor, layout: Layout, state: State | None = None) -> tuple[Tensor, State]:
-    """Read whole rows, B T I → B T D, and return the state after the last token of each row.
+    """Read padded rows from the start or from `state`: B T I → B T D, and the state after each row's last token.
 
     Rows that continue a state are read as a PackedSequence, which keeps padding out of the final state. For others,
     packing costs more than some padding, and on a GPU it would synchronize to get the lengths.
@@ -339,7 +343,7 @@ def run_padded(cells: Cells, x: Tensor, layout: Layout) -> tuple[Tensor, State]:
     """
     assert layout.lengths is not None
     padding = layout.positions >= layout.lengths[:, None]
-    ends = (layout.lengths - 1).clamp(min=0)[:, None, None]
+    ends = (layout.lengths - 1).clamp(min=0)[:, None, None]  # B 1 1: the last token of each row
     final: list[State] = []
     for layer in range(cells.layers):
         x = dropout(x, cells.dropout if layer else 0.0, cells.training)

@@ -81,14 +81,14 @@ class InitialState(nn.Module):
     """The initial state of the decoder: zero."""
 
     def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
-        """Return the initial state for the encoded sources `memory`.
+        """Return the initial state of the decoder for the encoded sources `memory`: here `zero`, a state of zeros.
 
-        `projections` are those of the decoder's context; `zero` is a state of zeros.
+        `projections` holds what the decoder's attention has computed from the sources.
         """
         return zero
 
     def flops(self, work: Workload) -> int:
-        """Count each matrix once per source."""
+        """FLOPs for one source: each matrix is multiplied once, however many tokens there are."""
         return matrix_flops(self, work.of(1))
 
 
@@ -99,12 +99,14 @@ class CopiedInitialState(InitialState):
         `memory` is the encoded source; `projections` are not used.
         """
         final = encoder_final_state(memory)
-        found, expected = ({name: [*value.shape[1:]] for name, value in state.items()} for state in (final, zero))
-        if found != expected:
+        encoder_shapes, decoder_shapes = (
+            {name: [*value.shape[1:]] for name, value in state.items()} for state in (final, zero)
+        )
+        if encoder_shapes != decoder_shapes:
             raise UserError(
                 "a decoder that starts from the encoder's final state needs the same cell, number of layers and width, "
-                f"but the encoder's states have the shapes {found}, the decoder's {expected}: set these to the same in "
-                "both"
+                f"but the encoder's states have the shapes {encoder_shapes}, the decoder's {decoder_shapes}: set "
+                "these to the same in both"
             )
         return final
 
@@ -115,7 +117,7 @@ class ProjectedInitialState(InitialState):
     def __init__(self, summary: Summary | None, layers: int, dim: int) -> None:
         """The hidden state is tanh(W v): `hidden` is W, for `layers` states of width `dim`.
 
-        v is the `summary` of the source or, if it is None, the fixed context.
+        v is the `summary` of the source or, if it is None, the source vector that the decoder reads at every step.
         """
         super().__init__()
         self.summary = summary
@@ -124,7 +126,8 @@ class ProjectedInitialState(InitialState):
     def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
         """Return the hidden state tanh(W v), B L D; other parts of the state, such as the LSTM's cell, are zero.
 
-        v is the summary of the encoded sources `memory`, or else the fixed context among the `projections`.
+        v is the summary of the encoded sources `memory`, or else the source vector `projections["context"]`, which is
+        the same at every step.
         """
         vector = self.summary(memory) if self.summary else projections.get("context")
         if vector is None:
@@ -182,7 +185,7 @@ class ContextModule(nn.Module):
     attends = False  # whether it depends on the query
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
-        """Compute what depends on the source alone."""
+        """Compute what depends on the encoder's output alone, once per source; here nothing."""
         return {}
 
     def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
@@ -205,12 +208,15 @@ class FixedContextModule(ContextModule):
         return {"context": torch.tanh(self.project(self.summary(memory)))}  # B D
 
     def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
-        """Return the context of each row's source at every step, R T D; the query gives only the shape."""
+        """Return the source vector `projections["context"]`, B D, for all steps of all R rows: R T D.
+
+        The query, R T D, gives only the shape: the vector is the same at every step.
+        """
         rows = projections["context"].repeat_interleave(beam_size(query.shape[0], context.encoded_source), 0)
         return rows[:, None].expand(query.shape)
 
     def flops(self, work: Workload) -> int:
-        """Count V once per source."""
+        """FLOPs for one source: V is multiplied once, however many tokens there are."""
         return matrix_flops(self, work.of(1))
 
 
@@ -218,7 +224,7 @@ class AttentionContextModule(ContextModule):
     attends = True
 
     def __init__(self, score: Score) -> None:
-        """`score` compares a query with the encoder's states."""
+        """Attention over the source: `score` compares a query with the encoder's states."""
         super().__init__()
         self.score = score
 
@@ -238,7 +244,7 @@ class AttentionContextModule(ContextModule):
         return attend(folded, key, value, context.layout, memory.layout, context, args).reshape(query.shape)
 
     def flops(self, work: Workload) -> int:
-        """Count the scores and the weighted sum of each pair of target and source token."""
+        """FLOPs for `work.tokens` target and `work.source` source tokens: score and weighted sum of each pair."""
         return module_flops(self.score, work) + 2 * work.tokens * work.source * work.width
 
 
@@ -280,7 +286,7 @@ class ReadoutModule(nn.Module):
     """The state itself."""
 
     def forward(self, x: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """Input, state and context, … D each → … D."""
+        """Return what the output layer reads, … D, from input x, state and context, … D each: here the state."""
         return hidden
 
 
@@ -365,7 +371,11 @@ class RecurrentDecoderMixer(Mixer):
     supports_packing = False
 
     def __init__(self, spec: RecurrentDecoder, dim: int) -> None:
-        """`start` is the initial state; with feedback, the cells read [y_{t−1}; feedback], of width 2 · dim."""
+        """Build cells, attention (`context`), initial state (`start`) and output (`readout`) of the spec.
+
+        With feedback, the cells read [previous token; feedback], of width 2 · dim. The feedback is the attention over
+        the source (`feeds_context`) or the previous output (`feeds_output`).
+        """
         super().__init__()
         self.dim, self.dropout = dim, spec.dropout
         self.context = build_part(spec.context, dim, ContextModule)
@@ -379,7 +389,7 @@ class RecurrentDecoderMixer(Mixer):
         self.cells = CELLS[spec.cell](inputs, dim, spec.layers, spec.dropout)
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create a state of zeros as `like`: that of the cells, and `fed`, the last feedback, B D."""
+        """Create a state of zeros as `like`: that of the cells, and `fed`, the feedback into the next step, B D."""
         return {"cells": self.cells.init_state(batch, like), "fed": like.new_zeros(batch, self.dim)}
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
@@ -389,7 +399,10 @@ class RecurrentDecoderMixer(Mixer):
         return projections | {f"start {name}": value for name, value in start.items()}
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, R T D → output R T D, the new state, and the context of each step, R T D."""
+        """x, R T D → output R T D, the new state, and the attention over the source at each step, R T D.
+
+        Runs step by step if a step needs a result of the previous one (`sequential`), otherwise all steps at once.
+        """
         projections = self.memory_projections(context.encoded_source)
         cells, fed = self._initial(x, context, projections, state)
         # Without a state, the final state is not needed, and padding comes last.
@@ -430,10 +443,11 @@ class RecurrentDecoderMixer(Mixer):
         fed: Tensor,
         token_mask: Tensor | None,
     ) -> tuple[Tensor, Tensor, State, Tensor]:
-        """Compute step by step: output R T D, context R T D, final state of the cells and last feedback R D.
+        """Compute step by step: output R T D, attention over the source R T D, final state and last feedback R D.
 
-        The input's contribution to the gates is computed for all steps in advance. `token_mask` (R T) is False at
-        padding, which leaves state and feedback unchanged.
+        At each step, the attention is computed before or after the cells, and the feedback `fed` (attention or output)
+        enters the gates. The input's contribution to the gates is computed for all steps in advance. `token_mask` (R T)
+        is False at padding, which leaves state and feedback unchanged.
         """
         gates = self.cells.project(x)  # R T G
         feedback_weight = self.cells.weight("ih", 0)[0][:, self.dim :]  # G D

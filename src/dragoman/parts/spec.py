@@ -34,7 +34,10 @@ class Spec(Configurable):
 
 
 def build_part(spec: Spec, dim: int, kind: type[Part]) -> Part:
-    """Build the module of a spec, or return a spec that is a `kind` itself; raise an error if it is neither."""
+    """Build the module that a spec describes, for width `dim`; raise an error if it is not a `kind`.
+
+    Specs without a module, such as attention masks, are themselves of the kind and returned as they are.
+    """
     part = spec if isinstance(spec, kind) or type(spec).build is Spec.build else spec.build(dim)
     if not isinstance(part, kind):
         raise UserError(f"the model's description needs a {kind.__name__} here, but has a {type(spec).__name__}")
@@ -42,7 +45,7 @@ def build_part(spec: Spec, dim: int, kind: type[Part]) -> Part:
 
 
 def to_dict(value: Any) -> Any:
-    """Convert a configurable to JSON values: its fields, and its class name as `kind`."""
+    """Convert a spec or another configurable dataclass to JSON values: its fields, and its class name as `kind`."""
     if isinstance(value, Configurable):
         return {"kind": type(value).__name__} | {f.name: to_dict(getattr(value, f.name)) for f in _fields(value)}
     if isinstance(value, tuple):
@@ -60,20 +63,20 @@ def from_dict(data: Any, known: Mapping[str, type[Configurable]], what: str = "p
         return tuple(from_dict(item, known, what) for item in data)
     if not isinstance(data, dict):
         return data
-    data = legacy.translate_description(data)
+    data = legacy.translate_description(data)  # renames what older versions have written
     kind = data.get("kind")
     if not isinstance(kind, str):
         raise UserError(f"the description of a {what} must have a field 'kind', but has the fields {sorted(data)}")
     if kind not in known:
         raise unknown_name(what, kind, known)
     cls = known[kind]
-    hints = typing.get_type_hints(cls)
-    names = {f.name for f in _fields(cls)}
+    annotations = typing.get_type_hints(cls)
+    field_names = {f.name for f in _fields(cls)}
     values = {name: from_dict(value, known, what) for name, value in data.items() if name != "kind"}
     for name, value in values.items():
-        if name not in names:
-            raise unknown_name(f"field of {kind}", name, names)
-        check_type(f"{kind}.{name}", value, hints[name])
+        if name not in field_names:
+            raise unknown_name(f"field of {kind}", name, field_names)
+        check_type(f"{kind}.{name}", value, annotations[name])
     required = {f.name for f in _fields(cls) if f.default is MISSING and f.default_factory is MISSING}
     if missing := required - values.keys():
         raise UserError(f"the description of {kind} lacks the fields {', '.join(sorted(missing))}: add them")
@@ -92,15 +95,15 @@ def check_type(name: str, value: Any, hint: Any) -> None:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value has an annotated type; integers are numbers, truth values are not."""
+    """Whether a value has the annotated type `hint`; an int is also a float, but a bool is neither."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, option) for option in typing.get_args(hint))
     if origin is typing.Literal:
         return value in typing.get_args(hint)
     if origin is tuple:
-        item = typing.get_args(hint)[0]
-        return isinstance(value, tuple) and all(_fits(v, item) for v in value)
+        item_type = typing.get_args(hint)[0]
+        return isinstance(value, tuple) and all(_fits(item, item_type) for item in value)
     if hint is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if hint is int:
@@ -152,21 +155,21 @@ def find_specs(spec: Any, kind: type[AnySpec]) -> Iterator[AnySpec]:
 
 
 def differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield the differences of two configurables: (path, value before, value after).
+    """Yield the differences of two specs: (path such as "decoder.block[0].norm", value before, value after).
 
-    If two parts of different kinds both contain other parts (a norm before and a norm after), their kinds and then the
-    common fields are compared.
+    Fields are compared one by one. Two parts of different classes are one difference; but if they contain other parts
+    (as PreNorm and PostNorm do), the difference is their class names, and their common fields are compared too.
     """
     if isinstance(before, Configurable) and isinstance(after, Configurable):
-        left, right = ({f.name: getattr(part, f.name) for f in _fields(part)} for part in (before, after))
-        shared = [name for name in left if name in right]
+        old_fields, new_fields = ({f.name: getattr(part, f.name) for f in _fields(part)} for part in (before, after))
+        shared = [name for name in old_fields if name in new_fields]
         if type(before) is not type(after):
-            if not any(isinstance(left[name], Configurable) for name in shared):
+            if not any(isinstance(old_fields[name], Configurable) for name in shared):
                 yield path, before, after
                 return
             yield path, type(before).__name__, type(after).__name__
         for name in shared:
-            yield from differences(left[name], right[name], f"{path}.{name}".lstrip("."))
+            yield from differences(old_fields[name], new_fields[name], f"{path}.{name}".lstrip("."))
     elif isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after):
         for i, (old, new) in enumerate(zip(before, after)):
             yield from differences(old, new, f"{path}[{i}]")
@@ -175,19 +178,19 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, 
 
 
 def outline(value: Any, name: str = "") -> Iterator[str]:
-    """Yield the lines of an indented outline of a spec: one part per line with its plain values, its parts below it.
+    """Yield the lines of an indented outline of a spec: its class and plain values, then, indented, the specs in it.
 
-    `name` is the field that holds the part.
+    `name` is the field that holds `value` and starts its line.
     """
     label = f"{name}: " if name else ""
     if isinstance(value, tuple):
         for i, item in enumerate(value):
             yield from outline(item, f"{name}[{i}]")
     elif isinstance(value, Spec):
-        plain = {f.name: getattr(value, f.name) for f in _fields(value)}
-        inner = {key: item for key, item in plain.items() if isinstance(item, (Spec, tuple))}
-        values = ", ".join(f"{key}={item}" for key, item in plain.items() if key not in inner)
-        yield f"{label}{type(value).__name__}({values})"
+        all_fields = {f.name: getattr(value, f.name) for f in _fields(value)}
+        inner = {key: item for key, item in all_fields.items() if isinstance(item, (Spec, tuple))}
+        plain_values = ", ".join(f"{key}={item}" for key, item in all_fields.items() if key not in inner)
+        yield f"{label}{type(value).__name__}({plain_values})"
         for key, item in inner.items():
             yield from (f"  {line}" for line in outline(item, key))
     else:

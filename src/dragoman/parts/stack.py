@@ -67,7 +67,7 @@ class ResidualMixer(Mixer):
     """after(x + dropout(body(before(x)))); the norms `before` and `after` may be identities."""
 
     def __init__(self, body: Mixer, before: nn.Module, after: nn.Module, dropout: float) -> None:
-        """`before` and `after` are norms or identities."""
+        """after(x + dropout(body(before(x)))): `before` and `after` are norms or identities."""
         super().__init__()
         self.body = body
         self.before = before
@@ -83,7 +83,7 @@ class ResidualMixer(Mixer):
         return self.body.reorder_state(state, rows)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, B T D → B T D, with the state and the other results of the body."""
+        """after(x + dropout(body(before(x)))), B T D → B T D, with the state and the other results of the body."""
         result: MixerOutput = self.body(self.before(x, context.layout), context, state)
         return result.with_output(add_and_norm(x, self.dropout(result.output), self.after, context.layout))
 
@@ -103,7 +103,7 @@ class Parallel(Spec):
 
 class ParallelMixer(LayerSequence):
     def __init__(self, bodies: list[Mixer], norm: nn.Module, dropout: float) -> None:
-        """`bodies` are the layers f_k, which all read norm(x)."""
+        """x + Σ_k f_k(norm(x)): `bodies` are the layers f_k."""
         super().__init__()
         self.bodies = nn.ModuleList(bodies)
         self.norm = norm
@@ -114,7 +114,7 @@ class ParallelMixer(LayerSequence):
         return [(name, cast(Mixer, body)) for name, body in self.bodies.named_children()]
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, B T D → B T D; the state maps the names of the layers to their states."""
+        """x + Σ_k dropout(f_k(norm(x))), B T D → B T D; `state` maps the names of the layers f_k to their states."""
         normalized = self.norm(x, context.layout)
         new_state: State = {}
         losses: tuple[Tensor, ...] = ()
@@ -181,7 +181,7 @@ class StackMixer(LayerSequence):
         return [(f"{i}.{j}", cast(Mixer, part)) for i, block in blocks for j, part in enumerate(block.children())]
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create the states of all layers, as `like`; an error if the positions do not reach `max_length`."""
+        """Create the states of all layers, with dtype and device of `like`; an error if `max_length` is too long."""
         limit = self.position.max_length
         if limit is not None and max_length > limit:
             raise UserError(
@@ -197,18 +197,21 @@ class StackMixer(LayerSequence):
         return x, replace(context, masks=AttentionMasks(), shared_position=self.position, stack_inputs=x)
 
     def steps(self, context: Context, state: State | None) -> Sequence[tuple[str, Callable[..., MixerOutput]]]:
-        """Return the layers, or blocks of them whose activations are recomputed in the backward pass."""
+        """Return (name, layer) of all layers, or, with gradient checkpointing, blocks of layers that are recomputed.
+
+        Blocks are not used in decoding (with a state) and while attention is recorded.
+        """
         recomputes = self.gradient_checkpointing and torch.is_grad_enabled()
         if not recomputes or state is not None or context.recorder is not None:
             return self.named_layers()
         return [("", partial(checkpoint, block, use_reentrant=False)) for block in self._blocks]
 
     def finish(self, x: Tensor, y: Tensor, layout: Layout) -> Tensor:
-        """Return the final norm of y, the output of the last layer."""
+        """Return the final norm of y, the output of the last layer; the input x of the stack is not used."""
         return self.norm(y, layout)
 
     def flops(self, work: Workload) -> int:
-        """Count the layers, which use the stack's position part too, and the projection of the input."""
+        """FLOPs for `work.tokens` tokens: the layers, which use the stack's position part too, and the projection."""
         parts = module_flops(self.layers, replace(work, shared_position=self.position))
         return parts + sum(module_flops(part, work) for part in (self.input_norm, self.project, self.norm))
 
@@ -217,7 +220,7 @@ class LayerBlock(LayerSequence):
     """Layers that belong to a stack, as a unit of gradient checkpointing."""
 
     def __init__(self, layers: NamedLayers) -> None:
-        """`layers` are (name, layer) of the stack."""
+        """`layers` are (name, layer) of a stack, which owns them."""
         super().__init__()
         self._layers = layers  # in a list, so that they are not registered twice
 
@@ -226,5 +229,5 @@ class LayerBlock(LayerSequence):
         return self._layers
 
     def prepare(self, x: Tensor, context: Context) -> tuple[Tensor, Context]:
-        """Return x and the context with masks of its own."""
+        """Return x unchanged, and the context with an empty cache of attention masks."""
         return x, replace(context, masks=AttentionMasks())  # a recomputed function must not modify shared objects

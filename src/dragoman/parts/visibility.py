@@ -29,7 +29,7 @@ class Visibility(Spec):
         return j <= i
 
     def mask(self, query: Tensor, key: Tensor, context: Context) -> Tensor:
-        """Positions of queries (B T) and keys (B S) → B T S, True where visible."""
+        """Positions of queries (B T) and keys (B S) → B T S, True where visible; the context is not needed here."""
         return self.allows(query[:, :, None], key[:, None, :])
 
 
