@@ -31,7 +31,10 @@ class BPEDropout:
     """
 
     def __init__(self, tokenizer: Tokenizer, rate: float, pool: int = 32) -> None:
-        """Read the merges and word boundaries of a BPE tokenizer; an argument out of range is a UserError."""
+        """Read the merges and word boundaries of a BPE tokenizer; an argument out of range is a UserError.
+
+        `rate` is the probability to drop a merge, `pool` the number of segmentations that are drawn for each word.
+        """
         if tokenizer.kind != "bpe":
             raise UserError(
                 f"BPE dropout needs the merges of a 'bpe' tokenizer, but the tokenizer is of type {tokenizer.kind!r}"
@@ -67,7 +70,7 @@ class BPEDropout:
     def __call__(
         self, flat: NDArray[Any], lengths: NDArray[Any], keys: UInt64Array
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Segment rows again.
+        """Segment rows again: split them into words, and draw one segmentation from the pool of each word.
 
         Args:
             flat: the token ids of all rows, one row after the other
@@ -94,11 +97,16 @@ class BPEDropout:
             begin = self._starts[chosen]
         sizes = self._sizes[chosen]
         ends = np.cumsum(sizes, dtype=np.int64)
+        # `_tokens` has all segmentations: gather those of the chosen ones, one after the other.
         tokens = self._tokens[np.repeat(begin - (ends - sizes), sizes) + np.arange(ends[-1])]
         return tokens, np.bincount(row, sizes, len(lengths)).astype(np.int64)
 
     def _word_indices(self, flat: NDArray[Any], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the index of every word in the cache, to which new words are added."""
+        """Return the index of every word in the cache, to which new words are added.
+
+        `flat` has the token ids of all words, `starts` where each begins. Words are found by a 64-bit hash: its first
+        20 bits select a slot with the index of a word; if that is another word, a dictionary is searched.
+        """
         sizes = np.diff(starts, append=len(flat))
         offset = np.arange(len(flat)) - np.repeat(starts, sizes)
         token_hashes = splitmix64(flat.astype(np.uint64) + GOLDEN_GAMMA * (offset.astype(np.uint64) + np.uint64(1)))
@@ -132,7 +140,10 @@ class BPEDropout:
         self._tokens = _GrowingArray(np.int32)
 
     def _segment(self, wanted: NDArray[np.int64]) -> None:
-        """Compute segmentations (word index · pool + number in the pool), in batches of words of similar length."""
+        """Compute segmentations, in batches of words of similar length, and append them to `_tokens`.
+
+        `wanted` has their numbers: word index · pool size + number in the pool.
+        """
         words, samples = np.divmod(wanted, self.pool)
         characters = [self._word_characters[word] for word in words.tolist()]
         keys = splitmix64(self._hashes[words] + GOLDEN_GAMMA * (samples.astype(np.uint64) + np.uint64(1)))
@@ -186,7 +197,7 @@ class _MergeTable:
         self.pairs = pairs[self.order]
 
     def ranks(self, left: TokenIds, right: TokenIds) -> TokenIds:
-        """Return the ranks of pairs, `NO_MERGE` for pairs that are not merged."""
+        """Return the ranks of pairs of ids, `NO_MERGE` for pairs that are not merged; −1 is padding."""
         if not len(self.pairs):
             return np.full(left.shape, NO_MERGE, np.int32)
         pairs = np.where((left < 0) | (right < 0), -1, left.astype(np.int64) * self.vocab_size + right)
@@ -209,9 +220,9 @@ class _MergeTable:
             step += np.uint64(1)
             counters = GOLDEN_GAMMA * (step * np.uint64(2**32) + position[:-1].astype(np.uint64))
             random = splitmix64(keys[active, None] + counters)
-            kept = np.where((random >> np.uint64(11)) * 2.0**-53 < rate, NO_MERGE, ranks)
-            best = kept.argmin(1)
-            rank = kept[np.arange(len(kept)), best]
+            not_dropped = np.where((random >> np.uint64(11)) * 2.0**-53 < rate, NO_MERGE, ranks)
+            best = not_dropped.argmin(1)
+            rank = not_dropped[np.arange(len(not_dropped)), best]
             merges = rank < NO_MERGE
             done[active[~merges]] = tokens[~merges]
             active, tokens, ranks = active[merges], tokens[merges], ranks[merges]

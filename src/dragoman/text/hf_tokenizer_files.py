@@ -79,20 +79,23 @@ class TokenizerFiles:
         return ids
 
     def tokens_by_role(self, defaults: Mapping[str, TokenConfig]) -> dict[str, TokenConfig]:
-        """Return the special tokens with a role (`ROLES`); `defaults` holds for roles that no file defines."""
+        """Return the special token of each role, such as "pad" or "eos"; `defaults` are for roles that no file defines.
+
+        A file may give only the name of a token; if it is the default's, the default's properties hold, too.
+        """
         tokens = {}
         for role in ROLES:
             key, default = f"{role}_token", defaults.get(role)
-            values = [document[key] for document in (self.settings, self._token_map) if key in document]
-            token = parse_token(values[0]) if values else default
+            declared = [document[key] for document in (self.settings, self._token_map) if key in document]
+            token = parse_token(declared[0]) if declared else default
             if token:
-                tokens[role] = default if default and values and values[0] == default.content else token
+                tokens[role] = default if default and declared and declared[0] == default.content else token
         return tokens
 
     def additional_tokens(self) -> Iterator[TokenConfig]:
-        """Yield the special tokens without a role."""
-        for entry in [document.get(key) for document in (self.settings, self._token_map) for key in ADDITIONAL_KEYS]:
-            for value in entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ():
+        """Yield the special tokens without a role, which files list as values of a dictionary or as a list."""
+        for listed in [document.get(key) for document in (self.settings, self._token_map) for key in ADDITIONAL_KEYS]:
+            for value in listed.values() if isinstance(listed, dict) else listed if isinstance(listed, list) else ():
                 if token := parse_token(value):
                     yield token
 
@@ -111,7 +114,11 @@ class TokenizerFiles:
         return added
 
     def role_ids(self, by_role: Mapping[str, TokenConfig], ids: Mapping[str, int]) -> dict[str, int]:
-        """Return the token id of each role; roles without a token may have an id in `config.json`."""
+        """Return the token id of each role, such as "pad" or "decoder_start".
+
+        `by_role` has the tokens with a role, `ids` the id of each token. A role without a token may have an id in
+        `config.json`.
+        """
         role_ids: dict[str, int] = {}
         for role in (*ROLES, "decoder_start"):
             token_id = ids.get(by_role[role].content) if role in by_role else None

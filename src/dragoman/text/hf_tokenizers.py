@@ -64,9 +64,10 @@ class MissingTokenizerError(UserError):
 def tokenizers_from_folder(
     folder: str | Path, config: Mapping[str, Any] | None = None
 ) -> tuple[ImportedTokenizer, ImportedTokenizer]:
-    """Read the source's and the target's tokenizer of a checkpoint folder; both may be the same object.
+    """Read the source's and the target's tokenizer of a Hugging Face checkpoint; both may be the same object.
 
     Args:
+        folder: the checkpoint folder; the tokenizer files in it decide how they are read (`_BUILDERS`)
         config: the checkpoint's `config.json`
     """
     files = TokenizerFiles(Path(folder), config or {})
@@ -115,7 +116,10 @@ def open_tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
 
 
 def _default_tokens(files: TokenizerFiles, file_names: str, types: Sequence[str]) -> dict[str, TokenConfig]:
-    """Return the family's special tokens; refuse families that use files of the same name differently."""
+    """Return the special tokens, by role, of the model family in `config.json`, which must be one of `types`.
+
+    Other families use files of these names differently, so they are a UserError.
+    """
     model_type = files.config.get("model_type", types[0])
     if model_type not in types:
         raise UserError(
@@ -128,7 +132,7 @@ def _default_tokens(files: TokenizerFiles, file_names: str, types: Sequence[str]
 # ---- tokenizer.json
 
 
-def _document(files: TokenizerFiles) -> list[ImportedTokenizer]:
+def _tokenizer_json(files: TokenizerFiles) -> list[ImportedTokenizer]:
     """Read tokenizer.json, a complete file of the `tokenizers` library, of any family."""
     by_role = files.tokens_by_role(_DEFAULT_TOKENS.get(str(files.config.get("model_type")), {}))
     return [_from_document(files, files.json("tokenizer.json"), by_role)]
@@ -137,9 +141,10 @@ def _document(files: TokenizerFiles) -> list[ImportedTokenizer]:
 def _from_document(
     files: TokenizerFiles, document: dict[str, Any], by_role: Mapping[str, TokenConfig]
 ) -> ImportedTokenizer:
-    """Read a document of the `tokenizers` library, without framing, truncation and padding: the run does those.
+    """Read a document of the `tokenizers` library, without truncation, padding and special tokens around a text.
 
-    `by_role` has the special tokens with a role, such as "pad" or "eos".
+    Special tokens are those of `by_role` (by a role such as "pad" or "eos"), of the folder's configuration files, and
+    those that the document itself declares. They get names that no text contains, so that text never becomes one.
     """
     origin = f"the tokenizer of {files.folder}"
     document |= dict.fromkeys(("truncation", "padding", "post_processor"))
@@ -155,8 +160,8 @@ def _from_document(
         for token in added:
             token["special"] = bool(token["special"]) or token["content"] in special
         special |= {token["content"]: parsed for token in added if token["special"] and (parsed := parse_token(token))}
-        hidden = {} if "merges" in document["model"] else {name: ids[name] for name in special if name in ids}
-        _hide(document, hidden)
+        is_bpe = "merges" in document["model"]
+        _hide_special_tokens(document, {} if is_bpe else {name: ids[name] for name in special if name in ids})
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise UserError(f"{origin} is damaged: {error}") from None
     library = load_library(document, origin)
@@ -167,7 +172,7 @@ def _from_document(
     return ImportedTokenizer(library, names, special_tokens, files.role_ids(by_role, all_ids))
 
 
-def _hide(document: dict[str, Any], tokens: Mapping[str, int]) -> None:
+def _hide_special_tokens(document: dict[str, Any], tokens: Mapping[str, int]) -> None:
     """Rename tokens to names that no text contains: all models but BPE would find special tokens in a text."""
     model = document["model"]
     for name, token_id in tokens.items():
@@ -221,7 +226,10 @@ def _byte_level(files: TokenizerFiles) -> list[ImportedTokenizer]:
 def _from_library(
     files: TokenizerFiles, library: tokenizers.Tokenizer, by_role: Mapping[str, TokenConfig]
 ) -> list[ImportedTokenizer]:
-    """Convert a tokenizer of the library, with the tokens that the folder adds; `by_role` as in `_from_document`."""
+    """Convert a tokenizer of the `tokenizers` library, and add the tokens that the folder's files add to it.
+
+    `by_role` has the special tokens with a role, such as "pad" or "eos".
+    """
     document = json.loads(library.to_str())
     document["added_tokens"] = [
         {"id": token_id, "single_word": False, "normalized": False, **asdict(token)}
@@ -255,10 +263,13 @@ def _marian_side(files: TokenizerFiles, ids: dict[str, int], file_name: str) -> 
 def _t5(files: TokenizerFiles) -> list[ImportedTokenizer]:
     """T5: the ids of the SentencePiece model, then the sentinels in reverse order."""
     by_role = files.tokens_by_role(_default_tokens(files, "spiece.model", _T5_TYPES))
-    model, extra = SentencePieceModel.read(files.folder / "spiece.model"), files.settings.get("extra_ids", 100)
-    if not is_token_id(extra) or extra > 10_000:
-        raise UserError(f"{files.folder / 'tokenizer_config.json'} is damaged: extra_ids is {extra!r}")
-    sentinels = [f"<extra_id_{number}>" for number in reversed(range(extra))]
+    model, num_sentinels = SentencePieceModel.read(files.folder / "spiece.model"), files.settings.get("extra_ids", 100)
+    if not is_token_id(num_sentinels) or num_sentinels > 10_000:
+        raise UserError(
+            f"{files.folder / 'tokenizer_config.json'} is damaged: extra_ids, the number of sentinel tokens, is "
+            f"{num_sentinels!r}"
+        )
+    sentinels = [f"<extra_id_{number}>" for number in reversed(range(num_sentinels))]
     special = [*model.special_pieces, *sentinels]
     return [_sentencepiece(files, model, [*model.pieces, *sentinels], by_role, special)]
 
@@ -323,7 +334,7 @@ def _sentencepiece(
 
 
 _BUILDERS: dict[tuple[str, ...], Callable[[TokenizerFiles], list[ImportedTokenizer]]] = {
-    ("tokenizer.json",): _document,
+    ("tokenizer.json",): _tokenizer_json,
     ("source.spm", "target.spm", "vocab.json"): _marian,
     ("spiece.model",): _t5,
     ("sentencepiece.bpe.model",): _fairseq,

@@ -65,7 +65,7 @@ class ImportedTokenizer(Tokenizer):
         segmenter: SentencePieceSegmenter | None = None,
         language_codes: Mapping[str, int] | None = None,
     ) -> None:
-        """Determine the ids of PAD, BOS, EOS … from the roles of special tokens."""
+        """Determine the ids of PAD, BOS, EOS … from the roles of special tokens; the class documents the arguments."""
         self.kind, self.marker = IMPORTED_TYPE, "initial"
         self._library, self._names, self._special_tokens = library, names, special_tokens
         self._segmenter, self._language_codes = segmenter, language_codes or {}
@@ -94,9 +94,9 @@ class ImportedTokenizer(Tokenizer):
         """Return the token ids of a text; with `parse_special`, names of special tokens in it become their ids."""
         if not parse_special or not self.special_token_ids:
             return self.encode_batch([text])[0]
-        parts, ids = self._special_pattern.split(text), self.special_token_ids
-        special = [ids.get(name, ids.get(name.strip(), MISSING_TOKEN_ID)) for name in parts[1::2]]
-        return self._encode_joined(parts[::2], special)
+        texts_and_names, ids = self._special_pattern.split(text), self.special_token_ids  # alternately
+        special = [ids.get(name, ids.get(name.strip(), MISSING_TOKEN_ID)) for name in texts_and_names[1::2]]
+        return self._encode_joined(texts_and_names[::2], separators=special)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokenize texts without special tokens; a language code at the beginning of a text becomes its token."""
@@ -109,18 +109,19 @@ class ImportedTokenizer(Tokenizer):
         return [[*code, *ids] for (code, _), ids in zip(prefixed, rows)]
 
     def encode_masked(self, text: str, gap: str) -> list[int]:
-        """Encode a text with the mask token in place of every `gap`."""
+        """Encode a text with the mask token in place of every `gap` and of the white space that belongs to the mask."""
         if self.mask is None:
             raise UserError("this tokenizer has no mask token: use a model that was trained to fill masks")
         mask = self._special_tokens.get(self.mask, TokenConfig(""))
-        return self._encode_joined(re.split(_pattern(replace(mask, content=gap)), text), repeat(self.mask))
+        texts = re.split(_pattern(replace(mask, content=gap)), text)
+        return self._encode_joined(texts, separators=repeat(self.mask))
 
     def encode_with_sentinels(self, text: str, gap: str, sentinels: Sequence[int]) -> list[int]:
-        """Tokenize a text with the nth occurrence of `gap` replaced by the nth sentinel."""
+        """Tokenize a text with the nth occurrence of `gap` replaced by the nth of the `sentinels` (ids)."""
         if not all(sentinel in self._names for sentinel in sentinels):
             return super().encode_with_sentinels(text, gap, sentinels)
         first, *others = text.split(gap)
-        named = (self._names[sentinel] + part for sentinel, part in zip(sentinels, others, strict=False))
+        named = (self._names[sentinel] + following for sentinel, following in zip(sentinels, others, strict=False))
         return self.encode(first + "".join(named), parse_special=True)
 
     def _split_language_code(self, text: str) -> tuple[list[int], str]:
@@ -174,8 +175,11 @@ class ImportedTokenizer(Tokenizer):
         return [byte_values.get(token, token.replace("▁", " ").encode()) for token in tokens]
 
     def word_ids(self, ids: Iterable[int]) -> list[int]:
-        """Return the number of the word that each token belongs to, −1 for special tokens."""
-        # A token begins where the text of the tokens before it ends; a part of a character belongs to its character.
+        """Return the number of the word that each token belongs to, −1 for special tokens.
+
+        The last tokens (`window`) are joined to text after each token. It agrees with the whole text up to `end`: there
+        the token ends and the next one begins. A token that is part of a character belongs to that character.
+        """
         ids = list(ids)
         text = self.decode(ids)
         word_at = [*word_at_characters(text), -1]
@@ -192,8 +196,8 @@ class ImportedTokenizer(Tokenizer):
             spaces = end - position - len(text[position:end].lstrip())
             words.append(word_at[position + spaces] if alone.strip() else -1)
             position = end
-            complete = alone.strip() and "\ufffd" not in alone and joined.endswith(alone)
-            if len(window) > WINDOW_TOKENS and complete and text[start:end] == joined:
+            is_complete = alone.strip() and "\ufffd" not in alone and joined.endswith(alone)
+            if len(window) > WINDOW_TOKENS and is_complete and text[start:end] == joined:
                 window, start = window[-1:], end - len(alone)
         return words
 
@@ -214,14 +218,17 @@ class ImportedTokenizer(Tokenizer):
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any], fields: Mapping[str, Any], origin: str) -> ImportedTokenizer:
-        """Read a document of `to_json`; `fields` is its field `dragoman`, `origin` names it in error messages."""
+        """Read a document of `to_json`; `fields` is its field `dragoman`, `origin` names it in error messages.
+
+        Format version 1 has the field `cutter` in place of a SentencePiece model.
+        """
         library = load_library(document, origin)
         try:
-            fields = legacy.translate_tokenizer(fields)
+            fields = legacy.translate_tokenizer(fields)  # renames fields of version 1
             old_segmenter = fields.get("cutter")
-            size = old_segmenter["size"] if old_segmenter else math.inf
+            num_ids = old_segmenter["size"] if old_segmenter else math.inf
             vocabulary = {name: index for name, index in library.get_vocab().items() if not name.startswith(HIDDEN)}
-            names = {index: name for name, index in vocabulary.items() if index < size}
+            names = {index: name for name, index in vocabulary.items() if index < num_ids}
             names |= {int(index): str(name) for index, name in fields["names"].items()}
             if not names:
                 raise ValueError("it has no tokens")
@@ -251,7 +258,7 @@ class RemappedTokenizer(Tokenizer):
     """
 
     def __init__(self, inner: ImportedTokenizer, tags: Sequence[str] = ()) -> None:
-        """Give tags the ids after those of the inner tokenizer."""
+        """Wrap an imported tokenizer, and give corpus tags the ids after its own."""
         self.kind, self.marker, self.inner = REMAPPED_TYPE, inner.marker, inner
         self.tags = {name: token_id for token_id, name in enumerate(tags, ID_OFFSET + inner.vocab_size)}
 
@@ -279,7 +286,7 @@ class RemappedTokenizer(Tokenizer):
         return token_id - ID_OFFSET if ID_OFFSET <= token_id < ID_OFFSET + self.inner.vocab_size else MISSING_TOKEN_ID
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of token ids, without special tokens."""
+        """Return the text of token ids, without special tokens and without a space that encoding added."""
         text = self.inner.decode(map(self._inner_id, ids))
         return text.removeprefix(" ") if self._keeps_prefix_space else text
 
@@ -360,5 +367,5 @@ def _pattern(token: TokenConfig) -> str:
 
 
 def _replace_unencodable(text: str) -> str:
-    """Replace lone surrogates, which UTF-8 cannot encode, and the prefix of hidden names."""
+    """Replace lone surrogates, which UTF-8 cannot encode, and U+FFFF, the prefix of hidden special tokens."""
     return re.sub(f"[\ud800-\udfff{HIDDEN}]", "\ufffd", text)

@@ -84,6 +84,7 @@ class SentencePieceModel:
 
     def with_prefix_space(self, enabled: bool) -> SentencePieceModel:
         """Return the model with or without the space that it adds before each text."""
+        # Of a repeated setting in a protocol buffer, the last value counts: field 3 of the normalizer, field 3.
         return SentencePieceModel(self.serialized + _message(3, _number(3, enabled)), self.origin)
 
 
@@ -124,7 +125,16 @@ class SentencePieceSegmenter:
 
 
 def model_from_version_1(document: Mapping[str, Any], fields: Mapping[str, Any], origin: str) -> SentencePieceModel:
-    """Rebuild the model of a tokenizer file that stored pieces and normalization rules apart (format version 1)."""
+    """Rebuild the SentencePiece model of a tokenizer file that stored its contents apart (format version 1).
+
+    Args:
+        document: has the pieces, with scores or BPE merges.
+        fields: has user-defined symbols and the rules of normalization: `table`, and `rewriting`, four flags.
+        origin: names the file in error messages.
+
+    The bytes follow SentencePiece's protocol buffer, whose field numbers are the first arguments of `_number` and
+    `_message`.
+    """
     vocabulary, is_bpe = document["vocab"], "merges" in document
     if is_bpe:  # a merge has the score of the piece that it makes; the score of a single character has no effect
         merges = [left + right for left, right in document["merges"]]
@@ -151,16 +161,17 @@ def model_from_version_1(document: Mapping[str, Any], fields: Mapping[str, Any],
 
 def _piece(text: str, score: float, kind: int) -> bytes:
     """Serialize a piece of a SentencePiece model (protocol buffer): text, score and kind."""
-    return _message(1, _message(1, text.encode()) + b"\x15" + struct.pack("<f", score) + _number(3, kind))
+    score_field = b"\x15" + struct.pack("<f", score)  # field 2, a 32-bit float
+    return _message(1, _message(1, text.encode()) + score_field + _number(3, kind))
 
 
 def _message(field: int, content: bytes) -> bytes:
-    """A field of a protocol buffer that holds bytes, a string or another message."""
+    """Serialize field number `field` of a protocol buffer, which holds bytes, a string or another message."""
     return _varint(field << 3 | 2) + _varint(len(content)) + content
 
 
 def _number(field: int, value: int) -> bytes:
-    """Serialize a field of a protocol buffer that holds an integer."""
+    """Serialize field number `field` of a protocol buffer, which holds an integer."""
     return _varint(field << 3) + _varint(int(value))
 
 

@@ -37,9 +37,12 @@ class SplitText:
         return [gap or space if index in inner else gap for index, gap in enumerate(self.gaps)]
 
     def gaps_after(self, translations: Sequence[str]) -> list[str]:
-        """Return the gaps for translations into an unknown language: an empty one becomes a space, but not after 。."""
-        ends = ["", *(text[-1:] for text in translations)]
-        spaced = {index for index in range(1, len(self.gaps) - 1) if ends[index] not in _FULL_WIDTH_ENDS}
+        """Return the white space around translations into an unknown language.
+
+        An empty gap between two sentences becomes a space, unless the translation before it ends with a mark such as 。
+        """
+        last_characters = ["", *(text[-1:] for text in translations)]  # before each gap
+        spaced = {index for index in range(1, len(self.gaps) - 1) if last_characters[index] not in _FULL_WIDTH_ENDS}
         return [gap or " " * (index in spaced) for index, gap in enumerate(self.gaps)]
 
     def join(self, translations: Sequence[str], language: str | None = None) -> str:
@@ -71,8 +74,8 @@ def split_sentences(text: str, count_tokens: Callable[[str], int], max_tokens: i
     for gap in [*_PARAGRAPH_END.finditer(text), None]:
         paragraph = text[start : gap.start() if gap else len(text)]
         for sentence, space in _split_paragraph(paragraph):
-            for part, part_space in _split_long(sentence, space, count_tokens, max_tokens):
-                split._add(part, part_space)
+            for short_sentence, following_space in _split_long(sentence, space, count_tokens, max_tokens):
+                split._add(short_sentence, following_space)
         if gap:
             split.gaps[-1] += gap.group()
             start = gap.end()
@@ -87,10 +90,10 @@ def single_sentence(text: str) -> SplitText:
 
 
 def _split_paragraph(paragraph: str) -> list[tuple[str, str]]:
-    """Split a paragraph into sentences, each with the white space after it."""
+    """Split a paragraph after marks that end a sentence; return the sentences, each with the white space after it."""
     sentences, start = [], 0
     for mark in _SENTENCE_END.finditer(paragraph):
-        rest = paragraph[mark.end() : mark.end() + 200]
+        rest = paragraph[mark.end() : mark.end() + 200]  # enough to see the next word
         space = rest[: len(rest) - len(rest.lstrip())]
         before = paragraph[start : mark.start()]
         if mark.end() >= len(paragraph) or (space and _is_inside_sentence(before, mark.group(), rest)):
@@ -101,7 +104,7 @@ def _split_paragraph(paragraph: str) -> list[tuple[str, str]]:
 
 
 def _is_inside_sentence(before: str, mark: str, after: str) -> bool:
-    """Whether the sentence continues after a mark."""
+    """Whether a sentence continues after a mark: before a lower-case letter, or after an initial, 12. or Dr."""
     if after.lstrip().lstrip(_OPENING)[:1].islower():
         return True
     if mark != ".":
@@ -113,7 +116,10 @@ def _is_inside_sentence(before: str, mark: str, after: str) -> bool:
 def _split_long(
     sentence: str, space: str, count_tokens: Callable[[str], int], max_tokens: int
 ) -> list[tuple[str, str]]:
-    """Halve a sentence until no part has more than `max_tokens` tokens; each part comes with the space after it."""
+    """Halve a sentence until no part has more than `max_tokens` tokens; each part comes with the space after it.
+
+    It is cut at the comma nearest to its middle if that is in the middle half, else at the nearest space or anywhere.
+    """
     if len(sentence) < 2 or count_tokens(sentence) <= max_tokens:
         return [(sentence, space)]
     middle = len(sentence) // 2

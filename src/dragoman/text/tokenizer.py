@@ -134,12 +134,12 @@ class Tokenizer:
         faster than the library, which encodes new chunks on all cores.
         """
         cache = self._cache
-        rows = [text.split(" ") if text else [] for text in texts]
-        new = self._encode_chunks({chunk: None for chunks in rows for chunk in chunks if chunk not in cache})
+        chunked = [text.split(" ") if text else [] for text in texts]
+        new = self._encode_chunks({chunk: None for chunks in chunked for chunk in chunks if chunk not in cache})
         skip = self.kind in UNMARKED_TYPES  # 1: drop the space token that was added before the first chunk
         ids = [
             list(chain.from_iterable([new[chunk] if chunk in new else cache[chunk] for chunk in chunks]))[skip:]
-            for chunks in rows
+            for chunks in chunked
         ]
         cache.update((chunk, chunk_ids) for chunk, chunk_ids in new.items() if len(chunk) <= MAX_CACHED_CHARACTERS)
         if len(cache) > MAX_CACHED_CHUNKS:
@@ -149,18 +149,19 @@ class Tokenizer:
     def encode_masked(self, text: str, gap: str) -> list[int]:
         """Encode a text with MASK in place of every `gap`, a control character that is part of no word.
 
-        The mask includes the gap's space, like the first token of a word.
+        The text is encoded with its gaps, and then the tokens of a gap, with or without a space, are replaced. So the
+        mask includes the gap's space, like the first token of a word.
         """
         if self.kind in WORD_LEVEL_TYPES:  # the gap would be an unknown word
-            return self._encode_joined([part.strip(" ") for part in text.split(gap)], repeat(MASK))
+            return self._encode_joined([words.strip(" ") for words in text.split(gap)], separators=repeat(MASK))
         with_space = self.encode(gap)
         alone = with_space[1:] if self.marker == "initial" and len(with_space) > 1 else with_space[:1]
         ids, masked, position = self.encode(text), [], 0
         while position < len(ids):
-            forms = (form for form in (with_space, alone) if ids[position : position + len(form)] == form)
-            found = next(forms, None)
-            masked.append(MASK if found else ids[position])
-            position += len(found) if found else 1
+            gaps_here = (tokens for tokens in (with_space, alone) if ids[position : position + len(tokens)] == tokens)
+            gap_tokens = next(gaps_here, None)
+            masked.append(MASK if gap_tokens else ids[position])
+            position += len(gap_tokens) if gap_tokens else 1
         return masked
 
     def encode_with_sentinels(self, text: str, gap: str, sentinels: Sequence[int]) -> list[int]:
@@ -211,16 +212,17 @@ class Tokenizer:
         """Return for each token the index of its word in `alignment_words(decode(ids))`.
 
         A token belongs to the word of its first character that is not a space. Special tokens and white space get −1.
+        The bytes of the tokens are decoded one after the other, to find the position of each token in the text.
         """
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         text = ""
         positions: list[int | None] = []
-        for part in [self._bytes[token_id] for token_id in ids]:
-            if part and part[0] & 0xC0 != 0x80:  # a character begins, so an incomplete one before it stays incomplete
+        for token in [self._bytes[token_id] for token_id in ids]:
+            if token and token[0] & 0xC0 != 0x80:  # a character begins, so an incomplete one before it stays incomplete
                 text += decoder.decode(b"", True)
             # The first byte of a character adds nothing to the text yet, so that all its bytes have the same position.
-            positions.append(len(text) + (len(part) > 1 and part.startswith(b" ")) if part else None)
-            text += decoder.decode(part)
+            positions.append(len(text) + (len(token) > 1 and token.startswith(b" ")) if token else None)
+            text += decoder.decode(token)
         text += decoder.decode(b"", True)
         words = word_at_characters(text)
         return [-1 if position is None else words[position] for position in positions]
@@ -241,7 +243,7 @@ class Tokenizer:
         except ValueError as error:
             raise UserError(f"{origin} is damaged, it is not JSON: {error}") from None
         try:
-            fields = document["model"].pop("dragoman")
+            fields = document["model"].pop("dragoman")  # what `to_json` adds to the library's document
             version, marker = fields["version"], str(fields["marker"])
             kind = legacy.NAMES["tokenizer_types"].get(str(fields["kind"]), str(fields["kind"]))
             tags = [str(name) for name in fields.get("tags", ())]
@@ -263,8 +265,8 @@ class Tokenizer:
         except Exception as error:  # the library raises nothing more precise
             raise UserError(f"{origin} is damaged: {error}") from None
         word_level = kind in WORD_LEVEL_TYPES
-        first = SPECIAL_TOKENS if word_level else SPECIAL_TOKENS + BYTE_TOKENS
-        if any(library.id_to_token(token_id) != token for token_id, token in enumerate(first)):
+        first_tokens = SPECIAL_TOKENS if word_level else SPECIAL_TOKENS + BYTE_TOKENS
+        if any(library.id_to_token(token_id) != token for token_id, token in enumerate(first_tokens)):
             raise UserError(
                 f"{origin} is damaged: it does not begin with the special tokens{'' if word_level else ' and bytes'}"
             )
@@ -322,7 +324,11 @@ def learn_tokenizer(
 
 
 def _library_tokenizer(model: models.Model, kind: str, marker: str) -> tokenizers.Tokenizer:
-    """Build a tokenizer of the library that splits text into words as described above, and applies the model."""
+    """Build a tokenizer of the `tokenizers` library that splits text into words and applies the model to each.
+
+    A space is added before the text, or after it with the marker `final`, so that all words have one; decoding removes
+    it. Tokenizers of characters or bytes add none.
+    """
     library = tokenizers.Tokenizer(model)
     if kind in UNMARKED_TYPES:
         # Split into characters: whole lines would only fill the library's cache.
@@ -345,7 +351,7 @@ def _word_splitter(kind: str, marker: str) -> pre_tokenizers.PreTokenizer:
 
 
 def _count_words(texts: Iterable[str], kind: str, marker: str) -> Counter[str]:
-    """Count words with their marker, in the order of their first occurrence."""
+    """Count words, each with the space before or after it (`marker`), in the order of their first occurrence."""
     chunks: Counter[str] = Counter()
     for text in texts:
         if text:

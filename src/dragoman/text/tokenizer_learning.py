@@ -59,9 +59,10 @@ def learn_bpe(words: Mapping[str, int], limits: VocabularyLimits) -> models.Mode
 
 
 def learn_unigram(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
-    """Tokens that make the words most probable, p(word) = max over segmentations of ∏ p(token) (Kudo 2018).
+    """Learn tokens that make the words most probable, p(word) = max over segmentations of ∏ p(token) (Kudo 2018).
 
-    The library learns them. Its sums differ in the last digits from run to run, so scores are rounded.
+    The `tokenizers` library learns them from `words` with their counts. Its sums differ in the last digits each time,
+    so scores (log probabilities) are rounded.
     """
     alphabet = _alphabet(words, limits.coverage)
     max_tokens = _max_learned_tokens(limits, alphabet)
@@ -84,8 +85,8 @@ def learn_unigram(words: Mapping[str, int], limits: VocabularyLimits) -> models.
         if token[-1] not in ends
     ]
     scored.sort(key=lambda entry: (-entry[1], entry[0]))
-    fixed = [(token, 0.0) for token in SPECIAL_TOKENS + BYTE_TOKENS]
-    return models.Unigram([*fixed, *scored], UNK, byte_fallback=True)
+    first_tokens = [(token, 0.0) for token in SPECIAL_TOKENS + BYTE_TOKENS]
+    return models.Unigram([*first_tokens, *scored], UNK, byte_fallback=True)
 
 
 def learn_word_level(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
@@ -117,24 +118,24 @@ def _alphabet(words: Mapping[str, int], coverage: float) -> list[str]:
 
 def _split_at_rare_characters(alphabet: Iterable[str], words: Mapping[str, int]) -> Mapping[str, int]:
     """Split words at characters outside the alphabet: these are encoded as bytes and are part of no token."""
-    run = re.compile(f"[{re.escape(''.join(alphabet))}]+")
+    frequent_characters = re.compile(f"[{re.escape(''.join(alphabet))}]+")
     counts: Counter[str] = Counter()
     for word, count in words.items():
-        for part in run.findall(word):
-            counts[part] += count
+        for fragment in frequent_characters.findall(word):
+            counts[fragment] += count
     return counts
 
 
 def _max_learned_tokens(limits: VocabularyLimits, alphabet: Iterable[str] = ()) -> int:
-    """Return how many tokens can be learned, characters included."""
-    fixed, letters = len(SPECIAL_TOKENS) + len(BYTE_TOKENS), len(list(alphabet))
-    if limits.size < fixed + letters:
+    """Return how many tokens can be learned, characters included: the size without special tokens and bytes."""
+    given_tokens, letters = len(SPECIAL_TOKENS) + len(BYTE_TOKENS), len(list(alphabet))
+    if limits.size < given_tokens + letters:
         raise UserError(
             f"a vocabulary of size {limits.size} is too small: {len(SPECIAL_TOKENS)} special tokens, "
-            f"{len(BYTE_TOKENS)} bytes and {letters} characters need {fixed + letters}; use a larger size or a smaller "
-            "coverage"
+            f"{len(BYTE_TOKENS)} bytes and {letters} characters need {given_tokens + letters}; use a larger size or a "
+            "smaller coverage"
         )
-    return limits.size - fixed
+    return limits.size - given_tokens
 
 
 def _bpe_model(tokens: Iterable[str], merges: Iterable[tuple[str, str]] = ()) -> models.Model:

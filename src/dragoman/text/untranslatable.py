@@ -36,17 +36,20 @@ class CopyEvidence(NamedTuple):
 
     @classmethod
     def from_pair(cls, source: str, target: str) -> CopyEvidence:
-        """Count one training pair."""
-        kept = (*_count_kept(_NUMBER, source, target), *_count_kept(_PUNCTUATION, source, target))
-        return cls(*_count_letterless(source, target), *kept)
+        """Count in one training pair whether a source without letters, its numbers and its punctuation are copied."""
+        lines, lines_copied = _count_letterless(source, target)
+        numbers, numbers_kept = _count_kept(_NUMBER, source, target)
+        marks, marks_kept = _count_kept(_PUNCTUATION, source, target)
+        return cls(lines, lines_copied, numbers, numbers_kept, marks, marks_kept)
 
     @classmethod
     def from_line(cls, source: str, target: str) -> CopyEvidence:
-        """Count one training pair only if its source has no letters, which is much faster."""
-        return cls(*_count_letterless(source, target))
+        """Count one training pair only if its source has no letters; numbers and punctuation are ignored for speed."""
+        lines, lines_copied = _count_letterless(source, target)
+        return cls(lines, lines_copied)
 
     def __add__(self, other: CopyEvidence) -> CopyEvidence:  # type: ignore[override]
-        """Add all counts."""
+        """Add all counts of two objects."""
         return CopyEvidence(*map(sum, zip(self, other)))
 
     @property
@@ -66,9 +69,10 @@ class CopyEvidence(NamedTuple):
 
 
 def _count_kept(pattern: re.Pattern[str], source: str, target: str) -> tuple[int, int]:
-    """Count the matches on both sides, and those that the other side contains as well."""
-    matches = [(item, other) for text, other in ((source, target), (target, source)) for item in pattern.findall(text)]
-    return len(matches), sum(item in other for item, other in matches)
+    """Count the matches of a pattern in source and target, and those that the other side contains as well."""
+    matches = [(match, target) for match in pattern.findall(source)]
+    matches += [(match, source) for match in pattern.findall(target)]
+    return len(matches), sum(match in other_side for match, other_side in matches)
 
 
 def _count_letterless(source: str, target: str) -> tuple[int, int]:
