@@ -68,8 +68,8 @@ class Stumbling(Trainer):
         self.after_rollback: dict[str, Any] = {}
         hook_step(self, after=self._walk)
 
-    def _agree(self, batches: StepBatches) -> tuple[StepBatches, bool]:
-        plan = super()._agree(batches)
+    def _share_counts(self, batches: StepBatches) -> tuple[StepBatches, bool]:
+        plan = super()._share_counts(batches)
         self.position = plan[0].next_position
         first, last = self.bad
         here = (self.position.epoch, self.position.batch)

@@ -37,6 +37,9 @@ def find_batch_size(
     Args:
         folder: run folder that is being prepared, with tokenizers, token stores and the file of the model.
         config: configuration, resolved except for the batch size.
+        spec: hyper-parameters of the model.
+        log: receives messages for the user.
+        custom_parts: classes of custom parts that the model contains.
     """
     store = TokenStore(folder / "data" / "train")
     lowest = 4 * (store.max_length + 2)  # four of the longest sentences, with BOS and EOS
@@ -95,8 +98,8 @@ def _next_size(fitting: list[tuple[int, int]], too_large: int | None, limit: int
         if (growth := used - used_before) > 0:
             # slightly below the limit, because memory does not grow exactly linearly
             extrapolated = largest + 0.99 * (limit - used) * (largest - previous) / growth
-            if too_large is None or extrapolated < too_large / 1.02:
-                size = min(extrapolated, 16.0 * largest)
+            if too_large is None or extrapolated < too_large / 1.02:  # else bisect: it would probably not fit either
+                size = min(extrapolated, 16.0 * largest)  # a small measured growth may be noise
     return int(size)
 
 
@@ -121,7 +124,10 @@ def measure_peak_memory(
 
 
 def _run_steps(trainer: Trainer) -> int | None:
-    """Run three steps, the last of which captures CUDA graphs; return the reserved bytes, None if too little."""
+    """Run three steps over the largest batch and return the peak of reserved bytes; None if the batch does not fit.
+
+    The third step captures CUDA graphs, which need further memory. The learning rate is 0.
+    """
     batch = widest_batch(trainer.batches)
     trainer.model.train()
     for step in (1, 2, 3):
@@ -132,8 +138,8 @@ def _run_steps(trainer: Trainer) -> int | None:
 
 
 def widest_batch(batches: Batches) -> Batch:
-    """Build the largest batch: any packed one, or as many copies of the longest row as fit into a padded one."""
-    if batches.packed_shape is not None:
+    """Build the largest batch: as many copies of the longest row as fit; a row is one sequence of a batch."""
+    if batches.packed_shape is not None:  # packed batches all have the same shape
         first_batch = batches.plan_window(epoch=0, window=0)[0]
         return batches.build_batch(first_batch, epoch=0)
     rows = slice(0, min(MAX_PAIRS_INSPECTED, len(batches.store)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -53,7 +53,10 @@ class TrainState:
     validation_seconds: float = 0.0  # duration of the last validation
 
     def record_validation(self, score: tuple[float, float], is_candidate: bool) -> bool:
-        """Record a validation score (metric, −loss), and return whether it is the best; only that of a candidate is."""
+        """Record a validation score (metric, −loss), and return whether it is the best so far.
+
+        `is_candidate` is false for weights that cannot become the best checkpoint, such as those before training.
+        """
         best, loss = is_candidate and self.is_better(score), -score[1]
         if best:
             self.best_metric, self.best_loss, self.best_step = score[0], loss, self.step
@@ -62,9 +65,9 @@ class TrainState:
         if self.lowest_loss is None or loss < self.lowest_loss:
             self.lowest_loss = loss
         else:
-            self.reductions += 1
+            self.reductions += 1  # the schedule `plateau` reduces the learning rate once more
         if self.step > self.diverged_at and not self.loss_history.high_losses:
-            self.rollbacks = 0  # recovered
+            self.rollbacks = 0  # training has recovered from its last divergence
         return best
 
     def is_better(self, score: tuple[float, float]) -> bool:
@@ -111,7 +114,14 @@ class CheckpointManager:
         average: WeightAverage | None = None,
         strategy: ParallelStrategy | None = None,
     ) -> None:
-        """Use the checkpoint folder of a run; `keep` validated checkpoints are kept besides the best."""
+        """Use the checkpoint folder of a run.
+
+        Args:
+            run: the run folder.
+            keep: number of validated checkpoints that are kept besides the best.
+            average: moving average of the weights, if there is one.
+            strategy: how weights are distributed over processes; by default a single process has them all.
+        """
         self.folder, self.keep = run / CHECKPOINT_DIR, keep
         self.model, self.optimizer, self.weight_average = model, optimizer, average
         self.strategy = strategy or ParallelStrategy()
@@ -121,8 +131,8 @@ class CheckpointManager:
     def save(self, state: TrainState, validated: bool, best: bool) -> None:
         """Save a checkpoint named by its step; `last` and, if it is the best, `best` link to it.
 
-        Its model has the weights to be used: the moving average, if there is one. The trained weights are then stored
-        with the optimizer state.
+        The file `model` has the weights for inference: the moving average, if there is one. The trained weights are
+        then stored in the file `trainer`, with the optimizer state.
         """
         folder, on_first_rank = self._path(state.step), self.strategy.processes.on_first_rank
         values = {"validated": validated, "progress": state.to_dict()}
@@ -133,7 +143,7 @@ class CheckpointManager:
             files = {"model": self.strategy.gather(weights_for_inference(self.model, self.weight_average))}
             shards = self.strategy.write_shards(tensors, self.folder)  # a folder; None if weights are not sharded
             files |= {"trainer": tensors} if shards is None else {}
-            write = partial(_save, folder, files, values, None if shards is None else {"trainer": shards})
+            write = partial(_save_anew, folder, files, values, None if shards is None else {"trainer": shards})
         on_first_rank(lambda: self._publish(write, state, best))
 
     def _publish(self, write: Callable[[], None], state: TrainState, best: bool) -> None:
@@ -146,20 +156,23 @@ class CheckpointManager:
         self._prune(state)
 
     def update_state(self, state: TrainState) -> None:
-        """Replace the training state of the last checkpoint."""
+        """Replace the training state that the checkpoint of `state.step` stores under "progress"."""
         last = self._path(state.step)
         checkpoint.update_values(last, checkpoint.read_values(last) | {"progress": state.to_dict()})
 
     def resume(self) -> TrainState | None:
-        """Load the last checkpoint, or the newest complete one if `last` is missing; None if there is none."""
-        state = self.strategy.processes.on_first_rank(self._find)
+        """Load weights and optimizer state of the last checkpoint, and return its training state; None without any.
+
+        If `last` is missing, the newest complete checkpoint is loaded.
+        """
+        state = self.strategy.processes.on_first_rank(self._find_state_to_resume)
         if state is None:
             return None
         last = self._path(state.step)
         checkpoint.load_weights(self.model, last, shard_like)
         if self.weight_average is not None:
             self.weight_average.load_state_tensors(checkpoint.named_weights(self.model))
-        tensors = self._trainer_tensors()
+        tensors = self._trainer_tensors()  # of this process, to be overwritten
         if (last / "trainer").is_dir():
             from dragoman.training.sharded import read_shards  # takes seconds to import
 
@@ -167,14 +180,17 @@ class CheckpointManager:
         else:
             saved = checkpoint.read_tensors(last, "trainer")
             saved = {name: shard_like(value, tensors.get(name, value)) for name, value in saved.items()}
-            for name in (name for name in tensors if name.startswith("weight/")):
+            for name in (name for name in tensors if name.startswith("weight/")):  # trained, beside their average
                 tensors[name].copy_(saved.pop(name))
             load_state_tensors(self.model, self.optimizer, saved)
         self.strategy.processes.on_first_rank(lambda: self._restore_links(state))
         return state
 
-    def _find(self) -> TrainState | None:
-        """Return the state of the checkpoint to resume from, after removing what a killed process left unfinished."""
+    def _find_state_to_resume(self) -> TrainState | None:
+        """Return the training state of the checkpoint to resume from, after verifying it; None if there is none.
+
+        What a killed process left unfinished is removed.
+        """
         remove_partial_files(self.folder)
         complete = [path for path in self.saved_checkpoints() if checkpoint.is_complete(path)]
         step = self.last_step()
@@ -188,9 +204,9 @@ class CheckpointManager:
     def _restore_links(self, state: TrainState) -> None:
         """Point `best` and `last` to their checkpoints, and remove old ones: a killed process may not have done it."""
         best = self._path(state.best_step)
-        if state.best_metric is not None and best.exists():  # an average is computed again at the end
+        if state.best_metric is not None and best.exists():  # also if `best` was an average, computed again at the end
             replace_symlink(self.folder / "best", best.name)
-        elif not (self.folder / "best").exists():  # it was newer than the checkpoint of a rollback
+        elif not (self.folder / "best").exists():  # a rollback has removed it, because it was newer
             replace_symlink(self.folder / "best", self._path(state.step).name)
         replace_symlink(self.folder / "last", self._path(state.step).name)
         self._prune(state)
@@ -206,8 +222,8 @@ class CheckpointManager:
     def roll_back(self) -> int | None:
         """Make the last good checkpoint the last one, remove later ones, and return its step; None without any.
 
-        It is a validated one, before the loss began to rise. Others were saved at times that depend on the clock or an
-        interruption, and a rollback must not depend on these.
+        Good is the latest validated one from before the loss began to rise. Checkpoints without a validation were saved
+        at times that depend on the clock or an interruption, and a rollback must not depend on these.
         """
         validated = self.validated()
         if not validated:
@@ -238,21 +254,24 @@ class CheckpointManager:
         return self.last_step() == step and checkpoint.read_values(self.folder / "last")["validated"]
 
     def average(self, model: nn.Module) -> int:
-        """Set the model to the mean of the kept checkpoints (Vaswani et al. 2017, §6.1); return their number."""
-        kept = self.validated()[-self.keep :]
-        if len(kept) > 1:
+        """Set the model to the mean of the `keep` latest validated checkpoints, and return their number.
+
+        As in Vaswani et al. (2017, §6.1). The model is not changed if there is only one checkpoint.
+        """
+        averaged = self.validated()[-self.keep :]
+        if len(averaged) > 1:
             weights = checkpoint.named_weights(model)
             sums = {name: torch.zeros(weight.shape, dtype=torch.float64) for name, weight in weights.items()}
-            for path in kept:
+            for path in averaged:
                 for name, saved in checkpoint.read_tensors(path, "model").items():
                     sums[name] += saved
             for name, weight in weights.items():
-                weight.copy_(sums[name] / len(kept))
-        return len(kept)
+                weight.copy_(sums[name] / len(averaged))
+        return len(averaged)
 
     def save_average(self, model: nn.Module, values: dict[str, Any]) -> None:
         """Save the averaged weights of a model as the best checkpoint, with plain `values` for its manifest."""
-        replace_symlink(self.folder / "best", "last")  # so that it never dangles
+        replace_symlink(self.folder / "best", "last")  # so that the link never dangles, even if this is interrupted
         remove_folder(self.folder / "averaged")
         checkpoint.save(self.folder / "averaged", {"model": checkpoint.named_weights(model)}, values)
         replace_symlink(self.folder / "best", "averaged")
@@ -276,7 +295,15 @@ class CheckpointManager:
                 remove_folder(path)
 
 
-def _save(folder: Path, *content: Any) -> None:
-    """Remove an incomplete checkpoint that a killed process left, then save `content` (see `checkpoint.save`)."""
+def _save_anew(
+    folder: Path,
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    values: Mapping[str, Any],
+    folders: Mapping[str, Path] | None,
+) -> None:
+    """Save a checkpoint of tensor files, plain values and folders to be moved into it.
+
+    An incomplete checkpoint that a killed process left in `folder` is removed first.
+    """
     remove_folder(folder)
-    checkpoint.save(folder, *content)
+    checkpoint.save(folder, tensors, values, folders)

@@ -76,7 +76,10 @@ def choose_vocab_size(defaults: Defaults, words: int) -> None:
 
 
 def choose_copying(defaults: Defaults, data_format: DataFormat, evidence: CopyEvidence) -> None:
-    """Choose whether lines without letters are copied in translation: see `CopyEvidence`."""
+    """Choose whether lines of numbers, punctuation or addresses are copied instead of translated.
+
+    `evidence` says whether the training targets copy such lines.
+    """
     if defaults.config.search.copy_untranslatable is not None:
         return
     generates = objective_class(defaults.config.objective.name or "").generates
@@ -101,21 +104,25 @@ def choose_selection_metric(defaults: Defaults, references: Sequence[str]) -> No
 def choose_settings(
     defaults: Defaults, store: TokenStore, device: str, build: Callable[[Config], ModelSpec], new_model: bool
 ) -> None:
-    """Choose recipe, system size, batch size and all other training settings that are not given.
+    """Choose all training settings that the user has not set: first the recipe, then what it leaves open.
+
+    A recipe is a set of training defaults: `textbook`, `modern` or `plain`.
 
     Args:
+        defaults: the configuration so far; chosen settings are set and recorded in it.
+        store: the tokenized training pairs.
         build: builds the model of a configuration.
         new_model: whether size and settings of the system can be chosen; not if the model of a parent run is kept.
     """
     config = defaults.config
     system, requested = SYSTEMS.get(config.system.name or ""), config.training.recipe
-    name = default_recipe(system) if requested == "auto" else requested
-    recipe = get_recipe(name, system)
-    given = {key for key in recipe.training if getattr(config.training, key) is not None}
-    defaults.set_quietly({f"training.{key}": value for key, value in recipe.training.items() if key not in given})
-    if requested != name or recipe.paper:
+    recipe_name = default_recipe(system) if requested == "auto" else requested
+    recipe = get_recipe(recipe_name, system)
+    unset = {key: value for key, value in recipe.training.items() if getattr(config.training, key) is None}
+    defaults.set_quietly({f"training.{key}": value for key, value in unset.items()})
+    if requested != recipe_name or recipe.paper:
         optimizer, schedule = (defaults.config.training.resolved(key) for key in ("optimizer", "schedule"))
-        defaults.set_and_report("training.recipe", name, f"{optimizer}, {schedule}; {recipe.reason}")
+        defaults.set_and_report("training.recipe", recipe_name, f"{optimizer}, {schedule}; {recipe.reason}")
     if new_model:
         _choose_system(defaults, recipe, len(store), device)
     _choose_bpe_dropout(defaults, recipe, len(store))
@@ -123,12 +130,12 @@ def choose_settings(
 
 
 def _choose_bpe_dropout(defaults: Defaults, recipe: Recipe, pairs: int) -> None:
-    """Choose BPE dropout for small corpora, if the recipe has it."""
+    """Choose BPE dropout for a corpus of few pairs, if the recipe (a set of training defaults) has it."""
     config = defaults.config
-    if config.text.bpe_dropout is not None:
+    if config.text.bpe_dropout is not None:  # set by the user
         return
-    suits = config.text.tokenizer == "bpe" and objective_class(config.objective.name or "").default_bpe_dropout
-    if suits and recipe.bpe_dropout and config.system.size != "tiny" and pairs < LOW_RESOURCE_PAIRS:
+    is_useful = config.text.tokenizer == "bpe" and objective_class(config.objective.name or "").default_bpe_dropout
+    if is_useful and recipe.bpe_dropout and config.system.size != "tiny" and pairs < LOW_RESOURCE_PAIRS:
         reason = "every epoch segments the words differently, which helps small corpora"
         defaults.set_and_report("text.bpe_dropout", recipe.bpe_dropout, reason)
     else:
@@ -136,14 +143,18 @@ def _choose_bpe_dropout(defaults: Defaults, recipe: Recipe, pairs: int) -> None:
 
 
 def _choose_system(defaults: Defaults, recipe: Recipe, pairs: int, device: str) -> None:
-    """Choose the size of the system, its dropout for small corpora, and the settings of the recipe."""
+    """Choose the size of the model, its dropout for a corpus of few pairs, and the hyper-parameters of the recipe.
+
+    `recipe` is a set of defaults. What the user has set stays. Choices that differ from the default are reported.
+    """
     config, gpu = defaults.config, device.startswith("cuda")
-    system, given = SYSTEMS.get(config.system.name or ""), config.system.settings
+    system, user_settings = SYSTEMS.get(config.system.name or ""), config.system.settings
     size = config.system.size
     if size is None:
         reason = f"for {pairs:,} rows on {'a GPU' if gpu else 'a CPU'}"
         size = defaults.set_and_report("system.size", _system_size(pairs, gpu), reason)
-    if recipe.dropout is not None and "dropout" not in given and pairs < LOW_RESOURCE_PAIRS and size != "tiny":
+    is_small = pairs < LOW_RESOURCE_PAIRS and size != "tiny"
+    if recipe.dropout is not None and "dropout" not in user_settings and is_small:
         reason = f"{pairs:,} rows are few, and would be memorized without it"
         defaults.set_and_report("system.settings.dropout", recipe.dropout, reason)
     for key, value in recipe.system.items():
@@ -207,7 +218,14 @@ def _choose_training(defaults: Defaults, recipe: Recipe, spec: ModelSpec, store:
 def _choose_learning_rate(
     defaults: Defaults, recipe: Recipe, dim: int, epoch_steps: int, planned_steps: int | None
 ) -> None:
-    """Choose warmup and peak of the learning rate: those of the recipe, or by the length of the training."""
+    """Choose warmup and peak of the learning rate: those of the recipe, or by the length of the training.
+
+    Args:
+        recipe: set of training defaults.
+        dim: width of the model.
+        epoch_steps: steps of an epoch.
+        planned_steps: steps of the training; None if only patience ends it.
+    """
     training = defaults.config.training
     warmup = training.warmup_steps
     if warmup is None and (from_recipe := recipe.warmup_steps(planned_steps)) is not None:
@@ -247,18 +265,20 @@ def _choose_validation(
         defaults.set_quietly({"training.validation_sentences": MAX_DECODED_SENTENCES})
         return
     decoded_tokens = interval * step_tokens / TRAINING_TOKENS_PER_DECODED  # in about a tenth of the training time
-    affordable = decoded_tokens / (_target_tokens(store) / len(store))
+    mean_length = _target_tokens(store) / len(store)
+    sentences = decoded_tokens / mean_length
     if training.minutes is not None:
-        affordable = min(affordable, DECODED_SENTENCES_PER_MINUTE * training.minutes)
-    decoded = int(max(50, min(MAX_DECODED_SENTENCES, affordable)))
+        sentences = min(sentences, DECODED_SENTENCES_PER_MINUTE * training.minutes)
+    sentences = int(max(50, min(MAX_DECODED_SENTENCES, sentences)))
     defaults.set_and_report(
-        "training.validation_sentences", decoded, "decoded at each validation, in about a tenth of the time"
+        "training.validation_sentences", sentences, "decoded at each validation, in about a tenth of the time"
     )
 
 
 def _target_tokens(store: TokenStore) -> int:
-    """Return the number of target tokens of an epoch, with EOS."""
-    return store.columns[1].tokens + len(store)
+    """Return the number of target tokens of an epoch, with one EOS per pair."""
+    _, target_column = store.columns
+    return target_column.tokens + len(store)
 
 
 def _system_size(pairs: int, gpu: bool) -> str:

@@ -28,7 +28,7 @@ class WeightAverage:
         self.update_rate = torch.zeros((), device=next(model.parameters()).device)  # 1 − k
 
     def set_step(self, step: int) -> None:
-        """Set the number of the step, from 1, that the next update follows."""
+        """Set the number of the step, from 1, on which the decay k = min(decay, (1 + step) / (10 + step)) depends."""
         self.update_rate.fill_(1 - min(self.decay, (1 + step) / (10 + step)))
 
     @torch.no_grad()

@@ -26,10 +26,11 @@ MAX_BEYOND = 0.001  # share of training pairs beyond the limit that is accepted
 def choose_length_limit(defaults: Defaults, lengths: LengthCounts | None, framing: Framing) -> None:
     """Set `search.length_ratio` and `search.length_offset` if they are not given.
 
-    `lengths` are those of the training pairs without framing, which a search counts; None sets the defaults.
+    `lengths` counts the tokens of the training pairs, without the special tokens of `framing` around source and target,
+    which a search counts too. If it is None, or there are few pairs, fixed defaults are set.
     """
-    given = {name: getattr(defaults.config.search, name) for name in ("length_ratio", "length_offset")}
-    missing = [name for name, value in given.items() if value is None]
+    configured = {name: getattr(defaults.config.search, name) for name in ("length_ratio", "length_offset")}
+    missing = [name for name, value in configured.items() if value is None]
     if not missing:
         return
     if lengths is None or lengths.pairs.sum() < MIN_ESTIMATION_PAIRS:
@@ -38,7 +39,7 @@ def choose_length_limit(defaults: Defaults, lengths: LengthCounts | None, framin
         return
     source = (lengths.source + len(framing.source_prefix) + len(framing.source_suffix)).astype(np.float64)
     target = (lengths.target + len(framing.forced_bos) + 1).astype(np.float64)  # EOS
-    ratio, offset = length_limit(source, target, lengths.pairs, given["length_ratio"], given["length_offset"])
+    ratio, offset = length_limit(source, target, lengths.pairs, configured["length_ratio"], configured["length_offset"])
     limit = {"length_ratio": ratio, "length_offset": offset}
     reason = f"{LIMIT_FACTOR:g}× the length that {QUANTILE:.0%} of the training pairs do not exceed"
     for name in missing:
@@ -50,14 +51,14 @@ def length_limit(
 ) -> tuple[float, int]:
     """Estimate a limit `ratio` · source + `offset` of target lengths.
 
-    Of all lines a·s + b (a, b ≥ 0) above 99 % of the pairs, the one with the smallest mean over the sources is doubled.
-    It is a ratio if targets grow with their sources, a constant if they do not (summaries), or both. Fewer than 1 % of
-    outliers have no influence. If more than 0.1 % of the training pairs are beyond the limit, lengths follow no such
-    law, and the limit is at least the default.
+    Of all lines a·source + b (a, b ≥ 0) that 99 % of the targets do not exceed, the one with the smallest mean over the
+    sources is doubled. It is a ratio if targets grow with their sources, a constant if they do not (summaries), or
+    both. Fewer than 1 % of outliers have no influence. If more than 0.1 % of the training pairs exceed the limit,
+    lengths do not follow a line, and the limit is at least the default.
 
     Args:
         source, target, pairs: lengths including EOS, and the number of pairs with these lengths.
-        ratio, offset: values to keep.
+        ratio, offset: values that the user has set and that are returned unchanged; None: to be estimated.
     """
     if len(pairs) > MAX_LENGTH_PAIRS:
         sample = np.linspace(0, len(pairs) - 1, MAX_LENGTH_PAIRS).astype(np.int64)
@@ -80,7 +81,7 @@ def length_limit(
 
 
 def _quantile(values: Numbers, pairs: NDArray[np.int64]) -> float:
-    """Return the smallest value that at least `QUANTILE` of the pairs do not exceed."""
+    """Return the smallest value that 99 % (`QUANTILE`) of the pairs do not exceed; `pairs` counts those per value."""
     order = np.argsort(values, kind="stable")
     position = np.searchsorted(np.cumsum(pairs[order]), QUANTILE * pairs.sum())
     return float(values[order[min(int(position), len(order) - 1)]])

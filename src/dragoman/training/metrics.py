@@ -35,8 +35,8 @@ class TrainingMeter:
         self._reset(unlogged)
 
     def _reset(self, unlogged: dict[str, float]) -> None:
-        """Set all sums to those of a checkpoint, or to 0 if it is empty; the first process takes them over for all."""
-        initial = unlogged if self.processes.rank == 0 else {}
+        """Set all sums to those of a checkpoint (`unlogged`, by name), or to 0 if it is empty."""
+        initial = unlogged if self.processes.rank == 0 else {}  # sums over processes: only the first one adds them
         sums = [initial.get(name, 0.0) for name in SUMS]
         self.train_step.loss_sums.copy_(torch.tensor(sums, dtype=torch.float64))
         self.train_step.skipped_steps.fill_(unlogged.get("skipped", 0.0))
@@ -101,15 +101,19 @@ class LossHistory:
     high_losses: list[float] = field(default_factory=list)  # the latest readings, if they are high
 
     def limit(self) -> float:
-        """Return the value above which a reading is high."""
+        """Return the loss above which a reading counts as high; infinity before there are enough readings.
+
+        Above it, a quarter of the usual loss, or of the progress since the first reading, is lost, and the rise exceeds
+        1½ times the largest change between recent readings.
+        """
         if self.first is None or len(self.recent) < MIN_READINGS:
             return float("inf")
         usual = median(self.recent)
-        noise = max(abs(after - before) for before, after in pairwise(self.recent))
-        return usual + max(0.25 * max(abs(usual), self.first - usual), 1.5 * noise)  # see the class
+        largest_change = max(abs(after - before) for before, after in pairwise(self.recent))
+        return usual + max(0.25 * max(abs(usual), self.first - usual), 1.5 * largest_change)
 
     def diverged(self, loss: float) -> bool:
-        """Add a reading, and return whether training has diverged."""
+        """Add a reading of the loss, and return whether training has diverged: several high readings in a row."""
         if self.first is None:
             self.first = loss
         if loss > self.limit():
@@ -158,13 +162,14 @@ class MetricsLog:
     def truncate_after(self, step: int) -> None:
         """Remove the records after a step, which training repeats from its last checkpoint."""
         records = read_metrics(self.folder) if self.enabled else []
-        kept = [record for record in records if record["step"] <= step and record["kind"] != "averaged"]
-        text = "".join(json.dumps(record) + "\n" for record in kept)
+        # averaged: the validation after the last step, which is repeated at the end
+        remaining = [record for record in records if record["step"] <= step and record["kind"] != "averaged"]
+        text = "".join(json.dumps(record) + "\n" for record in remaining)
         if records and text != (self.folder / METRICS_FILE).read_text(encoding="utf-8"):
             write_file(self.folder / METRICS_FILE, text)
 
     def last_record(self, kind: str, step: int) -> dict[str, Any]:
-        """Return the last record of a kind at a step; empty if there is none."""
+        """Return the last record of a kind (train, valid, averaged) at a step; empty if there is none."""
         records = read_metrics(self.folder) if self.enabled else []
         return next((record for record in reversed(records) if (record["kind"], record["step"]) == (kind, step)), {})
 
@@ -175,7 +180,7 @@ class MetricsLog:
 
 
 def _tensorboard_writer(folder: Path, step: int) -> Any:
-    """Return TensorBoard's writer, or None if it is not installed."""
+    """Return TensorBoard's writer, which discards events after `step`; None if TensorBoard is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

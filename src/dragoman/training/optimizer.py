@@ -49,8 +49,8 @@ class Adadelta(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update all weights that have a gradient; nothing changes if `found_inf` is 1."""
         rho = torch.where(self.found_inf > 0, 1.0, ADADELTA_RHO)
-        for group, weight in _trained(self):
-            squares, updates = self.state[weight].values()
+        for group, weight in _weights_with_gradient(self):
+            squares, updates = self.state[weight].values()  # E[∇²] and E[Δ²]
             gradient = torch.where(self.found_inf > 0, 0.0, weight.grad)  # type: ignore[arg-type]
             squares.mul_(rho).addcmul_(gradient, gradient, value=1 - ADADELTA_RHO)
             update = (updates + ADADELTA_EPSILON).sqrt() / (squares + ADADELTA_EPSILON).sqrt() * gradient
@@ -90,11 +90,14 @@ class Adafactor(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update all weights that have a gradient; nothing changes if `found_inf` is 1."""
         skip = self.found_inf > 0
-        for group, weight in _trained(self):
-            self._step(weight, group["lr"], group["momentum"], skip)
+        for group, weight in _weights_with_gradient(self):
+            self._update_weight(weight, group["lr"], group["momentum"], skip)
 
-    def _step(self, weight: nn.Parameter, rate: Tensor, momentum: float, skip: Tensor) -> None:
-        """Update one weight and its state; where `skip` is true, nothing changes."""
+    def _update_weight(self, weight: nn.Parameter, rate: Tensor, momentum: float, skip: Tensor) -> None:
+        """Update one weight and its state; nothing changes if `skip`, a boolean on the device, is true.
+
+        A matrix is scaled by the means of its squared gradients over rows and columns, a vector by all of them.
+        """
         state = self.state[weight]
         state["step"] += ~skip
         beta = 1 - state["step"].clamp(min=1).pow(-ADAFACTOR_DECAY).to(weight.dtype)
@@ -185,9 +188,13 @@ class Muon(torch.optim.Optimizer):
                 self._update_by_adamw(weights, group)
 
     def _update_matrices(self, weights: list[nn.Parameter], group: Group) -> None:
-        """Update hidden matrices by their orthogonalized momentum, all blocks of one shape in one batch."""
-        by_shape: dict[torch.Size, list[tuple[Tensor, ...]]] = {}
-        shards: list[tuple[Tensor, Tensor]] = []
+        """Update hidden matrices by their orthogonalized momentum, all blocks of one shape in one batch.
+
+        A block is a range of rows of a matrix that is orthogonalized on its own, such as one of the stacked gates of an
+        LSTM. Sharded matrices are gathered first, and their shards are updated at the end.
+        """
+        by_shape: dict[torch.Size, list[tuple[Tensor, ...]]] = {}  # weight, gradient and momentum of each block
+        shards: list[tuple[Tensor, Tensor]] = []  # shards of weights and momenta, with the full matrices
         for weight in weights:
             tensors: list[Any] = [weight, weight.grad, self.state[weight]["momentum_buffer"]]
             if is_sharded(weight):  # singular values need the full matrix
@@ -197,16 +204,16 @@ class Muon(torch.optim.Optimizer):
                 by_shape.setdefault(block[0].shape, []).append(block)
         skip = self.found_inf > 0
         for shape, blocks in by_shape.items():
-            parts, gradients, momenta = (list(tensors) for tensors in zip(*blocks))
+            matrices, gradients, momenta = (list(tensors) for tensors in zip(*blocks))
             gradient, before = torch.stack(gradients), torch.stack(momenta)  # N R C
             after = before.lerp(gradient, 1 - group["momentum"])
             update = orthogonalize(gradient.lerp(after, group["momentum"]), self.precision)
             update = update * (group["lr"] * (-0.2 * math.sqrt(max(shape))))
             decay = torch.where(skip, 1.0, 1 - group["lr"] * group["weight_decay"])
             torch._foreach_copy_(momenta, list(torch.where(skip, before, after).unbind()))
-            torch._foreach_mul_(parts, decay)
+            torch._foreach_mul_(matrices, decay)
             # x + −0 is exactly x, even for x = −0
-            torch._foreach_add_(parts, list(torch.where(skip, -0.0, update).unbind()))
+            torch._foreach_add_(matrices, list(torch.where(skip, -0.0, update).unbind()))
         for shard, full in shards:
             shard.copy_(shard_like(full, shard))
 
@@ -224,16 +231,16 @@ class Muon(torch.optim.Optimizer):
 
 def adamw(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """AdamW (Loshchilov & Hutter 2019); biases and norms have no weight decay."""
-    return _adam(torch.optim.AdamW, _by_decay(model.parameters(), config), config)
+    return _build_adam(torch.optim.AdamW, _group_by_decay(model.parameters(), config), config)
 
 
 def adam(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """Adam (Kingma & Ba 2015) without weight decay, as for the Transformer (Vaswani et al. 2017, §5.3)."""
-    return _adam(torch.optim.Adam, [{"params": list(model.parameters())}], config)
+    return _build_adam(torch.optim.Adam, [{"params": list(model.parameters())}], config)
 
 
-def _adam(kind: type[torch.optim.Adam], groups: list[Group], config: TrainingConfig) -> torch.optim.Optimizer:
-    """Build torch's fused Adam or AdamW for groups of weights, with all state."""
+def _build_adam(kind: type[torch.optim.Adam], groups: list[Group], config: TrainingConfig) -> torch.optim.Optimizer:
+    """Build torch's fused Adam or AdamW (`kind`) for groups of weights, and create its state at once."""
     capturable = groups[0]["params"][0].is_cuda
     betas, eps = (config.resolved("beta1"), config.resolved("beta2")), config.resolved("epsilon")
     optimizer = kind(groups, lr=0.0, betas=betas, eps=eps, weight_decay=0, capturable=capturable, fused=True)
@@ -280,7 +287,7 @@ def muon(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     others = [weight for weight in model.parameters() if weight not in matrices]
     return Muon(
         matrices,
-        _by_decay(others, config),
+        _group_by_decay(others, config),
         momentum=0.95 if config.momentum is None else config.momentum,
         weight_decay=config.resolved("weight_decay"),
         betas=(config.resolved("beta1"), config.resolved("beta2")),
@@ -304,8 +311,8 @@ def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opt
     return optimizer
 
 
-def _by_decay(weights: Iterable[nn.Parameter], config: TrainingConfig) -> list[Group]:
-    """Group weights: matrices and tables have weight decay, vectors have none."""
+def _group_by_decay(weights: Iterable[nn.Parameter], config: TrainingConfig) -> list[Group]:
+    """Make parameter groups: matrices and embedding tables with weight decay, vectors without."""
     weights = list(weights)
     groups = [
         {"params": [w for w in weights if w.dim() >= 2], "weight_decay": config.resolved("weight_decay")},
@@ -333,14 +340,14 @@ def _adam_state(weight: Tensor) -> State:
     return {"step": step} | _zeros("exp_avg", "exp_avg_sq", weight=weight)
 
 
-def _trained(optimizer: torch.optim.Optimizer) -> list[tuple[Group, nn.Parameter]]:
+def _weights_with_gradient(optimizer: torch.optim.Optimizer) -> list[tuple[Group, nn.Parameter]]:
     """Return all weights that have a gradient, each with its group."""
     groups = optimizer.param_groups
     return [(group, weight) for group in groups for weight in group["params"] if weight.grad is not None]
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate in place."""
+    """Set the learning rate of all parameter groups in place: it is a tensor, which CUDA graphs read."""
     for group in optimizer.param_groups:
         group["lr"].fill_(rate)
 
@@ -373,7 +380,7 @@ def state_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
 
 
 def load_state_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Load the tensors of `state_tensors` in place."""
+    """Copy saved tensors, named like `exp_avg/decoder.…`, into the optimizer state."""
     state = state_tensors(model, optimizer)
     for name, value in tensors.items():
         if name not in state:

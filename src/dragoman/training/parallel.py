@@ -104,7 +104,7 @@ class ProcessGroup:
 
     @contextmanager
     def report_lost_process(self, message: Callable[[], str]) -> Iterator[None]:
-        """Turn errors about an unreachable process into a UserError with this message."""
+        """Turn errors about an unreachable process inside the context into a UserError with the text of `message()`."""
         try:
             yield
         except RuntimeError as error:
@@ -114,7 +114,10 @@ class ProcessGroup:
 
 
 def accumulate_for_processes(config: Config, processes: ProcessGroup) -> tuple[Config, list[str]]:
-    """Raise the batches per step of a new run to the number of processes; return the changes as text."""
+    """Raise the batches per step of a new run to the number of processes.
+
+    Returns the configuration, and the change as a line of text to print; no line if nothing was changed.
+    """
     if config.training.gradient_accumulation >= processes.world_size:
         return config, []
     training = replace(config.training, gradient_accumulation=processes.world_size)
@@ -168,25 +171,25 @@ class ParallelStrategy:
         self.processes, self.device = processes or ProcessGroup(), device or torch.device("cpu")
 
     def distribute(self, module: nn.Module) -> None:
-        """Distribute the weights, before an optimizer is built for them."""
+        """Distribute the weights over processes, before an optimizer is built; nothing to do for a single one."""
 
     def reduce_gradients(self, weights: Sequence[nn.Parameter]) -> None:
-        """Sum the gradients of all processes."""
+        """Sum the gradients of all processes; nothing to do for a single one."""
 
     def gather(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return the full tensors on the first process."""
+        """Return the full tensors on the first process: they are not sharded here."""
         return tensors
 
     def write_shards(self, state: Mapping[str, Tensor], folder: Path) -> Path | None:
-        """Write the shards of all processes into a new folder; None if the first process has the full tensors."""
+        """Return None: the first process has the full tensors, so that there are no shards to write."""
         return None
 
     def inference_weights(
         self, model: nn.Module, inference_model: nn.Module, average: WeightAverage | None
     ) -> AbstractContextManager[None]:
-        """Give `inference_model` on the first process the weights to be used, inside the context.
+        """Inside the context, `inference_model` on the first process has the weights to validate and decode with.
 
-        It is the trained model itself, unless that is sharded.
+        These are the moving average, if there is one. Here `inference_model` is the trained model itself.
         """
         return average.swap() if average is not None else nullcontext()
 
@@ -203,17 +206,17 @@ class ReplicatedStrategy(ParallelStrategy):
         self.statistics = running_statistics(module)
 
     def reduce_gradients(self, weights: Sequence[nn.Parameter]) -> None:
-        """Sum the gradients; sums, norm and skipped steps are identical on all processes."""
+        """Sum the gradients of all processes, in buckets; average the running statistics of norms."""
         average_statistics(self.statistics, self.processes)
         has_gradient = torch.tensor([weight.grad is not None for weight in weights], dtype=torch.uint8)
         dist.all_reduce(has_gradient, dist.ReduceOp.MAX)  # weights unused by all batches keep no gradient
         gradients = [_gradient(weight) for weight, used in zip(weights, has_gradient.tolist()) if used]
-        previous: tuple[list[Tensor], Tensor, Any] | None = None
+        previous: tuple[list[Tensor], Tensor, Any] | None = None  # a bucket, its flat copy, and the pending all-reduce
         for bucket in _buckets(gradients):
             flat = torch.cat([gradient.flatten() for gradient in bucket])
-            work = dist.all_reduce(flat, async_op=True)
+            pending = dist.all_reduce(flat, async_op=True)
             _copy_back(previous)  # while this bucket is being reduced
-            previous = (bucket, flat, work)
+            previous = (bucket, flat, pending)
         _copy_back(previous)
 
 
@@ -249,7 +252,7 @@ def average_statistics(statistics: Sequence[Tensor], processes: ProcessGroup) ->
 
 
 def weights_for_inference(model: nn.Module, average: WeightAverage | None) -> dict[str, Tensor]:
-    """Return the weights to be used: the moving average, if there is one."""
+    """Return the weights and buffers to infer with, by name: the moving average of weights, if there is one."""
     weights = checkpoint.named_weights(model)
     return weights if average is None else weights | average.averages
 
@@ -260,12 +263,12 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """Gather a sharded tensor."""
+    """Return a tensor in full: a sharded one is gathered from all processes."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def shard_like(full: Tensor, like: Tensor) -> Tensor:
-    """Return the shard of a full tensor that this process has of `like`."""
+    """Return the shard of a full tensor that corresponds to the shard `like`; the full tensor if `like` is one."""
     if not is_sharded(like):
         return full
     from torch.distributed.tensor import DTensor, distribute_tensor
@@ -275,7 +278,7 @@ def shard_like(full: Tensor, like: Tensor) -> Tensor:
 
 
 def _gradient(weight: nn.Parameter) -> Tensor:
-    """Return the gradient of a weight; zeros where this process has not used it."""
+    """Return the gradient of a weight; it is set to zeros if this process has not used the weight."""
     if weight.grad is None:
         weight.grad = torch.zeros_like(weight)
     return weight.grad
@@ -296,7 +299,7 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 def _copy_back(reduced: tuple[list[Tensor], Tensor, Any] | None) -> None:
     """Wait for the all-reduce of a bucket, and copy the sums from the flat tensor into its gradients."""
     if reduced is not None:
-        gradients, flat, work = reduced
-        work.wait()
+        gradients, flat, pending = reduced
+        pending.wait()
         parts = flat.split([gradient.numel() for gradient in gradients])
         torch._foreach_copy_(gradients, [part.view_as(gradient) for part, gradient in zip(parts, gradients)])

@@ -45,7 +45,11 @@ class Recipe:
     paper: PaperTraining | None = None
 
     def peak_learning_rate(self, dim: int, warmup: int, size: str | None, warm_start: bool) -> tuple[float, str]:
-        """Return the peak learning rate and its reason; with a warm start it is halved."""
+        """Return the peak learning rate for a model of width `dim`, and the reason for it in words.
+
+        It is `rate` / dim, halved with a warm start, if the recipe has a rate. Otherwise it is the paper's: the peak of
+        its inverse-square-root ("noam") schedule, or a constant that may depend on the model size.
+        """
         if self.rate is not None:
             rate = 0.5 * self.rate if warm_start else self.rate
             return rate / dim, f"{rate:g} over the width of {dim}"
@@ -56,7 +60,10 @@ class Recipe:
         return paper.learning_rates.get(size or "", paper.learning_rate or 0.0), "the paper's"
 
     def warmup_steps(self, steps: int | None) -> tuple[int, str] | None:
-        """Return the warmup of a training of `steps` steps and its reason, if the recipe defines it."""
+        """Return the paper's warmup for a training of `steps` steps, and the reason; None for other recipes.
+
+        It is scaled in proportion if the paper trains for another number of steps.
+        """
         if self.paper is None:
             return None
         warmup, total = self.paper.warmup_steps, self.paper.total_steps
@@ -80,9 +87,9 @@ def get_recipe(name: str, system: System | None) -> Recipe:
 
 
 def textbook(system: System | None) -> Recipe:
-    """Return the training of the paper; that of the Transformer for an imported model."""
+    """Return the recipe of the system's paper, or of the Transformer's for an imported model (`system` None)."""
     paper = system.paper_training if system else TRANSFORMER_TRAINING
-    derived = ("learning_rate", "warmup_steps")
+    derived = ("learning_rate", "warmup_steps")  # by the recipe's methods, from model and length of the training
     training = {name: value for name, value in paper.training_settings.items() if name not in derived}
     reason = "as in the paper" if system else "as in the Transformer's paper"
     differences = f", but: {system.differences}" if system and system.differences else ""
@@ -90,7 +97,7 @@ def textbook(system: System | None) -> Recipe:
 
 
 def modern(system: System | None) -> Recipe:
-    """Return Muon with a cosine schedule, and settings of the system that proved better than the paper's."""
+    """Return the recipe with Muon, a cosine schedule, and settings of the system found better than the paper's."""
     settings = dict(system.tuned_settings) | dict(system.modern_settings) if system else {}
     training = {"optimizer": "muon", "schedule": "cosine"}
     reason = "--recipe textbook is the paper's own"
@@ -108,5 +115,8 @@ def noam_rate(dim: int, warmup: int) -> float:
 
 
 def default_steps(target_tokens: int, step_tokens: int) -> int:
-    """Return the number of training steps for a corpus: it grows with the root, as more data needs fewer epochs."""
+    """Return the number of training steps, at least 200, for a corpus of `target_tokens` and steps of `step_tokens`.
+
+    It grows with the square root of the corpus, because more data needs fewer epochs.
+    """
     return max(200, math.ceil(TRAINING_TOKENS_PER_ROOT * math.sqrt(target_tokens) / step_tokens))

@@ -32,12 +32,16 @@ class SchedulePoint:
     """A step in units of the schedule, and the factor of the learning rate there by each schedule.
 
     Attributes:
-        warmups: the step in units of the warmup; at a steady pace the warmup ends at the fraction `used / warmups`.
-        epochs: passes over the data before the step.
+        warmups: the step in units of the warmup, which ends at 1.
+        epochs: passes over the data before the step; None if their length is unknown.
+        fraction_used: used fraction of the training budget; None if it is unknown when training ends.
     """
 
     def __init__(self, config: TrainingConfig, step: int, horizon: ScheduleHorizon) -> None:
-        """Locate a step (from 1) within the warmup, the epochs and the budget of a training."""
+        """Locate a step (from 1) within the warmup, the epochs and the budget of a training.
+
+        The warmup takes `warmup_steps`, but at most a tenth of a time budget if the user has not set it.
+        """
         self.config, self.horizon = config, horizon
         self.warmups = (step - schedule_start(config)) / warmup_steps(config, horizon.steps)
         if horizon.limits_warmup and horizon.time_used is not None:
@@ -47,7 +51,7 @@ class SchedulePoint:
 
     @property
     def used(self) -> float:
-        """Return the used fraction of the budget."""
+        """Return the used fraction of the training budget; raise a UserError if there is no budget."""
         if self.fraction_used is None:
             raise UserError(
                 f"training.schedule={self.config.schedule} needs to know when training ends: set training.steps, "
@@ -55,33 +59,45 @@ class SchedulePoint:
             )
         return self.fraction_used
 
+    @property
+    def warmup_end(self) -> float:
+        """Return the fraction of the training budget at which the warmup ends, if all steps take equally long."""
+        return self.used / self.warmups
+
     def inverse_sqrt(self) -> float:
-        """√(warmup / step) after the warmup (Vaswani et al. 2017, §5.3)."""
-        return 1 / math.sqrt(self.warmups)
+        """Return the factor of the peak learning rate √(warmup / step) (Vaswani et al. 2017, §5.3)."""
+        return 1 / math.sqrt(self.warmups)  # the step in units of the warmup
 
     def cosine(self) -> float:
-        """½ (1 + cos π·progress) from the warmup to the end (Loshchilov & Hutter 2017)."""
-        return self._to_final_rate(0.5 * (1 + math.cos(math.pi * self._progress(self.used / self.warmups))))
+        """Return the factor of the peak learning rate ½ (1 + cos π·progress) (Loshchilov & Hutter 2017).
+
+        The progress grows from 0 at the end of the warmup to 1 at the end of training.
+        """
+        progress = self._progress_from(self.warmup_end)
+        return self._scale_to_final_rate(0.5 * (1 + math.cos(math.pi * progress)))
 
     def linear(self) -> float:
-        """1 − progress from the warmup to the end (Devlin et al. 2019, §A.2)."""
-        return self._to_final_rate(1 - self._progress(self.used / self.warmups))
+        """Return the factor of the peak learning rate 1 − progress (Devlin et al. 2019, §A.2).
+
+        The progress grows from 0 at the end of the warmup to 1 at the end of training.
+        """
+        return self._scale_to_final_rate(1 - self._progress_from(self.warmup_end))
 
     def constant(self) -> float:
-        """1 after the warmup."""
+        """Return the factor of the peak learning rate: 1 after the warmup."""
         return 1.0
 
     def stable(self) -> float:
-        """Warmup, stable, decay (Hu et al. 2024, §4): 1, then 1 − √progress over the last part of the budget.
+        """Return the factor of the peak learning rate: 1, then 1 − √progress in the last `decay_fraction` of training.
 
-        The part is `decay_fraction`. The decay is not the paper's exponential one but that of Hägele et al. (2024, §3),
-        which they found better than a linear one at every length.
+        Warmup, stable, decay (Hu et al. 2024, §4). The decay is not the paper's exponential one but that of Hägele et
+        al. (2024, §3), which they found better than a linear one at every length.
         """
-        start = max(self.used / self.warmups, 1 - self.config.decay_fraction)
-        return self._to_final_rate(1 - math.sqrt(self._progress(start)))
+        decay_start = max(self.warmup_end, 1 - self.config.decay_fraction)
+        return self._scale_to_final_rate(1 - math.sqrt(self._progress_from(decay_start)))
 
     def halving(self) -> float:
-        """1 up to `halving_start_epoch`, then halved, and again after every `halving_interval` epochs.
+        """Return the factor: 1 up to `halving_start_epoch`, then ½, halved again every `halving_interval` epochs.
 
         Every epoch after five in Luong et al. (2015, §4.1), every half epoch after five in Sutskever et al. (2014,
         §3.4).
@@ -90,20 +106,22 @@ class SchedulePoint:
             raise UserError(
                 "training.schedule=halving needs the steps per epoch, which are unknown: choose another schedule"
             )
-        past = self.epochs - self.config.resolved("halving_start_epoch")
-        return 1.0 if past < 0 else 0.5 ** (1 + math.floor(past / self.config.resolved("halving_interval")))
+        epochs_after_start = self.epochs - self.config.resolved("halving_start_epoch")
+        if epochs_after_start < 0:
+            return 1.0
+        return 0.5 ** (1 + math.floor(epochs_after_start / self.config.resolved("halving_interval")))
 
     def plateau(self) -> float:
-        """Multiplied by `plateau_factor` after each validation without a lower loss (Gehring et al. 2017)."""
+        """Return `plateau_factor` to the power of the validations without a lower loss (Gehring et al. 2017)."""
         return self.config.resolved("plateau_factor") ** self.horizon.reductions
 
-    def _to_final_rate(self, factor: float) -> float:
-        """Map a factor that falls from 1 to 0 to one that ends at `final_rate_factor`."""
+    def _scale_to_final_rate(self, factor: float) -> float:
+        """Map a factor that falls from 1 to 0 to one that falls from 1 to `final_rate_factor`."""
         final = self.config.resolved("final_rate_factor")
         return final + (1 - final) * factor
 
-    def _progress(self, start: float) -> float:
-        """Return the progress from 0 at the fraction `start` to 1 at the end of the budget."""
+    def _progress_from(self, start: float) -> float:
+        """Return the progress of the budget: 0 up to its fraction `start`, then growing linearly to 1 at its end."""
         return min(1.0, max(0.0, self.used - start) / max(1e-9, 1 - start))
 
 
@@ -119,31 +137,39 @@ SCHEDULES: dict[str, Callable[[SchedulePoint], float]] = {
 
 
 def learning_rate(config: TrainingConfig, step: int, horizon: ScheduleHorizon | None = None) -> float:
-    """Return the learning rate of a step, from 1; without a horizon training ends at `training.steps`."""
+    """Return the learning rate of a step, counted from 1: a linear warmup, then the schedule of the configuration.
+
+    `horizon` says how long training takes; without it, training ends at `training.steps`.
+    """
     point = SchedulePoint(config, step, horizon or ScheduleHorizon(config.steps))
     peak = config.learning_rate or 0.0
-    if point.warmups <= 1:
+    if point.warmups <= 1:  # the step is within the warmup
         start = config.resolved("warmup_start_factor")
         return peak * (start + (1 - start) * point.warmups)
     return peak * SCHEDULES[config.schedule or "inverse-sqrt"](point)
 
 
 def fraction_used(config: TrainingConfig, step: int, horizon: ScheduleHorizon) -> float | None:
-    """Return the used fraction of the budget that ends first; None if only patience ends training."""
+    """Return the used fraction of the time or step budget that ends first; None if only patience ends training."""
     start, fractions = schedule_start(config), [horizon.time_used]
     if horizon.steps is not None:
         fractions.append((step - start) / max(1, horizon.steps - start))
-    known = [fraction for fraction in fractions if fraction is not None]
-    return min(1.0, max(known)) if known else None
+    known_fractions = [fraction for fraction in fractions if fraction is not None]
+    return min(1.0, max(known_fractions)) if known_fractions else None
 
 
 def schedule_start(config: TrainingConfig) -> int:
-    """Return the step at which the schedule starts: that of the last extension, if the schedule has an end."""
+    """Return the step at which the schedule starts: 0, or where a finished run was last extended.
+
+    A schedule without an end, such as inverse-sqrt, continues through extensions.
+    """
     ends = config.schedule in SCHEDULES_WITH_END or config.minutes is not None
     return config.extended_at if ends else 0
 
 
 def warmup_steps(config: TrainingConfig, steps: int | None) -> int:
-    """Return the steps of the warmup; after an extension at most a tenth of the steps that follow."""
+    """Return the steps of the warmup; in an extension of a run, at most a tenth of the steps up to its end, `steps`."""
     start, warmup = schedule_start(config), max(1, config.warmup_steps or 1)
-    return warmup if not start or steps is None else max(1, min(warmup, (steps - start) // 10))
+    if not start or steps is None:
+        return warmup
+    return max(1, min(warmup, (steps - start) // 10))

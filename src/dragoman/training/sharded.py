@@ -47,13 +47,13 @@ class ShardedStrategy(parallel.ParallelStrategy):
             if isinstance(part, FSDPModule):
                 part.set_gradient_divide_factor(1.0)  # sums instead of means
                 part.set_force_sum_reduction_for_comms(True)
-            if getattr(part, "flatten_weights", False):
+            if getattr(part, "flatten_weights", False):  # cuDNN's contiguous copy of recurrent weights
                 part.flatten_weights = False  # type: ignore[assignment]
         self.statistics = parallel.running_statistics(module)
 
     def reduce_gradients(self, weights: Sequence[nn.Parameter]) -> None:
         """Average the running statistics of norms over all processes; the backward pass has summed the gradients."""
-        parallel.average_statistics(self.statistics, self.processes)  # gradients are summed in the backward pass
+        parallel.average_statistics(self.statistics, self.processes)
 
     def gather(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the full tensors on the CPU of the first process; an empty mapping on all others."""
@@ -65,11 +65,11 @@ class ShardedStrategy(parallel.ParallelStrategy):
         return gathered
 
     def write_shards(self, state: Mapping[str, Tensor], folder: Path) -> Path | None:
-        """Write the shards of all processes to a temporary folder, and return it."""
+        """Write the shards of all processes, as safetensors, to a temporary folder in `folder`, and return it."""
         shards = folder / ".shards.partial"
 
         def create_folder() -> None:
-            """Create the folder anew."""
+            """Create the temporary folder; one that a killed process left is removed."""
             with os_errors_as_user_errors(folder):
                 remove_folder(shards)
                 shards.mkdir()
@@ -93,7 +93,7 @@ class ShardedStrategy(parallel.ParallelStrategy):
 
 
 def read_shards(folder: Path, state: dict[str, Tensor]) -> None:
-    """Load a state, sharded or full, from the shards of any number of processes."""
+    """Load tensors in place, sharded or full, from the shards that any number of processes wrote to `folder`."""
     if not state:
         return
     with warnings.catch_warnings(), _disk_errors(folder):
@@ -103,7 +103,7 @@ def read_shards(folder: Path, state: dict[str, Tensor]) -> None:
 
 @contextmanager
 def _disk_errors(folder: Path) -> Iterator[None]:
-    """Turn errors of the disk of any process into a UserError."""
+    """Turn disk errors inside the context, of this or of another process, into a UserError."""
     try:
         with os_errors_as_user_errors(folder):
             yield

@@ -109,13 +109,13 @@ class BatchSplitter:
         self.max_parts = 1
 
     def split(self, batch: Batch) -> list[Batch]:
-        """Split a batch into parts that may fit."""
+        """Halve a batch repeatedly until its parts have at most `max_positions` positions, padding included."""
         if batch.num_positions <= self.max_positions or len(batch) < 2:
             return [batch]
         return [part for half in halve_batch(batch) for part in self.split(half)]
 
     def split_further(self, part: Batch, batch: Batch) -> None:
-        """Record that a part of a batch did not fit."""
+        """Record that a part of a batch did not fit into memory, so that later calls of `split` make smaller parts."""
         if len(part) < 2:
             raise InsufficientMemoryError(
                 f"out of memory with a single pair of {max(part.source_tokens, part.target_tokens):,} tokens: lower "
@@ -186,7 +186,9 @@ class TrainStep:
         divisor: int,
         dummy_batch: tuple[int, Batch] | None = None,
     ) -> None:
-        """Run one step.
+        """Run one step: forward and backward passes over all batches, then the update of the weights.
+
+        If a batch does not fit into memory, it is split into smaller parts, and the step starts again.
 
         Args:
             batches: batches of this process, each with its number within the step.
@@ -206,8 +208,8 @@ class TrainStep:
                     if self.graphs is None:
                         self._forward_backward(self._to_device(part), part.max_lengths, step)
                     else:
-                        run = partial(self._forward_backward, max_lengths=part.max_lengths, step=step)
-                        self._replay(f"{part.max_lengths}", part.tensors(), run)
+                        forward_backward = partial(self._forward_backward, max_lengths=part.max_lengths, step=step)
+                        self._run_as_graph(f"{part.max_lengths}", part.tensors(), forward_backward)
                 except RuntimeError as error:
                     if not is_out_of_memory(error):
                         raise
@@ -215,18 +217,19 @@ class TrainStep:
                     break
             if failed is None:
                 break
-            self._split_further(*failed, sums, step)  # after the except block, which holds on to the activations
+            self._undo_and_split(*failed, sums, step)  # after the except block, which holds on to the activations
         if dummy_batch is not None:
             sums = self.loss_sums.clone()
             self.loss_scale.zero_()  # so that its gradients are 0
-            self._forward_backward(self._to_device(dummy_batch[1]), dummy_batch[1].max_lengths, step)
+            _, dummy = dummy_batch
+            self._forward_backward(self._to_device(dummy), dummy.max_lengths, step)
             self.loss_sums.copy_(sums)
         self.strategy.reduce_gradients(self.weights)
         try:
             if self.graphs is None:
-                self._update()
+                self._update_weights()
             else:
-                self._replay("update", {}, lambda _: self._update())
+                self._run_as_graph("update", tensors={}, function=lambda _: self._update_weights())
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -237,17 +240,20 @@ class TrainStep:
     def _parts(self, batches: Sequence[tuple[int, Batch]], step: int) -> Iterator[tuple[Batch, Batch]]:
         """Yield each part of each batch with its batch, and seed the random generators per batch.
 
-        The random numbers of a batch depend on seed, step and its number only. They are mixed, since the generator of
-        a CPU uses 32 bits of its seed.
+        The random numbers of a batch depend on seed, step and number of the batch only. These three are hashed into one
+        seed, because the generator of a CPU uses only 32 bits of its seed.
         """
         for number, batch in batches:
-            mixed = np.random.SeedSequence((self.seed, step, number)).generate_state(1, np.uint64)
-            torch.manual_seed(int(mixed[0]))
+            hashed = np.random.SeedSequence((self.seed, step, number)).generate_state(1, np.uint64)
+            torch.manual_seed(int(hashed[0]))
             for part in self.splitter.split(batch):
                 yield part, batch
 
-    def _split_further(self, part: Batch, batch: Batch, sums: Tensor, step: int) -> None:
-        """Split batches like this one further, and undo the step: discard its gradients and restore the loss `sums`."""
+    def _undo_and_split(self, part: Batch, batch: Batch, sums: Tensor, step: int) -> None:
+        """Undo a step in which a part of a batch did not fit into memory, and split such batches further.
+
+        Gradients and CUDA graphs are discarded, and the loss sums from before the step (`sums`) are restored.
+        """
         if self.strategy.lockstep:
             raise UserError(
                 f"out of memory at step {step:,}: with sharded weights all processes compute the same number of "
@@ -266,8 +272,13 @@ class TrainStep:
         """Copy the tensors of a batch to the device, asynchronously from pinned memory."""
         return {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.tensors().items()}
 
-    def _replay(self, name: str, tensors: dict[str, Tensor], work: Callable[[dict[str, Tensor]], None]) -> None:
-        """Run `work` on copies of the tensors, as a CUDA graph once one is captured for `name` and their shapes."""
+    def _run_as_graph(
+        self, name: str, tensors: dict[str, Tensor], function: Callable[[dict[str, Tensor]], None]
+    ) -> None:
+        """Call `function` on copies of the tensors, as a CUDA graph once one is captured for `name` and their shapes.
+
+        The copies always lie in the same memory, as a graph requires.
+        """
         assert self.graphs is not None
         key = (name, *((name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()))
         entry = self.graphs.lookup(
@@ -275,10 +286,13 @@ class TrainStep:
         )
         for name, tensor in tensors.items():
             entry.static[name].copy_(tensor, non_blocking=True)
-        self.graphs.run(entry, lambda: work(entry.static))
+        self.graphs.run(entry, lambda: function(entry.static))
 
     def _forward_backward(self, tensors: dict[str, Tensor], max_lengths: tuple[int, int] | None, step: int) -> None:
-        """Add the gradients of a batch, and its losses to the sums."""
+        """Add the gradients of a batch to those of the step, and its losses to `loss_sums`.
+
+        `loss_sums` are loss, negative log-likelihood, and the number of labels whose loss is not finite.
+        """
         batch = batch_from_tensors(tensors, max_lengths)
         bfloat16 = self.precision == "bfloat16"
         with torch.autocast(self.device.type, torch.bfloat16) if bfloat16 else nullcontext():
@@ -290,8 +304,8 @@ class TrainStep:
         self.loss_sums += torch.where(total.isfinite(), finite, nonfinite)
 
     @torch.no_grad()
-    def _update(self) -> None:
-        """Update the weights, unless the gradient is not finite."""
+    def _update_weights(self) -> None:
+        """Clip the gradients and update the weights, unless the gradient is not finite; then clear the gradients."""
         norm = clip_grad_norm(self.weights, self.clip_norm)
         skip = ~norm.isfinite()
         set_found_inf(self.optimizer, skip)
@@ -304,7 +318,7 @@ class TrainStep:
 
 
 def batch_from_tensors(tensors: dict[str, Tensor], max_lengths: tuple[int, int] | None) -> Batch:
-    """Make a batch of tensors alone; the compiler would take its counts for constants, and compile it each time."""
+    """Make a batch of its tensors, with all counts 0: the compiler would compile anew for each value of a count."""
     values: dict[str, Any] = {**tensors, "indices": None, "source_tokens": 0, "target_tokens": 0}
     return Batch(**values, max_lengths=max_lengths)
 

@@ -98,7 +98,7 @@ class Trainer:
         spec = read_spec(folder, custom_parts)
         spec = replace_everywhere(spec, Stack, gradient_checkpointing=training.gradient_checkpointing)
         self.model = spec.build()
-        if (folder / INITIAL_CHECKPOINT).exists():
+        if (folder / INITIAL_CHECKPOINT).exists():  # from another run, or from word vectors
             checkpoint.load_weights(self.model, folder / INITIAL_CHECKPOINT)
         self.model.to(self.device)
         source_tokenizer, target_tokenizer = read_tokenizers(folder)
@@ -145,7 +145,10 @@ class Trainer:
         return build_objective(self.config.objective.name or "translation", task, self.config.objective.settings)
 
     def _use_packing(self) -> bool:
-        """Whether batches are packed: on a GPU, for compiled kernels; on a CPU tight padding is faster."""
+        """Whether batches are packed (several sequences per row, without padding): on a GPU, if that is supported.
+
+        `training.batch_layout` can demand or forbid it. On a CPU, tight padding is faster.
+        """
         layout = self.config.training.batch_layout
         supported = self.objective.supports_packing and self.objective.static_shapes
         if layout == "packed" and not supported:
@@ -156,8 +159,8 @@ class Trainer:
         return supported and (layout == "packed" or (layout == "auto" and self.device.type == "cuda"))
 
     def _build_batches(self, packed: bool) -> Batches:
-        """Return the batches of the training store; on a GPU shapes are rounded up so that they repeat."""
-        training, rows = self.config.training, self.objective.row_format
+        """Return the batches of the training pairs; on a GPU their shapes are rounded up so that they repeat."""
+        training, rows = self.config.training, self.objective.row_format  # how a pair becomes a row of a batch
         return Batches(
             TokenStore(self.folder / "data" / "train"),
             training.batch_tokens or 4096,
@@ -168,7 +171,10 @@ class Trainer:
         )
 
     def train(self) -> TrainingOutcome:
-        """Train until the budget is used up or training is interrupted, and save a checkpoint in any case."""
+        """Train until the budget is used up or training is interrupted, and save a checkpoint in any case.
+
+        All processes of a training run this loop in step; only the first one writes files.
+        """
         state, training, on_first_rank = self.state, self.config.training, self.processes.on_first_rank
         normalize_by_sentences = training.resolved("loss_normalization") == "sentences"
         with (
@@ -180,7 +186,7 @@ class Trainer:
             on_first_rank(lambda: lock.enter_context(exclusive_run_lock(self.folder)))
             steps = self._start()
             while True:
-                batches, save_due = self._agree(next(steps))
+                batches, save_due = self._share_counts(next(steps))
                 reason = "interrupted" if self.interrupted else stop_reason(training, state)
                 if reason is not None:
                     break
@@ -191,15 +197,15 @@ class Trainer:
                 state.step, state.data_position = state.step + 1, batches.next_position
                 state.target_tokens += batches.target_tokens
                 state.seconds = self.seconds
-                if state.step % LOG_INTERVAL_STEPS == 0 and self._log():  # rolled back: read data from there on
+                if state.step % LOG_INTERVAL_STEPS == 0 and self._log_or_roll_back():  # read other data from now on
                     steps.close()
                     steps = self._iterate_steps()
                 elif self.budget.validation_due(state):
-                    self._validate()
+                    self._validate_and_save()
                 elif save_due:
                     self._save()
             steps.close()
-            averaged = self._finish()
+            averaged = self._save_last_step()
         self.metrics_log.close()
         kind, step = ("averaged", state.step) if averaged else ("valid", state.best_step)
         best = self.metrics_log.last_record(kind, step)
@@ -211,7 +217,10 @@ class Trainer:
         return time.monotonic() - self.started_at
 
     def _start(self) -> Any:
-        """Start the clocks and the display, validate a warm-started model, and return the iterator over steps."""
+        """Start the clocks and the display, validate a warm-started model, and return the iterator over steps.
+
+        A model is warm-started if it has the weights of another run (`training.start_from`).
+        """
         self.model.train()
         self.started_at = time.monotonic() - self.state.seconds
         self.meter = TrainingMeter(self.train_step, self.state.unlogged, self.processes)
@@ -219,7 +228,7 @@ class Trainer:
         training = self.config.training
         if training.start_from and self.processes.on_first_rank(self.checkpoints.last_step) is None:
             self.metrics_log.truncate_after(-1)  # records of a process that was killed before its first checkpoint
-            self._validate(is_candidate=same_task(self.folder))
+            self._validate_and_save(is_candidate=same_task(self.folder))
         steps = None if training.minutes is not None else training.steps
         self.display.start(self.budget.fraction_used(self.state), steps)
         metric = self.validator.metric
@@ -227,7 +236,10 @@ class Trainer:
         return self._iterate_steps()
 
     def _iterate_steps(self) -> Any:
-        """Return an iterator over the batches of each step from the present position on, built in a thread."""
+        """Return an iterator over the batches of each step from the present position in the data on.
+
+        A thread builds batches some steps ahead.
+        """
         accumulation, gpu = self.config.training.gradient_accumulation, self.device.type == "cuda"
         position, lockstep = self.state.data_position, self.strategy.lockstep
         return prefetch(
@@ -235,40 +247,46 @@ class Trainer:
             depth=PREFETCHED_STEPS,
         )
 
-    def _agree(self, batches: StepBatches) -> tuple[StepBatches, bool]:
+    def _share_counts(self, batches: StepBatches) -> tuple[StepBatches, bool]:
         """Share among all processes the counts of a step, interruptions, and the clock of the first process.
 
         Returns the batches with the counts of all processes, and whether a checkpoint is due.
         """
         seconds = self.seconds
-        # the other processes add 0 to the sums
-        clock = (seconds, seconds - self.saved_at > SAVE_INTERVAL_SECONDS) if self.processes.rank == 0 else (0.0, False)
+        save_due = seconds - self.saved_at > SAVE_INTERVAL_SECONDS
+        clock = (seconds, save_due) if self.processes.rank == 0 else (0.0, False)  # others add 0 to the sums
         values = [batches.target_tokens, batches.num_sentences, self.interrupted, *clock]
-        tokens, sentences, interrupted, seconds, save = self.processes.all_reduce_sum(values)
+        tokens, sentences, interrupted, seconds, save_due = self.processes.all_reduce_sum(values)
         self.interrupted = bool(interrupted)
         self.budget.update_time_used(self.state, seconds)
-        return replace(batches, target_tokens=int(tokens), num_sentences=int(sentences)), bool(save)
+        return replace(batches, target_tokens=int(tokens), num_sentences=int(sentences)), bool(save_due)
 
-    def _finish(self) -> int:
-        """Save and validate the last step; return how many checkpoints are averaged in the best one."""
+    def _save_last_step(self) -> int:
+        """Save the last step; unless training was interrupted, also validate it, and average checkpoints.
+
+        Returns the number of checkpoints whose average is the best checkpoint; 0 if it is not an average.
+        """
         state, on_first_rank = self.state, self.processes.on_first_rank
         if self.interrupted:
             if on_first_rank(self.checkpoints.last_step) != state.step:
                 self._save()
             return 0
         if not on_first_rank(lambda: self.checkpoints.is_validated(state.step)):
-            self._validate()
+            self._validate_and_save()
         elif self.config.training.minutes is not None:
             on_first_rank(lambda: self.checkpoints.update_state(state))  # the time is used up: the run is complete
-        return on_first_rank(self._average) if self.budget.validates_average else 0
+        return on_first_rank(self._average_checkpoints) if self.budget.validates_average else 0
 
-    def _validate(self, is_candidate: bool = True) -> None:
-        """Validate and save; a model that is not a candidate is only logged and never the best checkpoint."""
+    def _validate_and_save(self, is_candidate: bool = True) -> None:
+        """Validate the model, log the result, and save a checkpoint.
+
+        `is_candidate` is false for a pretrained model before its first step: it never becomes the best checkpoint.
+        """
         state, on_first_rank = self.state, self.processes.on_first_rank
         with self.strategy.inference_weights(self.model, self.run.model, self.average):
             result, seconds = on_first_rank(self._timed_validation)
         if not math.isfinite(result.loss):
-            self._give_up("validation", result.loss)
+            self._raise_diverged("validation", result.loss)
         if state.best_metric is not None and not on_first_rank(lambda: self.checkpoints.has_best(state)):
             self.display.message(
                 f"the best checkpoint, of step {state.best_step:,}, is missing: the next validation becomes the best"
@@ -295,8 +313,11 @@ class Trainer:
         self.checkpoints.save(self.state, validated, best)
         self.saved_at = self.seconds
 
-    def _average(self) -> int:
-        """Average the kept checkpoints, and make the average the best checkpoint if it is better."""
+    def _average_checkpoints(self) -> int:
+        """Average the kept checkpoints, and make the average the best checkpoint if it validates better.
+
+        Returns the number of averaged checkpoints; 0 if the average is not used.
+        """
         count = self.checkpoints.average(self.run.model)
         if count < 2:
             return 0
@@ -308,8 +329,11 @@ class Trainer:
         self.metrics_log.write({"kind": "averaged", "step": self.state.step, **values})
         return count
 
-    def _log(self) -> bool:
-        """Log the latest steps; return whether training diverged and was rolled back."""
+    def _log_or_roll_back(self) -> bool:
+        """Log the steps since the last record; if the loss has diverged, return to an earlier checkpoint instead.
+
+        Returns whether training was rolled back.
+        """
         state = self.state
         record: dict[str, Any] = {"kind": "train", "epoch": state.data_position.epoch}
         record |= self.meter.make_record(state.step)
@@ -330,15 +354,20 @@ class Trainer:
         return False
 
     def _roll_back(self, reason: str, loss: float) -> None:
-        """Return to the last good checkpoint, and continue from there with the data that comes next."""
+        """Return to the last checkpoint before a divergence, and continue from there with data not seen yet.
+
+        After too many rollbacks in a row, or without a checkpoint, training ends with a UserError.
+        """
         state = self.state
         step, position, rollbacks = state.step, state.data_position, state.rollbacks + 1
         if rollbacks > MAX_ROLLBACKS or self.processes.on_first_rank(self.checkpoints.roll_back) is None:
-            self._give_up("training", loss)
-        good = self.checkpoints.resume()
-        assert good is not None
-        self.display.message(f"step {step:,}: {reason}; rollback to step {good.step:,}, continuing with the next data")
-        vars(state).update(vars(good))
+            self._raise_diverged("training", loss)
+        restored = self.checkpoints.resume()
+        assert restored is not None
+        self.display.message(
+            f"step {step:,}: {reason}; rollback to step {restored.step:,}, continuing with the next data"
+        )
+        vars(state).update(vars(restored))
         self.budget.update_budget(state)
         state.data_position, state.rollbacks, state.diverged_at = position, rollbacks, step
         state.unlogged = {}  # the loss may have begun to rise before the checkpoint was saved
@@ -348,7 +377,7 @@ class Trainer:
         self.processes.on_first_rank(lambda: self.checkpoints.update_state(state))
         self.saved_at = self.seconds
 
-    def _give_up(self, kind: str, loss: float) -> None:
+    def _raise_diverged(self, kind: str, loss: float) -> None:
         """Raise a UserError because training has diverged; `kind` says whose loss: "training" or "validation"."""
 
         def fail() -> None:

@@ -63,12 +63,12 @@ class TrainingBudget:
 
     @property
     def steps(self) -> int | None:
-        """Return the step at which a budget of steps or epochs is used up."""
+        """Return the step at which a budget of steps or epochs is used up; None if there is neither."""
         by_epochs = None if self.training.epochs is None else self.training.epochs * self.steps_per_epoch
         return min((limit for limit in (self.training.steps, by_epochs) if limit is not None), default=None)
 
     def update_budget(self, state: TrainState) -> None:
-        """Reset what a saved state has counted for an earlier budget, if the run was extended or its time changed."""
+        """Reset patience and used time in a saved state, if the run was extended, or its time budget changed."""
         extended = state.extended_at != self.training.extended_at
         if extended:
             state.extended_at, state.validations_since_best = self.training.extended_at, 0
@@ -84,14 +84,14 @@ class TrainingBudget:
         The time of the final validations is reserved, as estimated from the last one. The fraction never decreases.
         """
         if self.training.minutes is not None:
-            time = self._budget_seconds(state)
+            budget = self._budget_seconds(state)
             validations = 2 if self.validates_average else 1
-            reserve = min(validations * state.validation_seconds, MAX_RESERVED_TIME * time)
-            fraction = (seconds - state.start_seconds) / max(1e-9, time - reserve)
+            reserved = min(validations * state.validation_seconds, MAX_RESERVED_TIME * budget)
+            fraction = (seconds - state.start_seconds) / max(1e-9, budget - reserved)
             state.time_used = max(state.time_used, min(1.0, fraction))
 
     def record_validation(self, state: TrainState, seconds: float) -> None:
-        """Record the duration of a validation."""
+        """Record the duration of a validation and the fraction of a time budget that is used at its end."""
         if self.training.minutes is not None:
             state.validation_seconds = seconds
             used = self.fraction_used(state) or 0.0
@@ -104,15 +104,15 @@ class TrainingBudget:
         """
         if self.training.minutes is None or "training.validation_interval" not in self.config.chosen:
             return state.step % (self.training.validation_interval or 1) == 0
-        time = self._budget_seconds(state)
-        interval = min(time / VALIDATIONS_PER_BUDGET, MAX_VALIDATION_INTERVAL)
+        budget = self._budget_seconds(state)
+        interval = min(budget / VALIDATIONS_PER_BUDGET, MAX_VALIDATION_INTERVAL)  # in seconds
         interval = max(MIN_TRAINING_PER_VALIDATION * state.validation_seconds, interval)
-        return (self.fraction_used(state) or 0.0) - state.validation_time_used >= interval / max(1e-9, time)
+        return (self.fraction_used(state) or 0.0) - state.validation_time_used >= interval / max(1e-9, budget)
 
     def horizon(self, state: TrainState) -> ScheduleHorizon:
-        """Return what the learning-rate schedule depends on."""
+        """Return what the learning-rate schedule depends on: the length of the training, as far as it is known."""
         time_used = None if self.training.minutes is None else state.time_used
-        limits_warmup = "training.warmup_steps" in self.config.chosen
+        limits_warmup = "training.warmup_steps" in self.config.chosen  # automatically, not by the user
         return ScheduleHorizon(self.steps, self.steps_per_epoch, state.reductions, time_used, limits_warmup)
 
     def fraction_used(self, state: TrainState) -> float | None:
@@ -120,7 +120,10 @@ class TrainingBudget:
         return fraction_used(self.training, state.step, self.horizon(state))
 
     def resume_message(self, state: TrainState, command: str) -> str:
-        """Describe what resuming the run will do."""
+        """Describe what resuming a run does: that it is complete, continues, or is extended.
+
+        `command` is the command that trains the run, such as "dragoman train RUN".
+        """
         step, training = state.step, self.training
         if reason := stop_reason(training, state):
             return (
@@ -141,7 +144,7 @@ class TrainingBudget:
         )
 
     def _budget_seconds(self, state: TrainState) -> float:
-        """Return the seconds of a time budget, from where the schedule starts."""
+        """Return the seconds of a time budget; after an extension, from where its schedule starts."""
         return 60 * (self.training.minutes or 0.0) - state.start_seconds
 
 
@@ -152,22 +155,22 @@ def change_resumed_run(folder: Path, settings: Mapping[str, Any]) -> Config:
     """
     saved = configuration.from_yaml(folder / CONFIG_FILE)
     allowed, budgets = ([f"training.{name}" for name in names] for names in (CHANGEABLE, BUDGETS))
-    replaced = dict.fromkeys(budgets) if any(name in settings for name in budgets) else {}
-    changed = configuration.replace_settings(saved, replaced | dict(settings))
-    if others := [name for name in settings if name not in allowed]:
+    removed = dict.fromkeys(budgets) if any(name in settings for name in budgets) else {}
+    changed = configuration.replace_settings(saved, removed | dict(settings))
+    if forbidden := [name for name in settings if name not in allowed]:
         raise UserError(
-            f"--resume can change only {', '.join(allowed)}, but {others[0]} was given: leave it out, or train a new "
-            "run"
+            f"--resume can change only {', '.join(allowed)}, but {forbidden[0]} was given: leave it out, or train a "
+            "new run"
         )
-    select_device(changed.training.device)
-    changed = replace(changed, chosen={name: value for name, value in saved.chosen.items() if name not in replaced})
+    select_device(changed.training.device)  # raises a UserError if it does not exist
+    changed = replace(changed, chosen={name: value for name, value in saved.chosen.items() if name not in removed})
     before, after = (tuple(getattr(config.training, name) for name in BUDGETS) for config in (saved, changed))
     last = folder / CHECKPOINT_DIR / "last"
     if before != after and last.exists():
         state = TrainState.load(last)
         _check_budget(changed.training, state)
-        TrainingBudget(saved, 1, False).update_budget(state)
-        if stop_reason(saved.training, state):
+        TrainingBudget(saved, steps_per_epoch=1, validates_average=False).update_budget(state)
+        if stop_reason(saved.training, state):  # it was complete
             changed = replace(changed, training=replace(changed.training, extended_at=state.step))
     write_file(folder / CONFIG_FILE, configuration.to_yaml(changed))
     return changed

@@ -100,15 +100,18 @@ class Validator:
     """
 
     def __init__(self, run: Run, objective: Objective, store: TokenStore) -> None:
-        """Choose the sentences to decode and the metric; `store` holds the tokenized validation pairs."""
+        """Choose the sentences to decode, at equal distances, and the metric that selects the best checkpoint.
+
+        `store` holds the tokenized validation pairs.
+        """
         self.run, self.objective, training = run, objective, run.config.training
         lengths = store.length_counts()
         longest = int(objective.row_length(lengths.source, lengths.target).max())
         # a row is one sequence of a batch
         max_tokens, rows = max(training.batch_tokens or 4096, longest), objective.row_format.for_validation()
         self.batches = Batches(store, max_tokens, seed=0, shuffle=False, rows=rows)
-        corrupted = (
-            pretraining_examples.corrupt_row(objective, store, index, 0)
+        corrupted = (  # masked or noisy inputs of a pretraining objective; None for other objectives
+            pretraining_examples.corrupt_row(objective, store, index, seed=0)
             for index in range(min(REPAIRED_SAMPLES, len(store)))
         )
         self.corrupted = [row for row in corrupted if row is not None]
@@ -132,7 +135,7 @@ class Validator:
 
     @torch.inference_mode()
     def validate(self) -> ValidationResult:
-        """Compute loss and metrics of the run's model, and decode sentences with it."""
+        """Compute loss and metrics of the run's model on all validation pairs, and decode some of their sources."""
         model, training = self.run.model, self.run.model.training
         model.eval()
         torch.manual_seed(0)  # for objectives that sample tokens
@@ -146,7 +149,7 @@ class Validator:
         metrics |= {name: sums[name] / count for name in sums if name not in LOSS_SUMS}
         samples, search = [], ""
         if self.sources:
-            texts, search = self._decode()
+            texts, search = self._translate_sources()
             metrics["bleu"] = evaluation.bleu(texts, self.references).value
             if self.metric == "chrf":
                 metrics["chrf"] = evaluation.chrf(texts, self.references).value
@@ -154,13 +157,16 @@ class Validator:
             sources = [source if isinstance(source, str) else describe_features(source) for source in self.sources]
             samples = list(map(ValidationSample, sources, self.references, texts))[:MAX_SAMPLES]
         if self.corrupted:
-            samples = self._repair()
+            samples = self._reconstruct()
         model.train(training)
         perplexity = evaluation.perplexity(-sums["nll_loss"], count).value
         return ValidationResult(sums["total"] / count, perplexity, metrics, samples, search)
 
-    def _decode(self) -> tuple[list[str], str]:
-        """Translate the sentences to decode; return the translations and the name of the search."""
+    def _translate_sources(self) -> tuple[list[str], str]:
+        """Translate the validation sources to decode; return the translations and the name of the search.
+
+        Search engines (with their CUDA graphs) are kept for the next validation if memory allows it.
+        """
         run, search = self.run, self.run.default_search
         if run.engine_cache is None and _has_free_memory(run.device):
             run.engine_cache = {}
@@ -169,8 +175,11 @@ class Validator:
             run.engine_cache = None
         return texts, search.label
 
-    def _repair(self) -> list[ValidationSample]:
-        """Return corrupted inputs, their targets, and the reconstructions of a model that fills gaps."""
+    def _reconstruct(self) -> list[ValidationSample]:
+        """Return corrupted inputs of a pretraining objective, their targets, and the reconstructions by the model.
+
+        The reconstruction is empty if the model cannot fill gaps.
+        """
         repaired = filling.repair_corrupted(self.run, self.corrupted) or [[]] * len(self.corrupted)
         samples = []
         for row, ids in zip(self.corrupted, repaired):
@@ -191,7 +200,7 @@ def evenly_spaced(store: TokenStore, count: int) -> list[int]:
 
 
 def decode_references(store: TokenStore, tokenizer: Tokenizer, indices: Sequence[int]) -> list[str]:
-    """Return the targets of some sentences as text."""
+    """Return the targets with these indices in a token store as text."""
     return [tokenizer.decode(store.target(index).tolist()) for index in indices]
 
 

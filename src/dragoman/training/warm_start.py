@@ -59,22 +59,25 @@ class ParentRun:
 
 
 def load_matching_weights(model: Model, parent: ParentRun, log: Log) -> None:
-    """Load the parent's weights that have the same name and shape; a discriminator's weights fit an encoder."""
+    """Load the parent run's weights that have the same name and shape, and log which others are left out or new.
+
+    Weights of a discriminator (of ELECTRA) also fit a plain encoder.
+    """
     weights = parent.weights()
     available = {name.removeprefix("discriminator."): weight for name, weight in weights.items()} | weights
-    own = checkpoint.named_weights(model)
-    loaded = [name for name, weight in own.items() if name in available and available[name].shape == weight.shape]
+    targets = checkpoint.named_weights(model)
+    loaded = [name for name, weight in targets.items() if name in available and available[name].shape == weight.shape]
     if not loaded:
         raise UserError(
             f"no weight of {parent.folder} has the same name and shape as one of this system: start from another run"
         )
     with torch.no_grad():
         for name in loaded:
-            own[name].copy_(available[name])
+            targets[name].copy_(available[name])
     log(f"starting from {parent.folder}")
     log(f"  {len(loaded):,} weights are loaded")
     used = {*loaded, *(f"discriminator.{name}" for name in loaded)}
-    others = {"not used": weights.keys() - used, "new and randomly initialized": own.keys() - set(loaded)}
+    others = {"not used": weights.keys() - used, "new and randomly initialized": targets.keys() - set(loaded)}
     for description, names in others.items():
         if names:  # with layer numbers replaced: encoder.layers.*.0.body.project.weight
             summary = dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name, count=1) for name in sorted(names))
@@ -96,14 +99,14 @@ def write_initial_weights(
         usage = objective_class(config.objective.name or "translation").usage
         values["same_task"] = parent.usage == usage and parent.config.objective.name in (None, config.objective.name)
         load_matching_weights(model, parent, log)
-    paths = (text.source_word_vectors, text.target_word_vectors)
-    for path, tokenizer, table in zip(paths, tokenizers, model.embedding_tables):
+    paths = {"source": text.source_word_vectors, "target": text.target_word_vectors}
+    for (side, path), tokenizer, table in zip(paths.items(), tokenizers, model.embedding_tables):
         if path is None:
             continue
         if table is None:
             raise UserError(
-                f"the word vectors {path} initialize token embeddings, but this system has none on that side: leave "
-                "them out"
+                f"the word vectors {path} initialize token embeddings, but this system has no embeddings of the "
+                f"{side}: leave out text.{side}_word_vectors"
             )
         vectors = match_word_vectors(tokenizer, Path(path), table.width)
         with torch.no_grad():
