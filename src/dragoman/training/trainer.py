@@ -256,10 +256,10 @@ class Trainer:
         save_due = seconds - self.saved_at > SAVE_INTERVAL_SECONDS
         clock = (seconds, save_due) if self.processes.rank == 0 else (0.0, False)  # others add 0 to the sums
         values = [batches.target_tokens, batches.num_sentences, self.interrupted, *clock]
-        tokens, sentences, interrupted, seconds, save_due = self.processes.all_reduce_sum(values)
+        tokens, sentences, interrupted, seconds, any_save_due = self.processes.all_reduce_sum(values)
         self.interrupted = bool(interrupted)
         self.budget.update_time_used(self.state, seconds)
-        return replace(batches, target_tokens=int(tokens), num_sentences=int(sentences)), bool(save_due)
+        return replace(batches, target_tokens=int(tokens), num_sentences=int(sentences)), bool(any_save_due)
 
     def _save_last_step(self) -> int:
         """Save the last step; unless training was interrupted, also validate it, and average checkpoints.
