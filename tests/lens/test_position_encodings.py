@@ -13,7 +13,7 @@ from dragoman.lens.figures import positions_figure
 from dragoman.lens.position_encodings import PositionEncoding, position_encodings
 from dragoman.lens.text_view import position_lines
 from dragoman.models import Model
-from dragoman.parts.positions import ALiBi, Learned, NoPosition, RelativeBias, Rotary, Shaw, Sinusoidal
+from dragoman.parts.positions import ALiBi, Concatenated, Learned, NoPosition, RelativeBias, Rotary, Shaw, Sinusoidal
 from dragoman.parts.spec import Spec
 
 
@@ -51,6 +51,16 @@ def test_learned_encodings_are_the_embedding_table() -> None:
     (one,) = position_encodings(model, 9)  # type: ignore[arg-type]
     assert one.labels == (0, 1, 2, 3)
     assert torch.equal(one.encoding, model.position.table.weight.detach())  # type: ignore[arg-type]
+
+
+def test_concatenated_encodings_are_shown_as_such() -> None:
+    (one,) = shown(Concatenated(Sinusoidal(), 4), 10)
+    assert (one.name, one.mechanism, one.paths) == ("Sinusoidal", "concatenated", ("position.position",))
+    assert one.encoding is not None
+    assert one.encoding[2].tolist() == pytest.approx(
+        [math.sin(2), math.cos(2), math.sin(0.02), math.cos(0.02)], abs=1e-6
+    )
+    assert "concatenated to the embeddings" in position_lines([one])[0]
 
 
 def test_alibi_bias_follows_its_slopes() -> None:

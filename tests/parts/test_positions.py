@@ -12,7 +12,7 @@ from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.mixer import Context, Layout
-from dragoman.parts.positions import Learned, NoPosition, Sinusoidal, SinusoidalPosition
+from dragoman.parts.positions import Concatenated, Learned, NoPosition, Sinusoidal, SinusoidalPosition
 from dragoman.parts.stack import Stack
 from dragoman.parts.visibility import Full
 from dragoman.search import Beam, LengthLimit, SpecialTokens
@@ -144,3 +144,54 @@ def test_without_positions_order_is_invisible_and_with_them_it_is_not() -> None:
     sighted = Stack((SelfAttention(heads=2, visibility=Full()),), position=Sinusoidal()).build(8)
     torch.testing.assert_close(blind(x.flip(1), context)[0], blind(x, context)[0].flip(1), atol=1e-6, rtol=1e-5)
     assert not torch.allclose(sighted(x.flip(1), context)[0], sighted(x, context)[0].flip(1), atol=1e-3)
+
+
+# ---- concatenated instead of added
+
+
+def test_concatenated_positions_follow_the_embedding() -> None:
+    """[x; PE(pos)] with n = 3 and d = 4 for the positions: the embedding is unchanged, the sinusoids stand after it."""
+    part, x = Concatenated(Sinusoidal(), 4).build(6), torch.tensor([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]])
+    y = part.embed(x, Layout.padded(3, torch.tensor([3])))
+    expected = [[*word, *FIVE_BY_FOUR[p]] for p, word in enumerate(x[0].tolist())]
+    torch.testing.assert_close(y[0], torch.tensor(expected), atol=1e-6, rtol=0)
+    learned = Concatenated(Learned(8), 3).build(5)
+    table = learned.position.table.weight.detach()
+    y = learned.embed(x, Layout(torch.tensor([[7, 0, 2]])))
+    assert torch.equal(y[0], torch.cat((x[0], table[[7, 0, 2]]), -1))
+
+
+@pytest.mark.parametrize("position", [Sinusoidal(), Learned(9)])
+def test_adding_is_concatenating_and_projecting_by_two_identities(position: Sinusoidal | Learned) -> None:
+    """[I I] [x; p] = x + p."""
+    layer = SelfAttention(heads=2, visibility=Full())
+    added = Stack((layer,), position=position).build(4)
+    concatenated = Stack((layer,), position=Concatenated(position, 4), input_dim=8).build(4)
+    weights = {name.replace("position.", "position.position."): w for name, w in added.state_dict().items()}
+    identities = {"project.weight": torch.eye(4).repeat(1, 2), "project.bias": torch.zeros(4)}
+    concatenated.load_state_dict(weights | identities)
+    x, context = torch.randn(2, 5, 4), Context(Layout.padded(5, torch.tensor([5, 3])))
+    torch.testing.assert_close(concatenated(x, context).output[0], added(x, context).output[0], atol=1e-5, rtol=1e-5)
+
+
+def test_a_transformer_with_concatenated_positions_divides_its_width() -> None:
+    vocabulary = VocabularySizes(9, 9)
+    spec = SYSTEMS["transformer"].spec(vocabulary, "tiny", model_dim=8, heads=2, position_dim=3)
+    model = spec.build()
+    assert isinstance(model, EncoderDecoderModel)
+    assert model.source_embedding.weight.shape == (9, 5)
+    tokens, layout = torch.tensor([[4, 5, 6]]), Layout.padded(3, torch.tensor([3]))
+    x = model.eval().encode(tokens, layout).encoder_inputs
+    expected = torch.cat((model.source_embedding(tokens), encoding(3, 3)[None]), -1)
+    torch.testing.assert_close(x, expected)
+    with pytest.raises(UserError, match="rotary positions act in the attention: set position_encoding"):
+        SYSTEMS["transformer"].spec(vocabulary, "tiny", position_dim=3, position_encoding="rotary")
+    with pytest.raises(UserError, match="set position_dim to a number from 1 to 7"):
+        SYSTEMS["transformer"].spec(vocabulary, "tiny", model_dim=8, position_dim=8).build()
+
+
+def test_learned_positions_refuse_past_their_length_when_concatenated() -> None:
+    part = Concatenated(Learned(4), 2).build(6)
+    assert part.max_length == 4
+    with pytest.raises(UserError, match="learned positions for 4 tokens, but a sequence has 5"):
+        part.embed(torch.zeros(1, 5, 4), Layout.padded(5, torch.tensor([5])))

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.models import Model
-from dragoman.parts.mixer import Layout
 from dragoman.parts.positions import Position
 
-PositionMechanism = Literal["additive", "rotary", "relative_keys", "bias"]
+PositionMechanism = Literal["additive", "concatenated", "rotary", "relative_keys", "bias"]
 
 MECHANISM_LABELS: dict[PositionMechanism, str] = {
     "additive": "added to the embeddings",
+    "concatenated": "concatenated to the embeddings",
     "rotary": "rotates queries and keys",
     "relative_keys": "a vector for each distance, added to the keys",
     "bias": "added to the attention scores",
@@ -77,11 +77,10 @@ def _encoding(part: Position, path: str, count: int) -> PositionEncoding | None:
     if (vectors := part.distance_vectors()) is not None:
         clip = len(vectors) // 2  # there are vectors for the distances −clip … clip
         mechanism, labels = "relative_keys", tuple(range(-clip, clip + 1))
-    elif type(part).embed is not Position.embed:
-        zeros = torch.zeros(1, len(labels), _width(part), device=device)
-        mechanism, vectors = "additive", part.embed(zeros, Layout(positions))[0]
+    elif (vectors := part.encoding(positions[0])) is not None:
+        mechanism = "concatenated" if part.is_concatenated else "additive"
     elif part.rotates:
-        ones = torch.ones(1, 1, len(labels), _width(part), device=device)
+        ones = torch.ones(1, 1, len(labels), 2 * len(getattr(part, "frequency", ())), device=device)
         mechanism, vectors = "rotary", part.rotate(ones, positions)[0, 0]
     elif part.has_score_bias:
         query = torch.zeros(1, getattr(part, "heads", 1), len(labels), 1, device=device)
@@ -93,10 +92,3 @@ def _encoding(part: Position, path: str, count: int) -> PositionEncoding | None:
     vectors = vectors.detach().float().cpu()  # P D
     unit_vectors = torch.nn.functional.normalize(vectors, dim=-1)
     return PositionEncoding(name, (path,), mechanism, labels, vectors, unit_vectors @ unit_vectors.T)
-
-
-def _width(part: Position) -> int:
-    """Return the dimension of the vectors that a position module works on."""
-    if isinstance(table := getattr(part, "table", None), torch.nn.Embedding):
-        return table.embedding_dim
-    return getattr(part, "dim", 0) or 2 * len(getattr(part, "frequency", ()))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor, nn
 
+from dragoman.errors import UserError
 from dragoman.parts.attention_function import (
     AttentionArgs,
     attend,
@@ -34,6 +36,8 @@ class SelfAttention(Spec):
     """Multi-head self-attention (Vaswani et al. 2017, §3.2.2): softmax(QKᵀ/√E) V in each head, then W_O.
 
     Fewer `kv_heads` than `heads`: grouped-query attention (Ainslie et al. 2023), one: multi-query (Shazeer 2019).
+    Queries and keys of a head have width `head_dim` (d_k), values `value_dim` (d_v). Without `projections` there is no
+    weight: queries, keys and values are x itself, and the output is softmax(x xᵀ) x, in each head for its share of x.
     """
 
     heads: int = 8
@@ -43,9 +47,11 @@ class SelfAttention(Spec):
     position: Spec = field(default_factory=NoPosition)
     bias: bool = True
     dropout: float = 0.0
-    scale: float | None = None  # 1/√E by default
+    scale: float | None = None  # 1/√E by default; 1 without projections
     output_bias: bool | None = None  # of W_O; equal to `bias` by default
     qk_norm: Spec | None = None  # norm of queries and keys in each head (Henry et al. 2020)
+    value_dim: int | None = None  # `head_dim` by default
+    projections: bool = True
 
     def build(self, dim: int) -> SelfAttentionMixer:
         """Create the layer for vectors of width `dim`."""
@@ -58,22 +64,33 @@ class SelfAttentionMixer(Mixer):
         super().__init__()
         self.heads, self.kv_heads = spec.heads, spec.kv_heads or spec.heads
         self.width = head_width(dim, spec.heads, spec.kv_heads, spec.head_dim)
-        self.project = nn.Linear(dim, (self.heads + 2 * self.kv_heads) * self.width, bias=spec.bias)
-        self.blocks = {"project.weight": tuple(n * self.width for n in (self.heads, self.kv_heads, self.kv_heads))}
-        output_bias = spec.bias if spec.output_bias is None else spec.output_bias
-        self.output = nn.Linear(self.heads * self.width, dim, bias=output_bias)
+        self.value_width = spec.value_dim or self.width
+        #: widths of queries, keys and values of all heads, side by side in the output of `project`
+        self.sizes = [self.heads * self.width, self.kv_heads * self.width, self.kv_heads * self.value_width]
+        if spec.projections:
+            self.project: nn.Module = nn.Linear(dim, sum(self.sizes), bias=spec.bias)
+            self.blocks = {"project.weight": tuple(self.sizes)}
+            output_bias = spec.bias if spec.output_bias is None else spec.output_bias
+            self.output: nn.Module = nn.Linear(self.heads * self.value_width, dim, bias=output_bias)
+        else:
+            if self.sizes != [dim] * 3:
+                raise UserError(
+                    "self-attention without projections uses its input as queries, keys and values: do not set "
+                    f"kv_heads, head_dim or value_dim, which make them {self.sizes} wide in a model of {dim}"
+                )
+            self.project, self.output = ThreeCopies(), Identity()
         self.position = build_part(spec.position, self.width, Position)
         self.visibility = build_part(spec.visibility, dim, Visibility)
         self.visibility_key = repr(spec.visibility)  # equal for layers that may share a mask
         self.query_norm = spec.qk_norm.build(self.width) if spec.qk_norm else Identity()
         self.key_norm = spec.qk_norm.build(self.width) if spec.qk_norm else Identity()
         self.supports_packing = self.visibility.supports_packing and self.position.supports_packing and not spec.dropout
-        self.dropout, self.scale = spec.dropout, spec.scale
+        self.dropout, self.scale = spec.dropout, spec.scale or (None if spec.projections else 1.0)
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
         """Create empty caches of `max_length` keys and values, B S G E each, with dtype and device of `like`."""
-        shape = (batch, max_length, self.kv_heads, self.width)
-        return {"key": like.new_zeros(shape), "value": like.new_zeros(shape)}
+        widths = {"key": self.width, "value": self.value_width}
+        return {name: like.new_zeros(batch, max_length, self.kv_heads, width) for name, width in widths.items()}
 
     def reorder_state(self, state: State, rows: Tensor) -> State:
         """Return the caches unchanged: `context.ancestors` says which row wrote which key, so nothing is copied."""
@@ -94,8 +111,9 @@ class SelfAttentionMixer(Mixer):
         G = `kv_heads`. Caches have R rows of S keys. In beam search (`context.ancestors`), R = B·K: the K hypotheses of
         a source are its queries and see the keys of all K, masked to those of their ancestors.
         """
-        projected = self.project(x).unflatten(-1, (-1, self.width))  # B T (H+2G) E
-        query, key, value = projected.split((self.heads, self.kv_heads, self.kv_heads), dim=2)
+        query, key, value = self.project(x).split(self.sizes, dim=-1)
+        query, key = (part.unflatten(-1, (-1, self.width)) for part in (query, key))  # B T H E and B T G E
+        value = value.unflatten(-1, (-1, self.value_width))  # B T G E
         query, key = self.query_norm(query), self.key_norm(key)
         positions = context.layout.positions
         query = self.position.rotate(query.transpose(1, 2), positions)  # B H T E
@@ -106,7 +124,7 @@ class SelfAttentionMixer(Mixer):
             y = attend(query, key.transpose(1, 2), value.transpose(1, 2), layout, layout, context, args)
             return MixerOutput(self.output(join_heads(y)))
         keys, values = state["key"], state["value"]  # R S G E
-        if x.shape[1] == 1 and self.visibility.causal and use_kernel(query, context, args):
+        if x.shape[1] == 1 and self.visibility.causal and use_kernel(query, value, context, args):
             position, scale = positions[:, 0].contiguous(), args.scale_of(query)
             y = kernels.cached_attention_step(
                 query[:, :, 0], key[:, 0], value[:, 0], keys, values, position, context.ancestors, scale
@@ -118,7 +136,7 @@ class SelfAttentionMixer(Mixer):
         batch, beam = cached.queries.positions.shape
         if context.ancestors is not None:
             query = query.view(batch, beam, self.heads, self.width).transpose(1, 2)  # B H K E
-        keys, values = (part.view(batch, -1, self.kv_heads, self.width).transpose(1, 2) for part in (keys, values))
+        keys, values = (part.view(batch, -1, *part.shape[2:]).transpose(1, 2) for part in (keys, values))
         args = args if cached.mask is None else replace(args, mask=cached.mask)
         y = attend(query, keys, values, cached.queries, cached.keys, context, args)  # B H K E or R H T E
         return MixerOutput(self.output(y.transpose(1, 2).reshape(*x.shape[:2], -1)), state)
@@ -129,12 +147,24 @@ class SelfAttentionMixer(Mixer):
         positions = [self.position] if work.shared_position is None else [self.position, work.shared_position]
         per_head_and_token = work.of(work.tokens * self.heads)
         per_head = sum(module_flops(position, per_head_and_token) for position in positions)
-        return linear + per_head + attention_flops(work.tokens, work.tokens, self.heads * self.width)
+        widths = self.heads * self.width, self.heads * self.value_width
+        return linear + per_head + attention_flops(work.tokens, work.tokens, *widths)
+
+
+class ThreeCopies(nn.Module):
+    """Queries, keys and values of self-attention without projections: the input itself, three times."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """B T D → B T 3D."""
+        return torch.cat((x, x, x), -1)
 
 
 @dataclass(frozen=True)
 class CrossAttention(Spec):
-    """Multi-head attention from the decoder to the encoder's output (Vaswani et al. 2017, §3.2.3)."""
+    """Multi-head attention from the decoder to the encoder's output (Vaswani et al. 2017, §3.2.3).
+
+    Queries and keys of a head have width `head_dim` (d_k), values `value_dim` (d_v).
+    """
 
     heads: int = 8
     kv_heads: int | None = None
@@ -144,6 +174,7 @@ class CrossAttention(Spec):
     scale: float | None = None
     output_bias: bool | None = None
     qk_norm: Spec | None = None
+    value_dim: int | None = None  # `head_dim` by default
 
     def build(self, dim: int) -> CrossAttentionMixer:
         """Create the layer for vectors of width `dim`."""
@@ -158,11 +189,13 @@ class CrossAttentionMixer(Mixer):
         super().__init__()
         self.heads, self.kv_heads = spec.heads, spec.kv_heads or spec.heads
         self.width = head_width(dim, spec.heads, spec.kv_heads, spec.head_dim)
+        self.value_width = spec.value_dim or self.width
+        self.sizes = [self.kv_heads * self.width, self.kv_heads * self.value_width]  # of all keys, and all values
         self.query = nn.Linear(dim, self.heads * self.width, bias=spec.bias)
-        self.project = nn.Linear(dim, 2 * self.kv_heads * self.width, bias=spec.bias)
-        self.blocks = {"project.weight": (self.kv_heads * self.width,) * 2}  # keys, values
+        self.project = nn.Linear(dim, sum(self.sizes), bias=spec.bias)
+        self.blocks = {"project.weight": tuple(self.sizes)}
         output_bias = spec.bias if spec.output_bias is None else spec.output_bias
-        self.output = nn.Linear(self.heads * self.width, dim, bias=output_bias)
+        self.output = nn.Linear(self.heads * self.value_width, dim, bias=output_bias)
         self.query_norm = spec.qk_norm.build(self.width) if spec.qk_norm else Identity()
         self.key_norm = spec.qk_norm.build(self.width) if spec.qk_norm else Identity()
         self.supports_packing = not spec.dropout
@@ -170,7 +203,7 @@ class CrossAttentionMixer(Mixer):
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
         """Project the encoder's output (B S D) to keys and values, B G S E each, in the fastest memory layout."""
-        key, value = (split_heads(x, self.kv_heads) for x in self.project(memory.states).chunk(2, dim=-1))
+        key, value = (split_heads(x, self.kv_heads) for x in self.project(memory.states).split(self.sizes, dim=-1))
         key, value = matmul_layout(self.key_norm(key), value)
         return {"key": key, "value": value}  # B G S E
 
@@ -196,5 +229,5 @@ class CrossAttentionMixer(Mixer):
         """FLOPs for `work.tokens` target and `work.source` source tokens: projections of both, and the attention."""
         target_projections = module_flops(self.query, work) + module_flops(self.output, work)
         source_projections = module_flops(self.project, work.of(work.source))
-        attention = attention_flops(work.tokens, work.source, self.heads * self.width)
-        return target_projections + source_projections + attention
+        widths = self.heads * self.width, self.heads * self.value_width
+        return target_projections + source_projections + attention_flops(work.tokens, work.source, *widths)

@@ -75,9 +75,10 @@ def attend(
     `queries` and `keys` are the layouts (positions, lengths and packing) of the tokens that query and key come from;
     `args` holds visibility, biases, scale and dropout of the layer.
 
-    Shape: query B H T E, key and value B G S E, each of the G heads shared by H/G query heads → B H T E. Uses a fused
-    kernel unless the weights are needed explicitly; all kernels agree. Packed rows on a GPU use FlexAttention in
-    compiled graphs, otherwise flash attention with variable lengths.
+    Shape: query B H T E, key and value B G S E, each of the G heads shared by H/G query heads → B H T E; values, and
+    with them the output, may have another width than keys. Uses a fused kernel unless the weights are needed
+    explicitly; all kernels agree. Packed rows on a GPU use FlexAttention in compiled graphs, otherwise flash attention
+    with variable lengths.
     """
     if args.needs_weights(context):
         return _explicit_attention(query, key, value, queries, keys, context, args)
@@ -86,7 +87,7 @@ def attend(
             return packed_attention(query, key, value, queries, keys, context.masks or AttentionMasks(), args)
         if args.is_plain:
             return varlen_attention(query, key, value, queries, keys, args.is_causal, args.scale)
-    if args.sees_all and keys.lengths is not None and use_kernel(query, context, args):
+    if args.sees_all and keys.lengths is not None and use_kernel(query, value, context, args):
         return kernels.short_query_attention(query, key, value, keys.lengths, args.scale_of(query))
     bias = _score_bias(query, queries, keys, args)
     shares_heads = key.shape[1] != query.shape[1]  # grouped-query attention
@@ -110,10 +111,14 @@ def attend(
     )
 
 
-def use_kernel(query: Tensor, context: Context, args: AttentionArgs) -> bool:
-    """Whether the Triton kernels can be used: GPU, no gradients, few queries (B H T E), neither bias nor dropout."""
+def use_kernel(query: Tensor, value: Tensor, context: Context, args: AttentionArgs) -> bool:
+    """Whether the Triton kernels can be used: GPU, no gradients, few queries (B H T E), neither bias nor dropout.
+
+    They need values (… E) of the same width as queries and keys.
+    """
     on_gpu = TRITON_AVAILABLE and query.is_cuda and not torch.is_grad_enabled()
-    return on_gpu and query.shape[2] <= MAX_KERNEL_QUERIES and args.is_plain and not args.needs_weights(context)
+    fits = query.shape[2] <= MAX_KERNEL_QUERIES and query.shape[-1] == value.shape[-1]
+    return on_gpu and fits and args.is_plain and not args.needs_weights(context)
 
 
 def matmul_layout(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

@@ -171,7 +171,7 @@ class MultiStepAttentionMixer(Mixer):
 
     def flops(self, work: Workload) -> int:
         """FLOPs for `work.tokens` target and `work.source` source tokens: W h per target token, and the attention."""
-        return module_flops(self.query, work) + attention_flops(work.tokens, work.source, work.width)
+        return module_flops(self.query, work) + attention_flops(work.tokens, work.source, work.width, work.width)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Floating-point operations of modules.
 
 As in `torch.utils.flop_counter`, only matrix products are counted, and a multiplication and an addition are two
-operations: a matrix of I × O costs 2·I·O per token, attention of T queries to S keys of H heads 4·T·S·H·E, masked or
-not. Look-ups, norms, softmax and other elementwise operations cost nothing.
+operations: a matrix of I × O costs 2·I·O per token, attention of T queries to S keys of H heads 4·T·S·H·E (with values
+of another width than keys, 2·T·S·H times the sum of both), masked or not. Look-ups, norms, softmax and other
+elementwise operations cost nothing.
 """
 
 from __future__ import annotations
@@ -42,6 +43,6 @@ def matrix_flops(module: nn.Module, work: Workload) -> int:
     return 2 * work.tokens * size + sum(module_flops(child, work) for child in module.children())
 
 
-def attention_flops(queries: int, keys: int, width: int) -> int:
-    """Count the FLOPs of scores and weighted sum of `queries` × `keys` pairs; `width` is that of all heads together."""
-    return 4 * queries * keys * width  # two products, each a multiplication and an addition
+def attention_flops(queries: int, keys: int, key_width: int, value_width: int) -> int:
+    """Count the FLOPs of scores and weighted sum of `queries` × `keys` pairs; widths are those of all heads together."""
+    return 2 * queries * keys * (key_width + value_width)  # two products, each a multiplication and an addition

@@ -169,7 +169,6 @@ class InferenceSelfAttention(SelfAttentionMixer):
         `plain`: causal, without position biases, rotation and norms of queries, so that the fast path can be used.
         """
         _copy_attributes(self, part)
-        self.sizes = [self.heads, self.kv_heads, self.kv_heads]
         position = part.position
         biased = position.has_score_bias or position.has_value_bias or position.rotates
         self.plain = part.visibility.causal and not biased and isinstance(part.query_norm, Identity)
@@ -187,10 +186,11 @@ class InferenceSelfAttention(SelfAttentionMixer):
         keys, values = state["key"], state["value"]
         cached, mask = self.step_masks(x, context, keys.shape[1])
         batch = len(cached.keys.positions)
-        query, key, value = self.project(x).view(len(x), 1, -1, self.width).split_with_sizes(self.sizes, 2)  # R 1 H E
-        keys.index_put_((cached.rows, context.layout.positions), key)
-        values.index_put_((cached.rows, context.layout.positions), value)
-        keys, values = (part.view(batch, -1, self.kv_heads, self.width).transpose(1, 2) for part in (keys, values))
+        query, key, value = self.project(x).split_with_sizes(self.sizes, 2)  # R 1 H·E, and G·E each
+        keys.index_put_((cached.rows, context.layout.positions), key.view(len(x), 1, -1, self.width))
+        values.index_put_((cached.rows, context.layout.positions), value.view(len(x), 1, -1, self.value_width))
+        keys = keys.view(batch, -1, self.kv_heads, self.width).transpose(1, 2)  # B G K·S E
+        values = values.view(batch, -1, self.kv_heads, self.value_width).transpose(1, 2)
         query = query.view(batch, -1, self.heads, self.width).transpose(1, 2)  # B H K E
         shares_heads = self.heads != self.kv_heads
         y = F.scaled_dot_product_attention(query, keys, values, mask, scale=self.scale, enable_gqa=shares_heads)

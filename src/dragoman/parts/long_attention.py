@@ -182,7 +182,7 @@ class LocalAttentionMixer(LongAttentionMixer):
         block = max(1, min(self.block_size, work.tokens))
         padded = -(-work.tokens // block) * block
         linear = module_flops(self.project, work) + module_flops(self.output, work)
-        return linear + attention_flops(padded, block, self.heads * self.width)
+        return linear + attention_flops(padded, block, *[self.heads * self.width] * 2)
 
 
 # ---- attention to compressed keys and values
@@ -299,5 +299,6 @@ class CompressedAttentionMixer(LongAttentionMixer):
         compressed = work.tokens // self.stride
         linear = module_flops(self.project, work) + module_flops(self.output, work)
         compression = sum(module_flops(layer, work.of(compressed)) for layer in self.compress.values())
-        attention = attention_flops((compressed + 1) * self.stride, compressed + 1, self.heads * self.width)
+        queries, widths = (compressed + 1) * self.stride, [self.heads * self.width] * 2
+        attention = attention_flops(queries, compressed + 1, *widths)
         return linear + compression + attention

@@ -33,7 +33,7 @@ def packed_attention(
     """Compute attention within the sequences of a packed row by FlexAttention: 1 H T E, keys 1 G S E → 1 H T E.
 
     `queries` and `keys` are the layouts, which say which columns of the row belong to which sequence. Layers with the
-    same `args.mask_key` share their mask in `masks`.
+    same `args.mask_key` share their mask in `masks`. Values, and with them the output, may have another width than keys.
     """
     mask = masks.blocks.get(args.mask_key)
     if mask is None:
@@ -42,14 +42,17 @@ def packed_attention(
             masks.blocks[args.mask_key] = mask
     biased = [position for position in args.positions if position.has_score_bias]
     score_mod = _score_mod(biased, queries.positions[0], keys.positions[0]) if biased else None
-    scale, width = args.scale, query.shape[-1]
-    if width < MIN_HEAD_WIDTH:
-        scale = scale or width**-0.5
-        query, key, value = (F.pad(x, (0, MIN_HEAD_WIDTH - width)) for x in (query, key, value))
+    scale, width = args.scale_of(query), value.shape[-1]
+    query, key, value = (_widen(x, MIN_HEAD_WIDTH) for x in (query, key, value))
     shares_heads = key.shape[1] != query.shape[1]
     y = flex_attention(query, key, value, score_mod, mask, scale=scale, enable_gqa=shares_heads)
     assert isinstance(y, Tensor)
     return y[..., :width]
+
+
+def _widen(x: Tensor, width: int) -> Tensor:
+    """Append zeros to the last dimension, … E, if it is narrower than `width`."""
+    return F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x
 
 
 def varlen_attention(
@@ -57,7 +60,8 @@ def varlen_attention(
 ) -> Tensor:
     """Compute attention within the sequences of a packed row by flash attention, without a bias: 1 H T E → 1 H T E.
 
-    `queries` and `keys` are the layouts, which say where each sequence starts. `scale` None is 1/√E.
+    `queries` and `keys` are the layouts, which say where each sequence starts. `scale` None is 1/√E. Flash attention
+    needs values as wide as keys: the narrower ones are padded with zeros.
     """
     assert queries.cu_seqlens is not None
     assert keys.cu_seqlens is not None
@@ -65,7 +69,11 @@ def varlen_attention(
     assert keys.max_length is not None
     dtype = query.dtype if query.dtype in (torch.float16, torch.bfloat16) else torch.bfloat16
     heads_per_key = query.shape[1] // key.shape[1]
-    query_rows, key_rows, value_rows = (x[0].transpose(0, 1).to(dtype) for x in (query, key, value))  # T H E
+    scale, value_width = scale or query.shape[-1] ** -0.5, value.shape[-1]
+    width = max(query.shape[-1], value_width)
+    query_rows, key_rows, value_rows = (
+        _widen(x, width)[0].transpose(0, 1).to(dtype) for x in (query, key, value)
+    )  # T H E
     if heads_per_key > 1:
         key_rows, value_rows = (x.repeat_interleave(heads_per_key, 1) for x in (key_rows, value_rows))
     y = varlen_attn(
@@ -80,7 +88,7 @@ def varlen_attention(
         window_size=(-1, 0) if causal else (-1, -1),  # visible tokens before and after; −1: all
     )
     assert isinstance(y, Tensor)
-    return y.transpose(0, 1)[None].to(query.dtype)
+    return y.transpose(0, 1)[None, ..., :value_width].to(query.dtype)
 
 
 def block_mask(queries: Layout, keys: Layout, visibility: Visibility | None) -> BlockMask:

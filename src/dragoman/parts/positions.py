@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dragoman.errors import UserError
 from dragoman.parts.flops import Workload
 from dragoman.parts.mixer import Layout
-from dragoman.parts.spec import Spec
+from dragoman.parts.spec import Spec, build_part
 
 
 class Position(nn.Module):
@@ -21,6 +21,7 @@ class Position(nn.Module):
     max_length: int | None = None  # longest sequence that it supports
     supports_packing = True  # works in packed rows without explicit attention weights
     has_score_bias = has_value_bias = rotates = False  # set for subclasses that override the method
+    is_concatenated = False  # whether its vectors are concatenated to the embeddings instead of being added
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Set `has_score_bias`, `has_value_bias` and `rotates` by which methods the subclass overrides."""
@@ -32,6 +33,10 @@ class Position(nn.Module):
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
         """Add positions to embeddings, B T D; the layout holds the position of each token. Here nothing is added."""
         return x
+
+    def encoding(self, positions: Tensor) -> Tensor | None:
+        """Return the vectors that `embed` adds at positions of any shape …, … D; None if it adds nothing."""
+        return None
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         """Rotate queries or keys, B H T E, by their positions, B T; here they stay unchanged."""
@@ -160,6 +165,10 @@ class LearnedPosition(Position):
         self.max_length = max_length
         self.table = nn.Embedding(max_length, dim)
 
+    def encoding(self, positions: Tensor) -> Tensor:
+        """Positions of any shape … → learned vectors … D."""
+        return self.table(positions)
+
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
         """Add the learned vectors of the tokens' positions to x, B T D; the layout holds the positions."""
         if layout.max_length is not None and layout.max_length > self.table.num_embeddings:
@@ -168,7 +177,41 @@ class LearnedPosition(Position):
                 f"{layout.max_length}: shorten it, or train a model with more positions (max_positions) or with "
                 "sinusoidal ones"
             )
-        return x + self.table(layout.positions).to(x.dtype)
+        return x + self.encoding(layout.positions).to(x.dtype)
+
+
+@dataclass(frozen=True)
+class Concatenated(Spec):
+    """[x; p]: the vectors of a position part, `dim` wide, follow the embedding instead of being added to it.
+
+    Embeddings have the remaining width of the stack's input. Adding is the special case [x; p] → [I I] [x; p] of a
+    projection after the concatenation.
+    """
+
+    position: Spec
+    dim: int
+
+    def build(self, dim: int) -> ConcatenatedPosition:
+        """Create the position part for embeddings that are `dim` wide together with their positions."""
+        if not 0 < self.dim < dim:
+            raise UserError(
+                f"concatenated positions need at least 1 and less than all {dim} dimensions of the stack's input, but "
+                f"have {self.dim}: set position_dim to a number from 1 to {dim - 1}"
+            )
+        return ConcatenatedPosition(build_part(self.position, self.dim, Position), self.dim)
+
+
+class ConcatenatedPosition(Position):
+    def __init__(self, position: Position, dim: int) -> None:
+        """`position` adds its vectors to zeros of width `dim`, which gives the vectors that are concatenated."""
+        super().__init__()
+        self.position, self.dim = position, dim
+        self.position.is_concatenated = True
+        self.max_length, self.supports_packing = position.max_length, position.supports_packing
+
+    def embed(self, x: Tensor, layout: Layout) -> Tensor:
+        """Append the vectors of the layout's positions to x, B T D−P → B T D."""
+        return torch.cat((x, self.position.embed(x.new_zeros(*x.shape[:-1], self.dim), layout)), -1)
 
 
 @dataclass(frozen=True)
@@ -318,15 +361,18 @@ class Shaw(Spec):
 
     Scores q_i·(k_j + a_K)/√E and outputs Σ_j α_ij (v_j + a_V), where a = a[clip(j − i, −clip, clip)], shared by all
     heads. Both sums run over the 2·clip + 1 distances, so that no vector is computed per pair (§3.3). `values` False
-    omits a_V, which did not hurt in the paper (§4.3).
+    omits a_V, which did not hurt in the paper (§4.3). `value_dim` is that of the attention layer.
     """
 
     clip: int = 16
     values: bool = True
+    value_dim: int | None = None  # width of values, if it differs from that of keys
 
     def build(self, dim: int) -> ShawKeys:
-        """Create the distance vectors for heads of width `dim`."""
-        return ShawKeysAndValues(dim, self.clip) if self.values else ShawKeys(dim, self.clip)
+        """Create the distance vectors for heads whose keys have width `dim`."""
+        if not self.values:
+            return ShawKeys(dim, self.clip)
+        return ShawKeysAndValues(dim, self.value_dim or dim, self.clip)
 
 
 class ShawKeys(Position):
@@ -366,10 +412,10 @@ class ShawKeys(Position):
 
 
 class ShawKeysAndValues(ShawKeys):
-    def __init__(self, dim: int, clip: int) -> None:
-        """Vectors for keys and, in addition, for values."""
+    def __init__(self, dim: int, value_dim: int, clip: int) -> None:
+        """Vectors for keys of width `dim` and, in addition, for values of width `value_dim`."""
         super().__init__(dim, clip)
-        self.values = nn.Embedding(2 * clip + 1, dim)
+        self.values = nn.Embedding(2 * clip + 1, value_dim)
 
     def value_bias(self, weights: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
         """Return the sum of the values' distance vectors, weighted by the attention weights B H T S: B H T E."""

@@ -129,10 +129,11 @@ class ParallelMixer(LayerSequence):
 class Stack(Spec):
     """A block of parts, repeated `depth` times with separate weights.
 
-    `position` is added to the embeddings, and is also passed to all attention layers, for positions that act there.
-    The input is normalized by `input_norm` (Devlin et al. 2019) and, if `input_dim` differs from the model's width,
-    projected (Lan et al. 2020). `gradient_checkpointing` recomputes each block in the backward pass instead of keeping
-    its activations (Chen et al. 2016); in a stack of one block, each part.
+    `position` is added or concatenated to the embeddings, and is also passed to all attention layers, for positions
+    that act there. The input is normalized by `input_norm` (Devlin et al. 2019) and, if `input_dim`, its width together
+    with concatenated positions, differs from the model's width, projected (Lan et al. 2020). `gradient_checkpointing`
+    recomputes each block in the backward pass instead of keeping its activations (Chen et al. 2016); in a stack of one
+    block, each part.
     """
 
     block: tuple[Spec, ...]

@@ -21,7 +21,7 @@ SETTING_HELP: dict[str, str] = {
     "ffn_dim": "Inner dimension of feed-forward layers; 4 · `model_dim` if not set, about 8/3 · `model_dim` if gated.",
     "gated_ffn": "Use gated feed-forward layers (GLU variants, Shazeer 2020).",
     "generator_divisor": "N: the generator has 1/N of the discriminator's attention heads and dimensions.",
-    "head_dim": "Dimension of an attention head; `model_dim` / `heads` if not set.",
+    "head_dim": "Dimension of the queries and keys of an attention head (d_k); `model_dim` / `heads` if not set.",
     "heads": "Number of attention heads in every layer.",
     "input_feeding": "Concatenate the last attentional hidden state with the next decoder input (Luong et al. 2015).",
     "kernel_size": "Kernel size of convolutions, in tokens.",
@@ -33,15 +33,23 @@ SETTING_HELP: dict[str, str] = {
     "norm": "Normalization: layer (LayerNorm), rms (RMSNorm) or batch (BatchNorm).",
     "norm_eps": "ε of RMSNorm: added to the mean square before the square root, against division by zero.",
     "position_buckets": "Number of relative-position buckets; each has one attention bias per head.",
+    "position_dim": (
+        "Dimension of positions that are concatenated to token embeddings of dimension `model_dim` − `position_dim`; "
+        "if not set, positions are added."
+    ),
     "position_encoding": "Positions: sinusoidal, learned, rotary or alibi.",
     "pre_norm": "Pre-norm: normalize the input of every sublayer (true), or the sum after it (false, post-norm).",
     "query_key_norm": "Apply a norm to the queries and keys of every attention head (QK-norm).",
     "relative_values": "Add relative positions to values as well as to keys.",
     "rope_base": "Base of the rotary position frequencies base^(−2i/d).",
     "router_noise": "Standard deviation of the noise that is added to router logits in training.",
+    "self_attention_projections": (
+        "Multiply by W_Q, W_K, W_V and W_O in self-attention; false: the simplified form softmax(xxᵀ)x without weights."
+    ),
     "sentinels": "Number of sentinel tokens, which mark removed spans; added to the vocabulary.",
     "shared_embeddings": "Use one embedding matrix for source and target; needs a shared vocabulary.",
     "stride": "Stride of the convolutions that shorten a sequence: one output for every N tokens or frames.",
     "tied_embeddings": "Use the target embeddings as the matrix of the output layer.",
     "token_types": "Number of segment (token type) embeddings: 2 distinguishes the sentences of a pair.",
+    "value_dim": "Dimension of the values of an attention head (d_v); `head_dim` if not set.",
 }

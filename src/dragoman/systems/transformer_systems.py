@@ -12,7 +12,7 @@ from dragoman.parts.embedding import Embedding, Frames, Patches
 from dragoman.parts.feedforward import FeedForward, MixtureOfExperts
 from dragoman.parts.initialization import Normal
 from dragoman.parts.norm import BatchNorm, LayerNorm, RMSNorm
-from dragoman.parts.positions import ALiBi, Learned, NoPosition, RelativeBias, Rotary, Shaw, Sinusoidal
+from dragoman.parts.positions import ALiBi, Concatenated, Learned, NoPosition, RelativeBias, Rotary, Shaw, Sinusoidal
 from dragoman.parts.spec import Spec, replace_everywhere
 from dragoman.parts.stack import PostNorm, PreNorm, Stack
 from dragoman.parts.visibility import Causal, Full
@@ -27,6 +27,8 @@ def transformer(
     layers: int = 6,
     decoder_layers: int | None = None,
     heads: int = 8,
+    head_dim: int | None = None,
+    value_dim: int | None = None,
     ffn_dim: int | None = None,
     dropout: float = 0.1,
     attention_dropout: float = 0.0,
@@ -34,19 +36,24 @@ def transformer(
     pre_norm: bool = False,
     position_encoding: Literal["sinusoidal", "learned", "rotary", "alibi"] = "sinusoidal",
     max_positions: int = 1024,
+    position_dim: int | None = None,
     norm: Literal["layer", "rms", "batch"] = "layer",
     query_key_norm: bool = False,
+    self_attention_projections: bool = True,
     gated_ffn: bool = False,
     shared_embeddings: bool = True,
     tied_embeddings: bool = True,
 ) -> EncoderDecoder:
     """Self-attention and feed-forward layers, sinusoidal positions (Vaswani et al. 2017, table 3).
 
+    Queries and keys of a head have dimension `head_dim` (d_k in the paper), values `value_dim` (d_v).
+    `self_attention_projections` false: softmax(x xᵀ) x in place of self-attention with W_Q, W_K, W_V and W_O.
     `pre_norm` moves normalization into the residual branches (Xiong et al. 2020), which trains without a long warm-up.
     `position_encoding`: learned for up to `max_positions` tokens (Gehring et al. 2017), rotary in queries and keys (Su
-    et al. 2021), or alibi as a bias of the scores (Press et al. 2022). `norm`: LayerNorm, RMSNorm (Zhang & Sennrich
-    2019) or batch normalization (Ioffe & Szegedy 2015). `query_key_norm` normalizes queries and keys of every head
-    (Henry et al. 2020). `gated_ffn` uses SwiGLU (Shazeer 2020) with 2/3 of the inner dimension, at equal cost.
+    et al. 2021), or alibi as a bias of the scores (Press et al. 2022). `position_dim`: positions of this dimension are
+    concatenated to the embeddings instead of being added. `norm`: LayerNorm, RMSNorm (Zhang & Sennrich 2019) or batch
+    normalization (Ioffe & Szegedy 2015). `query_key_norm` normalizes queries and keys of every head (Henry et al.
+    2020). `gated_ffn` uses SwiGLU (Shazeer 2020) with 2/3 of the inner dimension, at equal cost.
     """
     norm_spec: Spec = {"layer": LayerNorm(), "rms": RMSNorm(), "batch": BatchNorm()}[norm]
     final_norm = norm_spec if pre_norm else None
@@ -58,6 +65,15 @@ def transformer(
         "rotary": NoPosition(),
         "alibi": ALiBi(heads),
     }[position_encoding]
+    embedding = Embedding(scaled=True)
+    if position_dim is not None:
+        if position_encoding not in ("sinusoidal", "learned"):
+            raise UserError(
+                f"position_dim concatenates positions to the embeddings, but {position_encoding} positions act in the "
+                "attention: set position_encoding to sinusoidal or learned, or leave out position_dim"
+            )
+        stack_position = Concatenated(stack_position, position_dim)
+        embedding = Embedding(scaled=True, width=model_dim - position_dim)
 
     def residual(body: Spec) -> Spec:
         """Return a residual connection around the layer `body`, with the norm before or after."""
@@ -67,11 +83,20 @@ def transformer(
         """Return self-attention with a mask, in a residual connection."""
         return residual(
             SelfAttention(
-                heads, visibility=visibility, position=attention_position, dropout=attention_dropout, qk_norm=qk_norm
+                heads,
+                head_dim=head_dim,
+                visibility=visibility,
+                position=attention_position,
+                dropout=attention_dropout,
+                qk_norm=qk_norm,
+                value_dim=value_dim,
+                projections=self_attention_projections,
             )
         )
 
-    cross_attention = residual(CrossAttention(heads, dropout=attention_dropout, qk_norm=qk_norm))
+    cross_attention = residual(
+        CrossAttention(heads, head_dim=head_dim, dropout=attention_dropout, qk_norm=qk_norm, value_dim=value_dim)
+    )
     if gated_ffn:
         inner_dim = ffn_dim or max(64, 64 * round(8 * model_dim / 3 / 64))  # 2/3 of 4D, as a multiple of 64
         feed_forward = residual(
@@ -89,24 +114,28 @@ def transformer(
         decoder=Stack(
             decoder_block, depth=decoder_layers or layers, position=stack_position, dropout=dropout, norm=final_norm
         ),
-        embedding=Embedding(scaled=True),
+        embedding=embedding,
         shared_embeddings=vocabulary.joint and shared_embeddings,
         tied_embeddings=tied_embeddings,
         output_bias=False,
     )
 
 
-@variant_of(transformer, fixed=["position_encoding", "max_positions"])
-def shaw(spec: EncoderDecoder, *, max_distance: int = 16, relative_values: bool = True) -> EncoderDecoder:
+@variant_of(transformer, fixed=["position_encoding", "max_positions", "position_dim"])
+def shaw(
+    spec: EncoderDecoder, *, max_distance: int = 16, relative_values: bool = True, value_dim: int | None = None
+) -> EncoderDecoder:
     """Transformer with relative positions in keys and values in place of sinusoids (Shaw et al. 2018).
 
     Distances are clipped at `max_distance`. `relative_values` false: relative positions enter the keys only.
     """
-    spec = replace_everywhere(spec, SelfAttention, position=Shaw(max_distance, relative_values))
+    position = Shaw(max_distance, relative_values, value_dim)
+    spec = replace_everywhere(spec, SelfAttention, position=position, value_dim=value_dim)
+    spec = replace_everywhere(spec, CrossAttention, value_dim=value_dim)
     return replace_everywhere(spec, Stack, position=NoPosition())
 
 
-@variant_of(transformer, fixed=["position_encoding", "max_positions"])
+@variant_of(transformer, fixed=["position_encoding", "max_positions", "position_dim"])
 def roformer(spec: EncoderDecoder, *, rope_base: float = 10000.0) -> EncoderDecoder:
     """Transformer with rotary positions in place of sinusoids (Su et al. 2021, §4.1).
 
@@ -161,7 +190,8 @@ def bart(spec: EncoderDecoder) -> EncoderDecoder:
     """
     spec = replace_everywhere(spec, FeedForward, activation="gelu")
     spec = replace_everywhere(spec, Stack, input_norm=LayerNorm())
-    return replace(spec, embedding=Embedding(), output_bias=True, initialization=Normal(0.02))
+    embedding = replace(spec.embedding, scaled=False)
+    return replace(spec, embedding=embedding, output_bias=True, initialization=Normal(0.02))
 
 
 def t5(
@@ -219,7 +249,7 @@ def t5(
 
 @variant_of(
     transformer,
-    fixed=["pre_norm", "position_encoding", "max_positions", "shared_embeddings"],
+    fixed=["pre_norm", "position_encoding", "max_positions", "position_dim", "shared_embeddings"],
     model_dim=256,
     heads=4,
     pre_norm=True,
@@ -235,7 +265,7 @@ def speech(spec: EncoderDecoder, *, feature_dim: int = 80, stride: int = 4) -> E
 
 @variant_of(
     transformer,
-    fixed=["pre_norm", "position_encoding", "shared_embeddings"],
+    fixed=["pre_norm", "position_encoding", "position_dim", "shared_embeddings"],
     model_dim=768,
     layers=12,
     heads=12,

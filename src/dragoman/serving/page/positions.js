@@ -6,7 +6,7 @@ import { figureSvg, framedFigure, matrixPaths } from "./figures.js";
 export const needsSentence = false;
 
 const MECHANISMS = {
-  additive: "added to the embeddings", rotary: "rotates queries and keys",
+  additive: "added to the embeddings", concatenated: "concatenated to the embeddings", rotary: "rotates queries and keys",
   relative_keys: "a vector for each distance, added to the keys", bias: "added to the attention scores",
 };
 const MAP_SIZE = 320; // pixels
