@@ -318,10 +318,10 @@ class TrainingConfig(Section, section="training"):
         min=0,
         auto="as many as can be decoded in about a tenth of the training time",
     )
-    selection_metric: Literal["auto", "bleu", "chrf", "exact_match", "accuracy", "loss"] = setting(
+    selection_metric: Literal["auto", "bleu", "chrf", "rouge_l", "exact_match", "accuracy", "loss"] = setting(
         "auto",
         "Validation metric that decides which checkpoint is the best, and whether training.patience is exhausted; "
-        "auto: from the task, such as bleu for translation.",
+        "auto: from the task, such as bleu for translation. rouge_l needs the package rouge-score.",
     )
     keep_checkpoints: int = setting(5, "Number of recent validated checkpoints to keep, besides the best.", min=1)
     average_checkpoints: bool = setting(

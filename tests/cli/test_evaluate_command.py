@@ -185,3 +185,25 @@ def test_impossible_evaluations_are_rejected_before_translation(
     assert answer.code == 2
     assert message in answer.err
     assert "translating" not in answer.err
+
+
+def test_a_run_against_another_run_and_against_a_file(dragoman: Dragoman, corpus: Path, runs: Path) -> None:
+    test_set = ["--source", corpus / "test.tsv", "--metrics", "chrf,rouge-l"]
+    itself = json.loads(dragoman("evaluate", runs / "bart", *test_set, "--against", runs / "bart", "--json").out)
+    assert itself["baseline"] == str(runs / "bart")
+    (rows,) = itself["comparisons"].values()
+    assert [(row["metric"], row["difference"], row["p_value"]) for row in rows] == [("chrf", 0, 1), ("rouge-l", 0, 1)]
+    options = ["--against", corpus / "test.de", "--test", "randomization", "--resamples", "200"]
+    text = dragoman("evaluate", runs / "bart", *test_set, *options).out
+    assert f"{runs / 'bart'} against {corpus / 'test.de'}, paired randomization test" in text
+    assert "100.00 [100.00, 100.00]" in text  # the references have the best score
+
+
+def test_mistakes_in_a_comparison_are_explained(dragoman: Dragoman, corpus: Path, runs: Path) -> None:
+    test_set = ["--source", corpus / "test.tsv"]
+    answer = dragoman("evaluate", runs / "bart", *test_set, "--against", corpus / "train.de")
+    assert "test.tsv has 10 lines but" in answer.err
+    answer = dragoman("evaluate", runs / "bart", *test_set, "--against", runs / "bart", "--test", "coin")
+    assert "unknown value of --test 'coin'" in answer.err
+    answer = dragoman("evaluate", runs / "bart", *test_set, "--metrics", "perplexity", "--against", runs / "bart")
+    assert "--against compares translations: add a metric of texts" in answer.err

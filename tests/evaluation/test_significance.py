@@ -136,7 +136,7 @@ def test_holms_correction_by_hand() -> None:
 
 
 def test_bootstrap_refuses_invalid_input() -> None:
-    with pytest.raises(UserError, match="unknown metric for a bootstrap 'blue'"):
+    with pytest.raises(UserError, match="unknown metric 'blue'"):
         bootstrap_scores([["a"]], ["a"], metric="blue")
     with pytest.raises(UserError, match="at least one seed"):
         bootstrap_scores([], ["a"])

@@ -9,8 +9,9 @@ from typing import Any
 
 from dragoman import console, evaluation
 from dragoman.api import PSEUDO_PERPLEXITY, TRANSLATION_METRICS
-from dragoman.errors import UserError
-from dragoman.evaluation import Link, MetricScore
+from dragoman.errors import UserError, unknown_name
+from dragoman.evaluation import Link, MetricScore, PairedTestResult
+from dragoman.evaluation.significance import NUM_PAIRED_SAMPLES
 from dragoman.run import Run, Source
 from dragoman.run.sources import normalize_text
 from dragoman.search import SearchConfig
@@ -26,10 +27,14 @@ class EvaluationResult:
     Attributes:
         scores: value and signature of each metric, by its name.
         hypotheses: the translations or tags that were scored; None if the references were scored.
+        references: the references that they were compared with, white space normalized.
+        comparisons: paired tests against another run or its translations, one for each metric of texts.
     """
 
     scores: dict[str, MetricScore] = field(default_factory=dict)
     hypotheses: list[str] | None = None
+    references: list[list[str]] = field(default_factory=list)
+    comparisons: list[PairedTestResult] = field(default_factory=list)
 
     def __getitem__(self, metric: str) -> float:
         """The value of a metric by its name, such as "bleu"."""
@@ -49,6 +54,9 @@ def evaluate(
     search: SearchConfig | None = None,
     alignments: GoldAlignments | None = None,
     translate: bool = False,
+    against: Run | str | Path | Sequence[str] | None = None,
+    test: str = "bootstrap",
+    resamples: int = NUM_PAIRED_SAMPLES,
     log: Callable[[str], None] | None = None,
 ) -> EvaluationResult:
     """Translate or tag a test set and score the result, or compute the perplexity of text.
@@ -57,11 +65,15 @@ def evaluate(
         run: a run, or its folder.
         sources: sources of the test set; the texts for a language model.
         references: a reference for each source, or a list of references for each; None for text alone.
-        metrics: names of metrics: bleu, chrf, chrf++, ter, exact, accuracy, wer, per, ier, perplexity,
-            word-perplexity, bits-per-character, pseudo-perplexity. Empty: those that suit the run.
+        metrics: names of metrics: bleu, chrf, chrf++, ter, rouge-1, rouge-2, rouge-l (and rouge-l-stem …), comet,
+            exact, accuracy, wer, per, ier, perplexity, word-perplexity, bits-per-character, pseudo-perplexity.
+            Empty: those that suit the run.
         search: search configuration; the run's own by default.
         alignments: sure and possible gold links, which add the alignment error rate of forced translations.
         translate: translate even if no metric needs translations.
+        against: another run, its folder, or a list of translations: adds tests of the difference of each metric.
+        test: paired test of the difference: bootstrap or randomization.
+        resamples: number of resamples or random trials of the test.
         log: receives messages about progress; by default they are printed on standard error.
 
     Examples:
@@ -73,6 +85,8 @@ def evaluate(
         from dragoman import load
 
         run = load(run)
+    if test not in evaluation.PAIRED_TESTS:
+        raise unknown_name("paired test", test, evaluation.PAIRED_TESTS)
     reference_lists = [[text] if isinstance(text, str) else list(text) for text in references or []]  # of each source
     evaluator = _Evaluator(run, list(sources), reference_lists, list(metrics), log or console.log)
     if not any(reference_lists):
@@ -81,6 +95,8 @@ def evaluate(
         evaluator.score_translations(search, alignments, translate)
     else:
         evaluator.score_tags(alignments)
+    if against is not None:
+        evaluator.compare(against, search, test, resamples)
     return evaluator.result
 
 
@@ -108,7 +124,7 @@ class _Evaluator:
         run, metrics = self.run, self.metrics or [*TRANSLATION_METRICS, "perplexity"]
         supported = (*evaluation.TEXT_METRICS, *evaluation.LIKELIHOOD_METRICS)
         self._check_metrics(metrics, supported, f"{run.folder}, which translates")
-        if translate or any(name in evaluation.TEXT_METRICS for name in metrics):
+        if translate or any(map(evaluation.is_text_metric, metrics)):
             self.log(f"translating {len(self.sources):,} sentences ({run.checkpoint})")
             translations = run.translate(self.sources, search=search or run.default_search, alignment=False)
             references = [[normalize_text(run, text) for text in texts] for texts in self.references]
@@ -159,16 +175,45 @@ class _Evaluator:
     def _check_metrics(self, metrics: Sequence[str], supported: Iterable[str], subject: str) -> None:
         """Raise a UserError if a metric is not supported; `subject` says in its message what is evaluated."""
         for name in metrics:
-            if name not in supported:
+            if name.partition("=")[0] not in supported:
                 raise UserError(f"the metric {name} cannot be computed for {subject}: use {', '.join(supported)}")
 
     def _score_against_references(
         self, hypotheses: list[str], references: list[list[str]], metrics: Sequence[str]
     ) -> None:
         """Compute those of the metrics that compare texts with their references, such as BLEU."""
-        self.result.hypotheses = hypotheses
-        text_metrics = [name for name in metrics if name in evaluation.TEXT_METRICS]
-        self.result.scores |= evaluation.evaluate(text_metrics, hypotheses, references)
+        self.result.hypotheses, self.result.references = hypotheses, references
+        names = list(filter(evaluation.is_text_metric, metrics))
+        self.result.scores |= evaluation.evaluate(names, hypotheses, references, self._source_texts())
+
+    def compare(
+        self, against: Run | str | Path | Sequence[str], search: SearchConfig | None, test: str, resamples: int
+    ) -> None:
+        """Test the difference to another run, or to a list of translations, for every metric of texts."""
+        metrics = list(filter(evaluation.is_text_metric, self.result.scores))
+        if self.result.hypotheses is None or not metrics:
+            raise UserError("`against` compares translations: add a metric of texts, such as bleu, to `metrics`")
+        baseline: Sequence[str] | None
+        if isinstance(against, (Run, str, Path)):
+            baseline = evaluate(
+                against, self.sources, self.references, metrics[:1], search=search, log=self.log
+            ).hypotheses
+        else:
+            baseline = against
+        assert baseline is not None  # a metric of texts needs hypotheses
+        self.result.comparisons = evaluation.paired_test(
+            baseline,
+            self.result.hypotheses,
+            self.result.references,
+            sources=self._source_texts(),
+            metrics=metrics,
+            method=test,
+            samples=resamples,
+        )
+
+    def _source_texts(self) -> list[str] | None:
+        """Return the sources, or None if they are not texts."""
+        return self.sources if all(isinstance(source, str) for source in self.sources) else None
 
     def _score_likelihoods(self, metrics: Sequence[str], sources: list[Any] | None, targets: list[str]) -> None:
         """Compute metrics of the model's probability of the targets, given the sources if there are any."""

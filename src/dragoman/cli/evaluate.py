@@ -13,13 +13,11 @@ from dragoman.api import PSEUDO_PERPLEXITY, TRANSLATION_METRICS
 from dragoman.cli.inputs import FileLayout, Input, check_counts, check_file, read_pairs, read_texts
 from dragoman.cli.options import BeamSize, Json, LengthPenalty, ModelOptions, beam_config
 from dragoman.console import print_json
-from dragoman.errors import UserError
+from dragoman.errors import UserError, unknown_name
 from dragoman.memory import keep_freed_memory
 
 if TYPE_CHECKING:
-    from dragoman.evaluation import Link, MetricScore
-
-BOOTSTRAP_METRICS = ("bleu", "chrf", "ter")
+    from dragoman.evaluation import Link, MetricScore, PairedTestResult
 
 
 def evaluate(
@@ -33,9 +31,17 @@ def evaluate(
     ] = None,
     metrics: Annotated[
         str | None,
-        "Comma-separated: bleu, chrf, chrf++, ter, exact, accuracy, wer, per, ier, perplexity, "
-        "word-perplexity, bits-per-character, pseudo-perplexity. Default: those that suit the run.",
+        "Comma-separated: bleu, chrf, chrf++, ter, rouge-1, rouge-2, rouge-l (with -stem: of English stems), "
+        "comet (or comet=MODEL_FOLDER), exact, accuracy, wer, per, ier, perplexity, word-perplexity, "
+        "bits-per-character, pseudo-perplexity. Default: those that suit the run.",
     ] = None,
+    against: Annotated[
+        Path | None, "Another run, or a file of translations: test whether the scores differ significantly."
+    ] = None,
+    test: Annotated[
+        str, "Significance test of --against and of several --hypothesis: bootstrap or randomization."
+    ] = "bootstrap",
+    resamples: Annotated[int, typer.Option(help="Resamples or random trials of the significance test.", min=2)] = 1000,
     alignments: Annotated[Path | None, "Gold word alignments (0-0 1-2): adds the alignment error rate."] = None,
     by_length: Annotated[bool, "Add a table of scores by source length."] = False,
     output: Annotated[Path | None, "Write the translations to this file."] = None,
@@ -63,6 +69,7 @@ def evaluate(
         "--beam-size": beam_size,
         "--length-penalty": length_penalty,
         "--alignments": alignments,
+        "--against": against,
     }
     if hypothesis and (run_options := [name for name, value in options.items() if value is not None]):
         raise UserError(
@@ -71,32 +78,55 @@ def evaluate(
         )
     if output is not None and not output.parent.is_dir():
         raise UserError(f"{output} cannot be written: create the folder {output.parent} first")
+    if test not in evaluation.PAIRED_TESTS:
+        raise unknown_name("value of --test", test, evaluation.PAIRED_TESTS)
+    if against is not None and names and not any(map(evaluation.is_text_metric, names)):
+        raise UserError("--against compares translations: add a metric of texts to --metrics, such as bleu")
     if run is not None:
         model.check(run)
-    test = read_test_set(source, reference or [], layout)
-    if by_length and not (test.sources and all(isinstance(text, str) for text in test.sources)):
+    test_set = read_test_set(source, reference or [], layout)
+    if by_length and not (test_set.sources and all(isinstance(text, str) for text in test_set.sources)):
         raise UserError("--by-length groups scores by the length of the source: name the source texts with --source")
-    gold = None if alignments is None else test.read_alignments(alignments)
+    gold = None if alignments is None else test_set.read_alignments(alignments)
     if hypothesis:
         texts = [read_texts(path, layout.format) for path in hypothesis]
-        check_counts([*test.line_counts, *((path, len(lines)) for path, lines in zip(hypothesis, texts))])
-        _score_hypotheses(hypothesis, texts, test, names or list(TRANSLATION_METRICS), by_length, as_json)
+        check_counts([*test_set.line_counts, *((path, len(lines)) for path, lines in zip(hypothesis, texts))])
+        scores, comparisons = _score_hypotheses(
+            hypothesis, texts, test_set, names or list(TRANSLATION_METRICS), test, resamples
+        )
+        scored_files = list(zip(map(str, hypothesis), scores, texts))
+        _print(scored_files, test_set, by_length, as_json, str(hypothesis[0]), test, comparisons)
         return
     assert run is not None
     from dragoman.api.evaluate_run import evaluate as evaluate_run
     from dragoman.storage import write_file
 
+    baseline: Path | list[str] | None = against
+    if against is not None and not against.is_dir():
+        baseline = read_texts(against, layout.format)
+        check_counts([*test_set.line_counts, (against, len(baseline))])
     keep_freed_memory()
     loaded = model.load(run)
     search = None
     if beam_size is not None or length_penalty is not None:
         search = beam_config(loaded, beam_size, length_penalty)
     result = evaluate_run(
-        loaded, test.sources or [], test.references, names, search=search, alignments=gold, translate=output is not None
+        loaded,
+        test_set.sources or [],
+        test_set.references,
+        names,
+        search=search,
+        alignments=gold,
+        translate=output is not None,
+        against=baseline,
+        test=test,
+        resamples=resamples,
     )
     if output is not None:
         write_file(output, "".join(f"{text}\n" for text in result.hypotheses or []))
-    _print([(None, list(result.scores.values()), result.hypotheses)], test, by_length, as_json)
+    comparisons = {str(run): result.comparisons} if against is not None else {}
+    systems = [(None, list(result.scores.values()), result.hypotheses)]
+    _print(systems, test_set, by_length, as_json, str(against), test, comparisons)
 
 
 @dataclass(frozen=True)
@@ -145,39 +175,48 @@ def read_test_set(source: Path | None, references: list[Path], layout: FileLayou
 
 
 def _score_hypotheses(
-    files: list[Path], texts: list[list[str]], test: TestSet, names: list[str], by_length: bool, as_json: bool
-) -> None:
-    """Score the translations of other systems; compare each with the first by a paired bootstrap test."""
+    files: list[Path], texts: list[list[str]], test_set: TestSet, names: list[str], method: str, resamples: int
+) -> tuple[list[list[MetricScore]], dict[str, list[PairedTestResult]]]:
+    """Score the translations of other systems; return the scores of each, and the tests of each against the first."""
     from dragoman import evaluation
 
-    if not any(test.references):
+    if not any(test_set.references):
         raise UserError("--hypothesis needs reference translations: name them with --reference")
-    if model_metrics := [name for name in names if name not in evaluation.TEXT_METRICS]:
+    if model_metrics := [name for name in names if not evaluation.is_text_metric(name)]:
         raise UserError(f"the metric {model_metrics[0]} needs a model: evaluate a run instead of --hypothesis")
-    scores = [list(evaluation.evaluate(names, hypotheses, test.references).values()) for hypotheses in texts]
-    tested = [name for name in names if name in BOOTSTRAP_METRICS]
+    references, sources = test_set.references, test_set.sources
+    scores = [list(evaluation.evaluate(names, hypotheses, references, sources).values()) for hypotheses in texts]
     comparisons = {
-        str(file): evaluation.paired_bootstrap(texts[0], hypotheses, test.references, metrics=tested)
+        str(file): evaluation.paired_test(
+            texts[0], hypotheses, references, sources=sources, metrics=names, method=method, samples=resamples
+        )
         for file, hypotheses in zip(files[1:], texts[1:])
-        if tested
     }
-    _print(list(zip(map(str, files), scores, texts)), test, by_length, as_json, comparisons)
+    return scores, comparisons
 
 
 def _print(
     systems: Sequence[tuple[str | None, list[MetricScore], list[str] | None]],
-    test: TestSet,
+    test_set: TestSet,
     by_length: bool,
     as_json: bool,
-    comparisons: dict[str, list[Any]] | None = None,
+    baseline: str,
+    method: str,
+    comparisons: dict[str, list[PairedTestResult]],
 ) -> None:
-    """Print the scores of systems (file name, scores, hypotheses), and their comparisons with the first one."""
+    """Print the scores of systems (file name, scores, hypotheses), and the paired tests of systems against a baseline.
+
+    Args:
+        baseline: name of the run or file that the systems are compared with.
+        method: name of the paired test.
+        comparisons: results of the test by the name of the system.
+    """
     from dragoman import evaluation
 
     def length_table(hypotheses: list[str] | None) -> list[dict[str, Any]]:
-        if not by_length or hypotheses is None or test.sources is None:
+        if not by_length or hypotheses is None or test_set.sources is None:
             return []
-        buckets = evaluation.score_by_length(test.sources, hypotheses, test.references)
+        buckets = evaluation.score_by_length(test_set.sources, hypotheses, test_set.references)
         return [bucket._asdict() for bucket in buckets]
 
     documents: list[dict[str, Any]] = [
@@ -185,9 +224,10 @@ def _print(
         | {"scores": [asdict(score) for score in scores], "by_length": length_table(hypotheses)}
         for name, scores, hypotheses in systems
     ]
-    compared = {name: [row._asdict() for row in rows] for name, rows in (comparisons or {}).items()}
+    compared = {name: [row._asdict() for row in rows] for name, rows in comparisons.items()}
     if as_json:
-        print_json(documents[0] if len(documents) == 1 else {"systems": documents, "comparisons": compared})
+        tests = {"baseline": baseline, "test": method, "comparisons": compared} if compared else {}
+        print_json((documents[0] if len(documents) == 1 else {"systems": documents}) | tests)
         return
     for (name, scores, _), document in zip(systems, documents):
         if len(systems) > 1:
@@ -197,7 +237,23 @@ def _print(
         if document["by_length"]:
             print()
             print(evaluation.format_table(document["by_length"]))
-    for name, rows in compared.items():
-        print(f"\n{name} against {systems[0][0]}, paired bootstrap:")
-        columns = [{key: value for key, value in row.items() if key != "signature"} for row in rows]
-        print(evaluation.format_table(columns))
+    for name, rows in comparisons.items():
+        print(f"\n{name} against {baseline}, paired {method} test, 95 % intervals in brackets:")
+        print(evaluation.format_table([_comparison_row(row) for row in rows]))
+
+
+def _comparison_row(result: PairedTestResult) -> dict[str, str]:
+    """Format a paired test as a row of a table: scores and difference with their intervals, and the p-value."""
+    from dragoman.evaluation.significance import format_p_value
+
+    def with_interval(score: str, interval: tuple[float, float], sign: str = "") -> str:
+        low, high = interval
+        return f"{score} [{low:{sign}.2f}, {high:{sign}.2f}]"
+
+    return {
+        "metric": result.metric,
+        "baseline": with_interval(f"{result.baseline:.2f}", result.baseline_interval),
+        "system": with_interval(f"{result.system:.2f}", result.system_interval),
+        "difference": with_interval(f"{result.difference:+.2f}", result.difference_interval, "+"),
+        "p": format_p_value(result.p_value).removeprefix("p = ").removeprefix("p "),
+    }

@@ -1,5 +1,8 @@
 """Exact match, token accuracy, error rates by edit distance, and the error rate of word alignments.
 
+Each rate is a sum of errors divided by a sum of lengths. The `…_counts` functions return the two numbers of each
+sentence, which significance tests resample.
+
 "Word error rate" has two meanings. In speech recognition it is the edit distance in words: `word_error_rate`. In
 grapheme-to-phoneme conversion an item is one word, and it is the percentage of words with an error: `item_error_rate`;
 the edit distance in phonemes is the `phoneme_error_rate`.
@@ -14,10 +17,13 @@ from operator import eq
 from dragoman.errors import UserError
 from dragoman.evaluation.metric_score import MetricScore, References, check_equal_counts, reference_lists
 
+Counts = list[tuple[int, int]]
+"""Errors (or matches) and length of each hypothesis, compared with its closest reference."""
+
 
 def exact_match(hypotheses: Sequence[str], references: References) -> MetricScore:
     """Percentage of hypotheses that equal one of their references, character by character."""
-    right, items = _count_exact(hypotheses, references)
+    right, items = _sum_counts(exact_match_counts(hypotheses, references), "items")
     return MetricScore("exact match", 100 * right / items, "higher", unit="%", detail={"right": right, "items": items})
 
 
@@ -26,7 +32,7 @@ def item_error_rate(hypotheses: Sequence[str], references: References) -> Metric
 
     The word error rate of grapheme-to-phoneme conversion, whose items are words (Yao and Zweig 2015).
     """
-    right, items = _count_exact(hypotheses, references)
+    right, items = _sum_counts(exact_match_counts(hypotheses, references), "items")
     detail = {"wrong": items - right, "items": items}
     return MetricScore("item error rate", 100 * (items - right) / items, "lower", unit="%", detail=detail)
 
@@ -38,7 +44,7 @@ def token_accuracy(hypotheses: Sequence[str], references: References) -> MetricS
 
     Tokens are separated by white space. Missing and surplus tokens count as errors, so that 100 % means equality.
     """
-    errors, tokens = _count_errors(hypotheses, references, _mismatches, "tokens")
+    errors, tokens = _sum_counts(mismatch_counts(hypotheses, references), "tokens")
     detail = {"right": tokens - errors, "tokens": tokens}
     return MetricScore("token accuracy", 100 * (tokens - errors) / tokens, "higher", unit="%", detail=detail)
 
@@ -54,7 +60,7 @@ def word_error_rate(hypotheses: Sequence[str], references: References) -> Metric
 
 
 def phoneme_error_rate(hypotheses: Sequence[str], references: References) -> MetricScore:
-    """The same as `word_error_rate`, for phonemes separated by white space: "K AE T"."""
+    """Insertions, deletions and substitutions of phonemes ("K AE T") in % of the reference phonemes."""
     return _edit_rate("phoneme error rate", "phonemes", hypotheses, references)
 
 
@@ -86,46 +92,51 @@ def edit_distance(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
     return distance
 
 
-def _count_exact(hypotheses: Sequence[str], references: References) -> tuple[int, int]:
-    """Return the number of hypotheses that equal a reference, and the number of hypotheses."""
+def exact_match_counts(hypotheses: Sequence[str], references: References) -> Counts:
+    """For each hypothesis, return 1 if it equals a reference, else 0, and the length 1."""
     lists = reference_lists(hypotheses, references)
-    num_equal = sum(hypothesis in its_references for hypothesis, its_references in zip(hypotheses, lists))
-    return num_equal, len(lists)
+    return [(int(hypothesis in its_references), 1) for hypothesis, its_references in zip(hypotheses, lists)]
 
 
-def _mismatches(hypothesis: list[str], reference: list[str]) -> tuple[int, int]:
-    """Return the number of positions with different tokens, and the length of the longer text."""
-    length = max(len(hypothesis), len(reference))
-    return length - sum(map(eq, hypothesis, reference)), length
+def mismatch_counts(hypotheses: Sequence[str], references: References) -> Counts:
+    """For each hypothesis, return the number of positions with a wrong token, and the length of the longer text."""
+
+    def mismatches(hypothesis: list[str], reference: list[str]) -> tuple[int, int]:
+        length = max(len(hypothesis), len(reference))
+        return length - sum(map(eq, hypothesis, reference)), length
+
+    return _closest_counts(hypotheses, references, mismatches)
+
+
+def edit_counts(hypotheses: Sequence[str], references: References) -> Counts:
+    """For each hypothesis, return its edit distance in words to the closest reference, and the reference's length."""
+    return _closest_counts(
+        hypotheses, references, lambda hypothesis, reference: (edit_distance(hypothesis, reference), len(reference))
+    )
 
 
 def _edit_rate(name: str, unit: str, hypotheses: Sequence[str], references: References) -> MetricScore:
     """Return the edit distance in % of the length of the references; `unit` names the tokens."""
-
-    def errors_and_length(hypothesis: list[str], reference: list[str]) -> tuple[int, int]:
-        return edit_distance(hypothesis, reference), len(reference)
-
-    errors, tokens = _count_errors(hypotheses, references, errors_and_length, unit)
+    errors, tokens = _sum_counts(edit_counts(hypotheses, references), unit)
     return MetricScore(name, 100 * errors / tokens, "lower", unit="%", detail={"errors": errors, unit: tokens})
 
 
-def _count_errors(
-    hypotheses: Sequence[str],
-    references: References,
-    count: Callable[[list[str], list[str]], tuple[int, int]],
-    unit: str,
-) -> tuple[int, int]:
-    """Return the sums of errors and of lengths over hypotheses, each against its closest reference.
-
-    `count` returns the errors and the length of a hypothesis and a reference; `unit` names the tokens in messages.
-    """
-    errors = length = 0
+def _closest_counts(
+    hypotheses: Sequence[str], references: References, count: Callable[[list[str], list[str]], tuple[int, int]]
+) -> Counts:
+    """Compare the words of each hypothesis with its closest reference; `count` returns errors and length of a pair."""
+    counts = []
     for hypothesis, its_references in zip(hypotheses, reference_lists(hypotheses, references)):
-        tokens = hypothesis.split()
-        counts = (count(tokens, reference.split()) for reference in its_references)
+        words = hypothesis.split()
+        candidates = (count(words, reference.split()) for reference in its_references)
         # the fewest errors; of equally close references the longest
-        item_errors, item_length = min(counts, key=lambda counted: (counted[0], -counted[1]))
-        errors, length = errors + item_errors, length + item_length
+        counts.append(min(candidates, key=lambda counted: (counted[0], -counted[1])))
+    return counts
+
+
+def _sum_counts(counts: Counts, unit: str) -> tuple[int, int]:
+    """Return the sums of errors and of lengths; `unit` names the tokens in the message if there are none."""
+    errors, length = (sum(column) for column in zip(*counts))
     if not length:
         raise UserError(f"the references have no {unit}, so an error rate cannot be computed: check the reference file")
     return errors, length

@@ -3,83 +3,122 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dragoman.errors import UserError, unknown_name
-from dragoman.evaluation.metric_score import References, check_equal_counts, reference_lists
-from dragoman.evaluation.text_metrics import reference_streams
+from dragoman.evaluation.metric_score import References, check_equal_counts
+from dragoman.evaluation.text_metrics import Floats, SentenceStatistics, text_metric
 
 NUM_RESAMPLES = 10_000  # enough for p < 0.05 after a Holm correction for hundreds of comparisons
 BOOTSTRAP_SEED = 12345  # sacreBLEU's default, so that both draw the same resamples
+NUM_PAIRED_SAMPLES = 1000  # of one paired test
 MAX_DRAWS_IN_MEMORY = 2**22  # sentence numbers
+ROUNDING_ERROR = 1e-9  # of scores between 0 and 100
 
-Floats = NDArray[np.float64]
 
+class PairedTestResult(NamedTuple):
+    """A metric of a baseline and of a system on the same test set, and a test of their difference.
 
-class PairedBootstrapResult(NamedTuple):
-    """Scores of a baseline and a system, half the width of their 95 % intervals, and the p-value of the difference."""
+    Attributes:
+        baseline, system: scores on the whole test set.
+        difference: system − baseline.
+        p_value: two-sided p-value of the difference.
+        baseline_interval, system_interval, difference_interval: bounds of the 95 % bootstrap intervals.
+    """
 
     metric: str
     baseline: float
-    baseline_interval: float
+    baseline_interval: tuple[float, float]
     system: float
-    system_interval: float
+    system_interval: tuple[float, float]
+    difference: float
+    difference_interval: tuple[float, float]
     p_value: float
     signature: str
 
 
-def paired_bootstrap(
+PAIRED_TESTS = ("bootstrap", "randomization")
+
+
+def paired_test(
     baseline: Sequence[str],
     system: Sequence[str],
     references: References,
     *,
+    sources: Sequence[str] | None = None,
     metrics: Sequence[str] = ("bleu", "chrf"),
-    samples: int = 1000,
-) -> list[PairedBootstrapResult]:
-    """Compare a system with a baseline by paired bootstrap resampling (Koehn 2004), computed by sacreBLEU.
+    method: str = "bootstrap",
+    samples: int = NUM_PAIRED_SAMPLES,
+) -> list[PairedTestResult]:
+    """Compare a system with a baseline on the same test set, one result for each metric.
 
-    The test set is resampled with replacement `samples` times. The p-value is the share of resamples in which the
-    difference exceeds its mean by more than the observed difference. The seed is fixed, or that of SACREBLEU_SEED. The
-    metrics are bleu, chrf and ter.
+    `bootstrap` is paired bootstrap resampling (Koehn 2004): the p-value is the share of resamples of the test set in
+    which the difference is at least as far from the observed one as that is from 0. `randomization` is approximate
+    randomization (Riezler and Maxwell 2005): the share of trials with at least the observed difference when the two
+    outputs of each sentence are swapped at random. Intervals are percentiles of bootstrap resamples in both cases.
+
+    Args:
+        baseline, system: the translations of two systems.
+        references: one reference, or a list of references, for each sentence.
+        sources: source sentences, for COMET.
+        metrics: names of metrics of texts, keys of TEXT_METRICS.
+        method: bootstrap or randomization.
+        samples: number of resamples or trials.
     """
-    from sacrebleu import BLEU, CHRF, TER
-    from sacrebleu.significance import PairedTest
-
-    supported: dict[str, Any] = {"bleu": BLEU, "chrf": CHRF, "ter": TER}
-    for name in metrics:
-        if name not in supported:
-            raise unknown_name("metric for a paired test", name, supported)
-    if samples < 1:
-        raise UserError(f"samples, the number of bootstrap resamples, must be at least 1, but is {samples}")
+    if method not in PAIRED_TESTS:
+        raise unknown_name("paired test", method, PAIRED_TESTS)
     check_equal_counts(len(baseline), "sentences of the baseline", len(system), "sentences of the system")
-    streams: list[Any] = reference_streams(baseline, references)
-    scorers = {name: supported[name]() for name in dict.fromkeys(metrics)}
-    systems = [("baseline", baseline), ("system", system)]
-    test: Any = PairedTest(systems, scorers, streams, test_type="bs", n_samples=samples)
-    signatures, results = test()  # by sacreBLEU's names of metrics, such as chrF2
-    rows = []
-    for name, (sacrebleu_name, signature) in zip(scorers, signatures.items()):
-        of_baseline, of_system = results[sacrebleu_name]
-        # sacreBLEU gives equal systems the smallest possible p-value, but equal scores are no evidence
-        p_value = 1.0 if of_baseline.score == of_system.score else of_system.p_value
-        rows.append(
-            PairedBootstrapResult(
+    results = []
+    for name in dict.fromkeys(metrics):
+        statistics = [text_metric(name).sentence_statistics(texts, references, sources) for texts in (baseline, system)]
+        before, after = (_bootstrap([of_texts], samples) for of_texts in statistics)
+        difference, p_value = contrast_test([after, before], [1.0, -1.0])
+        if method == "randomization" and difference:
+            p_value = _randomization_p_value(statistics[0], statistics[1], samples)
+        results.append(
+            PairedTestResult(
                 metric=name,
-                baseline=of_baseline.score,
-                baseline_interval=float(of_baseline.ci),
-                system=of_system.score,
-                system_interval=float(of_system.ci),
+                baseline=float(before.scores[0]),
+                baseline_interval=_interval(before.samples[0]),
+                system=float(after.scores[0]),
+                system_interval=_interval(after.samples[0]),
+                difference=difference,
+                difference_interval=_interval(after.samples[0] - before.samples[0]),
                 p_value=p_value,
-                signature=str(signature),
+                signature=text_metric(name)(system, references, sources).signature,
             )
         )
-    return rows
+    return results
+
+
+def _interval(scores: Floats) -> tuple[float, float]:
+    """Return the bounds of the central 95 % of bootstrap scores."""
+    low, high = np.percentile(scores, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _randomization_p_value(baseline: SentenceStatistics, system: SentenceStatistics, trials: int) -> float:
+    """Return the p-value of approximate randomization, (c + 1) / (trials + 1), for c trials as extreme as the outputs.
+
+    A trial swaps the statistics of baseline and system for each sentence with probability ½.
+    """
+    score = baseline.corpus_score
+    observed = abs(score(system.table.sum(0)) - score(baseline.table.sum(0)))
+    generator = np.random.default_rng(BOOTSTRAP_SEED)
+    total, count = baseline.table.sum(0) + system.table.sum(0), 0
+    chunk = max(1, MAX_DRAWS_IN_MEMORY // len(system.table))
+    for start in range(0, trials, chunk):
+        swapped = generator.integers(2, size=(min(chunk, trials - start), len(system.table)), dtype=bool)
+        first = (
+            swapped @ baseline.table + ~swapped @ system.table
+        )  # summed statistics of a shuffled system: trials, statistics
+        count += sum(abs(score(sums) - score(total - sums)) >= observed - ROUNDING_ERROR for sums in first)
+    return (count + 1) / (trials + 1)
 
 
 @dataclass(frozen=True)
@@ -111,17 +150,22 @@ def bootstrap_scores(
     Args:
         outputs: the translations of the test set, one list for each seed of the training.
         references: one reference, or a list of references, for each sentence.
-        metric: bleu, chrf or exact. BLEU and chrF are computed by sacreBLEU.
+        metric: name of a metric of texts that needs no sources, such as bleu or rouge-l.
         samples: number of resamples.
         seed: seed of the resampling.
     """
-    statistics = [_sufficient_statistics(output, references, metric) for output in outputs]
-    if not statistics:
+    metric_statistics = text_metric(metric).sentence_statistics
+    return _bootstrap([metric_statistics(texts, references) for texts in outputs], samples, seed)
+
+
+def _bootstrap(outputs: Sequence[SentenceStatistics], samples: int, seed: int = BOOTSTRAP_SEED) -> BootstrapScores:
+    """Score resamples of a test set from the statistics of its sentences; `outputs` has an element for each seed."""
+    if not outputs:
         raise UserError("there are no outputs to resample: give the outputs of at least one seed per system")
     if samples < 2:
         raise UserError(f"samples, the number of bootstrap resamples, must be at least 2, but is {samples}")
-    _, score = statistics[0]  # the function from summed statistics to a corpus score is the same for all seeds
-    of_sentences = np.stack([table for table, _ in statistics], 1)  # sentences, seeds, statistics
+    score = outputs[0].corpus_score  # the same function for all seeds
+    of_sentences = np.stack([statistics.table for statistics in outputs], 1)  # sentences, seeds, statistics
     count = len(of_sentences)
     generator = np.random.default_rng(seed)
     resampled = np.empty((len(outputs), samples))
@@ -135,24 +179,6 @@ def bootstrap_scores(
         for number, of_seeds in enumerate(totals):
             resampled[:, start + number] = [score(total) for total in of_seeds]
     return BootstrapScores(np.array([score(total) for total in of_sentences.sum(0)]), resampled, count)
-
-
-def _sufficient_statistics(
-    output: Sequence[str], references: References, metric: str
-) -> tuple[Floats, Callable[[Floats], float]]:
-    """Return the sufficient statistics of each sentence, and the function from their sum to the corpus score."""
-    lists = reference_lists(output, references)
-    if metric == "exact":
-        right = [float(text in of_text) for text, of_text in zip(output, lists)]
-        return np.array([[match, 1.0] for match in right]), lambda sums: 100 * float(sums[0] / sums[1])
-    from sacrebleu import BLEU, CHRF
-
-    scorers: dict[str, Callable[[], Any]] = {"bleu": lambda: BLEU(force=True), "chrf": CHRF}
-    if metric not in scorers:
-        raise unknown_name("metric for a bootstrap", metric, [*scorers, "exact"])
-    scorer = scorers[metric]()
-    table = scorer._extract_corpus_statistics(output, reference_streams(output, references))
-    return np.array(table, np.float64), lambda sums: float(scorer._compute_score_from_stats(sums).score)
 
 
 def contrast_test(systems: Sequence[BootstrapScores], weights: Sequence[float]) -> tuple[float, float]:
@@ -179,11 +205,10 @@ def contrast_test(systems: Sequence[BootstrapScores], weights: Sequence[float]) 
     resampled = sum(w * system.samples.mean(0) for w, system in zip(weights, systems))
     assert isinstance(resampled, np.ndarray)
     min_p_value = 1 / (len(resampled) + 1)
-    rounding_error = 1e-9
-    if abs(observed) < rounding_error:
+    if abs(observed) < ROUNDING_ERROR:
         return 0.0, 1.0
     if seeds == {1}:
-        extreme = np.abs(resampled - observed) >= abs(observed) - rounding_error
+        extreme = np.abs(resampled - observed) >= abs(observed) - ROUNDING_ERROR
         return observed, float((np.count_nonzero(extreme) + 1) * min_p_value)
     (n,) = seeds
     between_seeds = [w * w * float(system.scores.var(ddof=1)) / n for w, system in zip(weights, systems)]

@@ -1,4 +1,4 @@
-"""Metrics of translations: BLEU, chrF and TER by sacreBLEU, and all metrics by name.
+"""Metrics of texts: BLEU, chrF and TER by sacreBLEU, and all metrics by name.
 
 A score is comparable only with its signature (Post 2018, A Call for Clarity in Reporting BLEU Scores).
 """
@@ -7,19 +7,29 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dragoman.errors import UserError, unknown_name
+from dragoman.evaluation.comet import comet, comet_by_sentence
 from dragoman.evaluation.error_rates import (
+    Counts,
+    edit_counts,
     exact_match,
+    exact_match_counts,
     item_error_rate,
+    mismatch_counts,
     phoneme_error_rate,
     token_accuracy,
     word_error_rate,
 )
 from dragoman.evaluation.metric_score import MetricScore, References, check_equal_counts, reference_lists
+from dragoman.evaluation.rouge import rouge, rouge_by_sentence
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
@@ -106,34 +116,157 @@ def _corpus_score(metric: Metric, hypotheses: Sequence[str], references: Referen
     return metric.corpus_score(hypotheses, streams)
 
 
-MetricFunction = Callable[[Sequence[str], References], MetricScore]
+Floats = NDArray[np.float64]
 
-TEXT_METRICS: Mapping[str, MetricFunction] = {
-    "bleu": bleu,
-    "chrf": chrf,
-    "chrf++": partial(chrf, word_order=2),
-    "ter": ter,
-    "exact": exact_match,
-    "accuracy": token_accuracy,
-    "wer": word_error_rate,
-    "per": phoneme_error_rate,
-    "ier": item_error_rate,
+
+class SentenceStatistics(NamedTuple):
+    """What a corpus score is computed from.
+
+    Attributes:
+        table: a row of numbers for each sentence, such as n-gram matches; shape (sentences, statistics).
+        corpus_score: function from the sum of rows to the score of a corpus.
+    """
+
+    table: Floats
+    corpus_score: Callable[[Floats], float]
+
+
+@dataclass(frozen=True)
+class TextMetric:
+    """A metric of hypotheses and their references, and of the sources if `needs_sources`.
+
+    Both functions take the hypotheses, the references and, if needed, the sources.
+
+    Attributes:
+        function: returns the score of a corpus.
+        statistics: returns the statistics of each sentence, which significance tests resample.
+    """
+
+    function: Callable[..., MetricScore]
+    statistics: Callable[..., SentenceStatistics]
+    needs_sources: bool = False
+
+    def __call__(
+        self, hypotheses: Sequence[str], references: References, sources: Sequence[str] | None = None
+    ) -> MetricScore:
+        """Score a corpus."""
+        return self.function(hypotheses, references, *self._source_arguments(sources))
+
+    def sentence_statistics(
+        self, hypotheses: Sequence[str], references: References, sources: Sequence[str] | None = None
+    ) -> SentenceStatistics:
+        """Return what the score of the corpus is computed from, sentence by sentence."""
+        return self.statistics(hypotheses, references, *self._source_arguments(sources))
+
+    def _source_arguments(self, sources: Sequence[str] | None) -> list[Sequence[str]]:
+        """Return the sources as a list of further arguments, which is empty if the metric does not use them."""
+        if self.needs_sources and sources is None:
+            raise UserError("COMET compares translations with their sources: name the source file with --source")
+        return [sources] if self.needs_sources and sources is not None else []
+
+
+def _sacrebleu_statistics(name: str, **options: Any) -> Callable[..., SentenceStatistics]:
+    """Return the statistics of a metric of sacreBLEU: the class `name`, made with `options`."""
+
+    def statistics(hypotheses: Sequence[str], references: References) -> SentenceStatistics:
+        import sacrebleu
+
+        metric = getattr(sacrebleu, name)(**options)
+        table = metric._extract_corpus_statistics(hypotheses, reference_streams(hypotheses, references))
+        return SentenceStatistics(
+            np.array(table, np.float64), lambda sums: float(metric._compute_score_from_stats(sums).score)
+        )
+
+    return statistics
+
+
+def _rate_statistics(
+    counts: Callable[[Sequence[str], References], Counts], complement: bool = False
+) -> Callable[..., SentenceStatistics]:
+    """Return the statistics of a rate, counts divided by lengths in percent; `complement` of 100 − the rate."""
+
+    def rate(sums: Floats) -> float:
+        part = 100 * float(sums[0] / max(sums[1], 1))
+        return 100 - part if complement else part
+
+    return lambda hypotheses, references: SentenceStatistics(np.array(counts(hypotheses, references), np.float64), rate)
+
+
+def _mean_statistics(scores: Callable[..., Sequence[float]]) -> Callable[..., SentenceStatistics]:
+    """Return the statistics of a metric that is the mean of the scores of sentences."""
+
+    def statistics(*texts: Sequence[Any]) -> SentenceStatistics:
+        values = np.array(scores(*texts), np.float64)
+        return SentenceStatistics(np.stack([values, np.ones_like(values)], 1), lambda sums: float(sums[0] / sums[1]))
+
+    return statistics
+
+
+def _rouge_metric(kind: str, stem: bool = False) -> TextMetric:
+    """Return a ROUGE metric: kind rouge1, rouge2 or rougeL, of words or, with `stem`, of English stems."""
+    return TextMetric(
+        partial(rouge, kind=kind, stem=stem),
+        _mean_statistics(lambda *texts: rouge_by_sentence(*texts, kind=kind, stem=stem)[0]),
+    )
+
+
+def _comet_metric(model: str = "") -> TextMetric:
+    """Return COMET with the model of this folder or checkpoint; empty is the default model."""
+    by_sentence = partial(comet_by_sentence, model=model)
+    return TextMetric(partial(comet, model=model), _mean_statistics(by_sentence), needs_sources=True)
+
+
+TEXT_METRICS: Mapping[str, TextMetric] = {
+    "bleu": TextMetric(bleu, _sacrebleu_statistics("BLEU", force=True)),
+    "chrf": TextMetric(chrf, _sacrebleu_statistics("CHRF")),
+    "chrf++": TextMetric(partial(chrf, word_order=2), _sacrebleu_statistics("CHRF", word_order=2)),
+    "ter": TextMetric(ter, _sacrebleu_statistics("TER")),
+    "rouge-1": _rouge_metric("rouge1"),
+    "rouge-2": _rouge_metric("rouge2"),
+    "rouge-l": _rouge_metric("rougeL"),
+    "rouge-1-stem": _rouge_metric("rouge1", stem=True),
+    "rouge-2-stem": _rouge_metric("rouge2", stem=True),
+    "rouge-l-stem": _rouge_metric("rougeL", stem=True),
+    "comet": _comet_metric(),
+    "exact": TextMetric(exact_match, _rate_statistics(exact_match_counts)),
+    "accuracy": TextMetric(token_accuracy, _rate_statistics(mismatch_counts, complement=True)),
+    "wer": TextMetric(word_error_rate, _rate_statistics(edit_counts)),
+    "per": TextMetric(phoneme_error_rate, _rate_statistics(edit_counts)),
+    "ier": TextMetric(item_error_rate, _rate_statistics(exact_match_counts, complement=True)),
 }
 
 
+def is_text_metric(name: str) -> bool:
+    """Whether a metric of this name compares texts: a key of TEXT_METRICS, or "comet=MODEL"."""
+    return name in TEXT_METRICS or name.startswith("comet=")
+
+
+def text_metric(name: str) -> TextMetric:
+    """Return a metric by its name; "comet=MODEL" is COMET with the model of this folder or checkpoint."""
+    if name.startswith("comet="):
+        return _comet_metric(name.removeprefix("comet="))
+    if name not in TEXT_METRICS:
+        raise unknown_name("metric", name, TEXT_METRICS)
+    return TEXT_METRICS[name]
+
+
 def check_metric_names(names: Iterable[str], other_metrics: Iterable[str] = ()) -> None:
-    """Raise a UserError for a name that is neither in TEXT_METRICS nor in `other_metrics`."""
+    """Raise a UserError for a name that is neither a metric of texts nor in `other_metrics`."""
     supported = [*TEXT_METRICS, *other_metrics]
     for name in names:
-        if name not in supported:
+        if name not in supported and not is_text_metric(name):
             raise unknown_name("metric", name, supported)
 
 
-def evaluate(names: Iterable[str], hypotheses: Sequence[str], references: References) -> dict[str, MetricScore]:
-    """Compute the metrics of these names (keys of TEXT_METRICS) for the same hypotheses; return scores by name."""
-    names = list(names)
-    check_metric_names(names)
-    return {name: TEXT_METRICS[name](hypotheses, references) for name in names}
+def evaluate(
+    names: Iterable[str],
+    hypotheses: Sequence[str],
+    references: References,
+    sources: Sequence[str] | None = None,
+) -> dict[str, MetricScore]:
+    """Compute the metrics of these names for the same hypotheses; return scores by name. Only COMET needs sources."""
+    metrics = {name: text_metric(name) for name in names}
+    return {name: metric(hypotheses, references, sources) for name, metric in metrics.items()}
 
 
 class LengthBucket(NamedTuple):

@@ -20,8 +20,8 @@ from dragoman.objectives import Objective, pretraining_examples
 from dragoman.run import Run, Source, filling
 from dragoman.text import Tokenizer
 
-GENERATION_METRICS = ("bleu", "chrf", "exact_match")
-METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match"}
+GENERATION_METRICS = ("bleu", "chrf", "rouge_l", "exact_match")
+METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "rouge_l": "ROUGE-L", "exact_match": "exact match"}
 BLEU_ORDER = 4  # corpus BLEU is 0 if no sentence has this many words
 #: scripts written without spaces: Thai to Myanmar, Khmer, kana and CJK ideographs
 UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
@@ -48,6 +48,8 @@ def check_metric(metric: str, references: Sequence[str]) -> None:
             f"training.selection_metric is {metric}, but no validation sentences are decoded (by this objective, or "
             "because training.validation_sentences is 0): set training.selection_metric=loss"
         )
+    if metric == "rouge_l":
+        evaluation.TEXT_METRICS["rouge-l"](["a"], ["a"])  # an error here, before training, if rouge-score is missing
 
 
 def _in_majority(texts: Sequence[str], condition: Callable[[str], bool]) -> bool:
@@ -151,8 +153,8 @@ class Validator:
         if self.sources:
             texts, search = self._translate_sources()
             metrics["bleu"] = evaluation.bleu(texts, self.references).value
-            if self.metric == "chrf":
-                metrics["chrf"] = evaluation.chrf(texts, self.references).value
+            if self.metric in ("chrf", "rouge_l"):
+                metrics[self.metric] = self._score_texts(self.metric, texts)
             metrics["exact_match"] = evaluation.exact_match(texts, self.references).value
             sources = [source if isinstance(source, str) else describe_features(source) for source in self.sources]
             samples = list(map(ValidationSample, sources, self.references, texts))[:MAX_SAMPLES]
@@ -161,6 +163,10 @@ class Validator:
         model.train(training)
         perplexity = evaluation.perplexity(-sums["nll_loss"], count).value
         return ValidationResult(sums["total"] / count, perplexity, metrics, samples, search)
+
+    def _score_texts(self, metric: str, texts: list[str]) -> float:
+        """Score decoded sentences by a selection metric, chrf or rouge_l."""
+        return evaluation.TEXT_METRICS[metric.replace("_", "-")](texts, self.references).value
 
     def _translate_sources(self) -> tuple[list[str], str]:
         """Translate the validation sources to decode; return the translations and the name of the search.
