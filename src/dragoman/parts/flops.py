@@ -44,5 +44,5 @@ def matrix_flops(module: nn.Module, work: Workload) -> int:
 
 
 def attention_flops(queries: int, keys: int, key_width: int, value_width: int) -> int:
-    """Count the FLOPs of scores and weighted sum of `queries` × `keys` pairs; widths are those of all heads together."""
+    """FLOPs of scores and weighted sum of `queries` × `keys` pairs; the widths are those of all heads together."""
     return 2 * queries * keys * (key_width + value_width)  # two products, each a multiplication and an addition

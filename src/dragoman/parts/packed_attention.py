@@ -33,7 +33,7 @@ def packed_attention(
     """Compute attention within the sequences of a packed row by FlexAttention: 1 H T E, keys 1 G S E → 1 H T E.
 
     `queries` and `keys` are the layouts, which say which columns of the row belong to which sequence. Layers with the
-    same `args.mask_key` share their mask in `masks`. Values, and with them the output, may have another width than keys.
+    same `args.mask_key` share their mask in `masks`. Values, and with them the output, may be wider or narrower.
     """
     mask = masks.blocks.get(args.mask_key)
     if mask is None:
