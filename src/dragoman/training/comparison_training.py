@@ -90,13 +90,13 @@ def check_systems(names: Sequence[str]) -> None:
     if len(set(names)) < len(names):
         raise UserError(f"--systems names a system twice ({', '.join(names)}): name each once")
     for name in names:
-        model = meta_model(get_system(name).spec(VocabularySizes(100, 100, joint=True), "tiny"))
+        model = meta_model(get_system(name).spec(VocabularySizes(100, 100, joint=True), "tiny"))  # uses no memory
         if model.source_features is not None or not model.can_generate:
             raise UserError(f"{name} does not translate text: leave it out of --systems")
 
 
 def check_settings(names: Sequence[str], config: Config) -> None:
-    """Raise a UserError for a setting that no system has; each setting applies to the systems that have it."""
+    """Raise a UserError for an entry of `system.settings` that none of the systems has."""
     known = {setting for name in names for setting in SYSTEMS[name].settings()}
     for setting in config.system.settings:
         if setting not in known:
@@ -135,14 +135,17 @@ def _flatten(values: dict[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def run_folder(folder: Path, name: str, seed: int) -> Path:
-    """Return the folder of the run of a system in the folder of a comparison."""
+    """Return the run folder of a system and seed within the folder of a comparison, such as transformer-seed1."""
     return folder / f"{name}-seed{seed}"
 
 
 def train_system(
     folder: Path, name: str, seed: int, config: Config, budget: ComparisonBudget, display: Display
 ) -> None:
-    """Train a system in its own run folder, or continue where it stopped."""
+    """Train a system in its own run folder within `folder`, or continue where it stopped.
+
+    `config` is shared by all systems; each gets those `system.settings` that it has.
+    """
     run = run_folder(folder, name, seed)
     if not is_run_folder(run):
         available = SYSTEMS[name].settings()
@@ -163,7 +166,10 @@ def train_system(
 
 
 def _apply_budget(run: Path, budget: ComparisonBudget, requested: TrainingConfig) -> None:
-    """Set steps, warmup and validation interval of a run that has not been trained yet."""
+    """Write steps, warmup and validation interval that suit the budget to the configuration file of an untrained run.
+
+    `requested` are the training settings of the user, whose warmup and validation interval are kept.
+    """
     config = from_yaml(run / CONFIG_FILE)
     if budget.kind == "minutes":
         training = replace(config.training, minutes=budget.amount, steps=None)
@@ -178,34 +184,41 @@ def _apply_budget(run: Path, budget: ComparisonBudget, requested: TrainingConfig
 
 
 def budget_steps(run: Path, budget: ComparisonBudget, training: TrainingConfig) -> int:
-    """Return the number of training steps in the budget, at least one."""
+    """Return the number of training steps of a prepared run in which the budget is used up.
+
+    For a budget of tokens or FLOPs, the costs of its batches are added up. Without an amount, the number follows from
+    the size of the corpus.
+    """
     if budget.kind == "steps" and budget.amount is not None:
         return round(budget.amount)
     if budget.amount is None:
         store = TokenStore(run / "data" / "train")
+        target_tokens = store.columns[1].tokens + len(store)  # with EOS
         step_tokens = (training.batch_tokens or 4096) * training.gradient_accumulation
-        return default_steps(store.columns[1].tokens + len(store), step_tokens)
+        return default_steps(target_tokens, step_tokens)
     costs = TrainingCosts(run)
     count_cost = costs.flops if budget.kind == "flops" else costs.target_tokens
-    spent = accumulate(count_cost(pairs) for pairs in costs.iterate_steps())  # after each step
-    return next(step for step, total in enumerate(spent, 1) if total >= budget.amount)
+    totals = accumulate(count_cost(pairs) for pairs in costs.iterate_steps())  # after each step
+    return next(step for step, total in enumerate(totals, 1) if total >= budget.amount)
 
 
 class TrainingCosts:
     """Counts target tokens and FLOPs of the training steps of a run."""
 
     def __init__(self, run: Path) -> None:
-        """Read the batches, lengths and model of a prepared run folder."""
+        """Read the training batches, the lengths of all pairs, and the model of a prepared run folder."""
         self.batches = Trainer(run, SilentDisplay()).batches
         config, framing = from_yaml(run / CONFIG_FILE), read_framing(run)
         self.batches_per_step, store = config.training.gradient_accumulation, self.batches.store
         self.source, self.target = (column.lengths for column in store.columns)  # lengths of all pairs, without EOS
-        self.framing_length = len(framing.source_prefix) + len(framing.source_suffix)
+        self.framing_length = len(framing.source_prefix) + len(framing.source_suffix)  # special tokens of a source
         self.predicts_source = objective_class(config.objective.name or "translation").predicts_source
         spec = read_spec(run)
         model = meta_model(spec)
         # training FLOPs of a pair by its lengths
-        self.pair_flops = cache(lambda source, target: model.training_flops(Workload(target, source, spec.dim)))
+        self.pair_flops = cache(
+            lambda source, target: model.training_flops(Workload(tokens=target, source=source, width=spec.dim))
+        )
 
     def iterate_steps(self) -> Iterator[NDArray[Any]]:
         """Yield the indices of the training pairs of each step, without end."""
@@ -218,7 +231,7 @@ class TrainingCosts:
         return int(np.asarray(self.target[pairs], np.int64).sum()) + len(pairs)  # with EOS
 
     def flops(self, pairs: NDArray[Any]) -> float:
-        """Sum the training FLOPs of some training pairs, by their lengths."""
+        """Sum the training FLOPs of some training pairs; those of pairs with equal lengths are computed once."""
         source = np.asarray(self.source[pairs], np.int64) + self.framing_length
         target = np.asarray(self.target[pairs], np.int64) + 1  # EOS
         if self.predicts_source:  # a language model, for which both are one target
@@ -231,7 +244,7 @@ class TrainingCosts:
 def evaluate_run(
     folder: Path, name: str, seed: int, sources: Sequence[str], references: Sequence[str], device: str = "auto"
 ) -> RunResult:
-    """Translate the test set with a trained run, and save the result in its folder."""
+    """Score and translate the test set with a trained run, count its training costs, and save all in its folder."""
     path = run_folder(folder, name, seed)
     state = TrainState.load(path / CHECKPOINT_DIR / "last")
     run = load(path, device=device)
@@ -264,7 +277,7 @@ def evaluate_run(
 def saved_result(
     folder: Path, name: str, seed: int, sources: Sequence[str], references: Sequence[str]
 ) -> RunResult | None:
-    """Return the saved result of a run on this test set; None if there is none."""
+    """Return the saved result of a system and seed on this test set; None if there is none."""
     path = run_folder(folder, name, seed) / RESULT_FILE
     if not path.exists():
         return None

@@ -79,14 +79,20 @@ class StoreWriter:
     def write_train(
         self, train: list[Corpus], split: HoldoutSplit | None, total: int, valid: list[Corpus]
     ) -> tuple[TokenStore, CorpusInspection]:
-        """Write the training store from `total` pairs; held-out pairs are kept for the validation store."""
+        """Write the training store, and return it with the inspection of its pairs for the preflight report.
+
+        Args:
+            train: training corpora with `total` pairs.
+            split: pairs to hold out, which are kept in memory for the validation store; None with validation files.
+            valid: validation corpora, whose pairs are counted if they also occur in training.
+        """
         self.names = [corpus.name for corpus in train]
-        others = {} if split else {"valid": self.data_format.read(valid)}
+        compared = {} if split else {"valid": self.data_format.read(valid)}  # to find overlaps with training
         if self.config.test_source:
             tests = resolve.make_corpora(self.config, self.config.test_source, self.config.test_target)
-            others["test"] = self.data_format.read(tests)
+            compared["test"] = self.data_format.read(tests)
         self.folder.mkdir(exist_ok=True)
-        inspection = CorpusInspection(others, folder=self.folder)
+        inspection = CorpusInspection(compared, folder=self.folder)
         draws = partial(
             draws_per_corpus, weights=self.config.sampling_weights, temperature=self.config.sampling_temperature
         )
@@ -102,7 +108,7 @@ class StoreWriter:
                 if chunk.train.columns is not None:
                     yield chunk.corpus, chunk.train.columns
                 self._hold_out(chunk.corpus, chunk.held_out)
-            inspection.require_pairs()
+            inspection.require_pairs()  # raises a UserError if all pairs were dropped
 
         tags = self.config.corpus_tags
         return write_shards(self.folder / "train", columns_of_corpora(), self.names, tags, draws), inspection
@@ -114,7 +120,7 @@ class StoreWriter:
             tags, self.names = resolve.validation_tags(self.config), [corpus.name for corpus in valid]
             for chunk in self._encode(valid, split=None, tags=tags, workers=1):
                 self._hold_out(chunk.corpus, chunk.train)
-        self.inspection.require_pairs()
+        self.inspection.require_pairs()  # raises a UserError if all pairs were dropped
         counts = self.inspection.counts
         if counts.dropped:
             dropped = f"{counts.pairs_read - counts.pairs:,} of {counts.pairs_read:,} validation pairs"
@@ -148,7 +154,14 @@ class PreparedRun:
 
 
 def prepare_run(folder: Path, config: Config, log: Log, custom_parts: Sequence[type[Spec]] = ()) -> PreparedRun:
-    """Create a run folder with tokenizers, token stores and the spec of the model; nothing remains if it fails."""
+    """Create a run folder with tokenizers, token stores, configuration and model file; nothing remains if it fails.
+
+    A token store is the tokenized corpus on disk. Settings that the configuration leaves open are chosen on the way.
+
+    Args:
+        log: receives messages for the user.
+        custom_parts: classes of custom parts that the model contains.
+    """
     check_new_folder(folder)
     request = resolve.resolve_request(config)
     data_format, defaults = request.data_format, Defaults(request.config)
@@ -170,9 +183,9 @@ def prepare_run(folder: Path, config: Config, log: Log, custom_parts: Sequence[t
         sizes = VocabularySizes(source_tokenizer.vocab_size, target_tokenizer.vocab_size, joint=is_shared)
         spec = request.build_spec(defaults.config, sizes)
         resolve.check_vocabulary(spec, sizes, data_format)
-        continued = request.parent if request.parent_spec else None
+        continued_run = request.parent if request.parent_spec else None  # whose model is trained further
         # special tokens around source and target
-        framing = continued.framing if continued else resolve.make_framing(spec, target_tokenizer)
+        framing = continued_run.framing if continued_run else resolve.make_framing(spec, target_tokenizer)
         write_tokenizers(partial, *tokenizers)
         log("writing the tokenized text")
         stores = StoreWriter(partial / "data", defaults.config.data, data_format, tokenizers, framing, workers, log)
@@ -230,7 +243,11 @@ def _choose_settings(
     custom_parts: Sequence[type[Spec]],
     log: Log,
 ) -> None:
-    """Choose system size and training settings, after measuring the largest batch size if that is requested."""
+    """Choose system size and training settings, and set them in `defaults`.
+
+    With `training.auto_batch_size`, settings are first chosen on trial, to measure with them the largest batch size
+    that fits into memory; then all are chosen again for that size.
+    """
 
     def choose(chosen: Defaults) -> ModelSpec:
         """Choose all settings that `chosen` leaves open, and return the spec of the model."""
@@ -243,14 +260,13 @@ def _choose_settings(
         trial = Defaults(defaults.config)
         spec = choose(trial)
         write_model_file(folder, trial.config.system.name or "", spec, framing)
-        defaults.set_and_report(
-            "training.batch_tokens", *find_batch_size(folder, trial.config, spec, log, custom_parts)
-        )
+        batch_tokens, reason = find_batch_size(folder, trial.config, spec, log, custom_parts)
+        defaults.set_and_report("training.batch_tokens", batch_tokens, reason)
     choose(defaults)
 
 
 def _with_absolute_paths(config: Config) -> Config:
-    """Make the paths of all files absolute, so that the run does not depend on the working directory."""
+    """Return the configuration with absolute paths of all files, so that the run works in any working directory."""
     values: dict[str, Any] = {}
     for name in FILE_SETTINGS:
         section, key = name.split(".")

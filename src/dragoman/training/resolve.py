@@ -58,12 +58,16 @@ class RunRequest:
 
 
 def resolve_request(config: Config) -> RunRequest:
-    """Resolve and check a configuration."""
+    """Resolve what a configuration leaves open before any text is read (system, objective, data format), and check it.
+
+    Raises a UserError for settings and files that do not fit together.
+    """
     if config.search.strategy:
-        search_from_dict(config.search.strategy, "search.strategy")
+        search_from_dict(config.search.strategy, "search.strategy")  # raises a UserError if it is invalid
     parent = ParentRun.open(config.training.start_from) if config.training.start_from else None
     task_is_given = config.system.name or config.objective.name or parent
     config = resolve_system(config, parent)
+    # the parent's model is trained further, unless another system is configured
     parent_spec = parent.spec if parent and config.system == parent.config.system else None
     device = str(select_device(config.training.device))
     if not config.data.source:
@@ -71,7 +75,7 @@ def resolve_request(config: Config) -> RunRequest:
     train = make_corpora(config.data, config.data.source, config.data.target)
     valid = make_corpora(config.data, config.data.valid_source, config.data.valid_target)
     check_mixture(config.data, train, valid)
-    content = data.detect_data_format(train[0])
+    content = data.detect_data_format(train[0])  # pairs, text, turns of dialogues, or feature vectors
     if not content.has_target and not content.is_dialogue and not task_is_given:
         raise UserError(
             f"{train[0].source} is one side of a parallel corpus: give the target file too, or name with --system or "
@@ -95,7 +99,7 @@ def resolve_request(config: Config) -> RunRequest:
 
 
 def make_corpora(config: DataConfig, sources: tuple[str, ...], targets: tuple[str, ...]) -> list[Corpus]:
-    """Make a corpus of each source file and its target file."""
+    """Make a corpus of each source file and its target file; without targets, of each source file alone."""
     if targets and len(sources) != len(targets):
         raise UserError(
             f"got {len(sources)} source files but {len(targets)} target files: give one target file for each source"
@@ -108,7 +112,7 @@ def make_corpora(config: DataConfig, sources: tuple[str, ...], targets: tuple[st
 
 
 def check_mixture(config: DataConfig, train: list[Corpus], valid: list[Corpus]) -> None:
-    """Check that there are as many weights and tags as corpora."""
+    """Raise a UserError unless there are as many sampling weights and tags as corpora."""
     for name in ("sampling_weights", "corpus_tags"):
         values = getattr(config, name)
         if values and len(values) != len(train):
@@ -124,12 +128,12 @@ def check_mixture(config: DataConfig, train: list[Corpus], valid: list[Corpus]) 
         raise UserError(
             "data.valid_corpus_tags is set, but there are no validation corpora: remove it, or give --valid-source"
         )
-    if wrong := [tag for tag in config.valid_corpus_tags if tag and tag not in config.corpus_tags]:
-        raise unknown_name("tag in data.valid_corpus_tags:", wrong[0], [tag for tag in config.corpus_tags if tag])
+    if unknown := [tag for tag in config.valid_corpus_tags if tag and tag not in config.corpus_tags]:
+        raise unknown_name("tag in data.valid_corpus_tags:", unknown[0], [tag for tag in config.corpus_tags if tag])
 
 
 def check_tags(tags: Sequence[str], data_format: DataFormat, parent: ParentRun | None) -> None:
-    """Check that tagged corpora are translated, and that the parent's tokenizer has the tags."""
+    """Check corpus tags: they need pairs to translate, and must be known to the tokenizer of the parent run, if any."""
     if any(tags) and not data_format.is_translation:
         raise UserError(
             f"data.corpus_tags needs pairs to translate, but the data is read as {data_format.item_name}: remove it"
@@ -147,7 +151,7 @@ def validation_tags(config: DataConfig) -> tuple[str, ...]:
 
 
 def resolve_system(config: Config, parent: ParentRun | None) -> Config:
-    """Set the system: the configured one, that of the parent run, or the Transformer."""
+    """Set the system: the configured one, that of the parent run (the run to start from), or the Transformer."""
     if config.system.name is not None:
         if parent is None or parent.config.system.name != config.system.name:
             return config
@@ -165,7 +169,7 @@ def resolve_system(config: Config, parent: ParentRun | None) -> Config:
 
 
 def resolve_features(config: Config, corpus: Corpus) -> Config:
-    """Set the dimension of the feature vectors from the files, and a larger limit of source lengths."""
+    """Set the dimension of the feature vectors as in the corpus, and larger default limits of source lengths."""
     values: dict[str, Any] = {}
     if config.data.max_length == DataConfig.max_length:
         values["data.max_length"] = MAX_FEATURE_VECTORS
@@ -180,8 +184,9 @@ def resolve_objective(config: Config, spec: ModelSpec, content: str) -> Config:
     """Set the objective for the content of the data (pairs, text, turns or features), unless it is given."""
     name, settings = config.objective.name, config.objective.settings
     if name is None:
-        own = SYSTEMS[config.system.name].default_objectives if config.system.name in SYSTEMS else {}
-        name, defaults = own.get(content) or (spec.default_objectives.get(content), {})
+        # those of the system come first, then those of the kind of model; by the content of the data
+        by_system = SYSTEMS[config.system.name].default_objectives if config.system.name in SYSTEMS else {}
+        name, defaults = by_system.get(content) or (spec.default_objectives.get(content), {})
         if name is None:
             expected = " or ".join(spec.default_objectives)
             raise UserError(
@@ -194,8 +199,8 @@ def resolve_objective(config: Config, spec: ModelSpec, content: str) -> Config:
 
 
 def check_source_kind(name: str, spec: ModelSpec, corpus: Corpus) -> None:
-    """Check that a corpus holds text or feature vectors, as the system reads them."""
-    features = meta_model(spec).source_features
+    """Raise a UserError unless a corpus holds what the system `name` reads: text, or feature vectors of its width."""
+    features = meta_model(spec).source_features  # numbers per vector; None if the model reads text
     if corpus.has_features and features is None:
         raise UserError(f"{name} reads text, but {corpus.source} holds vectors: choose --system vision or speech")
     if features is not None and not corpus.has_features:
@@ -212,18 +217,18 @@ def check_system(config: Config) -> ModelSpec:
     settings = config.system.settings
     if not all(isinstance(name, str) for name in settings):
         raise UserError(f"system.settings must map names of settings to values, but is {settings}")
-    spec = build_spec(config, VocabularySizes(100, 100, config.text.shared_vocabulary))
-    count_parameters(spec)
+    spec = build_spec(config, VocabularySizes(source=100, target=100, joint=config.text.shared_vocabulary))
+    count_parameters(spec)  # builds the model without memory, which raises errors
     return spec
 
 
 def build_spec(config: Config, vocabulary: VocabularySizes) -> ModelSpec:
-    """Build the spec of the configured system; before a size is chosen, the smallest one."""
+    """Return the model specification of the configured system; of the smallest size if none is chosen yet."""
     return get_system(config.system.name or "").spec(vocabulary, config.system.size or "tiny", **config.system.settings)
 
 
 def check_vocabulary(spec: ModelSpec, vocabulary: VocabularySizes, data_format: DataFormat) -> None:
-    """Check that the model can read and generate the tokens of the text."""
+    """Raise a UserError unless the model can read and generate the tokens of the text."""
     model = meta_model(spec)
     if model.is_decoder_only and not vocabulary.joint:
         raise UserError("a decoder-only model reads source and target as one text: leave text.shared_vocabulary true")
@@ -248,7 +253,7 @@ def make_framing(spec: ModelSpec, target: Tokenizer) -> Framing:
     framing, model = spec.default_framing, meta_model(spec)
     if model.source_features is not None:  # vectors have no framing
         framing = replace(framing, source_prefix=(), source_suffix=())
-    sentinels = range(target.vocab_size, model.vocab_size)
+    sentinels = range(target.vocab_size, model.vocab_size)  # tokens for masked spans, beyond the tokenizer's
     suppressed = (*framing.suppressed, *target.tags.values(), *sentinels)
     return replace(framing, suppressed=suppressed)
 
@@ -258,11 +263,11 @@ def estimate_activations(spec: ModelSpec, tokens: int, gradient_checkpointing: b
 
     With gradient checkpointing: three vectors per token and layer, and one layer in full.
     """
-    stacks = [
+    stacks = [  # layers of each stack, and sublayers per layer
         (stack.depth, sum(getattr(part, "layers", 1) for part in stack.block)) for stack in find_specs(spec, Stack)
     ]
-    vectors = 16 * sum(depth * parts for depth, parts in stacks)
+    vectors = 16 * sum(depth * sublayers for depth, sublayers in stacks)
     if gradient_checkpointing:
-        vectors = 3 * sum(depth for depth, _ in stacks) + 16 * max(parts for _, parts in stacks)
+        vectors = 3 * sum(depth for depth, _ in stacks) + 16 * max(sublayers for _, sublayers in stacks)
     logits = min(tokens * meta_model(spec).vocab_size, ESTIMATED_CHUNK_LOGITS)
     return 4 * (tokens * spec.dim * vectors + 3 * logits)  # 4 bytes per float32

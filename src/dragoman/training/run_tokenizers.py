@@ -34,13 +34,19 @@ def make_tokenizers(
 ) -> tuple[Tokenizer, Tokenizer]:
     """Return the tokenizers of source and target, and set their properties in the configuration of `defaults`.
 
-    `pairs` opens the training text anew. Tags of words are always learned.
+    They are opened (`text.tokenizer_from`), those of the parent run (`training.start_from`), or learned. The tags of a
+    tagging corpus are always learned.
+
+    Args:
+        pairs: opens the training text anew.
+        survey: number of pairs and words of the training text.
+        log: receives messages for the user.
     """
     text, parent, data_format = defaults.config.text, request.parent, request.data_format
     if parent and text.tokenizer_from:
         raise UserError("--start-from keeps the tokenizers of that run: leave out --tokenizer-from")
     if text.tokenizer_from:
-        tokenizers = _open(Path(text.tokenizer_from), data_format)
+        tokenizers = _open_tokenizers(Path(text.tokenizer_from), data_format)
         defaults.config = replace(defaults.config, text=_with_properties(text, tokenizers))
     elif parent:
         tokenizers = parent.tokenizers
@@ -48,7 +54,7 @@ def make_tokenizers(
     else:
         choose_vocab_size(defaults, survey.words)
         log(f"learning a vocabulary of {text.tokenizer} tokens from {survey.pairs:,} {data_format.item_name}")
-        tokenizers = _learn(defaults.config.text, data_format, pairs, survey.pairs)
+        tokenizers = _learn_tokenizers(defaults.config.text, data_format, pairs, survey.pairs)
         defaults.choices = [_with_actual_size(choice, tokenizers) for choice in defaults.choices]
     if data_format.target_is_tags:
         tags = learn_tokenizer((pair.target or "" for pair in pairs()), LABEL_TYPE, MAX_TAGS)
@@ -63,7 +69,10 @@ def make_tokenizers(
 def with_fertility(
     preflight: Preflight, config: Config, tokenizers: tuple[Tokenizer, Tokenizer], parent: ParentRun | None
 ) -> Preflight:
-    """Add to a report the fertility on the text that foreign tokenizers were learned from, if it is known."""
+    """Add to a preflight report the fertility (tokens per word) on the text that the tokenizers were learned from.
+
+    Only for tokenizers of another run or file, and if that fertility is known, so that both texts can be compared.
+    """
     folder = parent.folder if parent else Path(config.text.tokenizer_from) if config.text.tokenizer_from else None
     if folder is None or tokenizers[0].kind in ("byte", "character"):
         return preflight
@@ -79,7 +88,10 @@ def with_fertility(
 
 
 def _inherit(text: TextConfig, parent: TextConfig) -> TextConfig:
-    """Return the text settings of the parent run, with those that do not change its tokenizers."""
+    """Return the text settings of the parent run, with the new run's settings that do not concern tokenizers.
+
+    Raises a UserError if `text` sets anything that would change the parent's tokenizers.
+    """
     default = TextConfig()
     if any(getattr(text, name) != getattr(default, name) for name in TOKENIZER_SETTINGS):
         raise UserError(
@@ -96,7 +108,7 @@ def _inherit(text: TextConfig, parent: TextConfig) -> TextConfig:
 
 
 def _with_actual_size(choice: Choice, tokenizers: tuple[Tokenizer, Tokenizer]) -> Choice:
-    """Report the learned size of a vocabulary if the text has fewer tokens than allowed."""
+    """Return the reported choice of a vocabulary size with the learned size, if the text has fewer different tokens."""
     sizes = sorted({tokenizer.vocab_size for tokenizer in tokenizers})
     if sizes[-1] >= int(str(choice.value)):
         return choice
@@ -104,8 +116,11 @@ def _with_actual_size(choice: Choice, tokenizers: tuple[Tokenizer, Tokenizer]) -
     return replace(choice, value=" and ".join(str(size) for size in sizes), reason=reason)
 
 
-def _open(path: Path, data_format: DataFormat) -> tuple[Tokenizer, Tokenizer]:
-    """Open the tokenizers of a run, or of a file or folder from elsewhere, for a data format."""
+def _open_tokenizers(path: Path, data_format: DataFormat) -> tuple[Tokenizer, Tokenizer]:
+    """Open the source and target tokenizers of a run folder, a SentencePiece or a Hugging Face file.
+
+    Where source or target is not text (features, tags), it gets the tokenizer of the other.
+    """
     if is_run_folder(path):
         source, target = read_tokenizers(path)
         is_shared, source = source is target, with_own_special_tokens(source)
@@ -129,7 +144,7 @@ def _open(path: Path, data_format: DataFormat) -> tuple[Tokenizer, Tokenizer]:
 
 
 def _with_properties(text: TextConfig, tokenizers: tuple[Tokenizer, Tokenizer]) -> TextConfig:
-    """Set the properties of opened tokenizers in the settings; conflicting settings are an error."""
+    """Return the text settings with the properties of opened tokenizers; other values set by the user are an error."""
     source, target = tokenizers
     default = TextConfig()
     properties = {
@@ -147,7 +162,9 @@ def _with_properties(text: TextConfig, tokenizers: tuple[Tokenizer, Tokenizer]) 
     return replace(text, **properties)  # type: ignore[arg-type]
 
 
-def _learn(text: TextConfig, data_format: DataFormat, pairs: Pairs, count: int) -> tuple[Tokenizer, Tokenizer]:
+def _learn_tokenizers(
+    text: TextConfig, data_format: DataFormat, pairs: Pairs, count: int
+) -> tuple[Tokenizer, Tokenizer]:
     """Learn one tokenizer for source and target, or one for each; `pairs` opens the `count` training pairs anew."""
     interval = -(-count // MAX_LEARNING_PAIRS)  # rounded up: every nth pair is used
 
