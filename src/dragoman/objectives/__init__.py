@@ -29,7 +29,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 
 def objective_class(name: str) -> type[Objective]:
-    """Return the class of the objective of this name; an unknown name raises a UserError."""
+    """Return the class of the training objective of this name; an unknown name raises a UserError."""
     if name not in OBJECTIVES:
         raise unknown_name("objective", name, OBJECTIVES)
     return OBJECTIVES[name]
@@ -56,6 +56,6 @@ def check_objective(name: str, settings: Mapping[str, Any]) -> None:
 
 
 def build_objective(name: str, task: TaskContext, settings: Mapping[str, Any]) -> Objective:
-    """Build an objective after validating its settings."""
+    """Build the training objective `name` after validating its settings; `task` holds model and tokenizers."""
     check_objective(name, settings)
     return objective_class(name)(task, **settings)

@@ -19,7 +19,7 @@ MAX_CHUNK_LOGITS = {"cpu": 2**23, "cuda": 2**28}
 
 
 def chunk_rows(x: Tensor, weight: Tensor) -> int:
-    """Return the number of tokens in a chunk, for features x (N D) and output weights (V D)."""
+    """Return for how many tokens at a time logits are computed, for features x (N D) and output weights (V D)."""
     return max(1, MAX_CHUNK_LOGITS.get(x.device.type, 2**23) // weight.shape[0])
 
 
@@ -59,8 +59,10 @@ class FusedCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return Σ of the smoothed cross-entropy, −Σ log p(label) and −Σ mean log p, and store the gradients.
 
-        x (N D) are the inputs of the output layer with weight (V D) and bias (V); `rows` tokens are processed at a
-        time.
+        x (N D) are the inputs of the output layer with weight (V D) and bias (V); labels (N) may be ignored.
+        The loss of a label is −(1 − ε) log p(label) − ε mean log p, ε being `smoothing`. For `rows` tokens at a time,
+        logits, e = exp(logits − max) and s = Σ e are computed, and from them loss and gradients: ∂/∂logits is
+        e/s − (1 − ε) at the label − ε/V everywhere, where 1/s and ε/V are applied after the matrix products.
         """
         table = weight.to(x.dtype)
         vocab_size = weight.shape[0]
@@ -83,7 +85,7 @@ class FusedCrossEntropy(torch.autograd.Function):
             log_s = s.log() + top[:, 0]
             nll = nll + (mask * (log_s - at_label)).sum()
             smooth = smooth + (mask * (log_s - at_mean)).sum()
-            e = _subtract_at(e, label, (1 - smoothing) * s[:, None]).to(x.dtype)
+            e = _subtract_at(e, label, (1 - smoothing) * s[:, None]).to(x.dtype)  # s · ∂/∂logits, without ε/V
             scale = mask / s
             epsilon = smoothing * mask
             grad_x[start : start + rows] = scale[:, None] * at_least_float32(e @ table) - epsilon[:, None] * mean_weight
@@ -130,7 +132,8 @@ class RDropCrossEntropy(torch.autograd.Function):
         """Return the total loss, −Σ log p(label), −Σ mean log p and Σ of both divergences, and store the gradients.
 
         x (2N D) are inputs of the output layer from two passes over the same tokens, one after the other; `alpha` is
-        the weight of the divergences, and `rows` tokens are processed at a time.
+        the weight of the divergences, and `rows` tokens are processed at a time. With δ = log p₁ − log p₂, both KL
+        divergences sum to Σ (p₁ − p₂) δ; their gradient, `slope`, is ±(p (δ − Σ p δ) + p₁ − p₂) for the two passes.
         """
         half, vocab_size = len(x) // 2, len(weight)
         table, passes = weight.to(x.dtype), x.unflatten(0, (2, half))

@@ -62,10 +62,11 @@ class DenoisingObjective(SequenceObjective):
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         """Build the training example of text number `index`: the corrupted text as source, the original as target."""
         framing, ids = self.task.framing, store.target(index)
-        ends = store.ends_line(index)  # a line that is split ends in its last row
-        suffix = framing.source_suffix if ends else ()
+        ends_line = store.ends_line(index)  # a long line is split into several texts, of which the last has EOS
+        suffix = framing.source_suffix if ends_line else ()
         source = concat_ids(framing.source_prefix, self.noise(store.source(index), random), suffix)
-        return BatchRow(source, concat_ids((framing.bos,), ids, (framing.eos,) if ends else ()))
+        target = concat_ids((framing.bos,), ids, (framing.eos,) if ends_line else ())
+        return BatchRow(source, target)
 
 
 class SpanCorruptionObjective(SequenceObjective):
@@ -94,17 +95,21 @@ class SpanCorruptionObjective(SequenceObjective):
         self.spans = noise.SpanCorruption(sentinels, mask_rate, mean_span_length)
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
-        """Build the training example of text number `index`: the text without spans, and the removed spans."""
+        """Build the training example of text number `index`: sentinels replace spans, and the target is the spans."""
         framing = self.task.framing
         source, target = self.spans(store.source(index), random)
-        suffix = framing.source_suffix if store.ends_line(index) else ()
+        suffix = framing.source_suffix if store.ends_line(index) else ()  # only the last text of a split line ends
         return BatchRow(
             concat_ids(framing.source_prefix, source, suffix), concat_ids((framing.bos,), target, (framing.eos,))
         )
 
 
 def sentinel_ids(tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
-    """Return the sentinels: `<extra_id_0>` … of an imported tokenizer, else the ids after the tokenizer's own."""
+    """Return the ids of sentinel tokens, which mark removed spans.
+
+    They are `<extra_id_0>` … of an imported tokenizer, or else the ids between the tokenizer's vocabulary and the
+    model's (`vocab_size`).
+    """
     symbols = tokenizer.special_token_ids
     imported = [symbols[name] for n in range(len(symbols)) if (name := f"<extra_id_{n}>") in symbols]
     return tuple(imported or range(tokenizer.vocab_size, vocab_size))

@@ -38,15 +38,17 @@ class LanguageModelObjective(SequenceObjective):
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         """Build the training example of text number `index`: an empty source, and the text as target."""
         framing, ids = self.task.framing, store.target(index)
+        # a long line is split into several texts, of which only the first has BOS and the last EOS
         bos = (framing.source_prefix or (framing.bos,)) if store.starts_line(index) or len(ids) < 2 else ()
-        return BatchRow(concat_ids(()), concat_ids(bos, ids, (framing.eos,) if store.ends_line(index) else ()))
+        eos = (framing.eos,) if store.ends_line(index) else ()
+        return BatchRow(source=concat_ids(()), target=concat_ids(bos, ids, eos))
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """Estimate the lengths of rows (one text each): the target and EOS."""
         return target + 1  # EOS
 
     def packed_lengths(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return no source tokens, and the target with EOS."""
+        """Estimate the columns of each text in a packed batch: none in the source; its tokens and EOS in the target."""
         return np.zeros_like(source), self.row_length(source, target)
 
 
@@ -69,7 +71,8 @@ class ConcatenationObjective(LanguageModelObjective):
         """Build the training example of pair number `index`: an empty source; source and target together as target."""
         framing = self.task.framing
         source = concat_ids(framing.source_prefix, store.source(index), framing.source_suffix)
-        return BatchRow(concat_ids(()), concat_ids(source, (framing.bos,), store.target(index), (framing.eos,)))
+        target = concat_ids(source, (framing.bos,), store.target(index), (framing.eos,))
+        return BatchRow(source=concat_ids(()), target=target)
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """Estimate the lengths of rows: source, target, their special tokens (framing) and EOS."""
@@ -131,33 +134,42 @@ class UnifiedLanguageObjective(Objective):
         left_to_right: float = 1 / 3,
         mask_rate: float = 0.15,
     ) -> None:
-        """`masker` masks tokens under the bidirectional mask."""
+        """`bidirectional` and `left_to_right` are probabilities of these attention masks, else a prefix mask is used.
+
+        `mask_rate` of the tokens are masked under the bidirectional one.
+        """
         super().__init__(task)
         self.bidirectional, self.left_to_right = bidirectional, left_to_right
         self.masker = make_masker(task, mask_rate)
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
-        """Build a row; its sentence label is the number of tokens that are read bidirectionally."""
+        """Build the training example of text number `index` under one of three attention masks, chosen at random.
+
+        Bidirectional: masked tokens have labels. Left to right: the label of every token is the next one. Prefix: the
+        text is split, and only the second part has labels. The sentence label of the row is the number of tokens that
+        are read bidirectionally.
+        """
         framing, ids = self.task.framing, store.source(index)
-        choice, blank = random.random(), [framing.pad]
-        eos = framing.eos if store.ends_line(index) else framing.pad  # a line that is split ends in its last row
+        choice, no_label = random.random(), [framing.pad]
+        ends_line = store.ends_line(index)  # a long line is split into several texts, of which the last has EOS
+        next_after_text = framing.eos if ends_line else framing.pad
         if choice < self.bidirectional:
             masked, labels = self.masker(ids, random)
-            last = 1 if store.ends_line(index) else 0
-            source = concat_ids(framing.source_prefix, masked, (framing.eos,) * last)
-            target = concat_ids(blank * len(framing.source_prefix), labels, blank * last)
+            eos = [framing.eos] if ends_line else []
+            source = concat_ids(framing.source_prefix, masked, eos)
+            target = concat_ids(no_label * len(framing.source_prefix), labels, no_label * len(eos))
             return BatchRow(source, target, sentence_label=len(source))
         if choice < self.bidirectional + self.left_to_right or len(ids) < 2:
-            target = concat_ids(blank * (len(framing.source_prefix) - 1), ids, (eos,))
+            target = concat_ids(no_label * (len(framing.source_prefix) - 1), ids, (next_after_text,))
             return BatchRow(concat_ids(framing.source_prefix, ids), target)
         split = 1 + int(random.random() * (len(ids) - 1))
         prefix = concat_ids(framing.source_prefix, ids[:split], framing.source_suffix)
         source = concat_ids(prefix, (framing.bos,), ids[split:])
-        target = concat_ids(blank * len(prefix), ids[split:], (eos,))
+        target = concat_ids(no_label * len(prefix), ids[split:], (next_after_text,))
         return BatchRow(source, target, sentence_label=len(prefix))
 
     def describe_row(self, row: BatchRow) -> str:
-        """Name the attention mask of a row."""
+        """Name the attention mask of a row, whose sentence label is the number of tokens read bidirectionally."""
         if row.sentence_label == len(row.source):
             return "bidirectional mask"
         prefix = row.sentence_label

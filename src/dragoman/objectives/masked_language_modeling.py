@@ -62,7 +62,7 @@ class MaskedLanguageObjective(Objective):
         next_sentence: bool = False,
         max_length: int = 512,
     ) -> None:
-        """Check that two sentences fit into `max_length`, and build the masking."""
+        """Check that two sentences fit into `max_length`, and build the function that masks tokens (`masker`)."""
         super().__init__(task)
         num_special_tokens = len(task.framing.source_prefix) + 2 * len(task.framing.source_suffix)
         shortest = num_special_tokens + 2  # a token of each sentence
@@ -83,7 +83,8 @@ class MaskedLanguageObjective(Objective):
     def _sentence_pair_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         """Build CLS x SEP x′ SEP from sentence number `index` of the store, x, and another sentence x′.
 
-        The sentence label is 0 if x′ is the next sentence, 1 if it is a random one.
+        x′ is the next sentence (sentence label 0), or a random one of another document (label 1). Both are truncated
+        and masked; special tokens have no labels. The first sentence has token type 0, the second 1.
         """
         framing, count = self.task.framing, len(store)
         adjacent = index + 1 < count and store.follows_previous(index + 1)
@@ -104,13 +105,13 @@ class MaskedLanguageObjective(Objective):
         return BatchRow(source, target, in_second.astype(np.int64), is_random)  # token types 0 and 1, sentence label
 
     def describe_row(self, row: BatchRow) -> str:
-        """Say which sentence the second one is; empty without next-sentence prediction."""
+        """Say whether the second sentence of a row is the next or a random one; empty without such pairs."""
         if not self.next_sentence:
             return ""
         return "the second sentence is " + ("a random one" if row.sentence_label else "the next one")
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Estimate the lengths of rows: the text and its special tokens (framing), or two of them."""
+        """Estimate the lengths of rows: a text with its special tokens, or two texts up to `max_length`."""
         length = source + self.framing_length
         return np.minimum(2 * length, self.max_length) if self.next_sentence else length
 
@@ -143,12 +144,13 @@ def truncate_pair(first: np.ndarray, second: np.ndarray, max_tokens: int) -> tup
 
 
 def make_masker(task: TaskContext, mask_rate: float) -> MaskedLanguageModeling:
-    """Build the masking for a tokenizer; random replacements are neither special tokens nor bytes."""
+    """Build the function that masks tokens at `mask_rate`; random replacements are neither special tokens nor bytes."""
     tokenizer = task.source_tokenizer
-    first = len(SPECIAL_TOKENS) if tokenizer.kind == "word" else len(SPECIAL_TOKENS) + len(BYTE_TOKENS)
+    # ids start with special tokens and, in subword vocabularies, bytes
+    first_word = len(SPECIAL_TOKENS) if tokenizer.kind == "word" else len(SPECIAL_TOKENS) + len(BYTE_TOKENS)
     return MaskedLanguageModeling(
         vocab_size=tokenizer.vocab_size,
-        first_token=min(first, tokenizer.vocab_size - 1),
+        first_token=min(first_word, tokenizer.vocab_size - 1),
         rate=mask_rate,
         mask=mask_id(tokenizer),
         pad=task.framing.pad,
@@ -166,7 +168,7 @@ def mask_id(tokenizer: Tokenizer) -> int:
 
 
 def framed_row(framing: Framing, ids: np.ndarray, labels: np.ndarray) -> BatchRow:
-    """Build a row, one sequence of a batch: the source with its special tokens (framing), which have no labels."""
+    """Build a row, one sequence of a batch: token ids with labels, between special tokens (framing) without labels."""
     before, after = ([framing.pad] * len(symbols) for symbols in (framing.source_prefix, framing.source_suffix))
     source = concat_ids(framing.source_prefix, ids, framing.source_suffix)
     return BatchRow(source, concat_ids(before, labels, after))
@@ -186,7 +188,7 @@ class ReplacedTokenObjective(MaskedLanguageObjective):
     model_kind: ClassVar[tuple[type[Model], ...]] = (ReplacedTokensModel,)
 
     def __init__(self, task: TaskContext, *, mask_rate: float = 0.15, discriminator_weight: float = 50.0) -> None:
-        """`discriminator_weight` multiplies the discriminator's loss."""
+        """`mask_rate` of the tokens are masked for the generator; `discriminator_weight` multiplies the other loss."""
         super().__init__(task, mask_rate=mask_rate)
         self.discriminator_weight = discriminator_weight
 
@@ -214,7 +216,7 @@ class ReplacedTokenObjective(MaskedLanguageObjective):
         return self._add_discriminator_loss(batch, sums, shuffled)
 
     def _generator_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the generator's features of the masked tokens (N D), and the sums of its loss."""
+        """Return the generator's features of the masked tokens (N D), and its losses summed over them, by name."""
         generator = self.model.generator
         features = labeled_features(generator.forward_features(batch.source, source_layout(batch)).output, batch)
         return features, token_loss(generator.output, features, batch.labels)
@@ -222,12 +224,13 @@ class ReplacedTokenObjective(MaskedLanguageObjective):
     def _add_discriminator_loss(self, batch: Batch, sums: dict[str, Tensor], replacements: Tensor) -> Loss:
         """Add the discriminator's loss on the batch whose masked tokens are replaced by `replacements` (N).
 
-        `sums` is the result of `token_loss` for the generator.
+        The discriminator predicts for every token whether it differs from the original. `sums` are the generator's
+        losses, summed over the labels, by name.
         """
         assert batch.label_positions is not None
         source = batch.source.flatten()
         at_labels = source[batch.label_positions]
-        unlabeled = batch.labels == IGNORE_INDEX  # their positions keep their tokens
+        unlabeled = batch.labels == IGNORE_INDEX  # fill up the batch; their positions keep their tokens
         tokens = source.scatter(0, batch.label_positions, torch.where(unlabeled, at_labels, replacements))
         original = source.scatter(0, batch.label_positions, torch.where(unlabeled, at_labels, batch.labels))
         features = self.model.forward_features(tokens.view_as(batch.source), source_layout(batch)).output

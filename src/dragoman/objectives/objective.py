@@ -73,7 +73,10 @@ class Objective(nn.Module):
     build_row: RowBuilder | None = None  # builds a row from a pair of the store; None: the pair with its framing
 
     def __init__(self, task: TaskContext) -> None:
-        """Check that the objective can train the model of the task, and set attributes that subclasses change."""
+        """Check that the objective can train the model of the task (model, tokenizers, special tokens).
+
+        `aligned` objectives have one label per source token. The attributes are defaults that subclasses change.
+        """
         super().__init__()
         if not isinstance(task.model, self.model_kind):
             expected = " or ".join(kind.__name__.removesuffix("Model") for kind in self.model_kind)
@@ -96,7 +99,7 @@ class Objective(nn.Module):
 
     @classmethod
     def data_format_for(cls, settings: Mapping[str, Any]) -> DataFormatName:
-        """Return how a corpus is read for this objective with these settings."""
+        """Return how a corpus is read for this objective with these settings: "pairs", "text", "documents", …."""
         return cls.data_format
 
     @classmethod
@@ -109,22 +112,25 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def validation_loss(self, batch: Batch) -> Loss:
-        """Compute a loss that is comparable between checkpoints."""
+        """Compute a loss that is comparable between checkpoints: here the training loss."""
         return self(batch)
 
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
-        """Estimate the lengths of rows (padded sequences) from the source and target lengths in the store."""
+        """Estimate the lengths of rows (padded sequences) from source and target lengths without special tokens."""
         return self.task.model.row_length(source + self.framing_length, target + 1)  # + EOS
 
     def packed_lengths(self, source: NDArray[Any], target: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Estimate how many tokens of source and target each row takes up in a packed batch."""
+        """Estimate how many source and target columns each pair takes up in a packed batch, from its lengths.
+
+        If labels belong to source tokens (`aligned`), everything is in the source, and the target takes up nothing.
+        """
         if self.aligned:
-            return self.row_length(source, target), 0 * target
+            return self.row_length(source, target), np.zeros_like(target)
         return source + self.framing_length, target + 1  # + EOS
 
     @property
     def framing_length(self) -> int:
-        """Return the number of special tokens that are added to a source (its framing)."""
+        """The number of special tokens that are added before and after a source (its framing)."""
         return len(self.task.framing.source_prefix) + len(self.task.framing.source_suffix)
 
     @property
@@ -142,14 +148,13 @@ class Objective(nn.Module):
         )
 
     def describe_row(self, row: BatchRow) -> str:
-        """Describe what the model gets or predicts besides the tokens of a row."""
+        """Describe what the model gets or predicts besides the tokens of a row (one sequence); here nothing."""
         return ""
 
     def source_token_loss(self, features: MixerOutput, batch: Batch) -> Loss:
         """Compute the loss of labels that belong to source tokens, from encoder outputs (B S D)."""
-        sums = token_loss(
-            self.model.output, labeled_features(features.output, batch), batch.labels, self.task.label_smoothing
-        )
+        labeled = labeled_features(features.output, batch)  # N D: only positions with a label
+        sums = token_loss(self.model.output, labeled, batch.labels, self.task.label_smoothing)
         return reduce_loss(sums, batch.labels, features.auxiliary_losses)
 
 
@@ -163,7 +168,10 @@ class SequenceObjective(Objective):
         return batch.target
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
-        """Compute the loss of the target tokens, or of labels that belong to source tokens if the batch has such."""
+        """Compute the loss of the target tokens at a training step.
+
+        With `label_positions`, source and target form one sequence, and the labels belong to some of its tokens.
+        """
         if batch.label_positions is not None:
             outputs = self.model.forward_tokens(batch.source, source_layout(batch))
             return self.source_token_loss(outputs, batch)
@@ -211,7 +219,10 @@ def token_loss(
 
 
 def reduce_loss(sums: dict[str, Tensor], labels: Tensor, auxiliary_losses: Sequence[Tensor] = ()) -> Loss:
-    """Make a `Loss` of the sums that `token_loss` returns; auxiliary losses of layers are added once per label."""
+    """Make a `Loss` of sums over the labels: "total" is minimized, the others become metrics.
+
+    Auxiliary losses of layers, such as load balancing, are means and therefore added once per label.
+    """
     count = (labels != IGNORE_INDEX).sum()
     total = sums["total"]
     for auxiliary in auxiliary_losses:
@@ -220,28 +231,28 @@ def reduce_loss(sums: dict[str, Tensor], labels: Tensor, auxiliary_losses: Seque
 
 
 def labeled_features(features: Tensor, batch: Batch) -> Tensor:
-    """Select the features of labeled source tokens, B S D → N D: the output layer skips all others."""
+    """Select the features at `batch.label_positions`, B S D → N D: the output layer skips tokens without a label."""
     assert batch.label_positions is not None
     return features.flatten(0, 1)[batch.label_positions]
 
 
 def source_layout(batch: Batch) -> Layout:
     """Return the layout of the source: positions and lengths of its sequences, padded or packed."""
-    return _layout(batch, batch.source, batch.source_lengths, 0)
+    return _layout(batch, batch.source, batch.source_lengths, side=0)
 
 
 def target_layout(batch: Batch) -> Layout:
     """Return the layout of the target: positions and lengths of its sequences, padded or packed."""
-    return _layout(batch, batch.target, batch.target_lengths, 1)
+    return _layout(batch, batch.target, batch.target_lengths, side=1)
 
 
-def _layout(batch: Batch, ids: Tensor, lengths: Tensor, column: int) -> Layout:
-    """Return the layout of `ids` (B T) with sequences of `lengths`; `column` 0 is the source, 1 the target."""
-    if batch.max_lengths is not None:
-        return Layout.packed_row(ids.shape[1], lengths, batch.max_lengths[column])
+def _layout(batch: Batch, ids: Tensor, lengths: Tensor, side: int) -> Layout:
+    """Return positions and lengths of the sequences in `ids` (B T); `side` 0 is the source, 1 the target."""
+    if batch.max_lengths is not None:  # the batch is packed: several sequences in one row
+        return Layout.packed_row(ids.shape[1], lengths, batch.max_lengths[side])
     return Layout.padded(ids.shape[1], lengths)
 
 
 def concat_ids(*parts: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
-    """Concatenate token ids."""
+    """Concatenate sequences of token ids to one array."""
     return np.concatenate([np.asarray(part, np.int64) for part in parts])

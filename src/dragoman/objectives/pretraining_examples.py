@@ -30,9 +30,9 @@ class PretrainingExample:
 
 
 def pretraining_examples(objective: Objective, store: TokenStore, seed: int) -> list[PretrainingExample]:
-    """Return an example of each kind of row, such as each attention mask of UniLM, from the first texts of a store.
+    """Return an example of each kind of corrupted training text, such as each attention mask of UniLM.
 
-    An objective without corruption has none.
+    They come from the first texts of a store. An objective that corrupts nothing has none.
     """
     examples: dict[str, PretrainingExample] = {}
     for index in range(min(ROWS_TRIED, len(store))):
@@ -45,19 +45,22 @@ def pretraining_examples(objective: Objective, store: TokenStore, seed: int) -> 
 
 
 def corrupt_row(objective: Objective, store: TokenStore, index: int, seed: int) -> BatchRow | None:
-    """Build a row of the store as the objective corrupts it; None if it corrupts nothing."""
+    """Return text number `index` of the store as the objective corrupts it for training; None if it does not."""
     if not objective.corrupts_input or objective.build_row is None:
         return None
     return objective.build_row(store, index, np.random.default_rng((seed, index)))
 
 
 def render_row(objective: Objective, row: BatchRow) -> PretrainingExample:
-    """Render a row as text, with names for masks, sentinels and separators; of aligned labels, the labeled spans."""
+    """Render a row (input and labels of a training text) as text, with names for masks, sentinels and separators.
+
+    If the labels belong to source tokens (`aligned`), the target shows the labeled spans, separated by "…".
+    """
     if not objective.aligned:
         target = _render(objective, row.target)
     else:
         labeled = np.asarray(row.target) != objective.task.framing.pad
-        borders = np.flatnonzero(np.diff(labeled, prepend=False, append=False))
+        borders = np.flatnonzero(np.diff(labeled, prepend=False, append=False))  # start, end, start, end, …
         target = " … ".join(_render(objective, row.target[start:end]) for start, end in borders.reshape(-1, 2))
     return PretrainingExample(_render(objective, row.source), target, objective.describe_row(row))
 
@@ -68,12 +71,12 @@ def _render(objective: Objective, ids: Sequence[int] | np.ndarray) -> str:
     names = {number: f"<extra_id_{n}>" for n, number in enumerate(sentinel_ids(tokenizer, model.vocab_size))}
     symbols = {tokenizer.mask: "<mask>", tokenizer.sep: "<sep>", tokenizer.cls: "<cls>"}
     names |= {number: name for number, name in symbols.items() if number is not None}
-    parts: list[str] = []
-    plain: list[int] = []
-    for token in [*map(int, ids), None]:
+    texts: list[str] = []
+    pending: list[int] = []  # tokens since the last special one
+    for token in [*map(int, ids), None]:  # None marks the end
         if token is not None and token not in names:
-            plain.append(token)
+            pending.append(token)
             continue
-        parts += [tokenizer.decode(plain).strip(), "" if token is None else names[token]]
-        plain = []
-    return " ".join(part for part in parts if part)
+        texts += [tokenizer.decode(pending).strip(), "" if token is None else names[token]]
+        pending = []
+    return " ".join(text for text in texts if text)

@@ -51,10 +51,12 @@ class TranslationObjective(SequenceObjective):
         sampling_decay: SamplingDecay = "linear",
         rdrop_alpha: float = 0.0,
     ) -> None:
-        """Set up scheduled sampling and R-Drop as described in the class, and choose the rows.
+        """Set up scheduled sampling and R-Drop, and choose the rows (training sequences).
 
-        If a decoder-only model uses neither, its rows are source and target concatenated, with labels for the target.
-        `doubled`: R-Drop needs every row twice. `static_shapes`: sampling cannot be captured as a CUDA graph.
+        Scheduled sampling replaces up to `sampling_rate` of the decoder inputs by sampled tokens; R-Drop compares two
+        passes with weight `rdrop_alpha`. If a decoder-only model uses neither, its rows are source and target
+        concatenated, with labels for the target. `doubled`: R-Drop needs every row twice. `static_shapes`: sampling
+        cannot be captured as a CUDA graph.
         """
         super().__init__(task)
         self.sampling_rate, self.sampling_steps, self.sampling_decay = sampling_rate, sampling_steps, sampling_decay
@@ -73,10 +75,11 @@ class TranslationObjective(SequenceObjective):
         source = concat_ids(framing.source_prefix, store.source(index), framing.source_suffix)
         target = concat_ids((framing.bos,), store.target(index), (framing.eos,))
         unlabeled = np.full(len(source), framing.pad)
-        return BatchRow(concat_ids(source, target[:-1]), concat_ids(unlabeled, target[1:]))
+        inputs, labels = concat_ids(source, target[:-1]), concat_ids(unlabeled, target[1:])  # a label is the next token
+        return BatchRow(inputs, labels)
 
     def decoder_inputs(self, batch: Batch, step: int) -> Tensor:
-        """Return the target, with scheduled sampling a share of it sampled from the model (B T)."""
+        """Return what the decoder reads, B T: the target; with scheduled sampling, some tokens are the model's own."""
         if self.sampling_rate and torch.is_grad_enabled():
             return self._sampled_inputs(batch, self.sampling_ratio(step))
         return batch.target
@@ -87,7 +90,7 @@ class TranslationObjective(SequenceObjective):
 
     @torch.no_grad()
     def _sampled_inputs(self, batch: Batch, ratio: float) -> Tensor:
-        """Replace a share of the target tokens (B T) by tokens sampled from the model.
+        """Replace a share, `ratio`, of the target tokens (B T) by tokens that the model predicts by sampling.
 
         R-Drop compares two passes over the same input, so the two copies of a batch share their sampled tokens.
         """
@@ -113,7 +116,7 @@ def sample_tokens(logits: Tensor) -> Tensor:
 
 
 def bpe_dropout_segmenters(task: TaskContext) -> SubwordSamplers:
-    """Return BPE dropout for source and target; None where there is none, as for feature vectors."""
+    """Return the functions that segment source and target anew by BPE dropout; None for a side without it."""
     if not task.bpe_dropout:
         return None, None
     source = BPEDropout(task.source_tokenizer, task.bpe_dropout) if task.model.source_features is None else None

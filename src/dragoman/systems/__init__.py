@@ -22,7 +22,10 @@ SYSTEMS: dict[str, System] = {
 
 
 def get_system(name: str) -> System:
-    """Return the system called `name`."""
+    """Return the system (architecture with the settings of its paper) called `name`, such as "transformer".
+
+    An unknown name raises a UserError that suggests the nearest one.
+    """
     if name not in SYSTEMS:
         raise unknown_name("system", name, SYSTEMS)
     return SYSTEMS[name]

@@ -71,7 +71,7 @@ def bytenet(
     """
 
     def blocks(causal: bool) -> tuple[Spec, ...]:
-        """Return the residual blocks of a layer, with dilations 1, 2, 4, …"""
+        """Return the residual blocks of a layer, with dilations 1, 2, 4, …; `causal` ones see no later tokens."""
         return tuple(
             DilatedBlock(kernel_size, dilation=2**i, causal=causal, dropout=dropout) for i in range(blocks_per_layer)
         )

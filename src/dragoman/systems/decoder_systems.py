@@ -73,7 +73,7 @@ def transformer_dmca(spec: DecoderOnly, *, block_size: int = 256, kernel_size: i
     residual = cast(PostNorm, attention)
     heads = cast(SelfAttention, residual.body).heads
     attentions = (LocalAttention(heads, block_size), CompressedAttention(heads, kernel_size, stride))
-    block = [
+    block = [  # all layers, because they differ: one block instead of `depth` equal ones
         part
         for layer in range(spec.decoder.depth)
         for part in (replace(residual, body=attentions[layer % 2]), feed_forward)

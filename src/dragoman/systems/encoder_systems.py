@@ -92,7 +92,7 @@ def electra(
     """
 
     def encoder(dim: int, heads: int, ffn_dim: int | None) -> EncoderOnly:
-        """Return the spec of generator or discriminator, without the labels of a whole sequence."""
+        """Return the spec of generator or discriminator: BERT without next-sentence prediction (`pooled_labels`)."""
         settings: dict[str, Any] = {"model_dim": dim, "layers": layers, "heads": heads, "ffn_dim": ffn_dim}
         settings |= {"embedding_dim": embedding_dim or model_dim, "max_positions": max_positions}
         settings |= {"dropout": dropout, "attention_dropout": attention_dropout}

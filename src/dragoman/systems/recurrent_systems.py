@@ -40,7 +40,7 @@ ATTENTION_SCORES: dict[str, Spec] = {
 
 
 def _attention(score: str) -> AttentionContext:
-    """Return attention over the source with a score function of `ATTENTION_SCORES`."""
+    """Return attention over the source with the score function of this name, such as "dot" or "additive"."""
     if score not in ATTENTION_SCORES:
         raise unknown_name("attention_score", score, ATTENTION_SCORES)
     return AttentionContext(ATTENTION_SCORES[score])
@@ -87,7 +87,7 @@ def luong(
     encoder_direction: Literal["forward", "backward", "both"] = "backward",
 ) -> EncoderDecoder:
     """LSTMs, a backward encoder, attention with the current state as query, input feeding (Luong et al. 2015)."""
-    feedback = "output" if input_feeding else "nothing"
+    feedback = "output" if input_feeding else "nothing"  # what enters the next step besides the token
     spec = replace_everywhere(spec, Recurrent, direction=encoder_direction)
     return replace_everywhere(
         spec, RecurrentDecoder, context=_attention(attention_score), feedback=feedback, readout=AttentionalReadout()
@@ -121,7 +121,10 @@ def gnmt(spec: EncoderDecoder, *, layers: int = 8, dropout: float = 0.2) -> Enco
     """
 
     def stack(bottom: Spec, attention_context: bool) -> Stack:
-        """Return the bottom layer, a plain one and residual ones; `attention_context`: all above the bottom read it."""
+        """Return `layers` layers: the bottom one, a plain one, then residual ones.
+
+        `attention_context`: layers above the bottom also read its attention over the source.
+        """
         layer = Recurrent("lstm", attention_context=attention_context, input_dropout=dropout)
         return Stack((bottom, layer, *[Residual(layer)] * (layers - 2))[:layers], dropout=dropout)
 

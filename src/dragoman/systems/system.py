@@ -62,24 +62,24 @@ class PaperTraining:
 
     @property
     def training_settings(self) -> dict[str, Any]:
-        """The settings of `TrainingConfig` that the paper determines."""
-        names = list(PaperTraining.__dataclass_fields__)
-        return self._determined(names[: names.index("dropout")])
+        """The training settings that the paper states: those of the fields before `dropout` that are not None."""
+        field_names = list(PaperTraining.__dataclass_fields__)
+        return self._not_none(field_names[: field_names.index("dropout")])
 
     @property
     def system_settings(self) -> dict[str, Any]:
-        """The settings of the system that the paper determines."""
-        return self._determined(["cell", "dropout"])
+        """The settings of the model, recurrent cell and dropout, that the paper states: those that are not None."""
+        return self._not_none(["cell", "dropout"])
 
-    def _determined(self, names: list[str]) -> dict[str, Any]:
-        """Return the values of those of the fields that are not None."""
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+    def _not_none(self, field_names: list[str]) -> dict[str, Any]:
+        """Return the values, by name, of those of the fields that are not None."""
+        return {name: getattr(self, name) for name in field_names if getattr(self, name) is not None}
 
     def __str__(self) -> str:
         """Return the settings in one line, such as "optimizer adam, schedule constant"."""
-        shown: dict[str, Any] = self.training_settings | self.system_settings
+        shown: dict[str, Any] = self.training_settings | self.system_settings  # of training and model
         if self.noam_factor is not None:
-            shown["learning_rate"] = f"{self.noam_factor:g}/√(model_dim · warmup_steps)"
+            shown["learning_rate"] = f"{self.noam_factor:g}/√(model_dim · warmup_steps)"  # of the Transformer
         for size, rate in self.learning_rates.items():
             shown[f"learning_rate ({size})"] = rate
         if self.total_steps:
@@ -121,19 +121,19 @@ class System:
 
     @property
     def summary(self) -> str:
-        """The first sentence of the builder's docstring, without the citation."""
+        """One line about the system: the first line of the builder's docstring, without the citation."""
         return (inspect.getdoc(self.builder) or "").splitlines()[0].rsplit(" (", 1)[0]
 
     def settings(self) -> dict[str, inspect.Parameter]:
-        """The settings of the system: the keyword-only parameters of its builder."""
+        """The settings of the system by name: the keyword-only parameters of its builder."""
         return builder_settings(self.builder)
 
     def model_dim(self, size: str, settings: Mapping[str, Any]) -> int:
-        """Return the model dimension of `size` when the user sets `settings`."""
+        """Return the model dimension: from the user's `settings`, else of `size` ("base", …), else the default."""
         return settings.get("model_dim") or self.sizes[size].get("model_dim") or self.settings()["model_dim"].default
 
     def spec(self, vocabulary: VocabularySizes, size: str = "base", **settings: Any) -> ModelSpec:
-        """Build the spec of the model with the settings of `size`, overridden by `settings`."""
+        """Build the spec (description) of the model with the settings of `size`, overridden by `settings`."""
         if size not in self.sizes:
             raise unknown_name("size", size, self.sizes)
         supported = self.settings()
@@ -145,7 +145,7 @@ class System:
 
 
 def builder_settings(builder: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the keyword-only parameters of a builder, with evaluated annotations."""
+    """Return the settings of a system: the keyword-only parameters of the `builder` of its model's spec."""
     parameters = inspect.signature(builder, eval_str=True).parameters
     return {name: p for name, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
@@ -153,7 +153,7 @@ def builder_settings(builder: Callable[..., Any]) -> dict[str, inspect.Parameter
 def variant_of(
     base: Callable[..., BaseSpec], *, fixed: Collection[str] = (), **defaults: Any
 ) -> Callable[[Callable[..., BaseSpec]], Callable[..., BaseSpec]]:
-    """Make a builder from a function that changes the spec of another system.
+    """Decorator that makes the builder of a system from a function that changes the spec of another system.
 
     The decorated function receives the spec that `base` builds and the variant's own settings as keyword-only
     parameters. The resulting builder also accepts the settings of `base`, except those named in `fixed`.
@@ -165,7 +165,7 @@ def variant_of(
     """
 
     def decorate(change: Callable[..., BaseSpec]) -> Callable[..., BaseSpec]:
-        """Return the builder of the variant, with the joint signature of both functions."""
+        """Return the builder of the variant, which accepts the settings of `base` and those of `change`."""
         variant_settings = builder_settings(change)
         inherited = {
             name: parameter.replace(default=defaults.get(name, parameter.default))
@@ -177,11 +177,11 @@ def variant_of(
         signature = inspect.Signature([first, *inherited.values(), *variant_settings.values()])
 
         def builder(vocabulary: VocabularySizes, **settings: Any) -> BaseSpec:
-            """Build the spec of `base`, and change it."""
+            """Build the spec of `base` with its settings, and change it with those of the variant."""
             signature.bind(vocabulary, **settings)  # raises a TypeError for unknown settings
-            of_base = {name: value for name, value in settings.items() if name in inherited}
-            of_variant = {name: value for name, value in settings.items() if name in variant_settings}
-            return change(base(vocabulary, **(defaults | of_base)), **of_variant)
+            base_values = {name: value for name, value in settings.items() if name in inherited}
+            variant_values = {name: value for name, value in settings.items() if name in variant_settings}
+            return change(base(vocabulary, **(defaults | base_values)), **variant_values)
 
         update_wrapper(builder, change)
         builder.__signature__ = signature  # type: ignore[attr-defined]
@@ -201,7 +201,7 @@ def model_sizes(
     """
     settings = {"model_dim": (128, 256)} | tiny_and_small
     pairs = {name: value if isinstance(value, tuple) else (value, value) for name, value in settings.items()}
-    tiny, small = ({name: pair[i] for name, pair in pairs.items()} for i in (0, 1))
+    tiny, small = ({name: pair[i] for name, pair in pairs.items()} for i in (0, 1))  # first and second of each pair
     return {"tiny": tiny, "small": small, "base": dict(base or {}), "big": dict(big)}
 
 

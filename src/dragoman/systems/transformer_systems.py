@@ -80,7 +80,7 @@ def transformer(
         return PreNorm(body, norm_spec, dropout) if pre_norm else PostNorm(body, norm_spec, dropout)
 
     def self_attention(visibility: Spec) -> Spec:
-        """Return self-attention with a mask, in a residual connection."""
+        """Return self-attention in a residual connection; `visibility` is its mask, full or causal."""
         return residual(
             SelfAttention(
                 heads,
@@ -161,7 +161,7 @@ def moe(
     """
 
     def with_experts(stack: Stack) -> Stack:
-        """Return the stack with pairs of layers as blocks, the second layer with experts."""
+        """Return the stack with two layers per block; in the second, experts replace the feed-forward layer."""
         if stack.depth % 2:
             raise UserError(
                 f"moe has experts in every second layer: system.settings.layers must be even, but is {stack.depth}"
@@ -225,7 +225,7 @@ def t5(
         return PreNorm(body, norm, dropout)
 
     def bias(bidirectional: bool) -> Spec:
-        """Return the table of biases that all layers of a stack share."""
+        """Return the table of position biases that all layers of a stack share; a decoder's is not `bidirectional`."""
         return RelativeBias(heads, position_buckets, max_distance, bidirectional)
 
     encoder_attention = residual(SelfAttention(heads, visibility=Full(), bias=False, dropout=dropout))

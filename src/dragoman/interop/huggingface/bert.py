@@ -89,12 +89,15 @@ Head = Callable[[BertFamily, HFConfig, StoredWeights, Conversion], Conversion]
 
 
 def convert_encoder(family: BertFamily, head: Head, hf: HFConfig, weights: StoredWeights) -> Conversion:
-    """Convert a checkpoint of the family: the encoder, and the output layer that `head` adds to it."""
+    """Convert a checkpoint of BERT, RoBERTa, ELECTRA or RoFormer: the encoder, and the output layer from `head`."""
     return head(family, hf, weights, _body(family, hf))
 
 
 def _body(family: BertFamily, hf: HFConfig) -> Conversion:
-    """Return the conversion of the encoder without an output layer; fields that we cannot compute are refused."""
+    """Return our spec of the encoder without an output layer, and where its weights are stored.
+
+    Unsupported values of config.json (`hf.expect`) raise an error.
+    """
     hf.expect("is_decoder", False)
     hf.expect("add_cross_attention", False)
     hf.expect("position_embedding_type", "absolute")
@@ -155,6 +158,7 @@ def _pairs_to_halves(heads: int) -> WeightTransform:
     """
 
     def transform(rows: Tensor, layer: int) -> Tensor:
+        """Reorder the rows of queries and keys, which are stacked with the values in one matrix or bias."""
         by_head = rows.unflatten(0, (3, heads, -1, 2))  # (q k v) H E/2 2 …
         reordered = by_head[:2].transpose(2, 3).flatten(0, 3)  # the first of every pair, then the second
         return torch.cat((reordered, by_head[2].flatten(0, 2)))
@@ -163,9 +167,9 @@ def _pairs_to_halves(heads: int) -> WeightTransform:
 
 
 def _framing(family: BertFamily, hf: HFConfig) -> Framing:
-    """Return the framing: the special tokens around a text.
+    """Return the framing: padding, and the special tokens around a text.
 
-    Except for RoBERTa only the tokenizer knows them, and here they stay empty.
+    config.json has them for RoBERTa only. For the others they stay empty here, and the tokenizer adds them later.
     """
     if family is not ROBERTA:
         return Framing(hf.token_id("pad_token_id", 0), bos=0, eos=0, source_prefix=(), source_suffix=(), suppressed=())
@@ -174,13 +178,13 @@ def _framing(family: BertFamily, hf: HFConfig) -> Framing:
 
 
 def no_head(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
-    """Output the hidden states of the last layer."""
+    """Add no output layer to the encoder `body`: the model returns the hidden states of the last layer."""
     hf.boolean("tie_word_embeddings", True)  # read, but without effect
     return _with_head(body, {}, num_labels=0, tied_embeddings=False)
 
 
 def token_classification(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
-    """Output a label for every token."""
+    """Add the output layer of a token classifier to the encoder `body`: a label for every token."""
     hf.boolean("tie_word_embeddings", True)  # read, but without effect
     labels = hf.label_names()
     conversion = _with_head(body, {"output": "classifier"}, num_labels=len(labels), tied_embeddings=False)
@@ -188,7 +192,7 @@ def token_classification(family: BertFamily, hf: HFConfig, weights: StoredWeight
 
 
 def replaced_token_detection(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
-    """Output whether a token was replaced: ELECTRA's discriminator."""
+    """Add the output layer of ELECTRA's discriminator to the encoder `body`: whether each token was replaced."""
     hf.boolean("tie_word_embeddings", True)  # read, but without effect
     modules = {
         "output.transform.dense": "discriminator_predictions.dense",
@@ -199,7 +203,10 @@ def replaced_token_detection(family: BertFamily, hf: HFConfig, weights: StoredWe
 
 
 def masked_lm(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
-    """Output logits of masked tokens: a dense layer and a norm, then the tied embeddings or an output matrix."""
+    """Add the output layer of masked language modeling to the encoder `body`: logits of masked tokens.
+
+    It is a dense layer and a norm, then the tied embeddings or an output matrix of its own.
+    """
     activation = hf.activation("hidden_act", "gelu") if family.system == "bert" else "gelu"
     norm = LayerNorm(hf.number("layer_norm_eps", 1e-12))
     matrix, bias = f"{family.output}.weight", weights.first_present(f"{family.output}.bias", family.output_bias)
@@ -216,7 +223,7 @@ def masked_lm(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Co
 
 
 def pretraining(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
-    """Output logits of masked tokens and of next-sentence prediction."""
+    """Add output layers to the encoder `body`: masked tokens, and next-sentence prediction from the first token."""
     modules = {"pooler.dense": "pooler.dense", "pooler.output": "cls.seq_relationship"}
     return _with_head(masked_lm(family, hf, weights, body), modules, pooled_labels=2)
 

@@ -50,7 +50,10 @@ LLAMA_MODULES = {
 
 
 def convert_gpt2(hf: HFConfig, weights: StoredWeights) -> Conversion:
-    """Convert a GPT-2 checkpoint."""
+    """Convert a GPT-2 checkpoint: our spec (description) of the model, and where its weights are stored.
+
+    Fields of config.json are read with transformers' defaults; unsupported values (`hf.expect`) raise an error.
+    """
     hf.expect("is_decoder", False, True)
     hf.expect("add_cross_attention", False)
     dim, layers = hf.integer("n_embd", 768, "hidden_size"), hf.integer("n_layer", 12, "num_hidden_layers")
@@ -86,6 +89,7 @@ def _divide_queries(dim: int) -> WeightTransform:
     """Return a transform that divides the queries, and so the attention scores, by the number of the layer from 1."""
 
     def transform(weight: Tensor, layer: int) -> Tensor:
+        """Divide the queries, the first `dim` rows of the transposed matrix or bias, by the layer's number from 1."""
         weight = transposed(weight, layer).clone()  # rows: queries, keys, values
         weight[:dim] /= layer + 1
         return weight
@@ -94,7 +98,10 @@ def _divide_queries(dim: int) -> WeightTransform:
 
 
 def convert_llama(hf: HFConfig, weights: StoredWeights) -> Conversion:
-    """Convert a LLaMA checkpoint."""
+    """Convert a LLaMA checkpoint: our spec (description) of the model, and where its weights are stored.
+
+    Fields of config.json are read with transformers' defaults; unsupported values (`hf.expect`) raise an error.
+    """
     hf.expect("is_decoder", False, True)
     dim, heads = hf.integer("hidden_size", 4096), hf.integer("num_attention_heads", 32)
     norm = RMSNorm(hf.number("rms_norm_eps", 1e-6))
@@ -129,15 +136,16 @@ def convert_llama(hf: HFConfig, weights: StoredWeights) -> Conversion:
 
 
 def _rotary(hf: HFConfig) -> Spec:
-    """Return the spec of the rotary positions of a configuration.
+    """Return our description of the rotary positions in config.json: default, linear or llama3.
 
     The fields are `rope_parameters` with `rope_type`; in older configurations `rope_scaling`, `type` and `rope_theta`.
+    Unsupported and unknown fields raise an error.
     """
     scaling = hf.get("rope_scaling", None)
     values = scaling or hf.get("rope_parameters", None) or {}
     if not isinstance(values, dict):
         raise UserError(f"{hf.path}: rope_parameters must be a JSON object, but is {values!r}")
-    rope = HFConfig(values, {}, hf.path)
+    rope = HFConfig(values, generation={}, path=hf.path)
     hf.expect("partial_rotary_factor", 1.0)
     rope.expect("partial_rotary_factor", 1.0)
     hf.ignore("max_sequence_length")  # of its training: rotary positions have no limit
@@ -170,7 +178,7 @@ def _rotary(hf: HFConfig) -> Spec:
 def _framing(hf: HFConfig, pad: int, bos: int, eos: int, source_prefix: tuple[int, ...]) -> Framing:
     """Return the framing (special tokens around a text): texts begin with `source_prefix` and have no suffix.
 
-    `pad` is the padding token unless the configuration has one.
+    `pad`, `bos` and `eos` are token ids; `pad` is used unless the configuration has a padding token.
     """
     pad = hf.token_id("pad_token_id", pad)
     return Framing(pad, bos, eos, source_prefix=source_prefix, source_suffix=(), suppressed=hf.suppressed_tokens())

@@ -47,16 +47,20 @@ class Conversion:
     computed: Mapping[str, SinusoidalPosition] = field(default_factory=dict)
 
     def source(self, parameter: str) -> tuple[list[str], WeightTransform, int]:
-        """Look up a parameter of ours, such as `encoder.layers.3.0.body.output.bias`.
+        """Look up where a parameter of our model, such as `encoder.layers.3.0.body.output.bias`, is stored.
 
-        Returns the names of the stored weights that are concatenated, their transform, and the number of the layer.
+        Keys of `modules` have `*` for the number of the layer and `norm` for the norms `before` or `after` a branch.
+        Returns the names of the stored weights, which are concatenated, their transform, and the number of the layer.
         """
         match = re.search(r"\.layers\.(\d+)\.", parameter)
         layer = match[1] if match else "0"
         key = parameter.replace(f".layers.{layer}.", ".layers.*.", 1)
         key = re.sub(r"\.(before|after)\.(?=weight|bias)", ".norm.", key)
-        module, _, kind = key.rpartition(".")
-        names = [self.modules[key]] if key in self.modules else [f"{n}.{kind}" for n in _expand(self.modules[module])]
+        module, _, kind = key.rpartition(".")  # kind: weight or bias
+        if key in self.modules:
+            names = [self.modules[key]]
+        else:
+            names = [f"{stored}.{kind}" for stored in _expand(self.modules[module])]
         transform = self.transforms.get(key, self.transforms.get(module, unchanged))
         return [name.replace("*", layer) for name in names], transform, int(layer)
 
@@ -64,6 +68,7 @@ class Conversion:
         """Return the parameters of our model; missing, unused or misshapen weights are an error that names them.
 
         Args:
+            weights: the stored weights of the checkpoint.
             shapes: shapes of the parameters of our model by name.
         """
         converted: dict[str, Tensor] = {}
@@ -84,15 +89,15 @@ class Conversion:
             try:
                 converted[parameter] = transform(torch.cat(stored), layer).contiguous()
             except (RuntimeError, IndexError):
-                converted[parameter] = torch.empty(0, 0)
+                converted[parameter] = torch.empty(0, 0)  # reported as misshapen
             if converted[parameter].shape != shape:
                 shown = " and ".join(f"{name} of {list(weight.shape)}" for name, weight in zip(names, stored))
                 misshapen.append(f"{shown} instead of {list(shape)}")
-        unused = [*self.unused, *map(re.escape, self.computed)]
-        left = [name for name in weights if name not in used and not any(re.fullmatch(p, name) for p in unused)]
+        ignored = [*self.unused, *map(re.escape, self.computed)]  # patterns of names
+        unused = [name for name in weights if name not in used and not any(re.fullmatch(p, name) for p in ignored)]
         problems = [
             f"{len(names)} {problem}, such as {names[0]}"
-            for problem, names in (("missing", missing), ("not used", left), ("of another shape", misshapen))
+            for problem, names in (("missing", missing), ("not used", unused), ("of another shape", misshapen))
             if names
         ]
         if problems:
@@ -100,7 +105,7 @@ class Conversion:
         return converted
 
     def check_computed_tables(self, weights: StoredWeights) -> None:
-        """Refuse stored position tables that differ from the sinusoids that our model computes."""
+        """Raise an error if a stored position table differs from the sinusoids that our model computes instead."""
         for name, position in self.computed.items():
             if name in weights:
                 table = weights[name]
@@ -114,18 +119,18 @@ class Conversion:
 
 
 def _expand(names: str) -> list[str]:
-    """`self_attn.{q,k}_proj` → `self_attn.q_proj`, `self_attn.k_proj`."""
+    """Expand alternatives in braces: `self_attn.{q,k}_proj` → `self_attn.q_proj`, `self_attn.k_proj`."""
     match = re.fullmatch(r"(.*)\{(.*)\}(.*)", names)
     return [match[1] + name + match[3] for name in match[2].split(",")] if match else [names]
 
 
 def unchanged(weight: Tensor, layer: int) -> Tensor:
-    """Return the weight as it is stored: the default transform."""
+    """Return the weight as it is stored: the default transform; the number of its layer is not used."""
     return weight
 
 
 def transposed(weight: Tensor, layer: int) -> Tensor:
-    """Transpose a matrix; a bias stays as it is."""
+    """Transpose a matrix; a bias stays as it is. The number of its layer is not used."""
     return weight.T if weight.dim() == 2 else weight
 
 
@@ -146,8 +151,9 @@ class EmbeddingTables(NamedTuple):
 
 
 def find_embedding_tables(weights: StoredWeights, share: bool, tie: bool) -> EmbeddingTables:
-    """Find the embedding tables of an encoder–decoder whose configuration shares and ties them, or not.
+    """Find under which names an encoder–decoder checkpoint stores its two embedding tables and its output matrix.
 
+    `share`: its configuration shares the tables of source and target; `tie`: the output matrix is the target table.
     Shared and tied tables are stored under one or several names. If they differ nevertheless, they stay separate, as
     in transformers. Untied tables may come from one table, which older versions shared.
     """
@@ -164,5 +170,5 @@ def find_embedding_tables(weights: StoredWeights, share: bool, tie: bool) -> Emb
 
 
 def prefixed(prefix: str, modules: Mapping[str, str]) -> dict[str, str]:
-    """Put a prefix before our module names (keys) and those of the checkpoint (values)."""
+    """Put a prefix, such as "encoder.", before our module names (keys) and those of the checkpoint (values)."""
     return {f"{prefix}{ours}": f"{prefix}{theirs}" for ours, theirs in modules.items()}

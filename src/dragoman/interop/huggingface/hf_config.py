@@ -28,7 +28,7 @@ HF_ACTIVATIONS: dict[str, Activation] = {
 
 
 def field_names(text: str) -> frozenset[str]:
-    """Split names that are separated by white space."""
+    """Split field names that are separated by white space."""
     return frozenset(text.split())
 
 
@@ -64,6 +64,10 @@ class HFConfig:
     """The values of config.json and of generation_config.json; remembers which fields were read."""
 
     def __init__(self, values: dict[str, Any], generation: dict[str, Any], path: Path) -> None:
+        """`values` are those of config.json at `path`, `generation` the settings of generation.
+
+        `_read` collects the names of fields that were read or may be ignored; `refuse_unread` refuses all others.
+        """
         self.values, self.generation, self.path = values, generation, path
         self._read = set(IGNORED_FIELDS)
 
@@ -77,7 +81,7 @@ class HFConfig:
         return HFConfig(values, generation, folder / CONFIG_JSON)
 
     def integer(self, field: str, default: int, *aliases: str) -> int:
-        """Read a positive integer; the default if the field and its aliases are missing."""
+        """Read a positive integer; the default if the field and its aliases (other names) are missing."""
         value = self.get(field, default, *aliases)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise UserError(f"{self.path}: {field} must be a whole number above 0, but is {value!r}")
@@ -98,8 +102,11 @@ class HFConfig:
         return value
 
     def get(self, name: str, default: Any, *aliases: str) -> Any:
-        """Return a field, or the default if it is missing or null. Aliases must not contradict each other."""
-        self._read |= {name, *aliases}  # see `refuse_unread`
+        """Return a field of config.json, or the default if it is missing or null.
+
+        `aliases` are other names of the field; they must not contradict each other.
+        """
+        self._read |= {name, *aliases}  # `refuse_unread` refuses fields that were never read
         values = {key: self.values[key] for key in (name, *aliases) if self.values.get(key) is not None}
         first = next(iter(values.values()), default)
         if any(value != first for value in values.values()):
@@ -108,27 +115,27 @@ class HFConfig:
         return first
 
     def ignore(self, *names: str) -> None:
-        """Accept any value of these fields."""
+        """Accept any value of these fields of config.json, although nothing reads them."""
         self._read |= set(names)
 
     def expect(self, name: str, *supported: Any) -> None:
-        """Refuse a field with another value than the supported ones; a missing field has the first of them."""
+        """Raise an error if a field of config.json has none of the supported values; a missing field has the first."""
         value = self.get(name, supported[0])
         if value not in supported:
             raise self.unsupported(name, value, f"only {' or '.join(map(repr, supported))} is")
 
     def activation(self, name: str, default: str) -> Activation:
-        """Read an activation function under its name in transformers."""
+        """Read a field that names an activation function of transformers, and return our name of the function."""
         return self.supported_activation(name, self.get(name, default))
 
     def supported_activation(self, name: str, value: Any) -> Activation:
-        """Translate `value`, which comes from the field `name`, to one of our activation functions."""
+        """Return our name of the activation function that transformers calls `value`; `name` is its field."""
         if value not in HF_ACTIVATIONS:
             raise self.unsupported(name, value, f"supported are {', '.join(HF_ACTIVATIONS)}")
         return HF_ACTIVATIONS[value]
 
     def token_id(self, field: str, default: Default) -> int | Default:
-        """Return the id of a special token, of generation_config.json first; the first of several.
+        """Return the id of a special token from generation_config.json or else config.json; the first of several.
 
         Null and, in older configurations, negative ids mean the default.
         """
@@ -139,11 +146,11 @@ class HFConfig:
         return default if value is None or value < 0 else value
 
     def suppressed_tokens(self) -> tuple[int, ...]:
-        """Return the ids of tokens that are never generated; the search excludes bad words of several tokens."""
+        """Return the ids of tokens that are never generated: `suppress_tokens`, and forbidden words of one token."""
         eos = self.generation.get("eos_token_id", self.values.get("eos_token_id"))  # transformers never suppresses EOS
-        words = self.generation.get("bad_words_ids") or []
-        single = [word[0] for word in words if isinstance(word, list) and len(word) == 1 and word[0] != eos]
-        return tuple(sorted({*single, *(self.generation.get("suppress_tokens") or [])}))
+        bad_words = self.generation.get("bad_words_ids") or []
+        single_tokens = [word[0] for word in bad_words if isinstance(word, list) and len(word) == 1 and word[0] != eos]
+        return tuple(sorted({*single_tokens, *(self.generation.get("suppress_tokens") or [])}))
 
     def label_names(self) -> tuple[str, ...]:
         """Return the names of a classifier's labels; LABEL_0 and LABEL_1 if none are configured."""
@@ -155,13 +162,13 @@ class HFConfig:
         return tuple(f"LABEL_{number}" for number in range(self.integer("num_labels", 2)))
 
     def refuse_unread(self) -> None:
-        """Refuse every field that was not read, is not ignored and has a value."""
+        """Raise an error for a field of config.json that has a value but was neither read nor may be ignored."""
         for name, value in self.values.items():
             if name not in self._read and value:
                 raise self.unsupported(name, value, f"if it changes nothing, remove it from {self.path}")
 
     def unsupported(self, field: str, value: Any, hint: str) -> UserError:
-        """The error for a field whose value our models cannot compute."""
+        """Return the error for a field of config.json whose value is not supported; `hint` says what to do."""
         return UserError(f"the config.json of the checkpoint has {field} {value!r}, which is not supported: {hint}")
 
 

@@ -74,11 +74,11 @@ class Architecture:
 
 
 def _encoders(name: str, family: bert.BertFamily, **heads: bert.Head) -> dict[str, Architecture]:
-    """Return the architectures of an encoder family by class name: `name` and an ending such as ForMaskedLM.
+    """Return how to convert the model classes of an encoder family, by class name such as BertForMaskedLM.
 
-    `heads` maps the ending of a class name to the function that adds its output layer.
+    A class name is `name` and an ending; `heads` maps endings to the functions that add their output layers.
     """
-    heads |= {"ForTokenClassification": bert.token_classification, "Model": bert.no_head}
+    heads |= {"ForTokenClassification": bert.token_classification, "Model": bert.no_head}  # all families have these
     return {
         f"{name}{ending}": Architecture(partial(bert.convert_encoder, family, head), f"{name.lower()}.")
         for ending, head in heads.items()
@@ -106,11 +106,15 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def read_checkpoint(folder: Path) -> ConvertedCheckpoint:
-    """Read config.json, generation_config.json and the safetensors of a folder; no code of it is executed."""
+    """Convert a transformers checkpoint (config.json, generation_config.json, safetensors) to one of our models.
+
+    No code of the folder is executed. Fields that the conversion does not know are refused, because they could change
+    what the model computes.
+    """
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: name one with config.json and model.safetensors")
     hf = HFConfig.from_folder(folder)
-    name, architecture = _architecture(hf)
+    class_name, architecture = _architecture(hf)
     hf.expect("quantization_config", None)
     hf.expect("sliding_window", None)
     with open_weights(folder, architecture.base_prefix) as weights:
@@ -120,12 +124,12 @@ def read_checkpoint(folder: Path) -> ConvertedCheckpoint:
         shapes = {name: weight.shape for name, weight in meta_model(conversion.spec).named_parameters()}
         converted = conversion.convert(weights, shapes)
     return ConvertedCheckpoint(
-        name, conversion.system, conversion.spec, converted, conversion.framing, hf.generation, conversion.labels
+        class_name, conversion.system, conversion.spec, converted, conversion.framing, hf.generation, conversion.labels
     )
 
 
 def _architecture(hf: HFConfig) -> tuple[str, Architecture]:
-    """Return the name of the model class in transformers, and how to convert it."""
+    """Return the name of the model class in transformers, and the functions that convert it."""
     class_names, supported = hf.values.get("architectures"), ", ".join(ARCHITECTURES)
     if not isinstance(class_names, list) or not class_names:
         raise UserError(
@@ -156,6 +160,7 @@ class NoTokenizer:
     """Placeholder of a missing tokenizer: every use raises a UserError with the reason."""
 
     def __init__(self, reason: str) -> None:
+        """`reason` is the message of the error: why there is no tokenizer."""
         self.reason = reason
 
     def __getattr__(self, name: str) -> Any:
@@ -164,7 +169,11 @@ class NoTokenizer:
 
 
 def load_checkpoint(folder: Path, device: str | None = None, weights: InferencePrecision = "float32") -> Run:
-    """Open a checkpoint as a run without importing it. Without a tokenizer it can only compute logits of token ids."""
+    """Open a transformers checkpoint as a run (a model that can translate) without writing a run folder.
+
+    `device` None is a GPU if there is one; `weights` is the precision of inference. Without a tokenizer, the run can
+    only compute logits of token ids.
+    """
     checkpoint = read_checkpoint(folder)
     try:
         checkpoint, source, target = _with_tokenizers(folder, checkpoint)
@@ -180,33 +189,40 @@ def load_checkpoint(folder: Path, device: str | None = None, weights: InferenceP
 
 
 def import_checkpoint(folder: Path, run_folder: Path, log: Callable[[str], None]) -> ImportResult:
-    """Write a run folder with the model of a checkpoint; if it fails, no folder is left behind."""
+    """Write `run_folder` with model, tokenizers and configuration of the transformers checkpoint in `folder`.
+
+    If it fails, no folder is left behind. `log` receives messages of progress.
+    """
     check_new_folder(run_folder)
     log(f"reading {folder}")
     checkpoint, source, target = _with_tokenizers(folder, read_checkpoint(folder))
     settings = _config(checkpoint, shared_vocabulary=source is target)
     log(f"writing {run_folder}")
-    with atomic_folder(run_folder) as partial:
-        (partial / CONFIG_FILE).write_text(config.to_yaml(settings), encoding="utf-8")
-        write_model_file(partial, checkpoint.system, checkpoint.spec, checkpoint.framing)
-        write_tokenizers(partial, source, target)
-        (partial / CHECKPOINT_DIR).mkdir()
+    with atomic_folder(run_folder) as unfinished:
+        (unfinished / CONFIG_FILE).write_text(config.to_yaml(settings), encoding="utf-8")
+        write_model_file(unfinished, checkpoint.system, checkpoint.spec, checkpoint.framing)
+        write_tokenizers(unfinished, source, target)
+        (unfinished / CHECKPOINT_DIR).mkdir()
         values = {"validated": False, "progress": TrainState().to_dict(), "architecture": checkpoint.architecture}
-        checkpoints.save(partial / CHECKPOINT_DIR / "000000", {"model": checkpoint.weights}, values)
+        checkpoints.save(unfinished / CHECKPOINT_DIR / "000000", {"model": checkpoint.weights}, values)
         for link in ("best", "last"):
-            replace_symlink(partial / CHECKPOINT_DIR / link, "000000")
+            replace_symlink(unfinished / CHECKPOINT_DIR / link, "000000")
     parameters = sum(weight.numel() for weight in checkpoint.weights.values())
     unsupported = _unsupported_generation_settings(checkpoint.generation)
     return ImportResult(checkpoint, parameters, (source.vocab_size, target.vocab_size), unsupported)
 
 
 def _with_tokenizers(folder: Path, checkpoint: ConvertedCheckpoint) -> tuple[ConvertedCheckpoint, Tokenizer, Tokenizer]:
-    """Read the source and target tokenizers, and add their special tokens to the framing of the checkpoint."""
+    """Read the source and target tokenizers, and return the checkpoint with their special tokens, and both.
+
+    The special tokens around a text (framing) are those that the source tokenizer adds. A token classifier has its
+    labels as target tokens.
+    """
     values = json.loads((folder / CONFIG_JSON).read_text(encoding="utf-8"))
     source, target = tokenizers_from_folder(folder, values)
-    names = ("source_embedding.weight", "target_embedding.weight")
-    embeddings = [len(checkpoint.weights[name]) for name in names if name in checkpoint.weights]
-    for tokenizer, count in zip((source, target), (embeddings[0], embeddings[-1])):
+    tables = ("source_embedding.weight", "target_embedding.weight")  # a model may have only one of them
+    embedding_counts = [len(checkpoint.weights[name]) for name in tables if name in checkpoint.weights]
+    for tokenizer, count in zip((source, target), (embedding_counts[0], embedding_counts[-1])):
         if tokenizer.vocab_size > count:
             raise UserError(
                 f"the tokenizer in {folder} has {tokenizer.vocab_size:,} tokens, but the model has only {count:,} "
@@ -217,17 +233,18 @@ def _with_tokenizers(folder: Path, checkpoint: ConvertedCheckpoint) -> tuple[Con
 
 
 def _label_tokenizer(labels: tuple[str, ...]) -> Tokenizer:
-    """Return a tokenizer whose tokens are the labels, with their ids in the checkpoint."""
+    """Return a tokenizer whose tokens are the labels of a token classifier, with their ids in the checkpoint."""
     vocabulary = {label: number for number, label in enumerate(labels)}
     library = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=labels[0]))
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return ImportedTokenizer(library, dict(enumerate(labels)), {}, {})
+    return ImportedTokenizer(library, dict(enumerate(labels)), {}, {})  # without special tokens
 
 
 def _config(checkpoint: ConvertedCheckpoint, shared_vocabulary: bool) -> config.Config:
-    """Return the configuration of the run, with the generation settings of the checkpoint as settings of the search.
+    """Return the configuration of a run, with the generation settings of the checkpoint as settings of the search.
 
-    `max_length` and `min_length` of transformers count the BOS of the target, ours do not.
+    `max_length` and `min_length` of transformers count the BOS of the target, ours do not. With a maximum length, the
+    limit does not depend on the source length (`length_ratio` 0).
     """
     generation = checkpoint.generation
     max_length, min_length = generation.get("max_new_tokens"), generation.get("min_new_tokens")
@@ -256,7 +273,7 @@ def _config(checkpoint: ConvertedCheckpoint, shared_vocabulary: bool) -> config.
 
 
 def _unsupported_generation_settings(generation: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the generation settings without a counterpart here, and bad words of several tokens."""
+    """Return the generation settings that our search does not have, and forbidden words of several tokens."""
     unsupported = {
         name: value
         for name, value in generation.items()
@@ -274,9 +291,10 @@ Affixes = tuple[tuple[int, ...], tuple[int, ...]]  # token ids before and after 
 
 
 def tokenizer_framing(folder: Path, checkpoint: ConvertedCheckpoint, tokenizer: ImportedTokenizer) -> Framing:
-    """Return the checkpoint's framing with the special tokens that its tokenizer adds to a source.
+    """Return the special tokens around source and target (framing), those of the source as the tokenizer adds them.
 
-    tokenizer.json describes them in its post-processor. Without it, they are those of the family's tokenizer class.
+    tokenizer.json describes them in its post-processor. Without it, they are those of the tokenizer class that
+    transformers has for the model's family.
     """
     settings = _read_object(folder / "tokenizer_config.json")
     processor = _read_object(folder / "tokenizer.json").get("post_processor")
@@ -293,7 +311,7 @@ def tokenizer_framing(folder: Path, checkpoint: ConvertedCheckpoint, tokenizer: 
 
 
 def _processor_affixes(processor: Mapping[str, Any]) -> Affixes:
-    """Return what a post-processor of the `tokenizers` library adds before and after a single text."""
+    """Return the token ids that a post-processor of the `tokenizers` library adds before and after a single text."""
     kind = processor["type"]
     if kind == "Sequence":
         affixes = [_processor_affixes(step) for step in processor["processors"]]
@@ -321,7 +339,8 @@ def _family_affixes(
 ) -> Affixes:
     """Return the token ids that the tokenizer class of the model's family adds before and after a text.
 
-    `settings` are those of tokenizer_config.json.
+    Encoders add CLS and SEP; mBART adds a language code after the text, mBART-50 before it; others add BOS and EOS as
+    `settings`, those of tokenizer_config.json, say.
     """
     framing, roles = checkpoint.framing, tokenizer.role_ids
     if not meta_model(checkpoint.spec).can_generate and {"cls", "sep"} <= roles.keys():
@@ -354,11 +373,11 @@ def _with_target_language(
 
 
 def _is_mbart50(settings: Mapping[str, Any]) -> bool:
-    """Whether the tokenizer is that of mBART-50, which puts language codes first."""
+    """Whether `settings` (tokenizer_config.json) are those of mBART-50, which puts language codes first."""
     return str(settings.get("tokenizer_class")).startswith("MBart50")
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; {} if the file does not exist. Reading the tokenizer has validated it before."""
+    """Read a JSON object; {} if the file does not exist or holds something else."""
     document = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return document if isinstance(document, dict) else {}

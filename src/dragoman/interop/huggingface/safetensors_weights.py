@@ -33,6 +33,10 @@ class StoredWeights:
     """
 
     def __init__(self, files: dict[str, Any], folder: Path, base_prefix: str) -> None:
+        """Map the names of weights without `base_prefix` to their full names; old files say gamma and beta in norms.
+
+        `files` holds the open safetensors file of every full name.
+        """
         self.folder, self._files = folder, files
         self._full_names: dict[str, str] = {}
         modern = {".gamma": ".weight", ".beta": ".bias"}
@@ -55,7 +59,7 @@ class StoredWeights:
         return iter(self._full_names)
 
     def __getitem__(self, name: str) -> Tensor:
-        """Read a weight as float32."""
+        """Read a weight, whose name lacks the prefix of the base model, as float32."""
         full = self._full_names[name]
         try:
             weight = self._files[full].get_tensor(full)
@@ -80,14 +84,18 @@ class StoredWeights:
 
 @contextmanager
 def open_weights(folder: Path, base_prefix: str) -> Iterator[StoredWeights]:
-    """Open the weights of a checkpoint: one file, or shards with an index."""
+    """Open the weights of a checkpoint, one safetensors file or several (shards) with an index, while in use.
+
+    `base_prefix`, such as "model.", is removed from their names.
+    """
     with ExitStack() as stack:
         if (folder / SINGLE_FILE).exists():
             file = stack.enter_context(_open(folder / SINGLE_FILE))
             yield StoredWeights(dict.fromkeys(file.keys(), file), folder, base_prefix)
         elif (folder / INDEX_FILE).exists():
-            shard_of = _read_index(folder)
-            shards = {name: stack.enter_context(_open(folder / name)) for name in sorted(set(shard_of.values()))}
+            shard_of = _read_index(folder)  # weight name → file name
+            file_names = sorted(set(shard_of.values()))
+            shards = {name: stack.enter_context(_open(folder / name)) for name in file_names}
             contents = {name: set(shard.keys()) for name, shard in shards.items()}
             if missing := sorted(weight for weight, name in shard_of.items() if weight not in contents[name]):
                 raise UserError(
@@ -121,7 +129,7 @@ def _open(path: Path) -> Any:
 
 
 def _read_index(folder: Path) -> dict[str, str]:
-    """Return the file (shard) of every weight from the index file."""
+    """Read the index file: name of every weight → name of the file (shard) that holds it."""
     path = folder / INDEX_FILE
     try:
         shard_of = json.loads(path.read_text(encoding="utf-8"))["weight_map"]

@@ -76,7 +76,10 @@ BART_MODULES = {
 
 
 def convert_bart(family: BartFamily, hf: HFConfig, weights: StoredWeights) -> Conversion:
-    """Convert a checkpoint of BART, mBART or Marian."""
+    """Convert a checkpoint of BART, mBART or Marian: our spec of the model, and where its weights are stored.
+
+    `family` holds what differs between the three; `hf` is config.json.
+    """
     _check_bart_fields(hf, family)
     share = family is not MARIAN or hf.boolean("share_encoder_decoder_embeddings", True)
     tie = hf.boolean("tie_word_embeddings", True)
@@ -95,7 +98,7 @@ def convert_bart(family: BartFamily, hf: HFConfig, weights: StoredWeights) -> Co
         initialization=Normal(hf.number("init_std", 0.02)),
     )
     sinusoids = Sinusoidal(sines_first=True).build(dim)
-    trim = without_first_rows(UNUSED_POSITION_ROWS)
+    trim = without_first_rows(UNUSED_POSITION_ROWS)  # BART's position tables start with two unused rows
     return Conversion(
         family.system,
         spec,
@@ -110,7 +113,7 @@ def convert_bart(family: BartFamily, hf: HFConfig, weights: StoredWeights) -> Co
 
 
 def _check_bart_fields(hf: HFConfig, family: BartFamily) -> None:
-    """Check fields of older configurations that must have the value of the family."""
+    """Raise an error if a field of config.json, present in older ones, contradicts what the family computes."""
     hf.expect("is_decoder", False)
     hf.expect("add_bias_logits", False)
     hf.expect("do_blenderbot_90_layernorm", False)
@@ -127,7 +130,7 @@ def _check_bart_fields(hf: HFConfig, family: BartFamily) -> None:
 
 
 def _bart_stack(hf: HFConfig, family: BartFamily, side: str) -> Stack:
-    """Return the layers of the encoder or the decoder; `side` is "encoder" or "decoder"."""
+    """Return the spec of the encoder's or the decoder's layers; `side` is "encoder" or "decoder"."""
     encoder = side == "encoder"
     dropout, attention_dropout = hf.number("dropout", 0.1), hf.number("attention_dropout", 0.0)
     heads = hf.integer(f"{side}_attention_heads", 16, *(["num_attention_heads"] if encoder else []))
@@ -208,7 +211,10 @@ UNUSED_BIAS = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention
 
 
 def convert_t5(family: T5Family, hf: HFConfig, weights: StoredWeights) -> Conversion:
-    """Convert a checkpoint of T5 or mT5."""
+    """Convert a checkpoint of T5 or mT5: our spec of the model, and where its weights are stored.
+
+    `family` holds the defaults of T5 or mT5; `hf` is config.json.
+    """
     tie = hf.boolean("tie_word_embeddings", True)
     if family is MT5:
         hf.expect("scale_decoder_outputs", False)
@@ -243,7 +249,10 @@ def convert_t5(family: T5Family, hf: HFConfig, weights: StoredWeights) -> Conver
 
 
 def _t5_feed_forward(hf: HFConfig, family: T5Family) -> FeedForward:
-    """`feed_forward_proj` names the activation, `gated-` if gated; `dense_act_fn` and `is_gated_act` override it."""
+    """Return the feed-forward layer. `feed_forward_proj` is its activation, such as relu or gated-gelu.
+
+    The fields `dense_act_fn` and `is_gated_act` of config.json override it.
+    """
     kind = str(hf.get("feed_forward_proj", family.feed_forward_proj))
     gate, _, activation = kind.rpartition("-")
     if gate not in ("", "gated"):
@@ -262,7 +271,7 @@ def _t5_feed_forward(hf: HFConfig, family: T5Family) -> FeedForward:
 
 
 def _t5_stack(hf: HFConfig, family: T5Family, feed_forward: FeedForward, depth: int, encoder: bool) -> Stack:
-    """Return `depth` layers of the encoder or the decoder, with relative position biases."""
+    """Return the spec of `depth` layers of the `encoder` or (False) decoder, with relative position biases."""
     heads = hf.integer("num_heads", family.heads, "num_attention_heads")
     head_dim, dropout = hf.integer("d_kv", 64, "head_dim"), hf.number("dropout_rate", 0.1)
     norm = RMSNorm(hf.number("layer_norm_epsilon", 1e-6))
