@@ -87,7 +87,7 @@ class Batch:
 
     @property
     def padding_ratio(self) -> float:
-        """Share of the positions that hold padding."""
+        """Share of the positions that hold padding; labels of source tokens need no positions of a target."""
         tokens = self.source_tokens + (self.target_tokens if self.label_positions is None else 0)
         return 1 - tokens / max(1, self.num_positions)
 
@@ -114,12 +114,12 @@ class Batch:
         return replace(self, **moved)
 
     def duplicate_rows(self) -> Batch:
-        """Append all rows again; the row of a packed batch becomes twice as long."""
+        """Append all sequences again: as further rows, or to the end of the one row of a packed batch."""
         from torch import cat
 
         assert self.label_positions is None
-        long_rows = ("source", "target", "labels") if self.is_packed else ()
+        packed_fields = ("source", "target", "labels") if self.is_packed else ()
         changed: dict[str, Any] = {"source_tokens": 2 * self.source_tokens, "target_tokens": 2 * self.target_tokens}
         for name, tensor in self.tensors().items():
-            changed[name] = cat((tensor, tensor), 1 if name in long_rows else 0)
+            changed[name] = cat((tensor, tensor), dim=1 if name in packed_fields else 0)
         return replace(self, **changed, doubled=True)

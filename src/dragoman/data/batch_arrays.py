@@ -28,7 +28,10 @@ class PackedShape:
     max_lengths: tuple[int, ...]  # of a sequence
 
     def halved(self) -> PackedShape:
-        """Return a shape for either half of a batch: half the row and the sequence that is cut there."""
+        """Return a shape for either half of a batch: half of a row plus the longest sequence.
+
+        A batch is split between sequences, so one half may be longer than the other by at most a sequence.
+        """
         rows = zip(self.row_lengths, self.max_lengths)
         halves = (min(row, round_up(row // 2 + longest, PACKED_ROW_MULTIPLE)) for row, longest in rows)
         return replace(self, row_lengths=tuple(halves))
@@ -47,7 +50,7 @@ class BatchArrays:
 
     @staticmethod
     def from_pairs(framing: Framing, source: RaggedArray, target: RaggedArray) -> BatchArrays:
-        """Add the special tokens of the framing: the model reads BOS y and predicts y EOS; features get none."""
+        """Add the special tokens of `framing`: the model reads BOS y and predicts y EOS; features get none."""
         if source.values.ndim == 1:
             source = source.with_special_tokens(framing.source_prefix, framing.source_suffix)
         inputs, labels = target.with_special_tokens((framing.bos,), ()), target.with_special_tokens((), (framing.eos,))
@@ -61,7 +64,8 @@ class BatchArrays:
         token_type_ids = RaggedArray.from_rows(types) if types else None
         sentence_labels = np.array([row.sentence_label for row in rows])
         if not labels_source:
-            target, labels = (RaggedArray.from_rows(row.target[part] for row in rows) for part in (_INPUT, _SHIFTED))
+            target = RaggedArray.from_rows(row.target[:-1] for row in rows)  # BOS y
+            labels = RaggedArray.from_rows(row.target[1:] for row in rows)  # y EOS
             return BatchArrays(source, target, labels, False, token_type_ids, sentence_labels)
         ids = np.concatenate([row.target for row in rows]).astype(np.int64)  # the dtype of a store may be unsigned
         labels = RaggedArray(np.where(ids == pad, IGNORE_INDEX, ids), source.lengths)
@@ -69,17 +73,18 @@ class BatchArrays:
         return BatchArrays(source, no_target, labels, True, token_type_ids, sentence_labels)
 
     def to_padded_batch(self, indices: Indices, pad: int, multiples: tuple[int, int] = (1, 1)) -> Batch:
-        """Pad all rows (one per pair) to the longest one; `multiples` are those of the number and length of rows.
+        """Pad all rows (one per pair) to the longest one, with the token id `pad`.
 
-        Rows that are added to reach a multiple have one token and no labels.
+        The number and the length of rows are rounded up to `multiples`. Rows that are added have one token and no
+        labels. `indices` are those of the pairs in the store.
         """
         source, target = self.source.padded(pad, multiples), self.target.padded(pad, multiples)
-        filling = np.ones(len(source) - len(indices), np.int64)
+        added_rows = np.ones(len(source) - len(indices), np.int64)
         arrays = {
             "source": source,
-            "source_lengths": np.concatenate((self.source.lengths, filling * min(1, source.shape[1]))),
+            "source_lengths": np.concatenate((self.source.lengths, added_rows * min(1, source.shape[1]))),
             "target": target,
-            "target_lengths": np.concatenate((self.target.lengths, filling * min(1, target.shape[1]))),
+            "target_lengths": np.concatenate((self.target.lengths, added_rows * min(1, target.shape[1]))),
             "labels": self.labels.padded(IGNORE_INDEX, multiples),
         }
         if self.labels_source:
@@ -88,13 +93,14 @@ class BatchArrays:
         if self.token_type_ids is not None:
             arrays["token_type_ids"] = self.token_type_ids.padded(0, multiples)
         if self.sentence_labels is not None:
-            arrays["sentence_labels"] = np.concatenate((self.sentence_labels, filling * IGNORE_INDEX))
+            arrays["sentence_labels"] = np.concatenate((self.sentence_labels, added_rows * IGNORE_INDEX))
         return self._to_batch(indices, arrays)
 
     def to_packed_batch(self, indices: Indices, pad: int, shape: PackedShape) -> Batch:
         """Concatenate all sources into one long row, and all targets into another, of the lengths in `shape`.
 
-        A row that is too short for its tokens is made longer.
+        A row that is too short for its tokens is made longer. The padding at its end counts as further sequences, so
+        that the lengths of all sequences (as many for source as for target, some of them 0) add up to the row.
         """
         columns = (self.source, self.target)
         source_row, target_row = (
@@ -129,17 +135,17 @@ class BatchArrays:
         from torch import from_numpy
 
         tensors: dict[str, Any] = {name: from_numpy(array) for name, array in arrays.items()}
-        tokens = len(self.source.values), int((self.labels.values != IGNORE_INDEX).sum())
         return Batch(
-            **tensors, indices=indices, source_tokens=tokens[0], target_tokens=tokens[1], max_lengths=max_lengths
+            **tensors,
+            indices=indices,
+            source_tokens=len(self.source.values),
+            target_tokens=int((self.labels.values != IGNORE_INDEX).sum()),
+            max_lengths=max_lengths,
         )
 
 
-_INPUT, _SHIFTED = slice(None, -1), slice(1, None)  # of a target BOS y EOS: what is fed, and its labels
-
-
 def _grow_to_fit(length: int, tokens: int, step: float = 1 / 8) -> int:
-    """Increase a row length in steps of an eighth until it exceeds `tokens`, so that few shapes occur."""
+    """Increase a row length until it exceeds `tokens`, in steps of the share `step` of it, so that few shapes occur."""
     increment = max(1, int(length * step))
     return length + increment * max(0, -(-(tokens + 1 - length) // increment)) if length else 0
 
@@ -165,7 +171,10 @@ def halve_batch(batch: Batch) -> tuple[Batch, Batch]:
 
 
 def _halve_padded(batch: Batch) -> tuple[Batch, Batch]:
-    """Split by rows; rows without a pair go to the second half."""
+    """Split a padded batch by rows; rows without a pair go to the second half.
+
+    In a doubled batch the second copies follow after all rows, so both copies of a row are selected.
+    """
     import torch
 
     pairs, rows = len(batch) // 2, len(batch.source) // batch.copies
@@ -188,23 +197,23 @@ def _halve_padded(batch: Batch) -> tuple[Batch, Batch]:
 
 
 def _halve_packed(batch: Batch) -> tuple[Batch, Batch]:
-    """Split by sequences, where half of all tokens is reached."""
+    """Split a packed batch between two sequences, where half of all tokens is reached, and pack both halves again."""
     arrays, shape = _unpack(batch)
     cumulative = np.cumsum(arrays.source.lengths + arrays.target.lengths)
     middle = min(max(1, int(np.searchsorted(cumulative, cumulative[-1] / 2))), len(batch) - 1)
     text = batch.source if batch.source.shape[1] and batch.source.dim() == 2 else batch.target
     pad = int(text[0, -1])  # a packed row is never full
     halves = []
-    for part in (slice(0, middle), slice(middle, None)):
-        types = None if arrays.token_type_ids is None else arrays.token_type_ids[part]
-        columns = (arrays.source[part], arrays.target[part], arrays.labels[part], arrays.labels_source, types)
-        half = BatchArrays(*columns).to_packed_batch(batch.indices[part], pad, shape.halved())
+    for pairs in (slice(0, middle), slice(middle, None)):
+        types = None if arrays.token_type_ids is None else arrays.token_type_ids[pairs]
+        columns = (arrays.source[pairs], arrays.target[pairs], arrays.labels[pairs], arrays.labels_source, types)
+        half = BatchArrays(*columns).to_packed_batch(batch.indices[pairs], pad, shape.halved())
         halves.append(half.duplicate_rows() if batch.doubled else half)
     return halves[0], halves[1]
 
 
 def _unpack(batch: Batch) -> tuple[BatchArrays, PackedShape]:
-    """Return the rows of a packed batch, each pair once, and the shape of the batch before doubling."""
+    """Return the sequences of a packed batch, each pair once and without padding, and the shape before doubling."""
     assert batch.max_lengths is not None
     pairs, copies = len(batch), batch.copies
     row_lengths = (batch.source.shape[1] // copies, batch.target.shape[1] // copies)

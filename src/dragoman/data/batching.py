@@ -70,7 +70,7 @@ class RowFormat:
     subword_samplers: SubwordSamplers = (None, None)
 
     def for_validation(self) -> RowFormat:
-        """Return the format without doubling and subword regularization."""
+        """Return the format for validation: each pair once per batch, without subword regularization."""
         return replace(self, distinct_epochs=None, doubled=False, subword_samplers=(None, None))
 
 
@@ -118,15 +118,19 @@ class EpochRows:
         return changed
 
     def _resegment(self, pairs: Indices, epoch: int) -> tuple[list[RaggedArray | None], NDArray[np.bool_]]:
-        """Return source and target in a new segmentation, and which pairs are short enough to use it."""
+        """Return source and target in a new segmentation, and which pairs are short enough to use it.
+
+        A side without subword regularization is None. The random keys depend on seed, epoch, side and pair.
+        """
         resegmented: list[RaggedArray | None] = [None, None]
         if not self.resegments:
             return resegmented, np.ones(len(pairs), bool)
-        for index, (column, segment) in enumerate(zip(self.store.columns, self.rows.subword_samplers)):
+        for side, (column, segment) in enumerate(zip(self.store.columns, self.rows.subword_samplers)):
             if segment is not None:
                 stored = column.read(pairs)
-                keys = random_keys(int(random_keys(self.seed, _NOISE_STREAM, [epoch])[0]), index, pairs)
-                resegmented[index] = RaggedArray(*segment(stored.values, stored.lengths, keys))
+                epoch_key = int(random_keys(self.seed, _NOISE_STREAM, [epoch])[0])
+                keys = random_keys(epoch_key, side, pairs)
+                resegmented[side] = RaggedArray(*segment(stored.values, stored.lengths, keys))
         source, target = (
             old if new is None else new.lengths for old, new in zip(self.stored_lengths(pairs), resegmented)
         )
@@ -166,7 +170,7 @@ class Batches:
         """Check that the longest row fits into a batch, and choose the shape of packed batches."""
         pairs, draws = zip(*((corpus.pairs, corpus.draws) for corpus in store.corpora))
         self.order = EpochOrder(pairs, seed, shuffle, draws)
-        if window is None:
+        if window is None:  # about a hundred batches
             window = max(1000, min(2**16, 100 * max_tokens * len(store) // max(1, store.tokens)))
         if window < 1:
             raise UserError(f"window, the number of pairs that are sorted together, must be at least 1, got {window}")
@@ -186,7 +190,7 @@ class Batches:
 
     @cached_property
     def batches_per_epoch(self) -> int:
-        """Estimated number of batches of an epoch."""
+        """Number of batches of an epoch, estimated from the store's histogram of lengths."""
         source, target, count = self.store.length_counts()
         repeats = len(self.order) / max(1, len(self.store))
         if self.packed_shape is not None:
@@ -203,11 +207,14 @@ class Batches:
             yield self.build_batch(indices, epoch), next_position
 
     def iterate_indices(self, position: DataPosition | None = None) -> Iterator[tuple[Indices, int, DataPosition]]:
-        """Yield the pairs of batches from a position on: indices, epoch and the position after the batch."""
+        """Yield the pairs of batches from a position on, without end: indices, epoch, and the position after the batch.
+
+        A position is an epoch, a window of pairs that are sorted by length together, and a batch of that window.
+        """
         position = position or DataPosition()
         while True:
-            plan = self.plan_window(position.epoch, position.window) if position.window < self.windows else []
-            if position.batch >= len(plan):
+            batches = self.plan_window(position.epoch, position.window) if position.window < self.windows else []
+            if position.batch >= len(batches):
                 raise UserError(
                     f"the data has no batch at {position}: continue with the corpus, seed and training.batch_tokens "
                     "that the checkpoint was trained with"
@@ -215,8 +222,8 @@ class Batches:
             following = DataPosition(position.epoch, position.window + 1)
             if following.window == self.windows:
                 following = DataPosition(position.epoch + 1)
-            for number, indices in enumerate(plan[position.batch :], position.batch + 1):
-                after = following if number == len(plan) else replace(position, batch=number)
+            for number, indices in enumerate(batches[position.batch :], position.batch + 1):
+                after = following if number == len(batches) else replace(position, batch=number)
                 yield indices, position.epoch, after
             position = following
 
@@ -227,7 +234,10 @@ class Batches:
                 yield self.build_batch(indices, epoch)
 
     def plan_window(self, epoch: int, window: int) -> list[Indices]:
-        """Return the pair indices of every batch of a window."""
+        """Return the pair indices of every batch of a window, which is a number of consecutive pairs of an epoch.
+
+        Its pairs are sorted by length, split into batches, and these are shuffled; packed batches are not sorted.
+        """
         pairs = self.order.pair_indices(epoch, window * self.window, (window + 1) * self.window)
         self.store.preload(pairs)
         source, target = self.epoch_rows.lengths(pairs, epoch)
@@ -252,11 +262,11 @@ class Batches:
         else:
             noise_epoch = epoch if rows.distinct_epochs is None else epoch % rows.distinct_epochs
             store = self.epoch_rows.store_with_rows(indices, epoch)
-            made = [
+            built_rows = [
                 rows.build_row(store, index, np.random.Generator(self._random(_NOISE_STREAM, noise_epoch, index)))
                 for index in indices.tolist()
             ]
-            arrays = BatchArrays.from_rows(made, rows.labels_source, rows.framing.pad)
+            arrays = BatchArrays.from_rows(built_rows, rows.labels_source, rows.framing.pad)
         if self.packed_shape is None:
             batch = arrays.to_padded_batch(indices, rows.framing.pad, self.pad_to_multiples)
         else:
@@ -283,7 +293,10 @@ class Batches:
         return [float(new.sum() / old.sum()) if old.any() else 1.0 for old, new in zip(before, after)]
 
     def _packed_shape(self) -> PackedShape:
-        """Choose rows with the token budget on the larger side, and the corresponding length on the other side."""
+        """Choose the lengths of the packed rows of source and target, and how many sequences they hold.
+
+        The side with more tokens in the store gets the token budget, the other one a proportional length.
+        """
         source, target, count = self.store.length_counts()
         columns = self.rows.packed_lengths(source, target)
         totals = [growth * float((lengths * count).sum()) for lengths, growth in zip(columns, self.length_growth)]
@@ -320,7 +333,11 @@ def _split_by_tokens(indices: Indices, row_lengths: NDArray[np.int64], max_token
 
 
 def _fill_packed(indices: Indices, lengths: tuple[Lengths, Lengths], shape: PackedShape) -> list[Indices]:
-    """Split a sequence into packed batches of about equal size."""
+    """Split a sequence of pairs into packed batches of about equal size; `lengths` are those of source and target.
+
+    Starting with the smallest possible number of batches, the pairs are cut evenly by the tokens of the fuller side;
+    while a batch exceeds a row of `shape` or its number of sequences, one more batch is tried.
+    """
     cumulative = [np.concatenate(([0], np.cumsum(column, dtype=np.int64))) for column in lengths]
     capacities = [max(1, row - 1) for row in shape.row_lengths]  # the last position is always padding
     fullest = int(np.argmax([total[-1] / capacity for total, capacity in zip(cumulative, capacities)]))
@@ -329,7 +346,7 @@ def _fill_packed(indices: Indices, lengths: tuple[Lengths, Lengths], shape: Pack
     while True:
         targets = cumulative[fullest][-1] * np.arange(1, count) / count
         ends = np.concatenate(([0], np.searchsorted(cumulative[fullest], targets), [len(indices)]))
-        single = (np.diff(ends) <= 1).all()  # a longer row is made for a pair that does not fit
-        if single or all((np.diff(total[ends]) <= capacity).all() for total, capacity in limits):
+        one_pair_each = (np.diff(ends) <= 1).all()  # a longer row is made for a pair that does not fit
+        if one_pair_each or all((np.diff(total[ends]) <= capacity).all() for total, capacity in limits):
             return [indices[start:end] for start, end in pairwise(ends) if end > start]
         count += 1

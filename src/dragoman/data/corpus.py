@@ -105,7 +105,7 @@ class FileFormat:
     has_both_sides: ClassVar[bool] = False
 
     def data_format(self, corpus: Corpus) -> str:
-        """Detect the data format from the files and the first line: pairs, text (monolingual) or turns."""
+        """Return the name of the data format: "text" (monolingual) without a target, or "pairs"."""
         return "text" if corpus.target is None else "pairs"
 
     def read_pairs(self, corpus: Corpus) -> Iterator[SentencePair]:
@@ -133,7 +133,7 @@ class FileFormat:
         return text.split("\t")
 
     def record_turns(self, text: str, corpus: Corpus, line: int) -> list[str] | None:
-        """Return the turns of a line that is marked as a dialogue; None for all other lines."""
+        """Return the turns of a line that is marked as a dialogue; None, because lines of plain text are not marked."""
         return None
 
 
@@ -274,9 +274,9 @@ def _parse_messages(messages: Any, location: str) -> list[str]:
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise UserError(f"{location}: 'messages' must be a list of objects with 'role' and 'content'")
     roles = [message.get("role") for message in messages]
-    system = roles[:1] == ["system"]
-    count = len(roles) - system
-    if roles[system:] != ["user", "assistant"] * (count // 2) + ["user"] * (count % 2):
+    has_system = roles[:1] == ["system"]
+    chat_roles = roles[1:] if has_system else roles
+    if chat_roles != (["user", "assistant"] * len(chat_roles))[: len(chat_roles)]:
         raise UserError(
             f"{location}: the roles must alternate between user and assistant, user first, after at most one system "
             f"message, not {roles}"
@@ -284,9 +284,9 @@ def _parse_messages(messages: Any, location: str) -> list[str]:
     turns = [message.get("content") for message in messages]
     if not all(isinstance(turn, str) for turn in turns):
         raise UserError(f"{location}: the 'content' of every message must be a string")
-    if system and len(turns) < 2:
+    if has_system and len(turns) < 2:
         raise UserError(f"{location}: a dialogue needs more than a system message")
-    return [f"{turns[0]}\n{turns[1]}", *turns[2:]] if system else turns
+    return [f"{turns[0]}\n{turns[1]}", *turns[2:]] if has_system else turns
 
 
 def _check_unicode(text: str, location: str) -> None:

@@ -45,7 +45,7 @@ def choose_num_workers(requested: int | None, corpora: Sequence[Corpus], data_fo
 
 
 def read_chunks(data_format: DataFormat, corpora: Iterable[Corpus]) -> Iterator[PairChunk]:
-    """Read all corpora in chunks, whose boundaries depend only on the text."""
+    """Read all corpora in chunks of pairs, each with the index of its corpus; only the text decides the boundaries."""
     for index, corpus in enumerate(corpora):
         for chunk in data_format.chunks(data_format.read([corpus])):
             yield PairChunk(index, [tuple(pair) for pair in chunk])
@@ -70,7 +70,7 @@ class HoldoutSplit:
     pairs: int
 
     def __contains__(self, pair: SentencePair) -> bool:
-        """Whether a pair is held out."""
+        """Whether a pair is held out: the hash of its source is at most `threshold`."""
         return _hash(pair) <= self.threshold
 
     def training_pairs(self, pairs: Iterable[SentencePair]) -> Iterator[SentencePair]:
@@ -90,7 +90,7 @@ class HoldoutSampler:
         self.counts = np.empty(0, np.int64)  # of pairs per hash
 
     def add(self, hashes: NDArray[np.uint64]) -> None:
-        """Add the hashes of the next pairs."""
+        """Add the hashes of the next pairs, except those that cannot be among the smallest."""
         self.total += len(hashes)
         if len(self.smallest) == self.capacity:
             hashes = hashes[hashes <= self.smallest[-1]]
@@ -99,9 +99,9 @@ class HoldoutSampler:
             self._merge_buffer()
 
     def choose(self) -> HoldoutSplit:
-        """Return the split that holds out the pairs with the smallest hashes."""
+        """Return the split that holds out the pairs with the smallest hashes; none, without two different ones."""
         self._merge_buffer()
-        cumulative = np.cumsum(self.counts)[:-1]
+        cumulative = np.cumsum(self.counts)[:-1]  # pairs up to each hash; the largest hash stays in training
         if not len(cumulative):
             return HoldoutSplit(threshold=-1, pairs=0)
         size = default_holdout_size(self.total) if self.size is None else self.size
@@ -109,7 +109,7 @@ class HoldoutSampler:
         return HoldoutSplit(threshold=int(self.smallest[chosen - 1]), pairs=int(cumulative[chosen - 1]))
 
     def _merge_buffer(self) -> None:
-        """Count the buffered hashes, and keep the smallest of all."""
+        """Add the buffered hashes to the counts of pairs per hash, and keep the `capacity` smallest hashes."""
         new = np.concatenate([np.empty(0, np.uint64), *self.buffer])
         distinct, inverse = np.unique(np.concatenate([self.smallest, new]), return_inverse=True)
         counts = np.zeros(len(distinct), np.int64)
@@ -171,7 +171,7 @@ class ChunkSurvey(NamedTuple):
 def _survey_chunk(chunk: PairChunk) -> ChunkSurvey:
     """Count the pairs and words of a chunk, hash its sources, and collect evidence of copying."""
     pairs = list(map(SentencePair._make, chunk.pairs))
-    words = sum(pair.source.count(" ") + (pair.target or "").count(" ") + 2 for pair in pairs)  # a space less each
+    words = sum(pair.source.count(" ") + (pair.target or "").count(" ") + 2 for pair in pairs)  # spaces + 1
     copying = CopyEvidence()
     for index, pair in enumerate(pairs):
         if pair.target is not None and pair.features is None:

@@ -74,7 +74,7 @@ class DataFormat:
         return map(self._normalize, pairs) if self.normalizes_whitespace else pairs
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
-        """Encode some pairs; monolingual lines longer than `max_length` tokens are split."""
+        """Tokenize the source and the target of pairs."""
         sources = encoding.source_tokenizer.encode_batch([pair.source for pair in pairs])
         targets = encoding.target_tokenizer.encode_batch([pair.target or "" for pair in pairs])
         return list(map(EncodedPair, pairs, sources, targets))
@@ -112,7 +112,7 @@ class MonolingualFormat(DataFormat):
         return (pair for pair in corpus.read_sources() if pair.source.strip())
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
-        """Tokenize lines; a line longer than the maximum length becomes several rows."""
+        """Tokenize lines; a line longer than the maximum length becomes several rows of the store."""
         sources = encoding.source_tokenizer.encode_batch([pair.source for pair in pairs])
         return [row for pair, ids in zip(pairs, sources) for row in _split_line(pair, ids, encoding)]
 
@@ -126,8 +126,12 @@ class DocumentFormat(MonolingualFormat):
     name = "documents"
 
     def _read(self, corpus: Corpus) -> Iterator[SentencePair]:
-        """Yield the lines of documents, which blank lines separate, each with the first line of its holdout unit."""
-        unit, lines = "", 0
+        """Yield the lines of documents, which blank lines separate.
+
+        Up to HOLDOUT_UNIT_LINES lines of a document are a unit, named by its first line: it is validation data as a
+        whole, or not at all.
+        """
+        unit, lines = "", 0  # of the present unit
         for pair in corpus.read_sources():
             if not pair.source.strip():
                 lines = 0
@@ -178,7 +182,7 @@ class DialogueFormat(DataFormat):
         return pair._replace(source="\t".join(map(normalize_whitespace, pair.source.split("\t"))))
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
-        """Tokenize the turns of every dialogue, and join them with their special tokens."""
+        """Tokenize the turns of every dialogue, and join them with BOS and EOS; the target is the labels of replies."""
         dialogues = encode_words([pair.source.split("\t") for pair in pairs], encoding.source_tokenizer)
         return [EncodedPair(pair, *encode_dialogue(turns, encoding.framing)) for pair, turns in zip(pairs, dialogues)]
 
@@ -234,7 +238,10 @@ def align_tags(words: list[list[int]], tags: list[int], pad: int) -> tuple[list[
 
 
 def encode_dialogue(turns: list[list[int]], framing: Framing) -> tuple[list[int], list[int]]:
-    """Return the ids of a dialogue and their labels: the next id where it is part of a reply, `pad` elsewhere."""
+    """Return the ids of a dialogue and their labels: the next id where it is part of a reply, `pad` elsewhere.
+
+    `framing` has the special tokens. BOS follows the turns of the user, EOS the replies.
+    """
     ids, in_reply = [*framing.source_prefix], [False] * len(framing.source_prefix)
     for number, turn in enumerate(turns):
         is_reply = number % 2 == 1  # the user begins

@@ -51,7 +51,12 @@ class EpochOrder:
         return int(self.ends[-1])
 
     def pair_indices(self, epoch: int, start: int, stop: int) -> Indices:
-        """Return the store indices of the pairs at positions `start` to `stop` − 1 of an epoch."""
+        """Return the store indices of the pairs at positions `start` to `stop` − 1 of an epoch.
+
+        Positions are permuted over the epoch, which mixes the corpora: a number below `draws[0]` is a draw from the
+        first corpus, and so on. Draw j of a corpus, counted over all epochs, is position j mod n of pass j // n over
+        its n pairs, and each pass is permuted.
+        """
         draws = np.arange(start, min(stop, len(self)), dtype=np.int64)
         if self.shuffle and len(self) > MIN_BLOCKS:
             draws = _scatter(draws, len(self), _round_keys(self.seed, _SCATTER_KEY, [epoch]))
@@ -64,9 +69,9 @@ class EpochOrder:
             selected = corpus == index
             passes, positions = np.divmod(draws[selected], self.counts[index])
             if self.shuffle:
-                passes, rows = np.unique(passes, return_inverse=True)
-                keys = _round_keys(self.seed, index, passes)
-                positions = _permute(positions, int(self.counts[index]), keys, None if len(passes) == 1 else rows)
+                passes, key_rows = np.unique(passes, return_inverse=True)
+                keys = _round_keys(self.seed, index, passes)  # passes × rounds
+                positions = _permute(positions, int(self.counts[index]), keys, None if len(passes) == 1 else key_rows)
             draws[selected] = first_pair[index] + positions
         return draws
 
@@ -102,32 +107,37 @@ def random_keys(seed: int, purpose: int, numbers: ArrayLike) -> UInt64Array:
 
 
 def _round_keys(seed: int, purpose: int, numbers: ArrayLike) -> Keys:
-    """Derive the keys of the Feistel rounds, N × FEISTEL_ROUNDS."""
+    """Derive N permutation keys from the seed, a purpose and N numbers: N × FEISTEL_ROUNDS."""
     keys = random_keys(seed, purpose, numbers)
     return splitmix64(keys[:, None] + GOLDEN_GAMMA * np.arange(1, FEISTEL_ROUNDS + 1, dtype=np.uint64))
 
 
 def _scatter(positions: Indices, size: int, keys: Keys) -> Indices:
-    """Permute 0 … size − 1 within spans of SCATTER_SPAN positions."""
+    """Apply a permutation of 0 … size − 1 that moves positions only within spans of SCATTER_SPAN, each differently."""
     last = size // SCATTER_SPAN - 1  # the last span includes the remainder
     span = np.minimum(positions // SCATTER_SPAN, last)
     scattered = positions - span * SCATTER_SPAN
     for selected, width in ((span < last, SCATTER_SPAN), (span == last, size - last * SCATTER_SPAN)):
-        tweak = splitmix64(span[selected].astype(np.uint64))[:, None]
-        scattered[selected] = _permute_numbers(scattered[selected].astype(np.uint64), width, keys[:1] + tweak)
+        span_keys = keys[:1] + splitmix64(span[selected].astype(np.uint64))[:, None]
+        scattered[selected] = _permute_numbers(scattered[selected].astype(np.uint64), width, span_keys)
     return span * SCATTER_SPAN + scattered
 
 
-def _permute(positions: Indices, size: int, keys: Keys, rows: Indices | None = None) -> Indices:
-    """Apply a permutation of 0 … size − 1 that keeps blocks together; `rows` selects a row of `keys` per position."""
-    block = max(1, min(MAX_BLOCK_PAIRS, size // MIN_BLOCKS))
-    blocks = -(-size // block)
+def _permute(positions: Indices, size: int, keys: Keys, key_rows: Indices | None = None) -> Indices:
+    """Apply a permutation of 0 … size − 1 to positions; in a large range, blocks of neighbors stay together.
+
+    `key_rows` selects the row of `keys` for each position; None: the first row for all. The last block may be shorter:
+    results outside the range are permuted again until they are inside (cycle walking).
+    """
+    block_size = max(1, min(MAX_BLOCK_PAIRS, size // MIN_BLOCKS))
+    num_blocks = -(-size // block_size)
     permuted = positions.copy()
     outside = np.arange(len(positions))
-    while len(outside):  # cycle walking, because the last block may be shorter
-        numbers = (permuted[outside] // block).astype(np.uint64)
-        selected = keys[:1] if rows is None else keys[rows[outside]]
-        permuted[outside] = _permute_numbers(numbers, blocks, selected) * block + permuted[outside] % block
+    while len(outside):
+        blocks = (permuted[outside] // block_size).astype(np.uint64)
+        selected_keys = keys[:1] if key_rows is None else keys[key_rows[outside]]
+        new_blocks = _permute_numbers(blocks, num_blocks, selected_keys)
+        permuted[outside] = new_blocks * block_size + permuted[outside] % block_size
         outside = outside[permuted[outside] >= size]
     return permuted
 
@@ -146,8 +156,9 @@ def _permute_numbers(numbers: UInt64Array, size: int, keys: Keys) -> Indices:
 
 
 def _feistel(numbers: UInt64Array, size: int, keys: Keys) -> UInt64Array:
-    """Apply rounds of (l, r) → (r, l ⊕ f(r + key)), a bijection on 2^2h numbers for every f.
+    """Split numbers into halves of h bits and apply rounds of (l, r) → (r, l ⊕ f(r + key)), with a hash function f.
 
+    This is a bijection on the 2^2h numbers, the smallest even power of two that is not below `size`, for every f.
     Luby & Rackoff 1988, “How to construct pseudorandom permutations from pseudorandom functions”.
     """
     half = max(1, (max(0, size - 1).bit_length() + 1) // 2)

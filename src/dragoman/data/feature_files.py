@@ -28,7 +28,7 @@ _EXPECTED = "expected an array of examples × length × features (.npy) or 'valu
 
 
 def read_feature_pairs(corpus: Corpus) -> Iterator[SentencePair]:
-    """Read the examples of a corpus with their lines of text; the source text is the shape and a digest."""
+    """Read examples (vectors, S F) with their lines of text; their shape and a digest stand for source text."""
     if corpus.target is None:
         raise UserError(f"{corpus.source} has only sources: name the target file, too")
     source = FeatureFile(corpus.source)
@@ -135,15 +135,16 @@ def _open_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
     """Open an array of an .npz file: memory-mapped unless it is compressed."""
     if info.compress_type == zipfile.ZIP_STORED:
         with open_file(path) as file:
-            file.seek(info.header_offset + 26)  # the lengths of name and extra field, which precede the array
-            file.seek(sum(struct.unpack("<HH", file.read(4))), 1)
+            # A ZIP member begins with a header, whose bytes 26 to 29 are the lengths of two fields before the array.
+            file.seek(info.header_offset + 26)
+            file.seek(sum(struct.unpack("<HH", file.read(4))), 1)  # relative to the end of the header
             return _map_array(path, file)
     with archive.open(info) as compressed:
         return np.lib.format.read_array(compressed, allow_pickle=False)
 
 
 def _map_array(path: Path, file: BinaryIO) -> NDArray[Any]:
-    """Memory-map the array that starts at the current position."""
+    """Memory-map the array of numpy's file format (.npy) that starts at the current position of the file."""
     headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
         version = np.lib.format.read_magic(file)

@@ -56,7 +56,7 @@ class ColumnCounts:
         self.words.update([len(text.split()) for text in texts])
         self.characters.update(map(len, texts))
         self.tokens.update(map(len, ids))
-        self.unknown += sum(row.count(UNK) for row in ids)
+        self.unknown += sum(token_ids.count(UNK) for token_ids in ids)
 
     def merge(self, other: ColumnCounts) -> None:
         """Add the counts of other texts."""
@@ -146,7 +146,10 @@ class CorpusInspection:
         purpose: str = "train on",
         folder: Path | None = None,
     ) -> None:
-        """Hash the reference corpora; no training pairs are counted yet."""
+        """Hash the reference corpora (valid, test); no training pairs are counted yet.
+
+        `purpose` says in messages what the corpus is for; `folder` is for a temporary file with hashes.
+        """
         self.purpose = purpose
         self.other_corpora = {name: _OtherCorpus(pairs) for name, pairs in (references or {}).items()}
         self.duplicates = DuplicateCounter(folder)
@@ -171,7 +174,7 @@ class CorpusInspection:
             )
 
     def report(self, memory: MemoryEstimate | None = None) -> Preflight:
-        """Return the report after all pairs were added."""
+        """Return the preflight report (statistics of the corpus) after all pairs were added."""
         counts = self.counts
         source, target = counts.source.report(), counts.target.report()
         assert source is not None
@@ -214,29 +217,35 @@ class DuplicateCounter:
             self._write_sorted_buffer()
 
     def count(self) -> int:
-        """Return the number of duplicates; no more hashes can be added afterwards."""
+        """Return the number of duplicates; no more hashes can be added afterwards.
+
+        Equal hashes are in the same range of values, so the ranges are read from all sorted buffers one by one.
+        """
         if self.file is None:
             return _count_duplicates(self.buffer)
         self._write_sorted_buffer()
         with self.file:
-            return sum(_count_duplicates([self._read(run, index) for run in self.runs]) for index in range(NUM_RANGES))
+            return sum(
+                _count_duplicates([self._read_range(positions, index) for positions in self.runs])
+                for index in range(NUM_RANGES)
+            )
 
     def _write_sorted_buffer(self) -> None:
-        """Sort the buffer and append it to the temporary file, as a run that `count` merges with the others."""
+        """Sort the buffer and append it to the temporary file; note where each of NUM_RANGES value ranges starts."""
         self.file = self.file or tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115 (closed in count)
-        run = np.sort(np.concatenate([np.empty(0, np.uint64), *self.buffer]))
-        edges = np.arange(NUM_RANGES, dtype=np.uint64) * np.uint64(2**64 // NUM_RANGES)
-        self.runs.append(self.written + np.append(np.searchsorted(run, edges), len(run)))
-        self.file.seek(8 * self.written)
-        self.file.write(run.data)
-        self.written += len(run)
+        hashes = np.sort(np.concatenate([np.empty(0, np.uint64), *self.buffer]))
+        range_starts = np.arange(NUM_RANGES, dtype=np.uint64) * np.uint64(2**64 // NUM_RANGES)
+        self.runs.append(self.written + np.append(np.searchsorted(hashes, range_starts), len(hashes)))
+        self.file.seek(8 * self.written)  # a hash has 8 bytes
+        self.file.write(hashes.data)
+        self.written += len(hashes)
         self.buffer, self.buffered = [], 0
 
-    def _read(self, run: NDArray[np.int64], index: int) -> _Hashes:
-        """Read the hashes of a run that lie in the range of values number `index`."""
+    def _read_range(self, positions: NDArray[np.int64], index: int) -> _Hashes:
+        """Read the hashes in value range number `index` of a sorted buffer; `positions`: where its ranges start."""
         assert self.file is not None
-        self.file.seek(8 * int(run[index]))
-        return np.frombuffer(self.file.read(8 * int(run[index + 1] - run[index])), np.uint64)
+        self.file.seek(8 * int(positions[index]))  # a hash has 8 bytes
+        return np.frombuffer(self.file.read(8 * int(positions[index + 1] - positions[index])), np.uint64)
 
 
 def _count_duplicates(arrays: list[_Hashes]) -> int:
@@ -252,18 +261,20 @@ class _OtherCorpus:
         """Hash the sources and pairs of the corpus."""
         hashes = _hash_pairs(pairs)
         self.pairs = len(hashes.pairs)
-        # of sources and of pairs: the different hashes with their counts, and which of them the training corpus has
+        # Each list has an element for sources and one for pairs: the different hashes, sorted, with their counts, …
         self.hashes = [np.unique(column, return_counts=True) for column in hashes]
-        self.found = [np.zeros(len(values), bool) for values, _ in self.hashes]
-        self.training_matches = [0, 0]  # number of training sources and pairs that are in this corpus
+        self.found = [
+            np.zeros(len(distinct), bool) for distinct, _ in self.hashes
+        ]  # … which are in the training corpus
+        self.training_matches = [0, 0]  # … and the number of training sources and pairs that are in this corpus
 
     def add_training_pairs(self, hashes: PairHashes) -> None:
         """Take note of the training sources and training pairs, given as hashes, that this corpus contains."""
-        for column, ((values, _), training) in enumerate(zip(self.hashes, hashes)):
-            positions = np.minimum(np.searchsorted(values, training), len(values) - 1)
-            matches = positions[values[positions] == training] if len(values) else positions[:0]
-            self.found[column][matches] = True
-            self.training_matches[column] += len(matches)
+        for kind, ((distinct, _), training) in enumerate(zip(self.hashes, hashes)):  # sources, then pairs
+            positions = np.minimum(np.searchsorted(distinct, training), len(distinct) - 1)
+            matches = positions[distinct[positions] == training] if len(distinct) else positions[:0]
+            self.found[kind][matches] = True
+            self.training_matches[kind] += len(matches)
 
     def overlap(self, name: str) -> CorpusOverlap:
         """Return how much of this corpus was found in the training corpus, and the reverse."""
@@ -299,7 +310,7 @@ def _sample(encoded: EncodedPair, encoding: Encoding, tag: Sequence[int], has_fe
 
 
 def _hash_pairs(pairs: Iterable[SentencePair]) -> PairHashes:
-    """Hash the sources, and the pairs."""
+    """Compute 64-bit hashes of the sources, and of source and target together."""
     sources, targets = bytearray(), bytearray()
     for pair in pairs:
         sources += blake2b(pair.source.encode(), digest_size=8).digest()

@@ -110,7 +110,10 @@ class SpanCorruption(_RateNoise):
             raise UserError(f"span corruption needs at least 2 sentinel tokens, not {len(self.sentinels)}")
 
     def __call__(self, ids: Ids, random: Random) -> tuple[Ids, Ids]:
-        """Return the source and the target."""
+        """Return the source, with a sentinel for each removed span, and the target, each sentinel before its span.
+
+        The row is divided into kept₁ span₁ kept₂ span₂ … kept, with random lengths.
+        """
         # Sentinels may be outside the vocabulary, and thus outside the range of the row's dtype.
         ids = ids.astype(np.promote_types(ids.dtype, np.min_scalar_type(max(self.sentinels))))
         sentinels = np.array(self.sentinels, ids.dtype)
@@ -121,15 +124,18 @@ class SpanCorruption(_RateNoise):
         span_lengths = _random_segmentation(noise_tokens, spans, random)
         edges = np.array([1, *[0] * (spans - 1), 1])  # the first and the last kept segment may be empty
         kept_lengths = _random_segmentation(len(ids) - noise_tokens + 2, spans + 1, random) - edges
-        used = min(spans, len(sentinels) - 1)
-        is_removed = np.zeros((spans, 2), bool)
-        is_removed[:used, 1] = True
+        used = min(spans, len(sentinels) - 1)  # the other spans are kept
+        segment_is_removed = np.zeros((spans, 2), bool)  # (kept segment, span)
+        segment_is_removed[:used, 1] = True
         removed = np.zeros(len(ids), bool)
         lengths = np.stack([kept_lengths[:-1], span_lengths], axis=1).ravel()
-        removed[: len(ids) - kept_lengths[-1]] = np.repeat(is_removed.ravel(), lengths)
+        removed[: len(ids) - kept_lengths[-1]] = np.repeat(segment_is_removed.ravel(), lengths)
         span_starts = (np.cumsum(kept_lengths[:-1] + span_lengths) - span_lengths)[:used]
         source, stays = ids.copy(), ~removed
-        source[span_starts], stays[span_starts] = sentinels[:used], True
+        source[span_starts], stays[span_starts] = (
+            sentinels[:used],
+            True,
+        )  # a sentinel takes the place of the first token
         span_ends = np.cumsum(span_lengths[:used])
         return source[stays], np.insert(ids[removed], np.append(0, span_ends), sentinels[: used + 1])
 
@@ -147,21 +153,25 @@ class TextInfilling(_RateNoise):
     mask: int = MASK
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
-        """Return the ids with some spans, also empty ones, each replaced by one mask."""
+        """Return the ids with some spans, also empty ones, each replaced by one mask.
+
+        The result has a token for each kept one and a mask for each span, in random order; a mask stands for as many
+        tokens as its span has.
+        """
         noise_tokens = _sample_count(len(ids), self.rate, random)
-        spans = self._span_lengths(noise_tokens, random)
-        length = len(ids) - noise_tokens + len(spans)  # kept tokens and masks
-        kept = np.ones(length, bool)
-        kept[_sample_indices(length, len(spans), random)] = False
-        widths = np.ones(length, np.int64)
-        widths[~kept] = spans
-        starts = np.cumsum(widths) - widths
+        span_lengths = self._span_lengths(noise_tokens, random)
+        length = len(ids) - noise_tokens + len(span_lengths)  # kept tokens and masks
+        is_token = np.ones(length, bool)
+        is_token[_sample_indices(length, len(span_lengths), random)] = False
+        original_tokens = np.ones(length, np.int64)  # how many each position stands for
+        original_tokens[~is_token] = span_lengths
+        starts = np.cumsum(original_tokens) - original_tokens
         corrupted = np.full(length, self.mask, ids.dtype)
-        corrupted[kept] = ids[starts[kept]]
+        corrupted[is_token] = ids[starts[is_token]]
         return corrupted
 
     def _span_lengths(self, noise_tokens: int, random: Random) -> Indices:
-        """Draw lengths that add up to `noise_tokens`."""
+        """Draw Poisson-distributed lengths, the last one truncated, that add up to `noise_tokens`."""
         drawn = _poisson(self.mean_span_length, noise_tokens, random)
         while drawn.sum() < noise_tokens:
             drawn = np.concatenate([drawn, _poisson(self.mean_span_length, noise_tokens, random)])
@@ -272,7 +282,7 @@ def _random_segmentation(items: int, count: int, random: Random) -> Indices:
 
 
 def _poisson(mean: float, count: int, random: Random) -> Indices:
-    """Draw Poisson numbers by inverting the cumulative distribution."""
+    """Draw `count` Poisson numbers by inverting the cumulative distribution."""
     return np.searchsorted(_poisson_cumulative(mean), random.random(count), side="right")
 
 

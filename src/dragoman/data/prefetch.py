@@ -19,7 +19,7 @@ def prefetch(items: Iterator[Item], depth: int = 2) -> Generator[Item, None, Non
     free_slots = Semaphore(depth)
     closed = False
 
-    def work() -> None:
+    def compute_items() -> None:
         """Put items, as tuples of one, into the queue while slots are free; at the end the error that ended them."""
         try:
             while free_slots.acquire() and not closed:
@@ -27,7 +27,7 @@ def prefetch(items: Iterator[Item], depth: int = 2) -> Generator[Item, None, Non
         except BaseException as error:
             ready.put(error)
 
-    thread = Thread(target=work, name="prefetch", daemon=True)
+    thread = Thread(target=compute_items, name="prefetch", daemon=True)
     thread.start()
     try:
         while isinstance(item := ready.get(), tuple):

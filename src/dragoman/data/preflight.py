@@ -186,7 +186,7 @@ class Preflight:
 
 
 def _warnings(report: Preflight) -> Iterator[str]:
-    """Yield what is unusual about the data."""
+    """Yield a sentence for everything in the report of a corpus that the user should check."""
     for overlap in report.overlaps:
         if count := overlap.pairs_in_train or overlap.sources_in_train:
             percent = _format_percent(count / overlap.pairs)
@@ -211,7 +211,10 @@ def _warnings(report: Preflight) -> Iterator[str]:
 
 
 def _fertility_warnings(name: str, column: ColumnReport, usual: float | None) -> Iterator[str]:
-    """Warn if a tokenizer splits this text into much smaller tokens than the text that it was learned from."""
+    """Warn if a tokenizer splits this text into much smaller tokens than the text that it was learned from.
+
+    `name` is "source" or "target"; `usual` are the tokens per character (fertility) on that text, if known.
+    """
     if column.fertility is None or column.words is None or column.characters is None:
         return
     if usual is not None:

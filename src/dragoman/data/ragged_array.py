@@ -39,18 +39,18 @@ class RaggedArray:
 
     def with_special_tokens(self, prefix: Sequence[int], suffix: Sequence[int]) -> RaggedArray:
         """Add special tokens around every row, without a loop over rows."""
-        framed_lengths = self.lengths + len(prefix) + len(suffix)
-        starts = _starts(framed_lengths)
-        values = np.empty(int(framed_lengths.sum()), np.int64)
+        new_lengths = self.lengths + len(prefix) + len(suffix)
+        starts = _starts(new_lengths)
+        values = np.empty(int(new_lengths.sum()), np.int64)
         values[row_positions(starts + len(prefix), self.lengths)] = self.values
         for position, token in enumerate(prefix):
             values[starts + position] = token
         for position, token in enumerate(suffix):
             values[starts + len(prefix) + self.lengths + position] = token
-        return RaggedArray(values, framed_lengths)
+        return RaggedArray(values, new_lengths)
 
     def where(self, condition: NDArray[np.bool_], other: RaggedArray) -> RaggedArray:
-        """Select these rows where the condition is true, and the other ones elsewhere."""
+        """Return this array's row i where condition[i] is true, else row i of `other`."""
         if condition.all():
             return self
         starts = np.where(condition, _starts(self.lengths), len(self.values) + _starts(other.lengths))
@@ -72,12 +72,16 @@ class RaggedArray:
         return packed
 
     def packed_lengths(self, row_length: int, max_sequences: int, max_length: int) -> Indices:
-        """Return the lengths of up to `max_sequences` rows, then those of the padding, cut into `max_length`."""
+        """Return the lengths of all sequences in a packed row: they add up to `row_length`.
+
+        First `max_sequences` lengths, those of the rows and then zeros, so that all batches have the same shape; then
+        the padding at the end, divided into sequences of at most `max_length`, and zeros again.
+        """
         lengths = np.zeros(max_sequences + -(-row_length // max_length), np.int64)
         lengths[: len(self.lengths)] = self.lengths
-        rest = row_length - len(self.values)
-        pieces = np.minimum(max_length, rest - max_length * np.arange(-(-rest // max_length)))
-        lengths[max_sequences : max_sequences + len(pieces)] = pieces
+        padding = row_length - len(self.values)
+        padding_lengths = np.minimum(max_length, padding - max_length * np.arange(-(-padding // max_length)))
+        lengths[max_sequences : max_sequences + len(padding_lengths)] = padding_lengths
         return lengths
 
     def _filled(self, shape: tuple[int, int], pad: int) -> Ids:

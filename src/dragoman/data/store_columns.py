@@ -62,13 +62,16 @@ class MappedRows(TokenRows):
     """The rows of one column of one shard, memory-mapped."""
 
     def __init__(self, folder: Path, info: ColumnInfo, rows: int, tokens: int, release_after: int = 0) -> None:
-        """Memory-map a shard; with `release_after`, its pages are released once this number of rows has been read."""
+        """Memory-map a column of the shard in `folder`, which has this number of rows and tokens.
+
+        Its pages are released whenever `release_after` rows have been read; 0: never.
+        """
         self._maps: list[mmap.mmap] = []
         self._release_after, self._unreleased = release_after, 0
-        values = self._map(folder / f"{info.name}.tokens", info.dtype, tokens * max(1, info.features))
+        values = self._map_file(folder / f"{info.name}.tokens", info.dtype, tokens * max(1, info.features))
         self.tokens = values.reshape(-1, info.features) if info.features else values
-        self.lengths = self._map(folder / f"{info.name}.lengths", np.dtype(np.int32), rows)
-        self.offsets = self._map(folder / f"{info.name}.offsets", np.dtype(np.int64), rows)
+        self.lengths = self._map_file(folder / f"{info.name}.lengths", np.dtype(np.int32), rows)
+        self.offsets = self._map_file(folder / f"{info.name}.offsets", np.dtype(np.int64), rows)
 
     def row(self, index: int) -> NDArray[Any]:
         """Return the tokens, or feature vectors, of one row."""
@@ -97,7 +100,7 @@ class MappedRows(TokenRows):
         for mapped in self._maps if hasattr(mmap, "MADV_DONTNEED") else []:
             mapped.madvise(mmap.MADV_DONTNEED)
 
-    def _map(self, path: Path, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
+    def _map_file(self, path: Path, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
         """Memory-map a file of `count` values; a UserError says if it is missing or too short."""
         if not count:  # an empty file cannot be mapped
             return np.empty(0, dtype)
@@ -117,7 +120,10 @@ class StoreColumn:
     """
 
     def __init__(self, info: ColumnInfo, folders: list[Path], pairs: Indices) -> None:
-        """Open a column of the shards in `folders`, which have `pairs` rows each; nothing is read."""
+        """Open a column of the shards in `folders`, which have `pairs` rows each; nothing is read.
+
+        The pages of a large column are released after some reads, so that memory stays bounded.
+        """
         self.info, self.folders, self.features = info, folders, info.features
         self.pairs, self.ends = pairs, np.cumsum(pairs)
         # a row has an int32 length and an int64 offset
@@ -125,10 +131,10 @@ class StoreColumn:
         is_large = size > MAX_RESIDENT_BYTES
         self._release_after = max(64, ROWS_BEFORE_RELEASE // min(MAX_OPEN_SHARDS, len(folders))) if is_large else 0
         self._loaded: LoadedRows | None = None
-        self._shard = lru_cache(MAX_OPEN_SHARDS)(self._map)
+        self._mapped_shard = lru_cache(MAX_OPEN_SHARDS)(self._map_shard)
 
-    def _map(self, shard: int) -> MappedRows:
-        """Memory-map a shard; `_shard` caches the maps."""
+    def _map_shard(self, shard: int) -> MappedRows:
+        """Memory-map a shard; `_mapped_shard` caches the maps."""
         pairs, tokens = int(self.pairs[shard]), self.info.tokens[shard]
         return MappedRows(self.folders[shard], self.info, pairs, tokens, self._release_after)
 
@@ -139,8 +145,8 @@ class StoreColumn:
 
     @property
     def lengths(self) -> NDArray[np.int32] | ShardedLengths:
-        """Return the length of every row, as an array or an object that is indexed like one."""
-        return ShardedLengths(self) if self._release_after or len(self.folders) > 1 else self._shard(0).lengths
+        """Return the length of every row: an array, or if large or sharded an object that is indexed like one."""
+        return ShardedLengths(self) if self._release_after or len(self.folders) > 1 else self._mapped_shard(0).lengths
 
     def preload(self, indices: Indices) -> None:
         """Copy rows of a large column into memory that are about to be read, so that each page is read once.
@@ -187,15 +193,15 @@ class StoreColumn:
             loaded, positions = found
             return loaded.row(int(positions[0]))
         shard = int(np.searchsorted(self.ends, index, side="right"))
-        return self._shard(shard).row(index - int(self.ends[shard] - self.pairs[shard]))
+        return self._mapped_shard(shard).row(index - int(self.ends[shard] - self.pairs[shard]))
 
     def rows(self, indices: Indices) -> NDArray[Any]:
-        """Return the concatenated tokens of some rows."""
+        """Return the concatenated tokens of some rows, from memory if they were preloaded, else from their shards."""
         if self._loaded is not None and (found := self.find_preloaded(indices)):
             loaded, positions = found
             return loaded.rows(positions)
         if len(self.folders) == 1:
-            return self._shard(0).rows(indices)
+            return self._mapped_shard(0).rows(indices)
         lengths = self.lengths[indices]
         ends = np.cumsum(lengths, dtype=np.int64)
         shape = (int(ends[-1]), self.features) if self.features else (int(ends[-1]),)
@@ -211,7 +217,7 @@ class StoreColumn:
         for positions in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
             if len(positions):
                 shard = int(shards[positions[0]])
-                yield self._shard(shard), positions, indices[positions] - (self.ends[shard] - self.pairs[shard])
+                yield self._mapped_shard(shard), positions, indices[positions] - (self.ends[shard] - self.pairs[shard])
 
 
 class ShardedLengths:

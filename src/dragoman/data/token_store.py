@@ -61,7 +61,10 @@ class TokenStore:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Read the index of a store and check the sizes of its files; raise a UserError if it is damaged."""
+        """Read the index of a store and check the sizes of its files; raise a UserError if it is damaged.
+
+        In the index, `sides` are the columns (source, target, flags) and `longest` is the maximum length of a row.
+        """
         self.folder = folder
         index = _read_index(folder)
         try:
@@ -107,7 +110,7 @@ class TokenStore:
         return self.columns[1].row(index)
 
     def preload(self, pairs: NDArray[np.int64]) -> None:
-        """Copy some pairs into memory that are about to be read."""
+        """Copy some pairs into memory that are about to be read, if the store is large."""
         flags = () if self.flags is None else (self.flags,)
         for column in (*self.columns[: 1 if self.monolingual else 2], *flags):
             column.preload(pairs)
@@ -235,10 +238,11 @@ def write_shards(
     """Write corpora in shards of at most MAX_SHARD_PAIRS pairs, in one pass, and open the store.
 
     Args:
+        folder: the store; an existing one is replaced.
         chunks: the index of a corpus and some of its pairs; corpora in order.
-        names: of the corpora.
-        tags: of the corpora.
-        draws: computes from the pairs of each corpus how many of them an epoch draws.
+        names: names of the corpora.
+        tags: corpus tags, one per corpus, or none.
+        draws: computes from the number of pairs of each corpus how many of them an epoch draws.
     """
     with _replace_store(folder) as partial:
         shards: list[dict[str, Any]] = []
@@ -263,7 +267,7 @@ def write_shards(
 
 
 def _split_at_shards(chunks: Iterable[tuple[int, EncodedColumns]]) -> Iterator[tuple[tuple[int, int], EncodedColumns]]:
-    """Split chunks of corpora where a shard is full; yield (corpus, shard of the corpus) with each part."""
+    """Split chunks of corpora where a shard is full; yield ((corpus, number of its shard), pairs of one shard)."""
     written: Counter[int] = Counter()  # pairs per corpus
     for corpus, columns in chunks:
         while pairs := len(columns["source"].lengths):
@@ -275,7 +279,7 @@ def _split_at_shards(chunks: Iterable[tuple[int, EncodedColumns]]) -> Iterator[t
 
 
 def _write_shard(folder: Path, chunks: Iterable[EncodedColumns]) -> dict[str, Any]:
-    """Write the tokens, lengths and offsets of each column to a folder, and return its index."""
+    """Write the tokens, lengths and offsets of each column to a folder, and return the contents of its index file."""
     folder.mkdir(exist_ok=True)
     writers: dict[str, _ColumnWriter] = {}
     pairs = 0
@@ -294,8 +298,11 @@ def _write_shard(folder: Path, chunks: Iterable[EncodedColumns]) -> dict[str, An
 def _write_index(
     folder: Path, version: int, pairs: int, longest: int, columns: dict[str, Any], **shards: Any
 ) -> dict[str, Any]:
-    """Write the index file of a store or shard, and return its contents."""
-    # Earlier versions require a fingerprint.
+    """Write the index file of a store or shard, and return its contents.
+
+    `longest` is the maximum length of a row; `shards` are further fields for a store with shards.
+    """
+    # Earlier versions of dragoman require a fingerprint.
     index = {"version": version, "fingerprint": "", "pairs": pairs, "longest": longest, "sides": columns, **shards}
     (folder / INDEX_FILE).write_text(json.dumps(index, indent=1), encoding="utf-8")
     return index
@@ -323,7 +330,7 @@ class _ColumnWriter:
     """Appends rows to the files of a column; `first` has its dtype and its number of features."""
 
     def __init__(self, folder: Path, name: str, first: RaggedArray, stack: ExitStack) -> None:
-        """Create the files of column `name`, which `stack` closes."""
+        """Create the files of column `name`, which `stack` closes; `first` are some rows with the dtype of all."""
         self.dtype, self.features = first.values.dtype, first.features
         self.tokens = self.max_length = 0
         paths = [folder / f"{name}.{suffix}" for suffix in ("tokens", "lengths", "offsets")]

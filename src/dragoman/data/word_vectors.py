@@ -70,8 +70,9 @@ def match_word_vectors(tokenizer: Tokenizer, path: Path, size: int) -> TokenVect
         )
     vectors = read_word_vectors(path, {form for word in words.values() for form in (word, word.lower())}, size)
     rows = {token: vectors.rows.get(word, vectors.rows.get(word.lower(), -1)) for token, word in words.items()}
-    known = {token: row for token, row in rows.items() if row >= 0}
-    return TokenVectors(np.array(list(known), np.int64), vectors.matrix[list(known.values())], candidates=len(words))
+    row_of_token = {token: row for token, row in rows.items() if row >= 0}  # tokens with a vector
+    token_ids, matrix = np.array(list(row_of_token), np.int64), vectors.matrix[list(row_of_token.values())]
+    return TokenVectors(token_ids, matrix, candidates=len(words))
 
 
 def _word_tokens(tokenizer: Tokenizer) -> dict[int, str]:
@@ -142,7 +143,7 @@ class _VectorFile:
 
     @classmethod
     def detect(cls, stream: io.BufferedReader, path: Path) -> _VectorFile:
-        """Detect the format from the first line."""
+        """Detect the format from the first line: a header (word2vec, fastText), or a word with its values (GloVe)."""
         line = _read_line(stream, path).removeprefix(codecs.BOM_UTF8)
         if not line.strip():
             raise UserError(f"{path} {'starts with an empty line' if line else 'is empty'}: expected word vectors")
@@ -175,28 +176,32 @@ class _VectorFile:
         return row
 
     def text_records(self) -> Records:
-        """Yield the records of a text file: one word and its values per line."""
+        """Yield the records of a text file, one per line: location for messages, word, unparsed values."""
         seen = 0
         lines = chain([self.first_line], iter(partial(_read_line, self.stream, self.path), b""))
         for number, line in enumerate(lines, 1):
             line = line.rstrip(b" \r\n")
             if not line:  # the header, or an empty line at the end
                 continue
-            found = line.count(b" ")
+            num_values = line.count(b" ")
             word_end = len(line.rsplit(b" ", self.size)[0])  # the word may contain spaces, but a number is a value
-            if found > self.size and _NUMBER.fullmatch(line[:word_end].rpartition(b" ")[2]):
-                found = max(_count_trailing_numbers(line), self.size + 1)
-            elif found >= self.size:
-                found = self.size
-            if found != self.size:
-                raise _damaged(self.path, f"line {number:,}", f"expected {self.size:,} values, found {found:,}")
+            if num_values > self.size and _NUMBER.fullmatch(line[:word_end].rpartition(b" ")[2]):
+                num_values = max(_count_trailing_numbers(line), self.size + 1)
+            elif num_values >= self.size:
+                num_values = self.size
+            if num_values != self.size:
+                raise _damaged(self.path, f"line {number:,}", f"expected {self.size:,} values, found {num_values:,}")
             seen += 1
             yield f"line {number:,}", line[:word_end], line[word_end + 1 :]
         if self.count not in (None, seen):
             raise _damaged(self.path, "line 1", f"the header declares {self.count:,} vectors, found {seen:,}")
 
     def binary_records(self) -> Records:
-        """Yield the records of a binary word2vec file: a word, a space, and float32 values."""
+        """Yield the records (location for messages, word, values) of a binary word2vec file.
+
+        A record is a word, a space, and float32 values. The file is read in blocks; `start` is the position of the next
+        record in the `buffer`.
+        """
         count, size, buffer, start = self.count or 0, 4 * self.size, b"", 0
         for number in range(1, count + 1):
             location = f"vector {number:,} of {count:,}"
