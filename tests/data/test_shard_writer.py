@@ -90,7 +90,7 @@ def test_opening_reads_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     def refused(*arguments: object) -> None:
         raise AssertionError("a shard was mapped")
 
-    monkeypatch.setattr(sides.MappedRows, "_map", refused)
+    monkeypatch.setattr(sides.MappedRows, "_map_file", refused)
     opened = TokenStore(folder)
     assert len(opened.length_counts().pairs) == 1
     assert (len(opened), opened.tokens) == (40, 40)

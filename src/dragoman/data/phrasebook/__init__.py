@@ -51,14 +51,16 @@ def splits(train: int, valid: int = 500, test: int = 500, seed: int = 0) -> dict
             pairs[name].setdefault(pair.source, pair)
         if len(pairs["train"]) == train:
             break
-    known = {word for pair in pairs["train"].values() for word in _vocabulary(pair)}
+    known_words = {word for pair in pairs["train"].values() for word in _vocabulary(pair)}
     for name in ("valid", "test"):
-        pairs[name] = {source: pair for source, pair in pairs[name].items() if known.issuperset(_vocabulary(pair))}
+        pairs[name] = {
+            source: pair for source, pair in pairs[name].items() if known_words.issuperset(_vocabulary(pair))
+        }
     for pair in stream:
         if all(len(pairs[name]) >= sizes[name] for name in ("valid", "test")):
             break
         name = _split_of(pair)
-        if name != "train" and known.issuperset(_vocabulary(pair)):
+        if name != "train" and known_words.issuperset(_vocabulary(pair)):
             pairs[name].setdefault(pair.source, pair)
 
     for name, size in sizes.items():
@@ -71,7 +73,7 @@ def splits(train: int, valid: int = 500, test: int = 500, seed: int = 0) -> dict
 
 
 def _split_of(pair: AlignedPair) -> str:
-    """Return the part that a pair belongs to, by a hash of its source: valid and test get a sixteenth each."""
+    """Return the split (train, valid or test) of a pair, by a hash of its source: valid and test get 1/16 each."""
     return {0: "valid", 1: "test"}.get(zlib.crc32(pair.source.encode()) % 16, "train")
 
 

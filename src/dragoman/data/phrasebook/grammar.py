@@ -59,10 +59,16 @@ class NounPhrase(Nominal):
         adjective = [Word(self.adjective.english)] if self.adjective else []
         determiner = [Word(self._english_determiner((adjective + noun)[0].text))] if self.determiner else []
         number_or_gender = "p" if self.plural else self.noun.gender
-        text, ending = GERMAN_DETERMINERS["no" if negation else self.determiner, case, number_or_gender]
-        german = [Word(text, *([negation] if negation else []), *determiner)] if text else []
+        german_determiner, adjective_ending = GERMAN_DETERMINERS[
+            "no" if negation else self.determiner, case, number_or_gender
+        ]
+        translated = [
+            *([negation] if negation else []),
+            *determiner,
+        ]  # English words that the German determiner stands for
+        german = [Word(german_determiner, *translated)] if german_determiner else []
         if self.adjective:
-            german.append(Word(self.adjective.form(ending), *adjective))
+            german.append(Word(self.adjective.form(adjective_ending), *adjective))
         return Bitext(determiner + adjective + noun, [*german, Word(self.noun.form(case, self.plural), *noun)])
 
     def _english_determiner(self, following: str) -> str:
@@ -138,31 +144,36 @@ class Prepositional:
     nominal: Nominal
 
     def realize(self) -> Bitext:
-        """Return the words; a German preposition and article are contracted where usual ("in dem": "im")."""
-        german, case = lexicon.PREPOSITIONS[self.preposition]
-        phrase = Bitext.translated(self.preposition, german) + self.nominal.realize(case)
+        """Return the words in both languages; the German preposition governs the case of the nominal.
+
+        German contracts some prepositions with the article, as "in dem" to "im". The contraction translates the English
+        words of both (`origins`).
+        """
+        german_preposition, case = lexicon.PREPOSITIONS[self.preposition]
+        phrase = Bitext.translated(self.preposition, german_preposition) + self.nominal.realize(case)
         preposition, article, *others = phrase.german
-        if contracted := lexicon.CONTRACTIONS.get((german, article.text)):
-            phrase.german = [Word(contracted, *preposition.origins, *article.origins), *others]
+        if contraction := lexicon.CONTRACTIONS.get((german_preposition, article.text)):
+            phrase.german = [Word(contraction, *preposition.origins, *article.origins), *others]
         return phrase
 
 
 def _german_determiners() -> dict[tuple[str, str, str], tuple[str, str]]:
     """Map (English determiner, case, gender or plural) to the German determiner and the ending of an adjective."""
-    # endings for m, f, n and plural in the nominative, accusative and dative
+    # Endings for m, f, n and plural in the nominative, accusative and dative; "-" is none.
     definite = "der die das die", "den die das die", "dem der dem den"
     strong = "er e es e", "en e es e", "em er em en"
     ein = "- e - e", "en e - e", "em er em en"
     weak = "e e e en", "en e e en", "en en en en"
     mixed = "er e es en", "en e es en", "en en en en"
+    # English determiner: German stem, endings of the determiner, endings of an adjective after it
     paradigms = {"the": ("", definite, weak), "this": ("dies", strong, weak), "every": ("jed", strong, weak)}
     paradigms |= {name: (stem, ein, mixed) for name, stem in {"a": "ein", "no": "kein", **lexicon.POSSESSIVES}.items()}
     no_ending = ("- - - -",) * 3
     paradigms |= {name: (stem, no_ending, strong) for name, stem in {"": "", **lexicon.NUMBERS}.items()}
     table = {}
     for name, (stem, endings, adjective_endings) in paradigms.items():
-        for case, own, adjective in zip(CASES, endings, adjective_endings):
-            for gender, ending, adjective_ending in zip("mfnp", own.split(), adjective.split()):
+        for case, case_endings, case_adjective_endings in zip(CASES, endings, adjective_endings):
+            for gender, ending, adjective_ending in zip("mfnp", case_endings.split(), case_adjective_endings.split()):
                 table[name, case, gender] = stem + ending.strip("-"), adjective_ending
     return table
 
@@ -214,8 +225,12 @@ class Clause:
     after: Subordinate | None = None
 
     def realize(self, order: str) -> Bitext:
-        """Lay the clause out as a "statement", a "question" or a "subordinate" clause."""
-        inverted = order == "question" and not self.subject.opens_clause
+        """Return the words of the clause as a "statement", a "question" or a "subordinate" clause.
+
+        German: front, finite verb, middle field (subject, objects, adverbials), rest of the verb, subordinate clauses.
+        In a subordinate clause the finite verb follows the rest of the verb.
+        """
+        inverted = order == "question" and not self.subject.opens_clause  # the verb comes before the subject
         frequency, manner, time, last = map(_realize, (self.frequency, self.manner, self.time, self.after))
         verbs = self._verbs(inverted, order == "subordinate", frequency.english)
         subject = self.subject.realize("nom") + _relative_clause(self.subject)
@@ -227,7 +242,7 @@ class Clause:
         english_objects: list[Word] = []
         known: list[Word] = []  # German objects before the adverbs
         new: list[Word] = []  # … and after them
-        after: list[Word] = []
+        after: list[Word] = []  # German relative and subordinate clauses, at the end
         negation = verbs.negation
         for (case, _), nominal in zip(self.verb.objects, self.objects, strict=True):
             absorbed = negation if nominal.takes_kein else None
@@ -259,9 +274,12 @@ class Clause:
         return Bitext(english, german)
 
     def _verbs(self, inverted: bool, verb_last: bool, frequency: list[Word]) -> VerbGroup:
-        """Conjugate: `inverted` puts the English auxiliary before the subject, `verb_last` the German verb at the end.
+        """Return the verb forms in both languages: first the English ones, then the German ones with their origins.
 
-        `frequency` is the English adverb that precedes the main verb.
+        Args:
+            inverted: the English auxiliary comes before the subject.
+            verb_last: the German finite verb is at the end of the clause, with its prefix.
+            frequency: the English adverb that precedes the main verb.
         """
         verb, modal, person = self.verb, self.modal, self.subject.agreement
         third = person == THIRD_SINGULAR
@@ -370,7 +388,10 @@ def _merge_commas(german: Iterable[Word]) -> list[Word]:
 
 
 def _alignment(english: list[Word], german: list[Word]) -> tuple[tuple[int, int], ...]:
-    """Return the sorted links between words and their origins, without punctuation marks."""
+    """Return the sorted links (English word, German word): a German word knows the English words it translates.
+
+    Punctuation marks are neither counted nor linked.
+    """
     english, german = ([word for word in words if word.text not in _PUNCTUATION] for words in (english, german))
     position = {id(word): index for index, word in enumerate(english)}
     links = ((id(origin), index) for index, word in enumerate(german) for origin in word.origins)

@@ -61,7 +61,7 @@ class Noun:
         return bool(self.plural) and "single" not in self.kinds
 
     def form(self, case: str, plural: bool) -> str:
-        """Inflect the German noun."""
+        """Inflect the German noun for a case (nom, acc, dat) and number; most nouns get -n in the dative plural."""
         if not plural:
             return self.german if case == "nom" else self.oblique
         needs_n = case == "dat" and not self.german_plural.endswith(("n", "s"))
@@ -76,7 +76,7 @@ class Adjective:
     german: str
 
     def form(self, ending: str) -> str:
-        """Inflect the German adjective: müde + es → müdes."""
+        """Inflect the German adjective with an ending: müde + es → müdes; "" leaves it uninflected."""
         return self.german.removesuffix("e") + ending if ending else self.german
 
 
@@ -130,18 +130,18 @@ def _read(name: str) -> str:
 
 
 def _adverbs(name: str) -> dict[str, Adverb]:
-    """Return the adverbs of a section of the word lists, by their English form."""
+    """Return the adverbs of a section of words.toml, which maps English to German, by their English form."""
     return {english: Adverb(english, german) for english, german in _WORDS[name].items()}
 
 
 def _noun(row: dict[str, Any]) -> Noun:
-    """Build a noun from a row of the table of nouns; its first kind decides which adjectives suit it."""
+    """Build a noun from a row of nouns.csv; its first kind (semantic class) decides which adjectives suit it."""
     row["kinds"] = tuple(row["kinds"].split())
     return Noun(**row, adjectives=tuple(ADJECTIVES[name] for name in _WORDS["adjectives_by_kind"][row["kinds"][0]]))
 
 
 def _verbs(name: str) -> dict[str, Verb]:
-    """Return the verbs of a table, by their English base form."""
+    """Read the verbs of a CSV file, by their English base form; `objects` is such as "dat person;acc thing"."""
     verbs = {}
     for row in csv.DictReader(_read(name).splitlines()):
         fields: dict[str, Any] = row | {key: tuple(row[key].split()) for key in ("finite", "subject", "adjuncts")}

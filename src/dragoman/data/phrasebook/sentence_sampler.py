@@ -112,7 +112,7 @@ class SentenceSampler(PhraseSampler):
     # Clauses
 
     def report(self, nested: bool = False) -> Clause:
-        """Sample a clause whose verb takes a clause: says that, asks whether, knows where."""
+        """Sample a clause whose verb takes a clause: says that, asks whether, knows where; a `nested` one is inside."""
         verb = self.pick_unused(tuple(CLAUSE_VERBS.values()))
         without = ["time"]
         if "that" in verb.adjuncts and ("whether" not in verb.adjuncts or self.chance(0.4)):
@@ -165,7 +165,11 @@ class SentenceSampler(PhraseSampler):
         """Sample a clause; arguments fix some of its parts.
 
         Args:
+            subject, verb: sampled by default.
             only_object: the object of a verb with one object.
+            tense: "present", "perfect" or "modal"; sampled by default.
+            front: what begins the clause before the subject; "any": sample an adverbial that fits.
+            after: a subordinate clause at the end.
             relative: describe the subject or the last object with a relative clause.
             without: "negation", "time" or "place" where these make no sense; "things" for people as subjects of "be".
         """
@@ -217,9 +221,13 @@ class SentenceSampler(PhraseSampler):
         after: Subordinate | None = None,
         without: Sequence[str] = (),
     ) -> Clause:
-        """Sample a clause with "be" and an adjective; `without` "things" it is about a person's temporary state.
+        """Sample a clause with "be" and an adjective.
 
-        With `described` it is a relative clause of that phrase.
+        Args:
+            described: a noun phrase of which the clause is a relative clause.
+            front: what begins the clause before the subject; "any": sample an adverb that fits.
+            after: a subordinate clause at the end.
+            without: "negation" or "time" where these make no sense; "things": it is about a person's temporary state.
         """
         about_person = "things" in without
         subject: Nominal
@@ -262,7 +270,7 @@ class SentenceSampler(PhraseSampler):
         return "modal" if draw > 0.72 and "stative" not in verb.adjuncts else "perfect"
 
     def describe(self, phrase: NounPhrase) -> NounPhrase:
-        """Add a relative clause in which the noun is the subject or the object."""
+        """Add a relative clause to a noun phrase, in which the noun is the subject or the object of a suitable verb."""
         noun = phrase.noun
         pronoun = Pronoun.relative(noun, phrase.plural)
         without = ("time",)  # the adverb in "who sleeps now works" could belong to either clause
