@@ -89,7 +89,7 @@ def test_from_a_file_or_as_text(tmp_path: Path) -> None:
         ([], "must be a mapping"),
         ({}, "kind"),
         ({"kind": "Beem"}, "unknown search 'Beem': did you mean 'Beam'"),
-        ({"kind": "Length"}, "LengthLimit is only a part of a search: use one of Beam"),
+        ({"kind": "Length"}, "LengthLimit is a setting of a search, not a search: use one of Beam"),
         ({"kind": "Spec"}, "unknown search 'Spec'"),
         ({"kind": "Beam", "widht": 3}, "unknown field of Beam 'widht'"),
         ({"kind": "Beam", "size": "5"}, "Beam.size must be int, but is '5'"),

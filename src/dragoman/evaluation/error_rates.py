@@ -79,7 +79,8 @@ def edit_distance(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
     positions: dict[Hashable, int] = {}  # symbol → bit set of its positions in a
     for i, symbol in enumerate(a):
         positions[symbol] = positions.get(symbol, 0) | 1 << i
-    column, last = (1 << len(a)) - 1, 1 << (len(a) - 1)
+    column, last = (1 << len(a)) - 1, 1 << (len(a) - 1)  # all bits of a column, and that of its last row
+    # bit sets of the rows i with D(i, j) − D(i−1, j) = +1 and −1
     plus, minus, distance = column, 0, len(a)  # column 0: D(i, 0) = i, every step down adds 1
     for symbol in b:
         same = positions.get(symbol, 0)
@@ -184,7 +185,10 @@ def alignment_error_rate(
 
 
 def parse_pharaoh(line: str, where: str = "alignment") -> frozenset[Link]:
-    """Return all links, sure and possible, of a line such as "0-0 1-2 1?2"; see `parse_sure_and_possible`."""
+    """Return all links of a line: sure ("0-0") and possible ("1?2") pairs of source and target word, from 0.
+
+    `where` names the line in error messages.
+    """
     return parse_sure_and_possible(line, where)[1]
 
 

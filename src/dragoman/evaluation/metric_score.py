@@ -33,7 +33,7 @@ class MetricScore:
 
     @property
     def formatted(self) -> str:
-        """The value with the usual number of decimals: "38.10"."""
+        """The value with `decimals` digits after the point: "38.10"."""
         return f"{self.value:.{self.decimals}f}"
 
     def __str__(self) -> str:
@@ -44,7 +44,10 @@ class MetricScore:
 
 
 def reference_lists(hypotheses: Sequence[str], references: References) -> list[Sequence[str]]:
-    """Return the list of references of each hypothesis, after checking that their numbers agree."""
+    """Return the list of references of each hypothesis, where a single string is a list of one.
+
+    Different numbers of hypotheses and references, and a hypothesis without reference, are a UserError.
+    """
     if isinstance(hypotheses, str) or isinstance(references, str):
         raise UserError("hypotheses and references must be lists of sentences, not one string")
     check_equal_counts(len(hypotheses), "hypotheses", len(references), "references")

@@ -76,7 +76,7 @@ def paired_test(
     results = []
     for name in dict.fromkeys(metrics):
         statistics = [text_metric(name).sentence_statistics(texts, references, sources) for texts in (baseline, system)]
-        before, after = (_bootstrap([of_texts], samples) for of_texts in statistics)
+        before, after = (_bootstrap([text_statistics], samples) for text_statistics in statistics)
         difference, p_value = contrast_test([after, before], [1.0, -1.0])
         if method == "randomization" and difference:
             p_value = _randomization_p_value(statistics[0], statistics[1], samples)
@@ -114,10 +114,9 @@ def _randomization_p_value(baseline: SentenceStatistics, system: SentenceStatist
     chunk = max(1, MAX_DRAWS_IN_MEMORY // len(system.table))
     for start in range(0, trials, chunk):
         swapped = generator.integers(2, size=(min(chunk, trials - start), len(system.table)), dtype=bool)
-        first = (
-            swapped @ baseline.table + ~swapped @ system.table
-        )  # summed statistics of a shuffled system: trials, statistics
-        count += sum(abs(score(sums) - score(total - sums)) >= observed - ROUNDING_ERROR for sums in first)
+        # summed statistics of one of the shuffled systems: trials, statistics
+        shuffled = swapped @ baseline.table + ~swapped @ system.table
+        count += sum(abs(score(sums) - score(total - sums)) >= observed - ROUNDING_ERROR for sums in shuffled)
     return (count + 1) / (trials + 1)
 
 
@@ -153,6 +152,8 @@ def bootstrap_scores(
         metric: name of a metric of texts that needs no sources, such as bleu or rouge-l.
         samples: number of resamples.
         seed: seed of the resampling.
+
+    Corpus scores are functions of sums over sentences (such as n-gram matches), so a resample only adds up statistics.
     """
     metric_statistics = text_metric(metric).sentence_statistics
     return _bootstrap([metric_statistics(texts, references) for texts in outputs], samples, seed)
@@ -165,8 +166,8 @@ def _bootstrap(outputs: Sequence[SentenceStatistics], samples: int, seed: int = 
     if samples < 2:
         raise UserError(f"samples, the number of bootstrap resamples, must be at least 2, but is {samples}")
     score = outputs[0].corpus_score  # the same function for all seeds
-    of_sentences = np.stack([statistics.table for statistics in outputs], 1)  # sentences, seeds, statistics
-    count = len(of_sentences)
+    by_sentence = np.stack([statistics.table for statistics in outputs], 1)  # sentences, seeds, statistics
+    count = len(by_sentence)
     generator = np.random.default_rng(seed)
     resampled = np.empty((len(outputs), samples))
     chunk = max(1, MAX_DRAWS_IN_MEMORY // count)
@@ -175,10 +176,11 @@ def _bootstrap(outputs: Sequence[SentenceStatistics], samples: int, seed: int = 
         offsets = count * np.arange(len(drawn))[:, None]
         # how often each resample contains each sentence: resamples, sentences
         times = np.bincount((drawn + offsets).ravel(), minlength=drawn.size).reshape(drawn.shape)
-        totals = np.tensordot(times.astype(np.float64), of_sentences, 1)  # resamples, seeds, statistics
-        for number, of_seeds in enumerate(totals):
-            resampled[:, start + number] = [score(total) for total in of_seeds]
-    return BootstrapScores(np.array([score(total) for total in of_sentences.sum(0)]), resampled, count)
+        totals = np.tensordot(times.astype(np.float64), by_sentence, 1)  # resamples, seeds, statistics
+        for number, seed_totals in enumerate(totals):
+            resampled[:, start + number] = [score(total) for total in seed_totals]
+    full_scores = np.array([score(total) for total in by_sentence.sum(0)])
+    return BootstrapScores(full_scores, resampled, count)
 
 
 def contrast_test(systems: Sequence[BootstrapScores], weights: Sequence[float]) -> tuple[float, float]:
@@ -216,13 +218,14 @@ def contrast_test(systems: Sequence[BootstrapScores], weights: Sequence[float]) 
     variance = over_sentences + sum(between_seeds)
     if not variance:
         return observed, min_p_value
+    # degrees of freedom (Welch–Satterthwaite): V² / Σ Vᵢ²/νᵢ
     inverse = over_sentences**2 / max(1, systems[0].sentences - 1) + sum(v**2 for v in between_seeds) / (n - 1)
     freedom = variance**2 / inverse
     return observed, max(min_p_value, student_t_p_value(observed / math.sqrt(variance), freedom))
 
 
 def student_t_p_value(t: float, freedom: float) -> float:
-    """Return the two-sided p-value of Student's t.
+    """Return the two-sided p-value of Student's t with `freedom` ν degrees of freedom.
 
     With t = √ν tan θ the density of t becomes c cosᵛ⁻¹ θ, c = Γ((ν+1)/2) / (√π Γ(ν/2)). The tail is integrated by
     Gauss–Legendre quadrature.

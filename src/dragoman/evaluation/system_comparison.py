@@ -61,6 +61,7 @@ class SystemResult:
     """The runs of one system, one per seed."""
 
     def __init__(self, runs: Sequence[RunResult], sources: Sequence[str], references: Sequence[str]) -> None:
+        """Collect the runs of one system, one per seed, on the test set `sources` with `references`."""
         self.runs, self.sources, self.references = list(runs), sources, references
         self.name, self.year, self.attention = runs[0].system, runs[0].year, runs[0].attention
         #: indices of the long sentences
@@ -88,13 +89,13 @@ class SystemResult:
         ]
 
     def long_texts(self) -> tuple[list[list[str]], list[str]]:
-        """Return the translations of long sentences, a list for each seed, and their references."""
+        """Return the translations of long sentences, a list for each seed, and the references of these sentences."""
         return [[run.texts[i] for i in self.long] for run in self.runs], [self.references[i] for i in self.long]
 
     def quality(self) -> dict[str, object]:
-        """Return a row of the table of quality: mean and deviation over seeds by column name."""
+        """Return a row of the table of quality: mean and standard deviation over seeds, by column name."""
         texts, references = self.long_texts()
-        long_bleu = MeanStd.of([bleu(of_seed, references).value for of_seed in texts]) if self.long else None
+        long_bleu = MeanStd.of([bleu(seed_texts, references).value for seed_texts in texts]) if self.long else None
         return {
             "system": self.name,
             "year": str(self.year),
@@ -177,6 +178,7 @@ class SystemComparison:
         machine_dependent: bool = False,
         samples: int = NUM_RESAMPLES,
     ) -> None:
+        """Group the results by system; the arguments are those of the class."""
         names = dict.fromkeys(run.system for run in results)
         self.systems = [
             SystemResult([run for run in results if run.system == name], sources, references) for name in names
@@ -192,13 +194,16 @@ class SystemComparison:
 
     @cached_property
     def differences(self) -> list[TestedDifference]:
-        """Tests of all pairs of systems that have learned, and of attention on long sentences."""
+        """Significance tests: BLEU of all pairs of systems that have learned, and attention on long sentences.
+
+        p-values are corrected for their number (Holm).
+        """
         bootstrap = {
             system.name: self._bootstrap([run.texts for run in system.runs], self.references) for system in self.learned
         }
         tests: list[tuple[str, str, str, float, float]] = []  # names of two systems, metric, difference, p-value
         for first, second in combinations(self.learned, 2):
-            value, p = contrast_test([bootstrap[first.name], bootstrap[second.name]], [1.0, -1.0])
+            value, p = contrast_test([bootstrap[first.name], bootstrap[second.name]], weights=[1.0, -1.0])
             tests.append((first.name, second.name, "BLEU", value, p))
         if attention := self._attention_contrast():
             tests.append(("attention", "no attention", f"BLEU, {MIN_LONG_SENTENCE_WORDS}+ words", *attention))
@@ -240,7 +245,7 @@ class SystemComparison:
 
     @property
     def signature(self) -> str:
-        """sacreBLEU's signature."""
+        """sacreBLEU's signature of the BLEU scores, which makes them comparable."""
         return bleu(self.references, self.references).signature
 
     def findings(self) -> list[str]:
@@ -302,7 +307,7 @@ class SystemComparison:
         return " ".join(sentences)
 
     def _about_attention(self) -> str:
-        """Report the test of attention on long sentences."""
+        """Report the test of systems with attention against those without, on long sentences, as a sentence."""
         (test,) = (test for test in self.differences if test.metric != "BLEU")
         where = f"on the {len(self.learned[0].long):,} sentences of {MIN_LONG_SENTENCE_WORDS} or more words"
         among = "in the mean over the systems that have learned"
@@ -338,12 +343,12 @@ def shuffled_bleu(texts: Sequence[str], references: Sequence[str]) -> float:
 
     It is the mean over three rotations of the outputs, by a quarter, a half and three quarters of their number.
     """
-    shifts = sorted({max(1, len(texts) * part // 4) for part in (1, 2, 3)}) if len(texts) > 1 else [0]
+    shifts = sorted({max(1, len(texts) * quarters // 4) for quarters in (1, 2, 3)}) if len(texts) > 1 else [0]
     return fmean(bleu([*texts[shift:], *texts[:shift]], references).value for shift in shifts)
 
 
 def _json_values(values: Mapping[str, object]) -> dict[str, object]:
-    """Convert means to objects, and numbers that are not finite to None."""
+    """Convert a mean with deviation to {"mean": …, "std": …}, and numbers that are not finite to None, for JSON."""
     converted: dict[str, object] = {}
     for name, value in values.items():
         if isinstance(value, MeanStd):

@@ -43,8 +43,8 @@ TableRows = Sequence[Mapping[str, object]]  # values by column name
 def format_table(rows: TableRows, *, markdown: bool = False) -> str:
     """Format rows as aligned columns, with numbers to the right and a dash for missing values and None.
 
-    Columns appear in the order in which the rows first name them. The largest number of a column determines how its
-    numbers are formatted.
+    A row maps column names to values. Columns appear in the order in which the rows first name them. The largest number
+    of a column determines how its numbers are formatted.
     """
     from rich.cells import cell_len  # not at the top: it takes long to import
 
@@ -56,6 +56,7 @@ def format_table(rows: TableRows, *, markdown: bool = False) -> str:
     widths = [max(3, *map(cell_len, column)) if markdown else max(map(cell_len, column)) for column in cells]
 
     def line(texts: Sequence[str]) -> str:
+        """Pad the cells of a row to the widths of their columns and join them."""
         padded = [
             " " * (width - cell_len(text)) + text if right else text + " " * (width - cell_len(text))
             for text, width, right in zip(texts, widths, numeric)
@@ -68,7 +69,10 @@ def format_table(rows: TableRows, *, markdown: bool = False) -> str:
 
 
 def format_csv(rows: TableRows) -> str:
-    """Format rows as CSV with all digits. A mean with a deviation takes two columns: NAME and "NAME, std"."""
+    """Format rows (values by column name) as CSV with all digits.
+
+    A mean with a standard deviation takes two columns: NAME and "NAME, std".
+    """
     lines = [{name: cell for column, value in row.items() for name, cell in _csv_cells(column, value)} for row in rows]
     columns = dict.fromkeys(name for line in lines for name in line)
     file = io.StringIO()
@@ -79,7 +83,7 @@ def format_csv(rows: TableRows) -> str:
 
 
 def _csv_cells(column: str, value: object) -> list[tuple[str, object]]:
-    """Return the names and values of the CSV cells of a value: one, or two for a mean with a deviation."""
+    """Return (column name, value) of the CSV cells of a value: one, or two for a mean with a standard deviation."""
     if isinstance(value, MeanStd):
         return [(column, value.mean), *([] if value.std is None else [(f"{column}, std", value.std)])]
     return [(column, value.value if isinstance(value, MetricScore) else value)]
@@ -88,7 +92,7 @@ def _csv_cells(column: str, value: object) -> list[tuple[str, object]]:
 def format_latex(rows: TableRows) -> str:
     """Format rows as a LaTeX tabular with the rules of the booktabs package."""
     columns = _columns(rows)
-    cells = [[_latex(name), *map(_latex, _format_column(values, False))] for name, values in columns.items()]
+    cells = [[_latex(name), *map(_latex, _format_column(values, markdown=False))] for name, values in columns.items()]
     heading, *body = (f"{' & '.join(line)} \\\\" for line in zip(*cells))
     alignment = "".join("r" if _is_numeric(values) else "l" for values in columns.values())
     lines = ["\\toprule", heading, "\\midrule", *body, "\\bottomrule"]
@@ -96,7 +100,7 @@ def format_latex(rows: TableRows) -> str:
 
 
 def _columns(rows: TableRows) -> dict[str, list[object]]:
-    """Return the values of each column, None where a row has none."""
+    """Return the values of each column by its name, with None where a row lacks the column."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
 
@@ -107,11 +111,11 @@ def _is_numeric(column: Sequence[object]) -> bool:
 
 
 def _latex(text: str) -> str:
-    """Escape the text of a cell for LaTeX; 1e+09 becomes a power of ten."""
+    """Escape the text of a table cell for LaTeX; a number such as 1.2e+09 becomes 1.2 × 10⁹."""
     if number := re.fullmatch(r"(-?[\d.]+)e([+-])0*(\d+)", text):
         mantissa, sign, exponent = number.groups()
         return f"${mantissa} \\times 10^{{{sign.replace('+', '')}{exponent}}}$"
-    return "".join(LATEX_SPECIAL.get(character, character) for character in _one_line(text, False))
+    return "".join(LATEX_SPECIAL.get(character, character) for character in _one_line(text, markdown=False))
 
 
 def _format_column(column: Sequence[object], markdown: bool) -> list[str]:
@@ -122,6 +126,7 @@ def _format_column(column: Sequence[object], markdown: bool) -> list[str]:
     style = ".2e" if scientific else ".4f" if 0 < largest <= 1 else ".2f"  # fractions and p-values; scores
 
     def format_value(value: object) -> str:
+        """Format one value; integers are exact, other numbers in the style of the column."""
         if value is None:
             return "-"
         if isinstance(value, bool):

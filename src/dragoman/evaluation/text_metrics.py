@@ -110,7 +110,7 @@ def reference_streams(hypotheses: Sequence[str], references: References) -> list
 
 
 def _corpus_score(metric: Metric, hypotheses: Sequence[str], references: References) -> Any:
-    """Return sacreBLEU's score object of a corpus."""
+    """Return sacreBLEU's score object (score and statistics) of all hypotheses together."""
     # sacreBLEU documents None for a missing reference, but its annotations do not allow it
     streams: list[Any] = reference_streams(hypotheses, references)
     return metric.corpus_score(hypotheses, streams)
@@ -297,17 +297,17 @@ def score_by_length(
         )
     lists = reference_lists(hypotheses, references)
     check_equal_counts(len(sources), "sources", len(hypotheses), "hypotheses")
-    between = [str(high) if low + 1 == high else f"{low + 1} to {high}" for low, high in pairwise(edges)]
-    labels = [f"up to {edges[0]}", *between, f"over {edges[-1]}"]
-    members: list[list[int]] = [[] for _ in labels]
+    inner_labels = [str(high) if low + 1 == high else f"{low + 1} to {high}" for low, high in pairwise(edges)]
+    labels = [f"up to {edges[0]}", *inner_labels, f"over {edges[-1]}"]
+    bucket_indices: list[list[int]] = [[] for _ in labels]  # of sentences
     for index, source in enumerate(sources):
-        members[bisect_left(edges, len(source.split()))].append(index)
+        bucket_indices[bisect_left(edges, len(source.split()))].append(index)
     buckets = []
-    for label, indices in zip(labels, members):
+    for label, indices in zip(labels, bucket_indices):
         if indices:
             bucket_hypotheses, bucket_references = [hypotheses[i] for i in indices], [lists[i] for i in indices]
             exact = exact_match(bucket_hypotheses, bucket_references)
-            # a bucket may not have a sentence of four words
+            # effective order: a bucket may have no sentence of four words, and so no 4-grams
             quality = bleu(bucket_hypotheses, bucket_references, effective_order=True)
             buckets.append(LengthBucket(label, len(indices), exact.value, quality.value))
     return buckets

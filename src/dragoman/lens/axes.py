@@ -15,11 +15,11 @@ MAX_POINTS = 400  # points of a curve: about one for each pixel
 def linear_ticks(low: float, high: float, max_steps: int = 5) -> list[float]:
     """Return ticks that cover a range in at most `max_steps` steps of 1, 2 or 5 times a power of ten.
 
-    The ticks include zero if it is near, or if the range is a single number.
+    The ticks include zero if it is near, or if the range is a single number. 1e-9 of a step is a rounding error.
     """
     if math.isclose(low, high, rel_tol=1e-6) or 0 < low < high / 2:
         low, high = min(0.0, low), max(0.0, high)
-    if high - low < 1e-300:
+    if high - low < 1e-300:  # both are 0
         high = 1.0
     power = 10.0 ** math.floor(math.log10((high - low) / max_steps))
     for step in (factor * power for factor in (1, 2, 5, 10, 20)):
@@ -34,8 +34,8 @@ def log_ticks(low: float, high: float) -> list[float]:
     # the margins keep rounding from losing an end of the range
     first, last = math.floor(math.log10(low) - 1e-9), math.ceil(math.log10(high) + 1e-9)
     factors = (1, 2, 5) if last - first <= 3 else (1,)
-    every = max(1, (last - first) // 5)
-    ticks = [factor * 10.0**power for power in range(first, last + every + 1, every) for factor in factors]
+    stride = max(1, (last - first) // 5)  # about five powers of ten
+    ticks = [factor * 10.0**power for power in range(first, last + stride + 1, stride) for factor in factors]
     begin = max(i for i, tick in enumerate(ticks) if tick <= low)
     end = min(i for i, tick in enumerate(ticks) if tick >= high and i > begin)
     return ticks[begin : end + 1]
@@ -59,7 +59,7 @@ def format_number(value: float) -> str:
         mantissa, exponent = f"{value:.3e}".split("e")
         superscript = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
         return f"{float(mantissa):g}·10{superscript}"
-    digits = 3 - math.floor(math.log10(abs(value)))
+    digits = 3 - math.floor(math.log10(abs(value)))  # after the decimal point
     return f"{value:,.{digits}f}".rstrip("0").rstrip(".") if digits > 0 else f"{value:,.0f}"
 
 

@@ -18,7 +18,7 @@ from dragoman.search.engine import Strategy
 def recorded_search(
     run: Run, source: Tensor, lengths: Tensor, search: TokenSearch, constraints: Constraints
 ) -> tuple[Hypothesis, BeamTree]:
-    """Search the targets of one source (1 S); return the best hypothesis and the tree of all recorded ones."""
+    """Search the targets of one source (1 S); return the best hypothesis and the tree of all that were considered."""
     special_tokens, tokenizer = run.special_tokens, run.target_tokenizer
     max_lengths = search.length_limit.max_lengths(lengths, run.models)
     engine = build_engine(
@@ -30,8 +30,8 @@ def recorded_search(
     hypotheses = engine.search(source, lengths, max_lengths, torch.zeros(1, dtype=torch.long), tensors)[0]
     root, *nodes = assign_ranks(recorder.nodes, hypotheses)
     tokens = tokenizer.tokens([node.token_id for node in nodes])
-    named = (replace(node, token=token) for node, token in zip(nodes, tokens))
-    return hypotheses[0], BeamTree(type(search).__name__.lower(), (root, *named))
+    nodes_with_tokens = (replace(node, token=token) for node, token in zip(nodes, tokens))
+    return hypotheses[0], BeamTree(type(search).__name__.lower(), (root, *nodes_with_tokens))
 
 
 class RecordingStrategy(Strategy):
@@ -61,17 +61,17 @@ class RecordingStrategy(Strategy):
         self.row_nodes = [0] * strategy.rows_per_source  # the index of the last node of each row
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
-        """Return the initial state of the other strategy."""
+        """Return the initial state of the strategy that is recorded."""
         return self.strategy.init_state(state, max_length)
 
     def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
-        """Return the hypotheses of the other strategy, best first for each source."""
+        """Return the hypotheses of each source, best first, by the strategy that is recorded."""
         return self.strategy.hypotheses(state)
 
     def select(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None
     ) -> tuple[SearchState, Tensor | None]:
-        """Select tokens by the other strategy, and record the step if the first source is not done.
+        """Select tokens by the strategy that is recorded, and record the step if the first source is not done.
 
         Return the state after the step, and for each row (slot of the beam) the row that it continues; None if each
         continues itself.
@@ -86,7 +86,11 @@ class RecordingStrategy(Strategy):
         return after, parents
 
     def _record(self, state: SearchState, scores: Tensor, ended: Tensor, log_p: Tensor, parents: Tensor) -> None:
-        """Record a step: the state after it, and scores and ended rows (K) and log p (K V) before it."""
+        """Add the nodes of a step of the first source: selected, finished, and the best pruned continuations.
+
+        `state` is that after the step; `scores` and `ended` (K: log p, and whether a row has ended) and `log_p` (K V,
+        of the next token) are those before it; `parents` (K) are the rows that are continued.
+        """
         step, tokens = int(state.step[0]) + 1, state.tokens[0].cpu()
         at_limit = step >= int(state.max_length[0])
         # status of selected continuations without EOS
@@ -98,16 +102,29 @@ class RecordingStrategy(Strategy):
             """Add the node of a token that continues `row` in `new_row`; return its index."""
             recorded.add((row, token))
             score, token_score = float(total[row, token]), float(log_p[row, token])
-            shown = score / self.search.length_divisor(step) if normalized is None else normalized
+            if normalized is None:
+                normalized = score / self.search.length_divisor(step)
             index = len(self.nodes)
-            parent = parent_nodes[row]
-            self.nodes.append(BeamNode(index, parent, step, new_row, "", token, token_score, score, shown, status))
+            node = BeamNode(
+                index=index,
+                parent=parent_nodes[row],
+                step=step,
+                beam_index=new_row,
+                token="",  # named after the search
+                token_id=token,
+                log_probability=token_score,
+                score=score,
+                normalized_score=normalized,
+                status=status,
+            )
+            self.nodes.append(node)
             return index
 
         for new_row, (row, token) in enumerate(zip(parents.tolist(), tokens.tolist())):
             if bool(ended[row]) or total[row, token] == -torch.inf:
                 continue
             self.row_nodes[new_row] = add(row, token, "finished" if token == self.eos else live, new_row)
+        # hypotheses that the beam has finished are recognized by their scores
         finished = _finished_scores(state, step - 1)
         for row in range(len(scores)):
             eos_score = float(total[row, self.eos])
@@ -122,7 +139,7 @@ class RecordingStrategy(Strategy):
 
 
 def assign_ranks(nodes: list[BeamNode], hypotheses: list[Hypothesis]) -> list[BeamNode]:
-    """Return the nodes, with the ranks of those that are returned hypotheses."""
+    """Return the nodes, with a rank (1 for the best) at the last node of each hypothesis that the search returned."""
     ends = {_path_tokens(nodes, node): node.index for node in nodes if node.status in ("finished", "truncated")}
     ranked = list(nodes)
     for rank, hypothesis in reversed(list(enumerate(hypotheses, 1))):  # of equal samples the best rank remains
@@ -133,7 +150,7 @@ def assign_ranks(nodes: list[BeamNode], hypotheses: list[Hypothesis]) -> list[Be
 
 
 def _path_tokens(nodes: list[BeamNode], node: BeamNode) -> tuple[int | bool, ...]:
-    """Return the token ids of a hypothesis without EOS, and whether it is finished."""
+    """Return the token ids, without EOS, of the hypothesis that ends at a node, and whether it is finished, last."""
     finished = node.status == "finished"
     tokens = [] if finished else [node.token_id]
     while node.parent:
@@ -143,10 +160,7 @@ def _path_tokens(nodes: list[BeamNode], node: BeamNode) -> tuple[int | bool, ...
 
 
 def _finished_scores(state: SearchState, length: int) -> list[tuple[float, float]]:
-    """Return the scores before and after normalization of finished hypotheses with `length` tokens and EOS.
-
-    They are those of the first source.
-    """
+    """Return (log p, length-normalized score) of the first source's finished hypotheses of `length` tokens and EOS."""
     return [
         (score, normalized)
         for buffer in (beam.finished for beam in state.strategy.beams if beam.finished is not None)

@@ -38,10 +38,13 @@ def attention_heatmap(attention: SentenceAttention, title: str = "Cross-attentio
 def heatmap(
     weights: Sequence[Sequence[float]] | Tensor, rows: Sequence[str], columns: Sequence[str], title: str
 ) -> str:
-    """Draw weights from 0 to 1, (T, S), as labeled cells: a row for each target, a column for each source label."""
+    """Draw attention weights from 0 to 1, (T, S), as an SVG of labeled cells, with a legend and tooltips.
+
+    `rows` are the labels of the target, `columns` those of the source. Positions are in pixels.
+    """
     table = [[min(1.0, max(0.0, float(weight))) for weight in row] for row in weights]
     cell = min(CELL_SIZE, max(MIN_CELL_SIZE, MAX_HEATMAP_WIDTH // max(len(rows), len(columns), 1)))
-    every = -(-11 // cell)  # labels that would overlap are omitted
+    every = -(-11 // cell)  # labels are 11 pixels high; those that would overlap are omitted
     font_size = max(8, cell - 2) if cell < 15 else None
     left, slant = 20 + svg.label_width(rows), svg.label_width(columns) * math.sqrt(0.5)
     top = 52 + slant
@@ -59,7 +62,7 @@ def heatmap(
                 tooltip = f"“{name}” ← “{column}”: {100 * weight:.1f} % of its attention"
                 parts.append(_weight_cell(left + cell * j, y, cell, weight, tooltip))
     parts.append(svg.rect(left, top, cell * len(columns), cell * len(rows), class_="frame"))
-    for n in range(5):
+    for n in range(5):  # the legend: 0, 25, 50, 75 and 100 %
         parts.append(_weight_cell(4 + CELL_SIZE * n, bottom + 14, CELL_SIZE, n / 4, f"{n / 4:.0%}", min_number=0))
     parts.append(svg.text(12 + 5 * CELL_SIZE, bottom + 14 + CELL_SIZE / 2 + 4.5, "% of its attention"))
     width = max(left + cell * len(columns) + slant + 8, 380, svg.CHARACTER_WIDTH * 1.15 * cell_len(title))
@@ -70,7 +73,7 @@ def heatmap(
 
 
 def _weight_cell(x: float, y: float, size: int, weight: float, tooltip: str, min_number: float = MIN_NUMBER) -> Markup:
-    """Draw a square whose opacity is a weight; large ones show weights from `min_number` on in percent."""
+    """Draw a square whose opacity is a weight from 0 to 1; large squares show weights above `min_number` in percent."""
     margin, radius = (1, 3) if size > 20 else (0, 0)
     square = svg.heat_cell(x + margin, y + margin, size - 2 * margin, size - 2 * margin, weight, tooltip, radius)
     if weight < min_number or size < 22:
@@ -93,13 +96,14 @@ def line_chart(
     curves = {name: downsample(points) for name, points in drawable.items() if points}
     if not curves:
         return svg.figure(480, 300, title, NO_DATA, [svg.heading(title), svg.text(240, 150, NO_DATA, anchor="middle")])
-    xs, ys = ([point[axis] for points in curves.values() for point in points] for axis in (0, 1))
+    xs = [x for points in curves.values() for x, _ in points]
+    ys = [y for points in curves.values() for _, y in points]
     y_ticks = log_ticks(min(ys), max(ys)) if log else linear_ticks(min(ys), max(ys))
-    plot = _Plot(450, 252, linear_ticks(min(xs), max(xs)), y_ticks, log_y=log)
+    plot = _Plot(right=450, bottom=252, x_ticks=linear_ticks(min(xs), max(xs)), y_ticks=y_ticks, log_y=log)
     parts = plot.axes(title, x_label, y_label + ", logarithmic" * log)
     parts.append(svg.line(plot.left, plot.bottom, plot.right, plot.bottom, class_="axis"))
     legend_x = float(plot.right)
-    for n, name in reversed(list(enumerate(curves))) if len(curves) > 1 else ():
+    for n, name in reversed(list(enumerate(curves))) if len(curves) > 1 else ():  # the legend, from right to left
         legend_x -= svg.CHARACTER_WIDTH * cell_len(name) + 40
         parts += [svg.line(legend_x, 38, legend_x + 24, 38, **_stroke(n)), svg.text(legend_x + 30, 42, name, "note")]
     for n, (name, points) in enumerate(curves.items()):
@@ -112,12 +116,13 @@ def line_chart(
 
 
 def scatter_plot(points: Mapping[str, tuple[float, float]], title: str, x_label: str, y_label: str) -> str:
-    """Draw named points on a logarithmic x axis; points that are not finite or not positive are omitted."""
-    drawable = {name: p for name, p in points.items() if p[0] > 0 and all(map(math.isfinite, p))}
+    """Draw named points (x, y) on a logarithmic x axis; points that are not finite, or whose x ≤ 0, are omitted."""
+    drawable = {name: (x, y) for name, (x, y) in points.items() if x > 0 and math.isfinite(x) and math.isfinite(y)}
     if not drawable:
         return svg.figure(640, 420, title, NO_DATA, [svg.heading(title, y_label)])
     xs, ys = zip(*drawable.values())
-    plot = _Plot(560, 372, log_ticks(min(xs), max(xs)), linear_ticks(min(ys), max(ys)), log_x=True)
+    x_ticks, y_ticks = log_ticks(min(xs), max(xs)), linear_ticks(min(ys), max(ys))
+    plot = _Plot(right=560, bottom=372, x_ticks=x_ticks, y_ticks=y_ticks, log_x=True)
     parts = plot.axes(title, f"{x_label}, logarithmic", y_label)
     descriptions = {name: f"{name}: {format_number(y)} for {x:.2e}" for name, (x, y) in drawable.items()}
     label_y = math.inf
@@ -130,7 +135,7 @@ def scatter_plot(points: Mapping[str, tuple[float, float]], title: str, x_label:
 
 
 def bar_chart(values: Mapping[str, float], title: str, unit: str = "") -> str:
-    """Draw a horizontal bar for each non-negative value."""
+    """Draw a horizontal bar for each non-negative value, with its name and its number."""
     largest = max(values.values(), default=0.0) or 1.0
     left, max_length = 16 + svg.label_width(list(values), 30), 220
     numbers = {name: f"{format_number(value)} {unit}".rstrip() for name, value in values.items()}
@@ -181,18 +186,18 @@ class _Plot:
         return [*parts, svg.text(self.right, self.bottom + 38, x_label, "note", "end")]
 
     def dot(self, x: float, y: float, series: int, radius: int, tooltip: str) -> Markup:
-        """Draw a point in the color of a series."""
+        """Draw the data point (x, y) in the color of the curve number `series`."""
         color = f"fill{series % len(svg.SERIES_COLORS)}"
         return tag("circle", tag("title", tooltip), cx=self.x(x), cy=self.y(y), r=radius, class_=color)
 
 
 def _fraction(value: float, ticks: list[float], log: bool) -> float:
-    """Return where a value lies between the first tick (0) and the last (1)."""
+    """Return where a value lies between the first tick (0.0) and the last (1.0), on a linear or logarithmic axis."""
     low, high, value = (math.log(v) if log else v for v in (ticks[0], ticks[-1], value))
     return (value - low) / (high - low)
 
 
 def _stroke(series: int) -> dict[str, object]:
-    """Return color and dashes of the curve of a series."""
+    """Return color (a CSS class) and dashes of the curve number `series`, as attributes of an SVG element."""
     color = f"curve stroke{series % len(svg.SERIES_COLORS)}"
     return {"class_": color, "stroke_dasharray": svg.DASHES[series % len(svg.DASHES)]}

@@ -17,7 +17,10 @@ MAX_CURVES = 4  # in one chart
 
 
 def write_comparison(folder: Path, comparison: SystemComparison, command: Sequence[str]) -> Path:
-    """Write the page and a Markdown file with its tables; return the path of the page."""
+    """Write the report of a comparison as an HTML page and as Markdown; return the path of the page.
+
+    `command` is the command line that made the comparison.
+    """
     path = folder / REPORT_FILE
     write_file(path, comparison_page(comparison, command))
     write_file(folder / "comparison.md", comparison_markdown(comparison, command))
@@ -54,6 +57,7 @@ def comparison_page(comparison: SystemComparison, command: Sequence[str]) -> str
         line_chart(dict(list(curves.items())[first : first + MAX_CURVES]), "Exact match by length, %", "length group")
         for first in range(0, len(curves), MAX_CURVES)
     ]
+    # the numbers on the x axis stand for ranges of lengths
     length_groups = (f"{number}: {words}" for number, (words, _) in enumerate(systems[0].exact_by_length(), 1))
     return render(
         "comparison.html",
@@ -80,7 +84,10 @@ def _setup(comparison: SystemComparison) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, object]]) -> tuple[list[str], list[list[str]]]:
-    """Return the heading and the formatted cells of `format_table`."""
+    """Return the column names and the formatted cells of a table, given as rows of values by column name.
+
+    The cells are those of `format_table`, whose first two lines are heading and rule.
+    """
     lines = [line.strip("|") for line in format_table(rows, markdown=True).splitlines()[2:]]
     cells = [[cell.strip().replace("\\|", "|") for cell in line.split(" | ")] for line in lines]
     return list(rows[0]) if rows else [], cells

@@ -57,10 +57,17 @@ REACH_TITLES = {
 def select_attention(
     inspection: Inspection, kind: AttentionKind | None = None, layer: int | None = None, head: int | None = None
 ) -> list[AttentionMap]:
-    """Return the attention maps of a kind and layer, reduced to one head if `head` (from 1) is given."""
+    """Return the attention maps of a kind (encoder, decoder, cross) and layer; None stands for all.
+
+    They are reduced to one head if `head` (from 1) is given.
+    """
     if not inspection.attention:
         raise UserError(f"there is no attention to show: the system {inspection.system} has no attention layers")
-    selected = [one for one in inspection.attention if kind in (None, one.kind) and layer in (None, one.layer)]
+    selected = [
+        attention
+        for attention in inspection.attention
+        if kind in (None, attention.kind) and layer in (None, attention.layer)
+    ]
     if not selected:
         available = ", ".join(f"{attention.kind} {attention.layer}" for attention in inspection.attention)
         raise UserError(
@@ -72,14 +79,17 @@ def select_attention(
     heads = min(len(attention.weights) for attention in selected)
     if not 1 <= head <= heads:
         raise UserError(f"there is no attention head {head}: choose one from 1 to {heads}")
-    only = slice(head - 1, head)
-    return [replace(one, weights=one.weights[only], entropy=one.entropy[only]) for one in selected]
+    heads_slice = slice(head - 1, head)
+    return [
+        replace(attention, weights=attention.weights[heads_slice], entropy=attention.entropy[heads_slice])
+        for attention in selected
+    ]
 
 
 def attention_figure(inspection: Inspection, selected: Sequence[AttentionMap], head: int | None = None) -> str:
     """Draw a single head as a labeled heatmap, or several heads as small maps side by side.
 
-    `head` is the number of the head that `selected` was reduced to.
+    `selected` are maps of the inspection, one per layer; `head` is the number of the head that they were reduced to.
     """
     if len(selected) == 1 and len(selected[0].weights) == 1:
         attention = selected[0]
@@ -105,16 +115,23 @@ def attention_figure(inspection: Inspection, selected: Sequence[AttentionMap], h
     note = "rows are queries, columns are keys; bits: entropy of the weights, averaged over rows"
     parts.append(svg.text(4, top, note, "note"))
     width = max(480, 4 + columns * (HEAD_SIZE + 18), svg.CHARACTER_WIDTH * len(note))
-    description = [f"{ATTENTION_LABELS[one.kind]}, layer {one.layer}: {len(one.weights)} heads" for one in selected]
+    description = [
+        f"{ATTENTION_LABELS[attention.kind]}, layer {attention.layer}: {len(attention.weights)} heads"
+        for attention in selected
+    ]
     return svg.figure(width, top + 14, "Attention of every head", "; ".join(description), parts)
 
 
 def _head(x: float, y: float, attention: AttentionMap, index: int, number: int) -> Markup:
-    """Draw the weights of one head without labels of rows and columns; tooltips name the tokens."""
+    """Draw the weights of head `index` at (x, y), without labels of rows and columns; tooltips name the tokens.
+
+    `number` is that of the head in its title.
+    """
     weights = attention.weights[index].tolist()
     size = HEAD_SIZE / max(len(weights), len(weights[0]))
 
     def tooltip(i: int, j: int) -> str:
+        """Describe the weight of query i and key j."""
         return f"“{attention.queries[i]}” ← “{attention.keys[j]}”: {100 * weights[i][j]:.0f} %"
 
     title = f"layer {attention.layer}, head {number}: {attention.entropy[index]:.1f} bits"
@@ -140,7 +157,10 @@ def layers_figure(inspection: Inspection) -> str:
 def _token_table(
     title: str, inspection: Inspection, columns: Sequence[str], rows: Sequence[Sequence[TokenAlternative]]
 ) -> str:
-    """Draw a row of tokens and their probabilities for each position; the token of the translation is framed."""
+    """Draw a row of tokens and their probabilities for each position; the token of the translation is framed.
+
+    `columns` are the headings. Positions are in pixels.
+    """
     note = _sentence(inspection)
     labels = [f"{step.token}  {100 * step.probability:.0f} %" for step in inspection.steps]
     left, column_width, row_height = 22 + svg.label_width(labels, 24), svg.CHARACTER_WIDTH * TABLE_CELLS + 52, 28
@@ -188,7 +208,7 @@ def beam_tree_figure(tree: BeamTree, title: str = "Beam search, step by step", n
     for node in sorted(nodes, key=lambda node: -node.score):
         columns.setdefault(node.step, []).append(node)
     parts: list[str] = [svg.heading(title, note)]
-    position: dict[int, tuple[float, float]] = {0: (34 - node_width, TREE_TOP)}
+    position: dict[int, tuple[float, float]] = {0: (34 - node_width, TREE_TOP)}  # (x, y) by node; 0 is the root
     for step, column in columns.items():
         x = 44 + (step - 1) * (node_width + COLUMN_GAP)
         position |= {node.index: (x, TREE_TOP + ROW_STEP * n) for n, node in enumerate(column)}
@@ -208,7 +228,10 @@ def beam_tree_figure(tree: BeamTree, title: str = "Beam search, step by step", n
 
 
 def _node(node: BeamNode, x: float, y: float, width: float, best: bool) -> Markup:
-    """Draw a hypothesis: its last token, and its score before and after length normalization."""
+    """Draw a hypothesis of the beam tree as a box at (x, y): its last token, and its score → normalized by length.
+
+    `best`: it lies on the path of the best hypothesis, and is highlighted.
+    """
     css_class, opacity, _ = STATUS_STYLES[node.status]
     tooltip = (
         f"{node.status}: p {100 * math.exp(node.log_probability):.1f} % of this token, log p {node.score:.4f}, "
@@ -240,7 +263,10 @@ def _tree_legend(y: float) -> Markup:
 
 
 def positions_figure(positions: PositionEncoding) -> str:
-    """Draw the vectors of positions and their similarity, or the bias of each head."""
+    """Draw the vectors of positions and their cosine similarity, or the attention bias of each head, as color maps.
+
+    Large maps show every n-th row and column only.
+    """
     maps: list[tuple[str, Tensor]] = []
     if positions.encoding is not None and positions.similarity is not None:
         unit = "distance" if positions.mechanism == "relative_keys" else "position"
@@ -275,8 +301,8 @@ def gradients_figure(measured: Sequence[GradientReach], component: str) -> str:
     systems = [reach.system for reach in measured]
     for n, reach in enumerate(measured):
         if component in reach.curves:
-            earlier = systems[:n].count(reach.system)
-            name = f"{reach.system} {earlier + 1}" if earlier else reach.system
+            num_earlier = systems[:n].count(reach.system)  # a number distinguishes runs of one system
+            name = f"{reach.system} {num_earlier + 1}" if num_earlier else reach.system
             series[name] = [(point.distance, point.relative) for point in reach.curves[component]]
     if not series:
         raise UserError(f"gradients of the {component} cannot be drawn: the system {systems[0]} has no {component}")

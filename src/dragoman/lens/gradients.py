@@ -54,6 +54,7 @@ class NormsByDistance:
     """Collects gradient norms by distance."""
 
     def __init__(self) -> None:
+        """Begin without norms."""
         self.norms: dict[int, list[float]] = {}
 
     def add(self, distances: Tensor, norms: Tensor, mask: Tensor) -> None:
@@ -72,7 +73,11 @@ class NormsByDistance:
 def measure_gradient_reach(
     run: Run, sources: Sequence[str], targets: Sequence[str], max_positions: int = 24
 ) -> GradientReach:
-    """Measure gradient norms over sentence pairs, for at most `max_positions` evenly spaced positions of each."""
+    """Measure how gradient norms fall with distance, for at most `max_positions` evenly spaced positions of each pair.
+
+    For each target position t, the gradient of log p(y_t) by the embeddings of all source and target tokens is taken,
+    and its norms are collected by their distance from t; likewise for encoder states. Framing are the special tokens.
+    """
     if len(sources) != len(targets) or not targets:
         raise UserError(
             f"got {len(sources):,} sources and {len(targets):,} targets: give one target for each source, and "
@@ -87,25 +92,25 @@ def measure_gradient_reach(
     labels = [[*ids, framing.eos] for ids in run.target_tokenizer.encode_batch(list(targets))]
     target, lengths = run.pad_batch([[framing.bos, *ids[:-1]] for ids in labels])
     label_ids, _ = run.pad_batch(labels)
-    layouts = Layout.padded(source.shape[1], source_lengths), Layout.padded(target.shape[1], lengths)
+    source_layout = Layout.padded(source.shape[1], source_lengths)
+    target_layout = Layout.padded(target.shape[1], lengths)
     # first target position in the concatenated gradients: joint sequences have no padding in between
     target_start = source_lengths[:, None] if model.is_decoder_only else source.shape[1]
     norms = {"encoder": NormsByDistance(), "source": NormsByDistance(), "target": NormsByDistance()}
     with torch.enable_grad(), embedding_leaves(run) as (embedded, states):
-        x = model.forward_features(source, layouts[0], target, layouts[1]).output
+        x = model.forward_features(source, source_layout, target, target_layout).output
         log_p = at_least_float32(model.output(x)).log_softmax(-1).gather(2, label_ids[..., None])[..., 0]  # B T
         for t in evenly_spaced(range(target.shape[1]), max_positions):
             present = lengths > t  # B
             gradients = torch.autograd.grad(log_p[present, t].sum(), embedded, retain_graph=True)
-            # norms of the gradients: B S+T
-            sizes = torch.cat([at_least_float32(gradient).norm(dim=-1) for gradient in gradients], 1)
-            sizes = sizes / sizes.sum(1, keepdim=True).clamp(min=1e-30)
-            positions = torch.arange(sizes.shape[1], device=source.device)
+            gradient_norms = torch.cat([at_least_float32(gradient).norm(dim=-1) for gradient in gradients], 1)  # B S+T
+            gradient_norms = gradient_norms / gradient_norms.sum(1, keepdim=True).clamp(min=1e-30)
+            positions = torch.arange(gradient_norms.shape[1], device=source.device)
             in_source = present[:, None] & (positions < source_lengths[:, None])
             in_target = present[:, None] & (positions >= target_start) & (positions <= target_start + t)
             last = source_lengths[:, None] + int(model.is_decoder_only)  # BOS counts in a joint sequence
-            norms["source"].add(last + t - positions, sizes, in_source)
-            norms["target"].add(target_start + t + 1 - positions, sizes, in_target)
+            norms["source"].add(last + t - positions, gradient_norms, in_source)
+            norms["target"].add(target_start + t + 1 - positions, gradient_norms, in_target)
         for state in states:
             _measure_encoder(norms["encoder"], state, embedded[0], source_lengths, max_positions)
     curves = {name: curve for name, collected in norms.items() if (curve := collected.curve())}
@@ -115,7 +120,10 @@ def measure_gradient_reach(
 def _measure_encoder(
     norms: NormsByDistance, states: Tensor, embedded: Tensor, lengths: Tensor, max_positions: int
 ) -> None:
-    """Add the gradient norms of encoder states (B S D) by their embedded tokens (B S D); lengths are (B)."""
+    """Add the gradient norms of encoder states (B S D) by their embedded tokens (B S D); lengths are (B).
+
+    The gradient is that of a state's component in one fixed random direction.
+    """
     direction = torch.randn(states.shape[-1], generator=torch.Generator().manual_seed(0)).to(states)
     direction = direction / direction.norm()
     positions = torch.arange(states.shape[1], device=states.device)

@@ -17,7 +17,7 @@ MAX_TEXT_CHARACTERS = 2000  # of a text that is shown
 
 
 def render(template: str, **values: object) -> str:
-    """Fill in a template. Text is escaped; SVG figures and other `Markup` are inserted as they are."""
+    """Fill a Jinja template, given by its file name, with `values`. Text is escaped; `Markup` such as SVG is not."""
     return _environment().get_template(template).render(values, content_security_policy=CONTENT_SECURITY_POLICY)
 
 
@@ -53,19 +53,19 @@ def _environment() -> Environment:
 
 
 def clip(content: str) -> str:
-    """Cut a text that is too long to be shown."""
+    """Cut a text after `MAX_TEXT_CHARACTERS` characters, and add an ellipsis."""
     return content if len(content) <= MAX_TEXT_CHARACTERS else content[:MAX_TEXT_CHARACTERS] + " …"
 
 
 def mark_differences(content: str, other: str, css_class: str | None = None) -> Markup:
-    """Mark the words of `content` that `other` does not have in the same order."""
+    """Return `content` as HTML in which the words that `other` does not have in the same order are marked."""
     content, other = clip(content), clip(other)
     spans = word_spans(content)
-    parts, done = [], 0
-    matcher = SequenceMatcher(None, split_words(content), split_words(other), False)
+    parts, copied = [], 0  # `copied`: number of characters that are in `parts`
+    matcher = SequenceMatcher(None, split_words(content), split_words(other), autojunk=False)
     for change, first, last, _, _ in matcher.get_opcodes():
         if change in ("replace", "delete"):
             begin, end = spans[first][0], spans[last - 1][1]
-            parts += [content[done:begin], tag("mark", content[begin:end], class_=css_class)]
-            done = end
-    return tag("span", join(*parts, content[done:]), dir="auto")
+            parts += [content[copied:begin], tag("mark", content[begin:end], class_=css_class)]
+            copied = end
+    return tag("span", join(*parts, content[copied:]), dir="auto")

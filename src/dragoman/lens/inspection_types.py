@@ -106,15 +106,15 @@ class BeamTree:
     nodes: tuple[BeamNode, ...]
 
     def path(self, node: BeamNode) -> list[BeamNode]:
-        """Return the nodes from the first token to `node`, without the root."""
+        """Return the nodes from the first token of a hypothesis to its last, `node`, without the root."""
         path = [node]
         while (parent := path[-1].parent) is not None:
             path.append(self.nodes[parent])
-        return path[-2::-1]
+        return path[-2::-1]  # reversed, without the last
 
     @property
     def best(self) -> BeamNode:
-        """The last node of the best hypothesis."""
+        """The last node of the best hypothesis that the search returned."""
         return next(node for node in self.nodes if node.rank == 1)
 
     def children(self) -> dict[int, list[BeamNode]]:

@@ -41,8 +41,10 @@ class PositionEncoding:
         return self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} with equal values"
 
     def equals(self, other: PositionEncoding) -> bool:
-        """Whether two modules encode positions with equal values."""
-        values, other_values = (item.encoding if item.bias is None else item.bias for item in (self, other))
+        """Whether two modules encode positions in the same way with equal values (vectors or biases)."""
+        values, other_values = (
+            positions.encoding if positions.bias is None else positions.bias for positions in (self, other)
+        )
         same_kind = (self.name, self.mechanism, self.labels) == (other.name, other.mechanism, other.labels)
         return same_kind and values is not None and other_values is not None and torch.equal(values, other_values)
 
@@ -56,18 +58,20 @@ def position_encodings(model: Model, count: int = 64) -> list[PositionEncoding]:
     for path, part in model.named_modules():
         if not isinstance(part, Position) or (encoding := _encoding(part, path, count)) is None:
             continue
-        equal = next((n for n, other in enumerate(encodings) if encoding.equals(other)), None)
-        if equal is None:
+        equal_index = next((n for n, other in enumerate(encodings) if encoding.equals(other)), None)
+        if equal_index is None:
             encodings.append(encoding)
         else:
-            encodings[equal] = replace(encodings[equal], paths=(*encodings[equal].paths, path))
+            equal = encodings[equal_index]
+            encodings[equal_index] = replace(equal, paths=(*equal.paths, path))
     return encodings
 
 
 def _encoding(part: Position, path: str, count: int) -> PositionEncoding | None:
     """Return the encoding of the first `count` positions by a module, or None if it does not encode positions.
 
-    `path` is the name of the module in the model.
+    The vectors are what the module adds to zeros, how it rotates ones, or those of relative distances. `path` is the
+    name of the module in the model.
     """
     name = type(part).__name__.removesuffix("Position")
     device = next((leaf.device for leaf in (*part.parameters(), *part.buffers())), torch.device("cpu"))

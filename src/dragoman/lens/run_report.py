@@ -106,7 +106,10 @@ def _progress(run: Run, metrics: list[Record]) -> Record:
 
 
 def _best_validation(run: Run, metrics: list[Record]) -> Record | None:
-    """Return the validation record of the averaged weights, or else of the best checkpoint; None without validation."""
+    """Return the validation record of the averaged weights, or else of the best checkpoint; None without validation.
+
+    `metrics` are the records of metrics.jsonl.
+    """
     averaged = [record for record in metrics if record["kind"] == "averaged"]
     valid = [record for record in metrics if record["kind"] == "valid"]
     if averaged or not valid:
@@ -119,25 +122,26 @@ def _best_validation(run: Run, metrics: list[Record]) -> Record | None:
 
 
 def _scores(metrics: list[Record], best: Record) -> list[list[str]]:
-    """Return the heading and the rows of the table of scores: the best and the last validation."""
+    """Return the heading and the rows of the table of scores: the best and the last validation record."""
     last = next((record for record in reversed(metrics) if record["kind"] == "valid"), best)
     records = {"averaged checkpoints" if best["kind"] == "averaged" else "best validation": best}
     records |= {} if last is best else {"last validation": last}
-    columns = [(key, label, form) for key, label, form in METRICS if key in best]
+    columns = [(key, label, format_score) for key, label, format_score in METRICS if key in best]
     rows = [
-        [name, f"{record['step']:,}", *(form(record[key]) for key, _, form in columns)]
+        [name, f"{record['step']:,}", *(format_score(record[key]) for key, _, format_score in columns)]
         for name, record in records.items()
     ]
     return [["", "step", *(label for _, label, _ in columns)], *rows]
 
 
 def training_curves(metrics: list[Record]) -> dict[str, Points]:
-    """Return the metrics by step; losses are −log p per token.
+    """Return curves of (step, value) from the records of metrics.jsonl; losses are −log p per token.
 
     The logged training loss includes label smoothing; training perplexity does not, and is comparable with validation.
     """
 
     def points(kind: str, name: str) -> Points:
+        """Return (step, value) of a metric in all records of a kind, "train" or "valid"."""
         return [(record["step"], record[name]) for record in metrics if record["kind"] == kind and name in record]
 
     perplexity = [(step, value) for step, value in points("train", "perplexity") if value > 0]
@@ -197,15 +201,15 @@ def _attention(run: Run, samples: Sequence[ValidationSample]) -> str | list[tupl
 
 
 def _short_sources(samples: Sequence[ValidationSample]) -> list[str]:
-    """Return a few sources of 4 to 10 words, or else the shortest."""
+    """Return a few sources of 4 to 10 words, or else the shortest ones, for figures of attention."""
     lengths = {sample.source: len(split_words(sample.source)) for sample in samples}
     medium = [source for source, length in lengths.items() if 4 <= length <= 10]
-    short = sorted((source for source, length in lengths.items() if 0 < length <= 25), key=lambda one: lengths[one])
+    short = sorted((source for source, length in lengths.items() if 0 < length <= 25), key=lengths.__getitem__)
     return (medium or short)[:MAX_ATTENTION_FIGURES]
 
 
 def _length_rows(preflight: Record) -> list[list[str]]:
-    """Return the rows of the table of sentence lengths from the check of the data before training.
+    """Return the rows of the table of sentence lengths from preflight.json, the check of the data before training.
 
     A row has the mean, median, 95th percentile, maximum and total; feature vectors have no words and characters.
     """

@@ -50,7 +50,7 @@ def inspect_sentence(
     prefix: TargetPrefix | None = None,
     alternatives: int = 5,
 ) -> Inspection:
-    """Inspect how a run processes a sentence.
+    """Inspect how a run processes a sentence: attention, token probabilities, predictions by layer, and the beam.
 
     Without `target`, the translation is searched for; `prefix` is the text or the token ids it begins with, and the
     last id may be EOS. A language model scores `source` itself unless a search or a prefix is given. An encoder-only
@@ -62,15 +62,15 @@ def inspect_sentence(
         raise UserError(
             f"alternatives, the number of tokens listed at each position, must be at least 1, but is {alternatives}"
         )
-    searched = search is not None or prefix is not None
-    if target is not None and searched:
+    search_requested = search is not None or prefix is not None
+    if target is not None and search_requested:
         raise UserError("a target translation is given, so none is searched: leave out the arguments search and prefix")
     inspector = SentenceInspector(run, alternatives)
     if not run.model.can_generate:
-        if target is not None or searched:
+        if target is not None or search_requested:
             raise UserError(f"{run.folder} is an encoder-only model: it labels its source and generates no translation")
         return inspector.inspect_labels(source)
-    scores_text = run.objective is not None and run.is_language_model and target is None and not searched
+    scores_text = run.objective is not None and run.is_language_model and target is None and not search_requested
     if isinstance(source, str) and scores_text:
         return inspector.inspect_text(source)
     source_ids = run.encode_sources([source])[0]
@@ -81,7 +81,7 @@ def inspect_sentence(
         if prefix and prefix[-1] == run.framing.eos:  # the prefix is the whole translation
             return inspector.inspect_translation(source, source_ids, list(prefix[:-1]), finished=True)
     search, tree = search or run.default_search, None
-    if isinstance(search, TokenSearch):
+    if isinstance(search, TokenSearch):  # beam search or sampling, whose steps can be recorded as a tree
         constraints = Constraints(None if prefix is None else [prefix])
         best, tree = recorded_search(run, *run.pad_batch([source_ids]), search, constraints)
         target_ids, finished = best.tokens, best.finished
@@ -96,7 +96,10 @@ def inspect_sentence(
 
 
 def _without_forced_bos(run: Run, prefix: Sequence[int]) -> list[int]:
-    """Validate the token ids of a prefix, and remove the tokens that every translation begins with."""
+    """Return the token ids of a prefix without the tokens that every translation begins with (`forced_bos`).
+
+    A token that the model never generates is a UserError; EOS may be the last one.
+    """
     framing, forced = run.framing, tuple(run.framing.forced_bos)
     ids = list(prefix[len(forced) :] if tuple(prefix[: len(forced)]) == forced else prefix)
     for position, token_id in enumerate(ids):
@@ -120,7 +123,11 @@ class SentenceInspector:
     def inspect_translation(
         self, source: Source, source_ids: Sequence[int], target_ids: list[int], finished: bool
     ) -> Inspection:
-        """Inspect a sentence pair: `source_ids` with special tokens, `target_ids` without; `finished` adds EOS."""
+        """Inspect a sentence pair by teacher forcing: attention, predictions, word alignment.
+
+        `source_ids` have special tokens, `target_ids` have none; `finished` adds EOS. A decoder row is labeled with the
+        token that was predicted there, its keys with the tokens that were fed.
+        """
         run, framing, tokenizer = self.run, self.run.framing, self.run.target_tokenizer
         label_ids = [*target_ids, framing.eos] if finished else target_ids
         if not label_ids:
@@ -137,7 +144,7 @@ class SentenceInspector:
             "decoder": (target_text.tokens, inputs),
             "cross": (target_text.tokens, source_text.tokens),
         }
-        if run.model.is_decoder_only:
+        if run.model.is_decoder_only:  # source and target are one sequence, in which each token predicts the next
             queries = (*source_text.tokens[1:], inputs[0], *target_text.tokens)
             labels = {"decoder": (queries, (*source_text.tokens, *inputs))}
         inspection = self._inspection(forward, label_ids, _token_name(tokenizer), labels)
@@ -147,7 +154,7 @@ class SentenceInspector:
         return replace(inspection, source=source_text, target=target_text, finished=finished)
 
     def inspect_text(self, text: str) -> Inspection:
-        """Inspect a text that a language model scores."""
+        """Inspect a text that a language model scores; there is no source."""
         framing, tokenizer = self.run.framing, self.run.target_tokenizer
         begin = framing.source_prefix or (framing.bos,)
         ids = [*begin, *tokenizer.encode(text), framing.eos]
@@ -156,16 +163,20 @@ class SentenceInspector:
         target = _tokenized_text(tokenizer, ids[1:], text)
         labels: AttentionLabels = {"decoder": (target.tokens, tokenizer.tokens(ids[:-1]))}
         inspection = self._inspection(forward, ids[1:], _token_name(tokenizer), labels)
+        # without the tokens that every text begins with
         score = sum(step.log_probability for step in inspection.steps[len(begin) - 1 :])
         return replace(inspection, target=target, score=score)
 
     def inspect_labels(self, source: Source) -> Inspection:
-        """Inspect the labels of an encoder-only model: tokens, tags, or whether each token is the original one."""
+        """Inspect the labels of an encoder-only model: tokens, tags, or whether each token is the original one.
+
+        Label ids are the most probable ones; a masked language model scores the tokens that are not masked.
+        """
         run, num_labels = self.run, self.run.model.vocab_size
         ids = run.encode_sources([source])[0]
         padded, lengths = run.pad_batch([ids])
         forward = record_forward(run.model, padded, lengths, padded[:, :0], lengths * 0)
-        text = self._source_text(source, ids, None)
+        text = self._source_text(source, ids, cross=None)
         axes: AttentionLabels = {"encoder": (text.tokens, text.tokens)}
         if run.model.output.is_identity:  # the outputs are states, not labels
             inspection = self._inspection(forward, [0] * len(forward.logits), str, axes)
@@ -184,7 +195,10 @@ class SentenceInspector:
     def _inspection(
         self, forward: RecordedForward, label_ids: Sequence[int], token_name: TokenName, labels: AttentionLabels
     ) -> Inspection:
-        """Return the predictions and attention maps of a forward pass whose outputs are scored as `label_ids`."""
+        """Return the predictions and attention maps of a forward pass whose outputs are scored as `label_ids`.
+
+        `token_name` names a token id; `labels` are those of rows and columns of the maps, by kind of attention.
+        """
         steps = token_predictions(forward.logits, label_ids, token_name, self.max_alternatives)
         layers = (
             LayerPrediction(name, token_predictions(logits, label_ids, token_name, self.max_alternatives))
@@ -207,7 +221,7 @@ class SentenceInspector:
             kind: AttentionKind = "cross" if path in model.memory_paths else "encoder" if in_encoder else "decoder"
             queries, keys = labels[kind]
             stride = getattr(model.get_submodule(path), "key_stride", 1)
-            if stride > 1:
+            if stride > 1:  # each key stands for several tokens
                 keys = _compressed_keys(keys, stride, weights.shape[-1])
             layer = 1 + sum(attention.kind == kind for attention in maps)
             entropy = torch.special.entr(weights).sum(-1).mean(-1) / math.log(2)  # H, in bits
@@ -215,7 +229,10 @@ class SentenceInspector:
         return tuple(maps)
 
     def _source_text(self, source: Source, ids: Sequence[int], cross: Tensor | None) -> TokenizedText:
-        """Return the tokens of a source; feature vectors are numbered."""
+        """Return a source with its tokens; feature vectors are numbered from 1.
+
+        `cross` (1 T S) is the cross-attention, if there is any.
+        """
         if isinstance(source, str):
             return _tokenized_text(self.run.source_tokenizer, ids, source)
         count = len(ids) if cross is None else cross.shape[-1]  # the encoder may subsample feature vectors
@@ -223,7 +240,7 @@ class SentenceInspector:
 
 
 def _tokenized_text(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> TokenizedText:
-    """Return a text with the names and words of its token ids; words are numbered without gaps."""
+    """Return a text with its tokens, its words, and the word of each token; words are numbered without gaps."""
     word_ids = tokenizer.word_ids(ids)
     index = {word: n for n, word in enumerate(sorted(set(word_ids) - {-1}))} | {-1: -1}
     words = word_labels(tokenizer.decode(ids), word_ids) if len(index) > 1 else []
@@ -231,7 +248,7 @@ def _tokenized_text(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> Toke
 
 
 def _token_name(tokenizer: Tokenizer) -> TokenName:
-    """Return a function that names token ids; output layers may have more ids than the tokenizer."""
+    """Return a function from token id to token, or #id where an output layer has more ids than the tokenizer."""
     return lambda token_id: tokenizer.tokens([token_id])[0] if token_id < tokenizer.vocab_size else f"#{token_id}"
 
 
@@ -243,7 +260,10 @@ def _compressed_keys(keys: Sequence[str], stride: int, count: int) -> tuple[str,
 def token_predictions(
     logits: Tensor, token_ids: Sequence[int], token_name: TokenName, max_alternatives: int
 ) -> tuple[TokenPrediction, ...]:
-    """Return the probability, rank and alternatives of each token. Shape: logits (T, V), T token ids."""
+    """Return the probability, rank, entropy (bits) and alternatives of each token. Shape: logits (T, V), T token ids.
+
+    Alternatives are the most probable tokens at its position.
+    """
     log_p = logits.log_softmax(-1)
     chosen = log_p.gather(1, torch.tensor(token_ids, device=logits.device)[:, None])  # T 1
     ranks = 1 + (log_p > chosen).sum(-1)
@@ -273,19 +293,22 @@ class RecordedForward:
 def record_forward(
     model: Model, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor
 ) -> RecordedForward:
-    """Run the model on one sentence pair, with recorder and hooks that exist for this pass only.
+    """Run the model on one sentence pair, and record logits, attention weights and the logits after each layer.
 
     Shape: source (1, S) and target (1, T), without padding; target (1, 0) for encoders, whose outputs have length S.
     """
     recorder: dict[str, list[Tensor]] = {}
-    layouts = Layout.padded(source.shape[1], source_lengths), Layout.padded(target.shape[1], target_lengths)
+    source_layout = Layout.padded(source.shape[1], source_lengths)
+    target_layout = Layout.padded(target.shape[1], target_lengths)
     with record_layers(model.output_stack) as layers:
-        states = model.forward_features(source, layouts[0], target, layouts[1], recorder).output
+        states = model.forward_features(source, source_layout, target, target_layout, recorder).output
     first = source.shape[1] if model.is_decoder_only else 0  # first target position in the joint sequence
     return RecordedForward(
-        at_least_float32(model.output(states)[0]),
-        {path: at_least_float32(torch.cat(steps, dim=2)[0]).cpu() for path, steps in recorder.items()},
-        {name: at_least_float32(model.output(states[:, first:])[0]) for name, states in layers.items()},
+        logits=at_least_float32(model.output(states)[0]),
+        attention_weights={
+            path: at_least_float32(torch.cat(steps, dim=2)[0]).cpu() for path, steps in recorder.items()
+        },
+        layer_logits={name: at_least_float32(model.output(states[:, first:])[0]) for name, states in layers.items()},
     )
 
 
@@ -293,11 +316,12 @@ def record_forward(
 def record_layers(stack: StackMixer) -> Iterator[dict[str, Tensor]]:
     """Record the input of a stack and the output of each layer, (B, T, D), after the final norm of the stack.
 
-    The sublayers of a stack with a single block are recorded one by one.
+    Yields a dict that a forward pass fills: (B, T, D) by name of the layer. A layer may have several sublayers; those
+    of a stack with a single layer are recorded one by one.
     """
     recorded: dict[str, Tensor] = {}
-    parts: list[nn.Module] = [part for _, part in stack.named_layers()]
-    parts_per_layer = len(parts) // len(stack.layers) if len(stack.layers) > 1 else 1
+    sublayers: list[nn.Module] = [sublayer for _, sublayer in stack.named_layers()]
+    sublayers_per_layer = len(sublayers) // len(stack.layers) if len(stack.layers) > 1 else 1
 
     def record(name: str, x: Tensor, context: Context) -> None:
         """Record states (B T D) under the name of their layer; `context` has the positions and lengths of tokens."""
@@ -305,10 +329,11 @@ def record_layers(stack: StackMixer) -> Iterator[dict[str, Tensor]]:
 
     def record_output(name: str) -> Any:
         """Return a forward hook that records the output of a layer under this name."""
-        return lambda part, inputs, outputs: record(name, outputs[0], inputs[1])
+        return lambda module, inputs, outputs: record(name, x=outputs[0], context=inputs[1])
 
     with ExitStack() as hooks:
-        hooks.enter_context(parts[0].register_forward_pre_hook(lambda part, inputs: record("input", *inputs[:2])))
-        for number, part in enumerate(parts[parts_per_layer - 1 :: parts_per_layer], 1):
-            hooks.enter_context(part.register_forward_hook(record_output(f"layer {number}")))
+        hooks.enter_context(sublayers[0].register_forward_pre_hook(lambda module, inputs: record("input", *inputs[:2])))
+        last_sublayers = sublayers[sublayers_per_layer - 1 :: sublayers_per_layer]  # of each layer
+        for number, sublayer in enumerate(last_sublayers, 1):
+            hooks.enter_context(sublayer.register_forward_hook(record_output(f"layer {number}")))
         yield recorded

@@ -36,7 +36,7 @@ CLASS_COLORS = {
 
 
 def _color_rules(dark: bool, root: str = ".lens") -> str:
-    """Return the CSS rules that color the classes inside `root`."""
+    """Return the CSS rules that color the classes inside the element `root`, for a dark or a light background."""
     return " ".join(f"{root} .{name} {{ {css}: {color[dark]} }}" for name, (css, color) in CLASS_COLORS.items())
 
 
@@ -60,7 +60,7 @@ STYLE = f"""
 
 
 def figure(width: float, height: float, title: str, description: str, parts: Sequence[str]) -> str:
-    """Build a standalone SVG with a description for screen readers."""
+    """Build a standalone SVG of `parts`, with a title and a description for screen readers."""
     size = {"viewBox": f"0 0 {width:.0f} {height:.0f}", "width": f"{width:.0f}", "height": f"{height:.0f}"}
     content = (tag("desc", description), tag("style", Markup(STYLE)), *parts)
     namespace = "http://www.w3.org/2000/svg"
@@ -92,8 +92,8 @@ def tag(name: str, /, *content: str, **attributes: object) -> Markup:
     opening = f"<{name}"
     for key, value in attributes.items():
         if value is not None:
-            written = f"{value:.1f}" if isinstance(value, float) else join(str(value))
-            opening += f' {key.removesuffix("_").replace("_", "-")}="{written}"'
+            formatted = f"{value:.1f}" if isinstance(value, float) else join(str(value))
+            opening += f' {key.removesuffix("_").replace("_", "-")}="{formatted}"'
     return Markup(f"{opening}>{join(*content)}</{name}>")
 
 
@@ -160,7 +160,7 @@ def heat_cell(x: float, y: float, width: float, height: float, weight: float, to
 
 
 def number_class(weight: float) -> str:
-    """Return the CSS class of a text on a heat cell: light on strong colors."""
+    """Return the CSS class of a number on a cell whose opacity is a weight from 0 to 1: light on strong colors."""
     return "number strong" if weight > 0.68 else "number"
 
 
@@ -173,7 +173,8 @@ def matrix(
 ) -> Markup:
     """Draw a framed matrix of values from −1 to 1, blue above zero and orange below, with cells of (width, height).
 
-    Without `tooltip`, neighbors of equal intensity are merged.
+    `tooltip(i, j)` describes the cell in row i and column j. Without it, neighbors of equal intensity in a row are
+    merged into one rectangle.
     """
     width, height = cell_size
     cells = []

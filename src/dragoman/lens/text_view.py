@@ -54,7 +54,10 @@ def attention_heatmap_lines(attention: SentenceAttention, width: int = LINE_WIDT
 
 
 def heatmap_lines(weights: Tensor, rows: Sequence[str], columns: Sequence[str], width: int = LINE_WIDTH) -> list[str]:
-    """Return weights (T, S) as shaded blocks, wrapped at the width of the terminal."""
+    """Return attention weights (T, S) as shaded blocks, wrapped at `width` terminal cells.
+
+    `rows` (T) are the labels of the target, `columns` (S) those of the source.
+    """
     cells = [
         [name, *(_shade(weight) * max(2, cell_len(shorten(name, MAX_WORD_CELLS))) for weight in column)]
         for name, column in zip(columns, weights.T.tolist())
@@ -135,7 +138,7 @@ def alternative_lines(inspection: Inspection) -> list[str]:
 
 
 def layer_lines(inspection: Inspection, width: int = LINE_WIDTH) -> list[str]:
-    """Return the most probable token after each layer with its probability; ✓ if it is the token of the target."""
+    """Return a table of the most probable token after each layer with its probability; ✓: it is the target's token."""
     rows = [[layer.name for layer in inspection.layers]]
     for t, step in enumerate(inspection.steps):
         best = [layer.steps[t].alternatives[0] for layer in inspection.layers]
@@ -153,9 +156,11 @@ def beam_tree_lines(tree: BeamTree, pruned: bool = False) -> list[str]:
     children = tree.children()
 
     def visible_children(node: BeamNode) -> list[BeamNode]:
+        """Return the continuations of a hypothesis that are shown."""
         return [child for child in children.get(node.index, []) if pruned or child.status != "pruned"]
 
     def branches(node: BeamNode, indent: str) -> Iterator[str]:
+        """Yield the lines of all hypotheses that continue a node."""
         following = visible_children(node)
         for n, child in enumerate(following):
             is_last = n == len(following) - 1
@@ -178,7 +183,7 @@ def beam_tree_lines(tree: BeamTree, pruned: bool = False) -> list[str]:
 
 
 def _outcome(node: BeamNode) -> str:
-    """Return the rank and the status of the last node of a hypothesis."""
+    """Return what became of a hypothesis, given by its last node: its rank (★ for the best) and its status."""
     rank = "★ " if node.rank == 1 else f"{node.rank}. " if node.rank else ""
     return rank + ("given up" if node.status == "kept" else node.status)
 
@@ -193,7 +198,7 @@ def position_lines(encodings: Sequence[PositionEncoding]) -> list[str]:
     lines = []
     for positions in encodings:
         lines.append(f"{positions.name}: {MECHANISM_LABELS[positions.mechanism]}  ({positions.modules_label})")
-        middle, last = len(positions.labels) // 2, len(positions.labels)
+        middle, last = len(positions.labels) // 2, len(positions.labels)  # distances are counted from the middle
         if positions.similarity is not None:
             row = positions.similarity[middle].tolist()
             shown = {str(d): row[middle + d] for d in SIMILARITY_DISTANCES if middle + d < last}
@@ -211,6 +216,7 @@ def gradient_lines(reach: GradientReach) -> list[str]:
     """Return gradient norms at some distances, relative to the nearest token."""
     lines = []
     for name, curve in reach.curves.items():
+        # the first distances, then every fourth, and the last
         points = [point for n, point in enumerate(curve) if n < 8 or n % 4 == 0 or n == len(curve) - 1]
         bars = _bars({str(point.distance): point.relative for point in points})
         lines += [f"{name}: by distance in tokens", *bars, ""]

@@ -46,6 +46,7 @@ def merge_to_words(weights: Tensor, source_words: Sequence[int], target_words: S
     rows = sorted(set(target_words) - {-1})
     if not rows:
         return torch.zeros(0, len(columns))
+    # to_column (S, W) and to_row (V, T): 1 where a token belongs to a word
     to_column = torch.tensor([[float(token_word == word) for word in columns] for token_word in source_words])
     to_row = torch.tensor([[float(token_word == word) for token_word in target_words] for word in rows])
     mean = to_row / to_row.sum(1, keepdim=True)

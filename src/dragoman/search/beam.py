@@ -73,8 +73,10 @@ class BeamSearch(Strategy):
         attention: Tensor | None,
         penalty: Tensor | None = None,
     ) -> tuple[SearchState, Tensor]:
-        """Select the best continuations: logits B K V, `log_normalizer` B K their log Σ exp.
+        """Select the best continuations of the K hypotheses of each source.
 
+        Logits are B K V, `log_normalizer` (B K) is their log Σ exp, `attention` (B K S) goes to the source. Of the 2K
+        best continuations, those with EOS among the first K are stored as finished, and the first K others continue.
         `penalty` (B V) is subtracted from log p where continuations are compared, but not from their scores. Returns
         the new state, and the row that each row continues, B K.
         """
@@ -84,7 +86,7 @@ class BeamSearch(Strategy):
         is_eos = tokens == self.eos
         finished_scores = torch.where(is_eos[:, :width], scores[:, :width], -torch.inf)
         beam = self._add_finished(state, beam, finished_scores, parents[:, :width])
-        live = first_true(~is_eos, width)  # B K
+        live = first_true(~is_eos, width)  # B K: indices of the best K continuations that do not end
         return self._continue(state, beam, scores.gather(1, live), tokens.gather(1, live), parents.gather(1, live))
 
     def _with_attention(self, state: SearchState, attention: Tensor | None) -> BeamState:
@@ -110,7 +112,10 @@ class BeamSearch(Strategy):
         return normalized + coverage.gather(1, parents)
 
     def _add_finished(self, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor) -> BeamState:
-        """Add hypotheses that end with EOS, where they are better than others; scores B N, −∞ for none, parents B N."""
+        """Merge hypotheses that end with EOS into `beam.finished`, which keeps those with the best normalized scores.
+
+        `scores` (B N) are their log p, −∞ for none; `parents` (B N) the rows that they continue.
+        """
         old, size = beam.finished, beam.finished.scores.shape[1]
         tokens, lengths = gather_rows(state.output_tokens, parents), state.step[:, None].expand_as(scores)
         normalized = self._normalize(state, beam, scores, parents)
@@ -126,9 +131,10 @@ class BeamSearch(Strategy):
     def _add_truncated(
         self, buffer: HypothesisBuffer, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor
     ) -> HypothesisBuffer:
-        """Store the live hypotheses of the sources that reach their length limit; scores and parents B K.
+        """Return the buffer with the live hypotheses of the sources that reach their length limit.
 
-        `state` is the state before this step, with the output tokens after it.
+        `scores` (log p) and `parents` (the rows that they continue) are B K. `state` is the state before this step,
+        with the output tokens after it.
         """
         at_limit = (state.max_length == state.step + 1)[:, None]
         normalized = self._normalize(state, beam, scores, parents)
@@ -146,7 +152,11 @@ class BeamSearch(Strategy):
     def _continue(
         self, state: SearchState, beam: BeamState, scores: Tensor, tokens: Tensor, parents: Tensor
     ) -> tuple[SearchState, Tensor]:
-        """Return the state in which the selected hypotheses, B K, are continued, and the parents."""
+        """Return the state in which each row has become the selected hypothesis, and `parents` unchanged.
+
+        `scores` (log p), `tokens` (the new ones) and `parents` (the rows that are continued) are B K. Sources at their
+        length limit, and those that `search_ends`, are marked as done.
+        """
         output_tokens = write_tokens(gather_rows(state.output_tokens, parents), state.step, tokens)
         state = replace(state, tokens=tokens, output_tokens=output_tokens)
         beam = self._truncate(state, beam, scores, parents)
@@ -155,12 +165,15 @@ class BeamSearch(Strategy):
         length, max_length = state.step + 1, state.max_length
         ends = search_ends(self.config, beam.finished.normalized_scores, scores, length, max_length)
         state.done = state.done | (max_length <= length) | ends
-        state.scores = scores.masked_fill(state.done[:, None], -torch.inf)  # of sources that are done: dropped
+        state.scores = scores.masked_fill(state.done[:, None], -torch.inf)  # drops those of finished sources
         state.strategy = beam
         return state, parents
 
     def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
-        """Return finished hypotheses, followed by truncated ones or ranked together with them."""
+        """Return the `n_best` hypotheses of each source: finished, then truncated ones, or ranked together.
+
+        `config.rank_unfinished` decides which; truncated hypotheses were cut off by the length limit.
+        """
         beam: BeamState = state.strategy
         results = []
         all_finished = beam.finished.to_hypotheses(finished=True)
@@ -188,7 +201,8 @@ def best_continuations(
     if penalty is None:
         return topk_continuations(scores, logits, log_normalizer, count)
     _, parents, tokens = topk_continuations(scores, logits - penalty[:, None], log_normalizer, count)
-    log_p = logits.flatten(1).gather(1, parents * logits.shape[2] + tokens) - log_normalizer.gather(1, parents)
+    index = parents * logits.shape[2] + tokens  # B N: in K·V
+    log_p = logits.flatten(1).gather(1, index) - log_normalizer.gather(1, parents)  # without the penalty
     return scores.gather(1, parents) + log_p.clamp_(max=0), parents, tokens
 
 
@@ -201,9 +215,9 @@ def search_ends(config: Beam, finished: Tensor, live: Tensor, length: Tensor, ma
         length: B, the number of their tokens.
         max_length: B, the length limit, EOS included.
 
-    True stops at `config.max_finished` finished hypotheses. False stops when moreover the best live hypothesis,
-    normalized by its present length, is not better than the worst of them: a heuristic, since with α > 0 its normalized
-    score may still rise.
+    "steps" never stops early. True stops at `config.max_finished` finished hypotheses. False stops when moreover the
+    best live hypothesis, normalized by its present length, is not better than the worst of them: a heuristic, since
+    with α > 0 its normalized score may still rise.
 
     "never" is exact: it stops when no continuation can become one of the n best. log p only falls as a hypothesis
     grows, and a coverage penalty is at most 0, so every continuation scores at most log p / max lp(l), with l from the
@@ -243,7 +257,7 @@ class DiverseBeamState(StrategyState):
 
     @property
     def beams(self) -> list[BeamState]:
-        """The states of the groups."""
+        """The beam states of the groups, each with buffers of finished and truncated hypotheses."""
         return self.groups
 
 
@@ -258,7 +272,7 @@ class DiverseBeamSearch(Strategy):
     reorders_rows = True
 
     def __init__(self, config: Beam, eos: int) -> None:
-        """Divide the beam into groups: `self.group` is the beam search of one of them."""
+        """Divide the beam, and the hypotheses to find, among the groups: `self.group` is the beam search of each."""
         size = config.size // config.num_groups
         n_best = min(size, config.n_best)
         num_finished = config.num_finished and max(n_best, config.num_finished // config.num_groups)
@@ -286,8 +300,13 @@ class DiverseBeamSearch(Strategy):
         for number in range(self.config.num_groups):
             rows = slice(number * size, (number + 1) * size)
             group, group_parents = self.group.select(
-                self.group_state(state, number), logits[:, rows], log_normalizer[:, rows], None, penalty
+                self.group_state(state, number),
+                logits[:, rows],
+                log_normalizer[:, rows],
+                attention=None,
+                penalty=penalty,
             )
+            # rows of a group that has ended hold no hypothesis, and penalize nothing
             live = (group.scores > -torch.inf) | (at_limit & (group.strategy.truncated.scores > -torch.inf))  # B K/G
             penalty = penalty.scatter_add(1, group.tokens, (live * self.config.diversity_penalty).to(penalty.dtype))
             groups.append(group)
@@ -320,11 +339,11 @@ class DiverseBeamSearch(Strategy):
         )
 
     def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
-        """Return the hypotheses of all groups, each once."""
+        """Return the `n_best` hypotheses of each source from all groups, without duplicates, finished ones first."""
         groups = [self.group.hypotheses(self.group_state(state, number)) for number in range(self.config.num_groups)]
         results = []
-        for of_source in zip(*groups):
-            unique = {tuple(hypothesis.tokens): hypothesis for group in of_source for hypothesis in group}
+        for source_groups in zip(*groups):
+            unique = {tuple(hypothesis.tokens): hypothesis for group in source_groups for hypothesis in group}
             ranked = sorted(unique.values(), key=lambda h: (not h.finished, -h.normalized_score))
             results.append(ranked[: self.config.n_best])
         return results

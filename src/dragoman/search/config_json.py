@@ -23,7 +23,7 @@ CONFIG_KINDS: dict[str, type[Configurable]] = {**SEARCHES, "LengthLimit": Length
 
 
 def search_to_dict(search: SearchConfig) -> dict[str, Any]:
-    """Return a search as JSON values; a run that is open is replaced by its folder."""
+    """Return a search as JSON values; a run object in it (such as a draft model) is replaced by its folder."""
     return _with_folders(to_dict(search))
 
 
@@ -32,13 +32,15 @@ def search_from_dict(data: Any, where: str = "a search") -> SearchConfig:
 
     Args:
         data: Such as `{"kind": "Beam", "size": 5}`.
-        where: What the values come from, for error messages.
+        where: The name of the file or setting that holds the values, for error messages.
     """
     if not isinstance(data, dict):
         raise UserError(f"{where} must be a mapping such as {{'kind': 'Beam', 'size': 5}}, but is {data!r}")
     search = from_dict(_translate_stopping(data), CONFIG_KINDS, "search")
     if not isinstance(search, SearchConfig):
-        raise UserError(f"{type(search).__name__} is only a part of a search: use one of {', '.join(SEARCHES)}")
+        raise UserError(
+            f"{type(search).__name__} is a setting of a search, not a search: use one of {', '.join(SEARCHES)}"
+        )
     return search
 
 
@@ -60,7 +62,7 @@ def read_search_config(text: str) -> SearchConfig:
 
 
 def _translate_stopping(value: Any) -> Any:
-    """Replace the stopping rules of former versions by `early_stopping`, also in nested searches."""
+    """Rename the former stopping settings of `Beam` in JSON values to `early_stopping`, also in nested searches."""
     if not isinstance(value, dict):
         return value
     current = {name: _translate_stopping(item) for name, item in value.items()}
@@ -68,7 +70,7 @@ def _translate_stopping(value: Any) -> Any:
 
 
 def _with_folders(value: Any) -> Any:
-    """Replace open runs by their folders, also in nested searches."""
+    """Replace run objects in JSON values by the paths of their folders, also in nested searches."""
     if isinstance(value, dict):
         return {name: _with_folders(item) for name, item in value.items()}
     return str(value.folder) if isinstance(value, OtherRun) else value

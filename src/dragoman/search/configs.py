@@ -88,6 +88,7 @@ class Beam(TokenSearch):
             raise UserError(
                 f"a beam of size={self.size} cannot return n_best={self.n_best} hypotheses: raise size, or lower n_best"
             )
+        # types are compared too, because 1 == True
         if not any(rule == self.early_stopping and type(rule) is type(self.early_stopping) for rule in STOPPING_RULES):
             raise UserError(f"early_stopping must be True, False, 'never' or 'steps', but is {self.early_stopping!r}")
         if self.num_finished is not None:
@@ -123,7 +124,7 @@ class Beam(TokenSearch):
 
     @property
     def has_single_row(self) -> bool:
-        """Whether this is greedy search: one hypothesis per source, to which tokens are appended."""
+        """Whether this is greedy search: one row (hypothesis) per source, to which tokens are appended."""
         return self.size == 1 and self.max_finished == 1 and self.coverage_penalty == 0
 
     @property
@@ -137,11 +138,14 @@ class Beam(TokenSearch):
         return self.num_finished or self.size
 
     def length_divisor(self, length: Any) -> Any:
-        """Return lp(y) for a length, EOS included: a number, or a tensor of numbers."""
+        """Return lp(y), by which log p(y|x) is divided, for a length with EOS: a number, or a tensor of numbers."""
         return LENGTH_NORMALIZATIONS[self.length_normalization](length, self.length_penalty)
 
     def strategy(self, special_tokens: SpecialTokens, vocab_size: int, has_required_phrases: bool) -> Strategy:
-        """Return the strategy that selects tokens: greedy, plain, diverse, or for required phrases."""
+        """Return the object that selects the tokens of each step: greedy, beam, diverse or constrained beam search.
+
+        `has_required_phrases` asks for the constrained one.
+        """
         num_tokens = vocab_size - len(special_tokens.suppressed) - 1  # without EOS
         if self.size > num_tokens:
             raise UserError(
@@ -154,7 +158,9 @@ class Beam(TokenSearch):
             return ConstrainedBeam(self, eos)
         if self.num_groups > 1:
             return DiverseBeamSearch(self, eos)
-        return Greedy(1, eos, self.length_divisor) if self.has_single_row else BeamSearch(self, eos)
+        if self.has_single_row:
+            return Greedy(rows=1, eos=eos, length_divisor=self.length_divisor)
+        return BeamSearch(self, eos)
 
 
 @dataclass(frozen=True)
@@ -217,11 +223,11 @@ class Sample(TokenSearch):
 
     @property
     def has_single_row(self) -> bool:
-        """Whether one sample per source is drawn."""
+        """Whether a source has one row, to which tokens are appended: its only sample."""
         return self.n_best == 1
 
     def strategy(self, special_tokens: SpecialTokens, vocab_size: int, has_required_phrases: bool) -> Strategy:
-        """Return the strategy that draws tokens; required phrases are an error."""
+        """Return the object that draws the tokens of each step; required phrases are an error."""
         if has_required_phrases:
             raise UserError("required phrases need beam search, but the search is sampling: use Beam")
         return Sampling(self, special_tokens.eos)

@@ -26,7 +26,10 @@ class ForcedPrefix(LogitsProcessor):
     """
 
     def __call__(self, state: SearchState, own_state: Any, logits: Tensor) -> Tensor:
-        """Return the logits B K V with −∞ for all but the next token of the prefix, where it has not ended."""
+        """Return the logits B K V with −∞ for all but the next token of the prefix, where it has not ended.
+
+        `state.step` (B) is the number of generated tokens, and so the index in the prefix. `own_state` is unused.
+        """
         prefix, length = state.constraints.prefix, state.constraints.prefix_length
         assert prefix is not None
         assert length is not None
@@ -44,7 +47,10 @@ class NoRepeatNGram(LogitsProcessor):
         self.size = size
 
     def __call__(self, state: SearchState, own_state: Any, logits: Tensor) -> Tensor:
-        """Return the logits B K V with −∞ for tokens that would complete an n-gram of their hypothesis again."""
+        """Return the logits B K V with −∞ for tokens that would complete an n-gram of their hypothesis again.
+
+        These follow an earlier occurrence of the last n−1 tokens. `state.step` (B) is the number of generated tokens.
+        """
         tokens, step, n = state.output_tokens, state.step, self.size
         max_length = tokens.shape[-1]
         if max_length < n:
@@ -55,7 +61,8 @@ class NoRepeatNGram(LogitsProcessor):
         generated = torch.arange(n - 1, max_length, device=step.device) < step[:, None]  # B N
         repeats = (ngrams[..., :-1] == last[:, :, None]).all(-1) & generated[:, None] & (step >= n - 1)[:, None, None]
         token = torch.where(repeats, ngrams[..., -1], 0).clamp(min=0)  # PAD, which is negative, in rows that have ended
-        return logits.scatter_reduce(2, token, torch.where(repeats, -torch.inf, torch.inf), "amin")
+        bound = torch.where(repeats, -torch.inf, torch.inf)  # ∞ leaves a logit as it is
+        return logits.scatter_reduce(2, token, bound, "amin")
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,10 @@ class Constraints:
 
     @property
     def logits_processors(self) -> list[LogitsProcessor]:
-        """The processors that forbid phrases and force prefixes; required phrases need a strategy of their own."""
+        """The processors that set logits to −∞ for forbidden phrases and prefixes.
+
+        Required phrases need none: `ConstrainedBeam` searches for them.
+        """
         processors: list[LogitsProcessor] = [] if self.exclude is None else [self.exclude]
         return processors if self.prefixes is None else [*processors, ForcedPrefix()]
 
@@ -91,7 +101,7 @@ class Constraints:
 
         Args:
             max_lengths: B, of the translations, EOS included.
-            forced: The number of tokens that are forced before the prefix.
+            forced: The number of tokens, such as a language token, that are forced before the prefix.
         """
         tensors = ConstraintTensors()
         prefix_lengths = torch.zeros_like(max_lengths)
@@ -105,6 +115,7 @@ class Constraints:
                         "shorten the prefix, or raise length_limit.max (search.max_target_length)"
                     )
             width = max(1, int(prefix_lengths.max()))
+            # a placeholder for each forced token, which replaces it later, the prefix, and padding
             rows = [[*[0] * forced, *prefix, *[0] * (width - len(prefix))] for prefix in prefixes]
             tensors.prefix = torch.tensor(rows, device=max_lengths.device)
             tensors.prefix_length = torch.where(prefix_lengths > 0, prefix_lengths + forced, 0)

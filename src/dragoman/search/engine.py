@@ -102,11 +102,11 @@ class LogitsProcessor:
         return None
 
     def __call__(self, state: SearchState, own_state: Any, logits: Tensor) -> Tensor:
-        """Return the logits B K V with −∞ for tokens that must not be generated."""
+        """Return the logits B K V with −∞ for tokens that must not be generated; `own_state` is the processor's."""
         return logits
 
     def update(self, own_state: Any, tokens: Tensor, parents: Tensor | None) -> Any:
-        """Return the state after new tokens (B K), which continue the rows `parents` (B K; None: their own)."""
+        """Return the processor's state after new tokens (B K), which continue the rows `parents` (None: their own)."""
         return own_state
 
 
@@ -139,9 +139,10 @@ class SearchEngine:
         compile: bool = False,
         use_cuda_graphs: bool | None = None,
     ) -> None:
-        """Search with `models` by a strategy.
+        """Search with `models`, averaging their probabilities; `strategy` selects the tokens of each step.
 
-        `use_cuda_graphs` None: on a GPU. `compile`: compile the decoding step with torch.compile.
+        `logits_processors` set logits to −∞. `compile`: compile the decoding step with torch.compile.
+        `use_cuda_graphs`: replay starts and steps as CUDA graphs (`GraphedFunction`); None: on a GPU.
         """
         self.models, self.special_tokens, self.strategy = models, special_tokens, strategy
         self.logits_processors, self.compile, self.use_cuda_graphs = logits_processors, compile, use_cuda_graphs
@@ -178,7 +179,7 @@ class SearchEngine:
         while True:
             try:
                 next(steps)
-            except StopIteration as end:
+            except StopIteration as end:  # carries the return value of the generator
                 return end.value
 
     @torch.inference_mode()
@@ -192,6 +193,9 @@ class SearchEngine:
         max_sources: int | None = None,
     ) -> Generator[tuple[list[int], SearchState], None, list[list[Hypothesis]]]:
         """Search step by step, with the arguments of `search`.
+
+        Each source takes a slot of the batch. After a step, sources that are done leave, others enter their slots, and
+        slots that remain empty are removed. On a GPU, `done` is read only now and then, and asynchronously.
 
         Yields after each step the numbers of the sources in the slots (or EMPTY_SLOT) and their state. Returns the
         hypotheses of each source. Closing the generator ends the search.
@@ -219,32 +223,36 @@ class SearchEngine:
                     continue  # read it after the next step, so that the device does not wait
             done = pending.read()
             pending = None
-            occupied = [n for n, number in enumerate(progress.sources) if number != EMPTY_SLOT]
-            leaving = [n for n in occupied if done[n]]
+            occupied = [slot for slot, number in enumerate(progress.sources) if number != EMPTY_SLOT]
+            leaving = [slot for slot in occupied if done[slot]]
             if not leaving or 4 * len(leaving) < len(occupied):  # wait until a quarter is done
                 continue
             ended = state.without_decoders
             if len(leaving) < len(progress.sources):
                 ended = select_sources(ended, torch.tensor(leaving, device=device))
-            results |= zip((progress.sources[n] for n in leaving), self.strategy.hypotheses(ended))
-            new = range(entered, min(entered + len(leaving), count))
-            if new:
-                slots = torch.tensor(leaving[: len(new)], device=device)
-                replace_sources(state, slots, self._enter(inputs, new, progress))
-                entered += len(new)
+            results |= zip((progress.sources[slot] for slot in leaving), self.strategy.hypotheses(ended))
+            entering = range(entered, min(entered + len(leaving), count))
+            if entering:
+                slots = torch.tensor(leaving[: len(entering)], device=device)
+                replace_sources(state, slots, self._enter(inputs, entering, progress))
+                entered += len(entering)
             elif len(leaving) == len(occupied):
                 break
             for n, slot in enumerate(leaving):
-                progress.sources[slot], progress.steps[slot] = new[n] if n < len(new) else EMPTY_SLOT, 0
+                progress.sources[slot], progress.steps[slot] = entering[n] if n < len(entering) else EMPTY_SLOT, 0
             state = self._shrink(state, progress)
         return [results[number] for number in range(count)]
 
     def _begin_batch(self, max_lengths: list[int], count: int, use_cuda_graphs: bool) -> BatchProgress:
-        """Return the progress of a search that begins with `count` sources; `max_lengths` are those of all targets."""
+        """Decide on slots and cache length for a search that begins with `count` sources.
+
+        `max_lengths` are those of all targets. With CUDA graphs, sizes are rounded up, so that there are few shapes.
+        """
         max_length = max(max_lengths)
         if use_cuda_graphs and not self.has_position_limit:
             max_length = round_up_size(max_length)
         initial = INITIAL_CACHE_LENGTH_GPU if use_cuda_graphs else INITIAL_CACHE_LENGTH
+        # caches grow later, but not in compiled CUDA graphs
         cache_length = max_length if self.compile and use_cuda_graphs else min(max_length, initial)
         progress = BatchProgress(
             max_length,
@@ -337,6 +345,9 @@ class SearchEngine:
     def decode_step(self, state: SearchState) -> SearchState:
         """Generate one token for every row (hypothesis), and return the state after it.
 
+        Each model of the ensemble decodes the last token of every row, then the strategy selects the next ones from the
+        mean probabilities. `ancestors` (B K S) says which row's cache holds each position of a row.
+
         Shapes are static, and nothing here depends on the values of tensors: a GPU never waits, and the step can be
         compiled and captured. Caches and positions are updated in place.
         """
@@ -345,6 +356,7 @@ class SearchEngine:
         decoders: list[DecoderState] = []
         attention = None
         for number, (model, decoder) in enumerate(zip(self.models, state.decoders)):
+            # collects the attention weights of the first model, by the path of the layer
             recorder: dict[str, list[Tensor]] | None = {} if self.strategy.needs_attention and not number else None
             positions = decoder.positions.clamp(max=decoder.max_positions - 1)  # rows that are done remain at the last
             layout = Layout.continuation(positions.flatten(), max_length=decoder.max_positions)
@@ -371,7 +383,7 @@ class SearchEngine:
     def _select(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None = None
     ) -> tuple[SearchState, Tensor | None]:
-        """Restrict the logits, let the strategy select tokens, update the logits processors, and count the step.
+        """Forbid tokens, let the strategy select the next ones, update the logits processors, and count the step.
 
         Logits are B K V, `log_normalizer` B K their log Σ exp. Returns the new state, and the row that each row
         continues (B K; None: its own).
@@ -392,14 +404,14 @@ class SearchEngine:
         special, eos = self.special_tokens, self.special_tokens.eos
         if special.suppressed:
             logits = logits.index_fill_(-1, self._suppressed_tokens(logits.device), -torch.inf)
-        eos_logits = logits[..., eos].clone() if self.logits_processors else logits
+        eos_logits = logits[..., eos].clone() if self.logits_processors else logits  # B K: before EOS is forbidden
         if special.min_length:
             too_short = state.step < torch.clamp(state.max_length - 1, max=special.min_length)
             logits[..., eos] = logits[..., eos].masked_fill(too_short[:, None], -torch.inf)
         for processor, own_state in zip(self.logits_processors, state.processors):
             logits = processor(state, own_state, logits)
         if self.logits_processors:  # if they leave no token, EOS is generated
-            stuck = logits.amax(-1) == -torch.inf  # B K
+            stuck = logits.amax(-1) == -torch.inf  # B K: no token is left
             logits[..., eos] = torch.where(stuck, eos_logits, logits[..., eos])
         if special.forced_bos or special.force_eos_at_limit:
             logits = at_least_float32(logits)  # so that log p of a forced token is exactly 0
@@ -416,7 +428,10 @@ class SearchEngine:
         return self._suppressed[device]
 
     def _reorder(self, decoders: list[DecoderState], parents: Tensor) -> list[DecoderState]:
-        """Return the models' states in which every row continues the hypothesis of its parent (B K)."""
+        """Return the models' states in which every row continues the hypothesis of its parent (B K).
+
+        Key–value caches stay in place: `ancestors` says which row's cache holds each position of a row.
+        """
         batch, width = parents.shape
         rows = (torch.arange(batch, device=parents.device)[:, None] * width + parents).flatten()
         return [
@@ -454,19 +469,22 @@ def average_probabilities(all_logits: list[Tensor]) -> Tensor:
 
 
 def gather_rows(rows: Tensor, parents: Tensor) -> Tensor:
-    """Gather rows of each source: rows B K …, parents B N → B N …."""
+    """Return the rows (B K …) of each source that `parents` (B N) are the indices of, B N …."""
     index = parents.reshape(*parents.shape, *(1,) * (rows.dim() - 2)).expand(-1, -1, *rows.shape[2:])
     return rows.gather(1, index)
 
 
 def write_tokens(output_tokens: Tensor, step: Tensor, tokens: Tensor) -> Tensor:
-    """Write tokens B K at position `step` (B) of the output tokens B K T."""
+    """Return the output tokens (B K T) with the new `tokens` (B K) at position `step` (B)."""
     positions = step[:, None, None].expand(*tokens.shape, 1).clamp(max=output_tokens.shape[-1] - 1)
     return output_tokens.scatter(2, positions, tokens[..., None])
 
 
 def _source_mask(inputs: SearchInputs, memory: Memory | None) -> Tensor:
-    """B S: the positions of the memory, which may be fewer than those of the source, that are not padding."""
+    """B S: the positions of the memory (encoder output) that are not padding.
+
+    They may be fewer than those of the source, if the encoder shortens it.
+    """
     width, lengths = inputs.source.shape[1], inputs.lengths
     if memory is not None and memory.layout.lengths is not None:
         width, lengths = memory.states.shape[1], memory.layout.lengths

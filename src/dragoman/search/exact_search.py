@@ -64,7 +64,10 @@ class ExactSearch(SearchConfig):
 
     @torch.inference_mode()
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
-        """Return the most probable target of each source that was found, improving on the result of a beam search."""
+        """Return the most probable target of each source that was found, improving on the result of a beam search.
+
+        Sources are searched one after the other, by branch and bound.
+        """
         if len(run.models) > 1:
             raise UserError("exact search works with a single model, but this is an ensemble: use Beam, or one run")
         if request.constraints:
@@ -78,7 +81,8 @@ class ExactSearch(SearchConfig):
         results = []
         for i, (length, max_length) in enumerate(zip(request.lengths.tolist(), max_lengths)):
             row = slice(i, i + 1)
-            start = model.start_decoding(request.source[row, :length], request.lengths[row], 1, max_length, first[row])
+            source, source_length = request.source[row, :length], request.lengths[row]
+            start = model.start_decoding(source, source_length, beam=1, max_length=max_length, first=first[row])
             results.append([BranchAndBound(model, start, special_tokens, max_length, self, initial[i]).search()])
         return results
 
@@ -98,7 +102,7 @@ class Branch:
         self.tokens, self.scores = self.tokens[first:], self.scores[first:]
 
     def pop_best(self, count: int) -> tuple[list[int], list[float]]:
-        """Remove and return the best continuations, best first."""
+        """Remove the `count` best continuations, which are last, and return their tokens and scores, best first."""
         best = self.tokens[-count:][::-1].tolist(), self.scores[-count:][::-1].tolist()
         self.tokens, self.scores = self.tokens[:-count], self.scores[:-count]
         return best
@@ -124,7 +128,10 @@ class BranchAndBound:
     upper_bound: float = np.inf  # no target has a higher normalized score; known after the search
 
     def search(self) -> Hypothesis:
-        """Return the best target, or the initial one, not proven optimal, if none ends within `max_expansions`."""
+        """Return the best target, or the initial one, not proven optimal, if none ends within `max_expansions`.
+
+        Expand the best prefix until none is left that could become better than the best target: then that is optimal.
+        """
         if self.initial is not None and self.initial.finished and len(self.initial.tokens) < self.max_length:
             self._propose(self.initial.tokens, self.initial.score)
         self._expand([[]], [0.0], self.start.state, self.start.tokens)
@@ -132,7 +139,7 @@ class BranchAndBound:
             self._expand_best()
         for branch in self.branches:
             branch.prune(self._lower_bound(len(branch.prefix) + 1))
-        bounds = [
+        bounds = [  # the best normalized scores that prefixes not expanded yet could reach
             float(branch.scores[-1]) / self._max_divisor(len(branch.prefix) + 1)
             for branch in self.branches
             if len(branch.tokens)
@@ -152,7 +159,10 @@ class BranchAndBound:
         return found._replace(proven_optimal=self.best is not None and not bounds)
 
     def _max_divisor(self, length: int) -> float:
-        """Return the largest length divisor of targets that begin with `length` tokens; it is monotonic."""
+        """Return the largest length divisor |y|^α of targets that begin with `length` tokens.
+
+        It is monotonic in |y|, so it is largest for the shortest or for the longest of them.
+        """
         return max(self.config.length_divisor(length + 1), self.config.length_divisor(self.max_length))
 
     def _lower_bound(self, length: int) -> float:
@@ -160,7 +170,10 @@ class BranchAndBound:
         return -np.inf if self.best is None else self.best.normalized_score * self._max_divisor(length)
 
     def _expand_best(self) -> None:
-        """Expand the best continuations of the last branches, one row each."""
+        """Expand up to `batch_size` of the best continuations, one row each, from the top of the stack of branches.
+
+        A branch is a prefix with its continuations that are not expanded yet; one without any is removed.
+        """
         count = min(self.config.batch_size, self.config.max_expansions - self.expansions)
         prefixes: list[list[int]] = []
         scores: list[float] = []
@@ -180,7 +193,10 @@ class BranchAndBound:
             self._expand(prefixes, scores, cache, last)
 
     def _expand(self, prefixes: list[list[int]], scores: list[float], cache: State, tokens: Tensor) -> None:
-        """Decode the last tokens (R) of some prefixes: record targets that end, and push continuations."""
+        """Decode the last tokens (R) of some prefixes: record targets that end here, and push the rest as branches.
+
+        `scores` are log p of the prefixes. Continuations that cannot become better than the best target are left out.
+        """
         lengths = torch.tensor([len(prefix) for prefix in prefixes], device=tokens.device)
         positions = (self.start.positions + lengths).clamp(max=self.start.max_length - 1)
         context = Context(Layout.continuation(positions), self.start.memory)
@@ -196,17 +212,18 @@ class BranchAndBound:
         total[lengths + 1 >= self.max_length] = -torch.inf  # no position for EOS after one more token
         bounds = total.new_tensor([self._lower_bound(len(prefix) + 1) for prefix in prefixes])
         rows, columns = (total > bounds[:, None]).nonzero(as_tuple=True)
-        row, token, value = (column.cpu().numpy() for column in (rows, columns, total[rows, columns]))
-        starts = np.searchsorted(row, np.arange(len(prefixes) + 1))
-        for i in reversed(range(len(prefixes))):  # the best branch is expanded first
-            part = slice(starts[i], starts[i + 1])
-            order = value[part].argsort(kind="stable")
+        row, token, score_after = (column.cpu().numpy() for column in (rows, columns, total[rows, columns]))
+        starts = np.searchsorted(row, np.arange(len(prefixes) + 1))  # where the continuations of each prefix begin
+        for i in reversed(range(len(prefixes))):  # the best branch is pushed last, and so expanded first
+            continuations = slice(starts[i], starts[i + 1])
+            order = score_after[continuations].argsort(kind="stable")  # best last
             if len(order):
                 row_cache = map_tensors(lambda leaf, row=i: leaf[row : row + 1], cache_after)
-                self.branches.append(Branch(prefixes[i], row_cache, token[part][order], value[part][order]))
+                tokens_of_prefix, scores_of_prefix = token[continuations][order], score_after[continuations][order]
+                self.branches.append(Branch(prefixes[i], row_cache, tokens_of_prefix, scores_of_prefix))
 
     def _propose(self, tokens: list[int], score: float) -> None:
-        """Keep a target that has ended if it is the best so far."""
+        """Keep a target, given by its tokens without EOS and its log p, if it is the best so far."""
         normalized_score = score / self.config.length_divisor(len(tokens) + 1)
         if score > -np.inf and (self.best is None or normalized_score > self.best.normalized_score):
             self.best = Hypothesis(tokens, score, normalized_score, finished=True)

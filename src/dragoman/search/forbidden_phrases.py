@@ -47,7 +47,10 @@ class PhraseAutomaton:
         return self.alphabet[character] if character in self.alphabet else _other_class(character)
 
     def occurs_in(self, text: str) -> bool:
-        """Whether one of the phrases occurs in the text."""
+        """Whether one of the phrases occurs in the text, as the automaton finds by reading it.
+
+        `next` is the state after a character, `hit` whether it completes a phrase, `ends` whether the end of text does.
+        """
         state = 0
         for character in text:
             column = self.class_of(character)
@@ -66,14 +69,17 @@ class PhraseAutomaton:
                 )
 
     def unicode_classes(self) -> tuple[Ints, Ints]:
-        """Return the class of every code point, and how many letters precede each code point."""
+        """Return the class of every Unicode code point, and how many letters have smaller code points than each."""
         classes = _classes().copy()
         classes[[ord(character) for character in self.alphabet]] = list(self.alphabet.values())
         return classes, np.concatenate(([0], np.cumsum(_classes() == LETTER)))
 
     @classmethod
     def build(cls, phrases: Iterable[str]) -> PhraseAutomaton:
-        """Build the automaton of some phrases; an empty phrase is a UserError."""
+        """Build the automaton of some phrases; an empty phrase is a UserError.
+
+        Characters of phrases are numbered after the classes OTHER, LETTER and SPACE, which hold all other characters.
+        """
         plain = [" ".join(phrase.split()) for phrase in phrases]
         for phrase in plain:
             if not phrase or "\ufffd" in phrase:
@@ -83,15 +89,21 @@ class PhraseAutomaton:
                 )
         characters = sorted({*"".join(plain)} - {" "})
         alphabet = {character: number for number, character in enumerate(characters, SPACE + 1)}
-        letters = [False, True, False, *map(is_letter, characters)]
+        letters = [False, True, False, *map(is_letter, characters)]  # of OTHER, LETTER, SPACE and the characters
         rows = sorted({tuple(alphabet.get(character, SPACE) for character in phrase) for phrase in plain})
         return cls(alphabet, *_build_tables(rows, letters))
 
 
 def _build_tables(phrases: Sequence[tuple[int, ...]], letters: Sequence[bool]) -> tuple[Ints, Bools, Bools]:
-    """Return `next`, `hit` and `ends`, by the powerset construction.
+    """Return the tables of an automaton that finds the phrases as whole words, by the powerset construction.
 
-    A state is a set of (phrase, number of its characters that were read), and whether a word may begin here.
+    A state is a set of (phrase, number of its characters that were read), and whether a word may begin here. The
+    tables are `next` (S A: the state after a symbol), `hit` (S A: whether a phrase is then complete) and `ends` (S:
+    whether one is complete at the end of the text).
+
+    Args:
+        phrases: Their characters as symbols, from 0 to A − 1.
+        letters: A, whether each symbol is a letter.
     """
     first: dict[int, set[tuple[int, int]]] = {}
     for number, phrase in enumerate(phrases):
@@ -108,12 +120,12 @@ def _build_tables(phrases: Sequence[tuple[int, ...]], letters: Sequence[bool]) -
                 complete = True
                 continue
             continued.setdefault(phrase[position], set()).add((number, position + 1))
-            if phrase[position - 1] == SPACE:
+            if phrase[position - 1] == SPACE:  # more white space may follow
                 continued.setdefault(SPACE, set()).add((number, position))
         next_row, hit_row = [], []
         for symbol, letter in enumerate(letters):
             reached = continued.get(symbol, set()) | (first.get(symbol, set()) if word_start or not letter else set())
-            whole = {item for item in reached if item[1] == len(phrases[item[0]])}
+            whole = {(number, position) for number, position in reached if position == len(phrases[number])}
             hit_row.append(not letter and (complete or bool(whole)))
             state = (frozenset(reached if letter else reached - whole), not letter)
             if state not in numbers:
@@ -133,7 +145,7 @@ def _other_class(character: str) -> int:
 
 @cache
 def _classes() -> Ints:
-    """Return the class of every code point, apart from phrases."""
+    """Return the class (OTHER, LETTER or SPACE) of every Unicode code point."""
     return np.array([_other_class(chr(code_point)) for code_point in range(NUM_CODE_POINTS)])
 
 
@@ -166,7 +178,7 @@ class ReadState:
     missing: Tensor  # bytes that this character lacks
 
     def where(self, condition: Tensor, other: ReadState) -> ReadState:
-        """Take the values of `self` where the condition holds, and those of `other` elsewhere."""
+        """Take the values of `self` where the condition (B K) holds, and those of `other` elsewhere."""
         return map_tensors(lambda own, others: torch.where(condition, own, others), self, other)
 
 
@@ -184,14 +196,18 @@ class ForbiddenPhrases(LogitsProcessor):
     def __init__(
         self, tokenizer: Tokenizer, phrases: Iterable[str], special_tokens: SpecialTokens, vocab_size: int
     ) -> None:
-        """`vocab_size` is that of the model, which may exceed the tokenizer's."""
+        """Build the automaton of the phrases, and tables of how it reads each token of the vocabulary.
+
+        Tokens that the automaton reads alike form a group. Tokens whose bytes are a part of a character (`partial`) are
+        read byte by byte during the search. `vocab_size` is that of the model, which may exceed the tokenizer's.
+        """
         self.automaton = PhraseAutomaton.build(phrases)
         self.eos, self.force_eos_at_limit = special_tokens.eos, special_tokens.force_eos_at_limit
         forms = tokenizer.surface_forms()[:vocab_size]
         forms += [b""] * (vocab_size - len(forms))
         texts = [_decode(form) for form in forms]
         partial = [token for token, text in enumerate(texts) if text is None]
-        groups: dict[tuple[int, ...], int] = {(): 0}
+        groups: dict[tuple[int, ...], int] = {(): 0}  # group 0: tokens without a text, such as special tokens
         group = [groups.setdefault(self._class_sequence(text or ""), len(groups)) for text in texts]
         ends = self.automaton.ends
         if 2 * len(ends) * vocab_size > MAX_TABLE_BYTES:
@@ -205,22 +221,22 @@ class ForbiddenPhrases(LogitsProcessor):
             hit = self._forbid_dead_ends(next_states, hit, sorted(usable))
         max_bytes = max((len(forms[token]) for token in partial), default=0)
         partial_bytes = [[*forms[token]] + [-1] * (max_bytes - len(forms[token])) for token in partial]
-        no_classes = np.zeros(1, np.int64), np.zeros(2, np.int64)
-        classes, letters = self.automaton.unicode_classes() if partial else no_classes
+        unused = np.zeros(1, np.int64), np.zeros(2, np.int64)
+        classes, letters_before = self.automaton.unicode_classes() if partial else unused
         partial_index = np.full(vocab_size, -1)
         partial_index[partial] = np.arange(len(partial))
         self.tables = PhraseTables(
-            torch.tensor(group),
-            torch.from_numpy(next_states),
-            torch.from_numpy(np.stack((hit[:, group], (hit | ends[next_states])[:, group]))),
-            torch.from_numpy(ends),
-            torch.from_numpy(self.automaton.next),
-            torch.from_numpy(self.automaton.hit),
-            torch.tensor(partial, dtype=torch.long),
-            torch.tensor(partial_bytes, dtype=torch.long).reshape(len(partial), max_bytes),
-            torch.from_numpy(partial_index),
-            torch.from_numpy(classes),
-            torch.from_numpy(letters),
+            group=torch.tensor(group),
+            next=torch.from_numpy(next_states),
+            hit=torch.from_numpy(np.stack((hit[:, group], (hit | ends[next_states])[:, group]))),
+            ends=torch.from_numpy(ends),
+            next_by_class=torch.from_numpy(self.automaton.next),
+            hit_by_class=torch.from_numpy(self.automaton.hit),
+            partial=torch.tensor(partial, dtype=torch.long),
+            partial_bytes=torch.tensor(partial_bytes, dtype=torch.long).reshape(len(partial), max_bytes),
+            partial_index=torch.from_numpy(partial_index),
+            classes=torch.from_numpy(classes),
+            letters_before=torch.from_numpy(letters_before),
         )
 
     def _class_sequence(self, text: str) -> tuple[int, ...]:
@@ -229,7 +245,10 @@ class ForbiddenPhrases(LogitsProcessor):
         return tuple(number for number, before in zip(classes, [-1, *classes]) if number > SPACE or number != before)
 
     def _read_groups(self, groups: list[tuple[int, ...]]) -> tuple[Ints, Bools]:
-        """S G: the state after a token of each group, and whether it completes a phrase."""
+        """Return the automaton's state after a token of each group, and whether the token completes a phrase, S G each.
+
+        A group is given by the character classes of its tokens. All S states read all G groups, character by character.
+        """
         num_states = len(self.automaton.next)
         states = np.repeat(np.arange(num_states, dtype=np.int32)[:, None], len(groups), 1)
         hit = np.zeros((num_states, len(groups)), bool)
@@ -241,9 +260,13 @@ class ForbiddenPhrases(LogitsProcessor):
         return states, hit
 
     def _forbid_dead_ends(self, next_states: Ints, hit: Bools, usable: list[int]) -> Bools:
-        """Forbid tokens after which neither EOS nor any other token may be generated."""
+        """Forbid tokens after which neither EOS nor any other token may be generated.
+
+        Args: `next_states` S G, the state after a token of each group; `hit` S G, whether it is forbidden; `usable`:
+        the groups that can be generated. Returns the new `hit`. Each round may make further states dead ends.
+        """
         while True:
-            dead = self.automaton.ends & hit[:, usable].all(1)
+            dead = self.automaton.ends & hit[:, usable].all(1)  # S: neither the end nor a token is allowed
             more = hit | dead[next_states]
             if (more == hit).all():
                 return more
@@ -255,9 +278,12 @@ class ForbiddenPhrases(LogitsProcessor):
         return ReadState(*(torch.zeros_like(state.tokens) for _ in range(3)))
 
     def __call__(self, state: SearchState, own_state: ReadState, logits: Tensor) -> Tensor:
-        """Return the logits B K V with −∞ for tokens that complete a phrase."""
+        """Return the logits B K V with −∞ for tokens that complete a phrase.
+
+        `own_state` (B K) is where the automaton is in each hypothesis, which may end with an incomplete character.
+        """
         tables = self.tables
-        last = (state.step + 1 + self.force_eos_at_limit >= state.max_length)[:, None]  # B 1
+        last = (state.step + 1 + self.force_eos_at_limit >= state.max_length)[:, None]  # B 1: last token before limit
         incomplete = own_state.missing > 0  # a character that a token of whole characters leaves incomplete
         automaton_state = torch.where(incomplete, tables.next_by_class[:, OTHER][own_state.state], own_state.state)
         ends = tables.ends[own_state.state]  # B K
@@ -268,7 +294,10 @@ class ForbiddenPhrases(LogitsProcessor):
         return logits.masked_fill_(hit, -torch.inf)
 
     def _partial_hit(self, own_state: ReadState, last: Tensor) -> Tensor:
-        """B K P: whether a token with a part of a character completes a phrase, now or with whatever byte follows."""
+        """B K P: whether a token with a part of a character completes a phrase, now or with whatever byte follows.
+
+        The latter holds if the code points that the missing bytes can yield are all no letters, or all letters.
+        """
         tables = self.tables
         hit, after = self._read_bytes(map_tensors(lambda leaf: leaf[..., None], own_state), tables.partial_bytes)
         lowest, highest = (((after.bits + more) << (6 * after.missing)).clamp(max=NUM_CODE_POINTS) for more in (0, 1))
@@ -276,7 +305,11 @@ class ForbiddenPhrases(LogitsProcessor):
         return hit | (tables.ends[after.state] & (dead | last[..., None]))
 
     def _read_bytes(self, before: ReadState, token_bytes: Tensor) -> tuple[Tensor, ReadState]:
-        """Read the bytes of tokens, … L: whether they complete phrases, and the states after them."""
+        """Read the bytes of tokens, … L: whether they complete phrases, and the states after them.
+
+        Bytes are decoded as UTF-8: `bits` are those of a character so far, `missing` is the number of bytes that it
+        lacks. The automaton reads a character when it is whole, and OTHER for one that is broken off.
+        """
         tables, state, bits, missing = self.tables, before.state, before.bits, before.missing
         hit = torch.zeros_like(state, dtype=torch.bool)
         for byte in token_bytes.unbind(-1):
@@ -284,11 +317,12 @@ class ForbiddenPhrases(LogitsProcessor):
             continues = (byte & 0xC0 == 0x80) & (missing > 0)  # and is not overlong, a surrogate, or too large
             continues &= (missing != 2) | ((joined >= 0x20) & ((joined < 0x360) | (joined > 0x37F)))
             continues &= (missing != 3) | ((joined >= 0x10) & (joined < 0x110))
-            broken = ~continues & (missing > 0)  # the character before remains incomplete
+            broken = ~continues & (missing > 0)  # the preceding character remains incomplete
             new_hit = hit | (broken & tables.hit_by_class[:, OTHER][state])
             new_state = torch.where(broken, tables.next_by_class[:, OTHER][state], state)
+            # number of bytes that follow a first byte of UTF-8
             following = (byte >= 0xC2).long() + (byte >= 0xE0) + (byte >= 0xF0) - 3 * (byte > 0xF4)
-            following = following.clamp(min=0)  # bytes after a first byte
+            following = following.clamp(min=0)
             new_missing = torch.where(continues, missing - 1, following)
             new_bits = torch.where(continues, joined, byte & (0x7F >> (following + (following > 0))))
             single = torch.where(byte < 0x80, tables.classes[byte.clamp(0, 0x7F)], OTHER)
@@ -303,7 +337,10 @@ class ForbiddenPhrases(LogitsProcessor):
         return hit, ReadState(state, bits, missing)
 
     def update(self, own_state: ReadState, tokens: Tensor, parents: Tensor | None) -> ReadState:
-        """Return the states after new tokens (B K), which continue the rows `parents` (B K; None: their own)."""
+        """Return the automaton's states after new tokens (B K), which continue the rows `parents` (None: their own).
+
+        Special tokens change nothing. Tokens with a part of a character (`partial_index` ≥ 0) are read byte by byte.
+        """
         tables = self.tables
         if parents is not None:
             own_state = map_tensors(lambda leaf: gather_rows(leaf, parents), own_state)

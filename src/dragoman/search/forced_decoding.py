@@ -19,7 +19,10 @@ from dragoman.text import Tokenizer
 def token_scores(
     model: Model, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor
 ) -> Tensor:
-    """Return log p of each token after BOS (B T), 0 for padding, of targets with BOS and EOS (B T+1)."""
+    """Return log p of each target token after BOS (B T), 0 for padding, by teacher forcing.
+
+    Targets have BOS and EOS (B T+1), and `target_lengths` count both.
+    """
     logits = model(source, source_lengths, target[:, :-1], target_lengths - 1)
     log_p = at_least_float32(logits).log_softmax(-1).gather(2, target[:, 1:, None])[..., 0]  # B T
     token_mask = Layout.padded(log_p.shape[1], target_lengths - 1).token_mask
@@ -34,7 +37,7 @@ def attention_weights(
 
     Row t of the decoder's weights belongs to the prediction of the token after target[t].
     """
-    recorder: dict[str, list[Tensor]] = {}
+    recorder: dict[str, list[Tensor]] = {}  # filled by the model: weights by path
     source_layout = Layout.padded(source.shape[1], source_lengths)
     target_layout = Layout.padded(target.shape[1], target_lengths)
     model.forward_features(source, source_layout, target, target_layout, recorder)
@@ -57,12 +60,15 @@ class TokenWordMap:
 
     @classmethod
     def from_ids(cls, tokenizer: Tokenizer, ids: Sequence[int]) -> TokenWordMap:
-        """Create the map of the token ids of a text."""
+        """Create the map from the token ids of a text to its words."""
         return cls.from_tokens(tokenizer.word_ids(ids), tokenizer.tokens(ids))
 
     @classmethod
     def from_tokens(cls, word_ids: list[int], tokens: Sequence[str]) -> TokenWordMap:
-        """Create the map of tokens, given by the indices of their words and their texts."""
+        """Create the map of tokens, given by the indices of their words and their texts.
+
+        In `core`, punctuation that is attached to a word has no word (−1).
+        """
         is_mark = [_is_punctuation(token) for token in tokens]
         with_letters = {word for word, mark in zip(word_ids, is_mark) if not mark}
         core = [-1 if mark and word in with_letters else word for word, mark in zip(word_ids, is_mark)]
@@ -83,6 +89,8 @@ def word_alignment(weights: Tensor, source: TokenWordMap, target: TokenWordMap) 
 
     Args:
         weights: T S, attention between tokens.
+        source: the word of each source token; `core_word_ids` leave out attached punctuation.
+        target: the word of each target token.
     """
     num_source_words = max(source.word_ids, default=-1) + 1
     if num_source_words == 0:

@@ -37,15 +37,19 @@ class GraphedFunction:
         self.cache: CudaGraphCache[StaticTensors] | None = None
 
     def __call__(self, tree: Any, *numbers: int) -> Any:
-        """Return `function(tree, *numbers)`, by replaying a CUDA graph if this shape has been captured."""
+        """Return `function(tree, *numbers)`, by replaying a CUDA graph if this shape has been captured.
+
+        A graph reads and writes fixed (static) tensors: the input is copied into them, unless they are the input. The
+        `alias` is another tree of these tensors, which needs no copy either.
+        """
         if self.cache is None:
             self.cache = CudaGraphCache(tensor_leaves(tree)[0].device, MAX_STATE_SHAPES)
-        entry = self._lookup(self.cache, tree, numbers)
-        static = entry.static
+        captured = self._lookup(self.cache, tree, numbers)
+        static = captured.static
         if tree is not static.inputs and tree is not static.alias and not copy_tensors(static.inputs, tree):
             static.alias = tree
 
-        def work() -> None:
+        def run_on_static_tensors() -> None:
             """Run the function on the static tensors; this is what is captured."""
             outputs = self.function(static.inputs, *numbers)
             if static.outputs is None:
@@ -53,28 +57,31 @@ class GraphedFunction:
             else:
                 copy_tensors(static.outputs, outputs)
 
-        self.cache.run(entry, work)
+        self.cache.run(captured, run_on_static_tensors)
         return static.outputs
 
     def _lookup(
         self, cache: CudaGraphCache[StaticTensors], tree: Any, numbers: tuple[int, ...]
     ) -> CapturedGraph[StaticTensors]:
-        """Return the cache's entry for the shapes and types of the tree's tensors and for the numbers."""
-        for entry in cache.entries.values():  # the tree of the last step needs no key
-            if not numbers and (entry.static.inputs is tree or entry.static.alias is tree):
-                return entry
+        """Return the graph, perhaps not captured yet, for the shapes and types of the tree's tensors and `numbers`."""
+        for captured in cache.entries.values():  # the result of the last step is recognized without a key
+            if not numbers and (captured.static.inputs is tree or captured.static.alias is tree):
+                return captured
         leaves = ((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in tree_leaves(tree))
 
         def create() -> StaticTensors:
             """Create the static tensors of a new shape."""
             inputs = unshare_tensors(tree, clone_all=not self.in_place)
-            return StaticTensors(inputs, inputs if self.in_place else None)
+            return StaticTensors(inputs, outputs=inputs if self.in_place else None)
 
         return cache.lookup((numbers, *leaves), create)
 
 
 def copy_tensors(destination: Any, source: Any) -> int:
-    """Copy the values of a tree into another one, where they do not share memory; return how many were copied."""
+    """Copy the tensors of the tree `source` into those of `destination`, where they do not share memory.
+
+    A tree is a nested dataclass, dict or list. Returns how many tensors were copied.
+    """
     pairs = zip(tensor_leaves(destination), tensor_leaves(source))
     moved = [
         (to, values) for to, values in pairs if to.data_ptr() != values.data_ptr() or to.stride() != values.stride()
@@ -86,7 +93,10 @@ def copy_tensors(destination: Any, source: Any) -> int:
 
 
 def unshare_tensors(tree: Tree, clone_all: bool = False) -> Tree:
-    """Return a tree in which no two tensors share memory, or, with `clone_all`, one of copies."""
+    """Return a tree (nested dataclass, dict or list) in which no two tensors share memory.
+
+    With `clone_all`, all tensors are copies.
+    """
     seen: set[int] = set()
 
     def unshared(leaf: Tensor) -> Tensor:

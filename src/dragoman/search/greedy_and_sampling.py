@@ -60,14 +60,14 @@ class IndependentRows(Strategy):
     def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
         """Return the hypotheses of each source, best first."""
         output_tokens = state.output_tokens.flatten(0, 1).cpu().numpy().tolist()  # faster than Tensor.tolist
-        rows = map(self._hypothesis, output_tokens, state.scores.flatten().tolist())
+        hypotheses = map(self._hypothesis, output_tokens, state.scores.flatten().tolist())
         if self.rows_per_source == 1:
-            return [[hypothesis] for hypothesis in rows]
-        by_source = zip(*[rows] * self.rows_per_source)  # K at a time
+            return [[hypothesis] for hypothesis in hypotheses]
+        by_source = zip(*[hypotheses] * self.rows_per_source)  # K at a time
         return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in by_source]
 
     def _hypothesis(self, row: list[int], score: float) -> Hypothesis:
-        """Return the hypothesis of a row that ends with EOS, or at the length limit."""
+        """Return the hypothesis of a row of output tokens that ends with EOS (then PAD), or at the length limit."""
         tokens = row[: row.index(PAD)] if row[-1] == PAD else row
         finished = tokens[-1] == self.eos
         normalized_score = score / self.length_divisor(len(tokens))
@@ -88,7 +88,10 @@ class Greedy(IndependentRows):
         return self.append(state, tokens, best - log_normalizer)
 
     def fused_step(self, state: SearchState, logits: Tensor, special_tokens: SpecialTokens, suppressed: Tensor) -> bool:
-        """Do the rest of the step in place with one kernel and return True; on a CPU, do nothing and return False."""
+        """Select and append the most probable tokens in place with one GPU kernel; return whether that was done.
+
+        Logits are B 1 V; `suppressed` tokens are never generated. On a CPU, nothing is done.
+        """
         if not TRITON_AVAILABLE or not logits.is_cuda:
             return False
         kernels.greedy_step(logits[:, 0], suppressed, special_tokens, state)
@@ -115,7 +118,10 @@ class Sampling(IndependentRows):
         self.config = config
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
-        """Return the state with all random numbers that the samples can need."""
+        """Return the initial state with the random numbers of all samples and steps, B K T.
+
+        They depend only on the seed, the source's key and the number of the sample, not on the batch.
+        """
         state = super().init_state(state, max_length)
         uniform = [
             [_uniform_numbers(self.config.seed, key, row, max_length) for row in range(self.rows_per_source)]
@@ -138,14 +144,15 @@ class Sampling(IndependentRows):
 
 
 def _uniform_numbers(seed: int, key: int, row: int, length: int) -> np.ndarray:
-    """Return the random numbers of one sample of a source; more numbers begin with the same ones."""
+    """Return `length` random numbers for sample `row` of the source `key`; a larger length only adds numbers."""
     return np.random.Generator(np.random.Philox(key=[seed, key], counter=[0, 0, 0, row])).random(length)
 
 
 def draw(logits: Tensor, uniform: Tensor, config: Sample) -> Tensor:
     """Draw a token per row: logits R V, random numbers from [0, 1) R → R.
 
-    The token is the one at which the cumulative probability exceeds the random number.
+    Logits are divided by the temperature, and improbable tokens are left out as `config` says. The token is the one at
+    which the cumulative probability exceeds the random number.
     """
     # logits minus their maximum: no overflow at low temperatures
     p = ((logits - logits.amax(-1, keepdim=True)) / config.temperature).softmax(-1)
@@ -170,6 +177,7 @@ def typical(p: Tensor, mass: float) -> Tensor:
     Keeps the smallest number of tokens with at least the probability `mass`, and sets the others to 0.
     """
     log_p = p.clamp(min=torch.finfo(p.dtype).tiny).log()
+    # |−log p − entropy|
     distance = (-log_p + (p * log_p).sum(-1, keepdim=True)).abs().masked_fill(p == 0, torch.inf)
     order = distance.argsort(dim=-1, stable=True)
     beyond = _beyond_mass(p.gather(1, order), mass)

@@ -21,7 +21,7 @@ MIN_RANK = -(2**31)  # below the rank of every number
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
-    """R V → R, in float32."""
+    """log Σ exp of each row of logits, R V → R, in float32."""
     rows, width = logits.shape
     result = torch.empty(rows, dtype=torch.float32, device=logits.device)
     block = _block_size(rows, width, LOGITS_BLOCK)

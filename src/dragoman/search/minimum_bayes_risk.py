@@ -73,7 +73,10 @@ class MinimumBayesRisk(SearchConfig):
         return results
 
     def reference_weights(self, scores: Sequence[float]) -> Array:
-        """Return the weights, with sum 1, of references with log p(y|x) `scores`."""
+        """Return the weights, with sum 1, of references with log p(y|x) `scores`.
+
+        Samples have equal weights, the n best of a beam weights ∝ p(y|x)^α.
+        """
         is_random = (self.references or self.candidates).is_random
         scaled = np.zeros(len(scores)) if is_random else self.posterior_scale * np.asarray(scores, float)
         weights = np.exp(scaled - scaled.max())
@@ -93,6 +96,7 @@ class MinimumBayesRisk(SearchConfig):
         weights = self.reference_weights(reference_scores)
         expected = expected_utilities(candidates, references, weights, self.utility, self.aggregate_references)
         first_index = {text: index for index, text in reversed(list(enumerate(candidates)))}  # of equal texts
+        # rounded, so that rounding errors do not decide between equal utilities: the first candidate wins
         ranked = sorted(sorted(first_index.values()), key=lambda index: -round(float(expected[index]), 9))
         return [(index, float(expected[index])) for index in ranked[: self.n_best]]
 
@@ -106,7 +110,8 @@ def expected_utilities(
 ) -> Array:
     """Return Σ_r w_r u(h, r) of every candidate h, from 0 to 100.
 
-    Weights are normalized to sum 1. Equal texts are evaluated once.
+    u is the metric `utility`, such as chrF, and w_r the weight of reference r, normalized to sum 1. With
+    `aggregate_references`, u compares with the mean n-gram counts of all references. Equal texts are evaluated once.
     """
     metric = get_metric(utility)
     unique_candidates, candidate_index = _unique(candidates)

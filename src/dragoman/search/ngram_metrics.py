@@ -36,9 +36,10 @@ class NGramCounts:
 
 
 def count_ngrams(sequences: Sequence[Array], max_order: int) -> Iterator[NGramCounts]:
-    """Count the n-grams of sequences of numbers >= 0, of order 1, 2, …, `max_order`.
+    """Count the n-grams of N sequences of symbols (numbers >= 0); yield the counts of order 1, 2, …, `max_order`.
 
-    An n-gram is numbered by sorting the pairs of an (n−1)-gram and its next symbol.
+    All sequences are one array of symbols. Each n-gram gets a number: the rank of its pair (number of its first n−1
+    symbols, last symbol).
     """
     lengths = np.array([len(sequence) for sequence in sequences], np.int64)
     symbols = np.concatenate([np.zeros(0, np.int64), *sequences]).astype(np.int64)
@@ -49,7 +50,7 @@ def count_ngrams(sequences: Sequence[Array], max_order: int) -> Iterator[NGramCo
     end = np.arange(len(symbols))  # position of the last symbol of each n-gram
     for n in range(1, max_order + 1):
         if n > 1:
-            continued = remaining[end] > 1
+            continued = remaining[end] > 1  # another symbol of the same sequence follows
             end = end[continued] + 1
             ngram = np.unique(ngram[continued] * base + symbols[end], return_inverse=True)[1]
         pairs, count = np.unique(ngram * len(lengths) + text[end], return_counts=True)
@@ -62,13 +63,14 @@ def match_all_pairs(counts: NGramCounts, left: Array, right: Array) -> Array:
 
     min(c, r) = Σ_k [c ≥ k][r ≥ k] is a product of matrices with a column for the k-th occurrence of an n-gram. Only
     occurrences in at least two texts need columns, which are processed in blocks. A text matches itself completely.
+    `left` and `right` are indices of texts in `counts`.
     """
     columns = _second_largest_counts(counts)  # G, per n-gram
     first = columns.cumsum() - columns  # G: index of the first column
     width = max(1, MAX_MATRIX_SIZE // max(1, len(counts.totals)))
     starts = np.arange(0, int(columns.sum()), width)
     bounds = np.unique(np.append(np.searchsorted(first, starts), len(columns)))  # n-grams at which blocks begin
-    entries = np.searchsorted(counts.ngram, bounds)
+    entries = np.searchsorted(counts.ngram, bounds)  # where the counts of each block begin
     matches = np.zeros((len(left), len(right)))
     for ngrams, block in zip(pairwise(bounds), pairwise(entries)):
         table = _occurrence_table(counts, columns, first, slice(*ngrams), slice(*block))
@@ -80,16 +82,18 @@ def match_all_pairs(counts: NGramCounts, left: Array, right: Array) -> Array:
 def _second_largest_counts(counts: NGramCounts) -> Array:
     """G: the second largest count of each n-gram in a text, 0 if only one text contains it."""
     order = np.lexsort((counts.count, counts.ngram))
-    largest = np.cumsum(np.bincount(counts.ngram, minlength=counts.num_ngrams)) - 1  # index in `order`
-    is_second = np.diff(largest, prepend=-1) > 1
-    return np.where(is_second, counts.count[order[largest - 1]], 0)
+    largest = np.cumsum(np.bincount(counts.ngram, minlength=counts.num_ngrams)) - 1  # its index in `order`
+    in_two_texts = np.diff(largest, prepend=-1) > 1
+    return np.where(in_two_texts, counts.count[order[largest - 1]], 0)
 
 
 def _occurrence_table(counts: NGramCounts, columns: Array, first: Array, ngrams: slice, block: slice) -> Array:
-    """N F: 1 where a text contains an n-gram for the k-th time. Sums are exact in float32 up to 2²⁴.
+    """N F: 1 where text n contains an n-gram at least k times; F columns stand for pairs (n-gram, k).
+
+    Sums of products of its rows are exact in float32 up to 2²⁴.
 
     Args:
-        columns: G, the number of occurrences of each n-gram that have columns.
+        columns: G, the number of columns of each n-gram, which is the largest k.
         first: G, the index of the first of these columns.
         ngrams: the n-grams of this block.
         block: the entries of `counts` with these n-grams.
@@ -111,16 +115,16 @@ class NGramMetric(ABC):
 
     @abstractmethod
     def score(self, candidates: Sequence[Array], references: Sequence[Array], matches: Sequence[Array]) -> Array:
-        """Return the metric from numbers of n-grams by order, in arrays that broadcast.
+        """Return the metric from numbers of n-grams: lists by order (1, 2, …) of arrays that broadcast.
 
         Args:
-            candidates: C 1 or C, of the candidates.
-            references: R or a number, of the references.
-            matches: C R or C, of n-grams that match.
+            candidates: C 1 or C, numbers of n-grams in the candidates.
+            references: R or a number, numbers of n-grams in the references.
+            matches: C R or C, numbers of n-grams that match.
         """
 
     def pairwise(self, candidates: Sequence[str], references: Sequence[str]) -> Array:
-        """C R: the metric of every candidate and every reference; neither list contains a text twice."""
+        """C R: the metric of every candidate with every reference; neither list contains a text twice."""
         orders, left, right = self._count_all(candidates, references)
         return self.score(
             [order.totals[left, None].astype(float) for order in orders],
@@ -134,7 +138,7 @@ class NGramMetric(ABC):
         `weights` (R) sum to 1. Linear in the number of texts (DeNero et al. 2009; Vamvas & Sennrich 2024).
         """
         orders, left, right = self._count_all(candidates, references)
-        text_weights = np.zeros(len(orders[0].totals))
+        text_weights = np.zeros(len(orders[0].totals))  # 0 for texts that are only candidates
         text_weights[right] = weights
         matches = []
         for order in orders:
@@ -148,7 +152,10 @@ class NGramMetric(ABC):
     def _count_all(
         self, candidates: Sequence[str], references: Sequence[str]
     ) -> tuple[list[NGramCounts], Array, Array]:
-        """Return the n-grams of all texts by order, and the indices of candidates and references among the texts."""
+        """Count the n-grams of all different texts.
+
+        Returns the counts by order, and the indices of the candidates and of the references among these texts.
+        """
         index = {text: i for i, text in enumerate(dict.fromkeys((*candidates, *references)))}
         left, right = (np.array([index[text] for text in texts], np.int64) for texts in (candidates, references))
         return self.count_ngrams(list(index)), left, right
@@ -179,7 +186,10 @@ class ChrF(NGramMetric):
         return orders
 
     def score(self, candidates: Sequence[Array], references: Sequence[Array], matches: Sequence[Array]) -> Array:
-        """Return chrF from numbers of n-grams; arguments as in `NGramMetric.score`."""
+        """Return chrF from the numbers of n-grams in candidates and references and of matches, a list by order each.
+
+        An order counts only if both texts have n-grams of it. The arrays broadcast.
+        """
         precision = recall = num_orders = np.zeros(())
         for in_candidate, in_reference, shared in zip(candidates, references, matches):
             occurs = (in_candidate > 0) & (in_reference > 0)
@@ -212,7 +222,10 @@ class Bleu(NGramMetric):
         return list(count_ngrams(_number_words([tokenizer(text.rstrip()).split() for text in texts]), self.max_order))
 
     def score(self, candidates: Sequence[Array], references: Sequence[Array], matches: Sequence[Array]) -> Array:
-        """Return sentence BLEU from numbers of n-grams; arguments as in `NGramMetric.score`."""
+        """Return sentence BLEU from the numbers of n-grams in candidates and references and of matches, by order.
+
+        Orders without a match count as 1/2, 1/4, … matches. The arrays broadcast.
+        """
         candidate_length, reference_length = candidates[0], references[0]  # numbers of unigrams
         brevity = np.exp(np.minimum(0, 1 - reference_length / np.where(candidate_length > 0, candidate_length, 1)))
         log_precision = halvings = num_orders = np.zeros(())
@@ -242,6 +255,6 @@ def _code_points(text: str) -> Array:
 
 
 def _number_words(texts: list[list[str]]) -> list[Array]:
-    """Return the words of the texts as numbers."""
+    """Return the words of each text as numbers; equal words have equal numbers."""
     numbers: dict[str, int] = {}
     return [np.array([numbers.setdefault(word, len(numbers)) for word in words], np.int64) for words in texts]

@@ -20,7 +20,7 @@ NO_TOKEN = -1  # pads phrases
 
 
 def encode_phrase(tokenizer: Tokenizer, phrase: str) -> tuple[int, ...]:
-    """Encode a phrase as it is segmented within a text.
+    """Return the token ids of a phrase as it is segmented within a text; unknown words are a UserError.
 
     With markers for spaces, a phrase begins with a word, or ends with one if spaces follow words: “▁house”, “house▁”.
     With tokens for spaces (characters, bytes), it may be a part of a word. An imported byte-level tokenizer adds no
@@ -44,7 +44,9 @@ def required_phrase_tensors(
 ) -> RequiredPhraseTensors:
     """Return the required phrases of each source, which are sequences of token ids, as tensors.
 
-    A phrase within another required phrase is left out, since it occurs wherever that one does.
+    A phrase within another required phrase is left out, since it occurs wherever that one does. The tensors are the
+    tokens (B C L, padded), lengths (B C), counts (B C: how often it must occur) and transitions (B C L L, see
+    `_transitions`) of C phrases of up to L tokens.
     """
     counted = [_without_contained(Counter(map(tuple, phrases))) for phrases in required]
     batch = len(counted)
@@ -53,12 +55,12 @@ def required_phrase_tensors(
     tokens = torch.full((batch, num_phrases, size), NO_TOKEN)
     lengths, counts = torch.zeros(2, batch, num_phrases, dtype=torch.long).unbind(0)
     transitions = torch.zeros(batch, num_phrases, size, size, dtype=torch.long)
-    for row, phrases in enumerate(counted):
-        for column, (phrase, count) in enumerate(phrases.items()):
+    for source, phrases in enumerate(counted):
+        for number, (phrase, count) in enumerate(phrases.items()):
             length = len(phrase)
-            tokens[row, column, :length] = torch.tensor(phrase)
-            lengths[row, column], counts[row, column] = length, count
-            transitions[row, column, :length, :length] = torch.tensor(_transitions(phrase))
+            tokens[source, number, :length] = torch.tensor(phrase)
+            lengths[source, number], counts[source, number] = length, count
+            transitions[source, number, :length, :length] = torch.tensor(_transitions(phrase))
     return RequiredPhraseTensors(*(tensor.to(device) for tensor in (tokens, lengths, counts, transitions)))
 
 
@@ -106,7 +108,11 @@ class ConstrainedBeam(BeamSearch):
     """
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
-        """Return the state of the beam, with no phrase matched yet."""
+        """Return the initial state of the beam, with no phrase matched yet.
+
+        `occurrences` and `matched` (B K C) count, for each phrase, its occurrences in a hypothesis, and how many of its
+        tokens the hypothesis ends with. `incomplete` holds hypotheses that reach the length limit without all phrases.
+        """
         state = super().init_state(state, max_length)
         phrases = state.constraints.required
         assert phrases is not None
@@ -126,9 +132,11 @@ class ConstrainedBeam(BeamSearch):
         attention: Tensor | None,
         penalty: Tensor | None = None,
     ) -> tuple[SearchState, Tensor]:
-        """Select continuations from all banks: logits B K V, `log_normalizer` B K their log Σ exp.
+        """Select continuations from all banks, which group them by the number of tokens of required phrases in them.
 
-        Returns the new state, and the row that each row continues, B K.
+        Logits are B K V, `log_normalizer` (B K) is their log Σ exp, `attention` (B K S) goes to the source. `penalty`
+        (B V) is subtracted from log p where continuations are compared. Returns the new state, and the row that each
+        row continues, B K.
         """
         beam, phrases = self._with_attention(state, attention), state.constraints.required
         assert isinstance(beam, ConstrainedBeamState)
@@ -137,7 +145,7 @@ class ConstrainedBeam(BeamSearch):
         occurrences, matched = match_token(
             phrases, gather_rows(beam.occurrences, parents), gather_rows(beam.matched, parents), tokens
         )  # B N C
-        bank = matched_tokens(phrases, occurrences, matched)
+        bank = matched_tokens(phrases, occurrences, matched)  # B N
         is_eos = tokens == self.eos
 
         best = allocate(scores, bank, self.rows_per_source)  # B K
@@ -168,7 +176,11 @@ class ConstrainedBeam(BeamSearch):
     def _candidates(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, penalty: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return scores (−∞ for none), parents and tokens of the candidate continuations, B N each."""
+        """Return scores (−∞ for none), parents and tokens of the candidate continuations, B N each.
+
+        These are the 2K best continuations of a source, and for each hypothesis its best token and the next token of
+        every phrase that it lacks. EOS is allowed only in hypotheses with all phrases.
+        """
         beam: ConstrainedBeamState = state.strategy
         phrases = state.constraints.required
         assert phrases is not None
@@ -189,11 +201,12 @@ class ConstrainedBeam(BeamSearch):
         scores = torch.cat((scores, more_scores.flatten(1)), 1)
         parents = torch.cat((parents, own_row.flatten(1)), 1)
         tokens = torch.cat((tokens, torch.cat((next_tokens, best_tokens), 2).flatten(1)), 1)
+        # one number for each pair of parent and token, to find those that are listed twice
         continuation = torch.where(scores > -torch.inf, parents * logits.shape[-1] + tokens, -1)
         return scores.masked_fill(is_repeated(continuation), -torch.inf), parents, tokens
 
     def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
-        """Return the hypotheses of the beam, or unfinished ones without all phrases if there are none."""
+        """Return the hypotheses of each source with all phrases, or if there are none, truncated ones without."""
         incomplete = state.strategy.incomplete.to_hypotheses(finished=False)
         return [
             complete or source[: self.config.n_best] for complete, source in zip(super().hypotheses(state), incomplete)
@@ -203,7 +216,11 @@ class ConstrainedBeam(BeamSearch):
 def match_token(
     phrases: RequiredPhraseTensors, occurrences: Tensor, matched: Tensor, tokens: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return occurrences of phrases and matched tokens, B N C each, after one more token, B N."""
+    """Return how often hypotheses contain each phrase, and how many of its tokens they end with, after one more token.
+
+    `occurrences` and `matched` are these numbers before (and after) the tokens, B N C; `tokens` are B N. `transitions`
+    [j, i] is the number of matched tokens after j of them and then the phrase's i-th token.
+    """
     lengths = phrases.lengths[:, None]
     same = phrases.tokens[:, None] == tokens[..., None, None]  # B N C L
     index = same.long().argmax(-1)  # first position of the token in the phrase
@@ -216,29 +233,33 @@ def match_token(
 
 
 def matched_tokens(phrases: RequiredPhraseTensors, occurrences: Tensor, matched: Tensor) -> Tensor:
-    """B N: the number of phrase tokens in each hypothesis, which is the number of its bank."""
+    """B N: the number of phrase tokens in each hypothesis, which is the number of its bank.
+
+    Counted are `occurrences` of whole phrases, up to the required number, and the longest phrase that is begun:
+    `matched` is how many of its tokens the hypothesis ends with. Both are B N C.
+    """
     counts = phrases.counts[:, None]
     begun = torch.where(occurrences < counts, matched, 0)
     return (torch.minimum(occurrences, counts) * phrases.lengths[:, None]).sum(-1) + begun.amax(-1)
 
 
 def contains_all(phrases: RequiredPhraseTensors, occurrences: Tensor) -> Tensor:
-    """B N: whether a hypothesis contains all phrases."""
+    """B N: whether a hypothesis contains all phrases often enough; `occurrences` are B N C."""
     return (occurrences >= phrases.counts[:, None]).all(-1)
 
 
 def allocate(scores: Tensor, bank: Tensor, count: int) -> Tensor:
     """Select candidates for the beam, B N → B K: the best of each bank, the fullest bank first, then the second best, …
 
-    Candidates with score −∞ are selected last.
+    A bank holds the candidates with equal numbers in `bank`. Candidates with score −∞ are selected last.
     """
-    order = scores.argsort(dim=-1, descending=True, stable=True)
+    order = scores.argsort(dim=-1, descending=True, stable=True)  # then by bank: sorted by bank and score
     order = order.gather(1, bank.gather(1, order).argsort(dim=-1, descending=True, stable=True))
     banks = bank.gather(1, order)
     index = torch.arange(banks.shape[1], device=banks.device).expand_as(banks)
     starts = torch.cat((torch.ones_like(banks[:, :1], dtype=torch.bool), banks[:, 1:] != banks[:, :-1]), 1)
     rank = index - torch.where(starts, index, 0).cummax(1).values  # within the bank
-    priority = (rank << 32) - banks
+    priority = (rank << 32) - banks  # lowest first: by rank, then by bank, the fullest first
     priority = priority.masked_fill(scores.gather(1, order) == -torch.inf, 1 << 62)
     return order.gather(1, priority.topk(count, dim=-1, largest=False).indices)
 
@@ -251,7 +272,10 @@ def is_repeated(numbers: Tensor) -> Tensor:
 
 
 def _transitions(phrase: tuple[int, ...]) -> list[list[int]]:
-    """[j][i]: length of the longest prefix of the phrase that its first j tokens and then its i-th token end with."""
+    """[j][i]: number of tokens of the phrase that are matched after its first j tokens and then its i-th token.
+
+    This is the length of the longest prefix of the phrase that these j + 1 tokens end with.
+    """
     return [[_overlap(phrase, (*phrase[:j], token)) for token in phrase] for j in range(len(phrase))]
 
 

@@ -60,7 +60,7 @@ class RerankWeights(Configurable):
 
     @property
     def vector(self) -> Array:
-        """The weights of the features direct, channel, language and length."""
+        """The weights of the four features: 1 for log p(y|x), then channel, language model and length."""
         return np.array((1.0, *astuple(self)))
 
     def scores(self, candidates: Sequence[Candidate]) -> Array:
@@ -142,11 +142,13 @@ def score_candidates(
     channel_model: str | OtherRun | None,
     language_model: str | OtherRun | None,
 ) -> list[list[Candidate]]:
-    """Return the candidates of each source with the scores of both models, 0 without a model.
+    """Return the candidates of each source with log p(x|y) of the channel and log p(y) of the language model, or 0.
 
     Equal pairs of source and candidate, and equal candidates, are scored once.
     """
-    pairs = list(dict.fromkeys((x, candidate.text) for x, source in zip(sources, nbest) for candidate in source))
+    pairs = list(
+        dict.fromkeys((x, candidate.text) for x, candidates in zip(sources, nbest) for candidate in candidates)
+    )
     texts = list(dict.fromkeys(text for _, text in pairs))
     channel, language = dict.fromkeys(pairs, 0.0), dict.fromkeys(texts, 0.0)
     if channel_model is not None and pairs:
@@ -156,8 +158,11 @@ def score_candidates(
         scored = run.open_run(language_model).score(None, texts)
         language = {text: score.score for text, score in zip(texts, scored)}
     return [
-        [replace(one, channel=channel[x, one.text], language=language[one.text]) for one in source]
-        for x, source in zip(sources, nbest)
+        [
+            replace(candidate, channel=channel[x, candidate.text], language=language[candidate.text])
+            for candidate in candidates
+        ]
+        for x, candidates in zip(sources, nbest)
     ]
 
 
@@ -189,6 +194,7 @@ def tune_rerank_weights(
     score = _corpus_score(nbest, references, metric)
     features = np.concatenate([_features(candidates) for candidates in nbest])
     all_grids = (MODEL_WEIGHTS, MODEL_WEIGHTS, LENGTH_WEIGHTS)
+    # a feature that is always 0 (no such model) has the weight 0; column 0 is log p(y|x), with weight 1
     grids = [grid if features[:, column].any() else (0.0,) for column, grid in enumerate(all_grids, 1)]
     baseline = score(RerankWeights())
     best = TuningResult(RerankWeights(), baseline, baseline)
@@ -210,19 +216,23 @@ def tune_rerank_weights(
 def _better(best: TuningResult, weights: RerankWeights, score: Callable[[RerankWeights], float]) -> TuningResult:
     """Return the result for the weights if their score is higher than the best one so far, or else the best one."""
     new_score = score(weights)
-    return TuningResult(weights, new_score, best.baseline_score) if new_score > best.score + 1e-9 else best
+    improves = new_score > best.score + 1e-9  # more than a rounding error
+    return TuningResult(weights, new_score, best.baseline_score) if improves else best
 
 
 def _features(candidates: Sequence[Candidate]) -> Array:
-    """N 4: the features direct, channel, language and length."""
-    rows = [(one.direct, one.channel, one.language, one.length) for one in candidates]
-    return np.maximum(np.array(rows, float), MIN_SCORE)
+    """N 4: log p(y|x), log p(x|y) by the channel model, log p(y) by the language model, and |y| of N candidates."""
+    features = [(c.direct, c.channel, c.language, c.length) for c in candidates]
+    return np.maximum(np.array(features, float), MIN_SCORE)  # −∞ would make NaN of a weight of 0
 
 
 def _corpus_score(
     nbest: Sequence[Sequence[Candidate]], references: Sequence[str], metric: str
 ) -> Callable[[RerankWeights], float]:
-    """Return a function from weights to the corpus score of the candidates that they select."""
+    """Return a function from weights to the corpus score (BLEU or chrF) of the candidates that they select.
+
+    It adds up statistics of the selected candidates (such as n-gram matches), which are computed here once.
+    """
     from sacrebleu import BLEU, CHRF  # imported late, because it takes 0.2 s
 
     scorer = BLEU(force=True) if metric == "bleu" else CHRF(word_order=2 if metric == "chrf++" else 0)

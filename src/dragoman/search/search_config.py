@@ -65,7 +65,7 @@ class DecodingRun(Protocol):
 
     @property
     def inference_models(self) -> list[Model]:
-        """The models with these weights."""
+        """The models with the weights with which the run decodes, such as int8."""
 
     def open_run(self, other: str | OtherRun) -> Any:
         """Open the run that a search configuration names (a folder, or an open run), on this run's device."""
@@ -119,7 +119,7 @@ class LengthLimit(Configurable):
             raise UserError(f"LengthLimit needs 0 <= min <= max, but has min={self.min} and max={self.max}")
 
     def max_lengths(self, source_lengths: Tensor, models: Sequence[Model]) -> Tensor:
-        """Return the limit of each target's length (B), no longer than all models support."""
+        """Return the largest length of each target (B): ratio · source length + offset, as far as models support it."""
         lengths = ((source_lengths * self.ratio).long() + self.offset).clamp(1, self.max)
         for model in models:
             limit = model.max_target_length(source_lengths)
@@ -144,7 +144,7 @@ class SearchConfig(Configurable):
 
     @property
     def rows_per_source(self) -> int:
-        """The number of rows that a source occupies in a batch: the most that one of its token searches needs."""
+        """The number of rows (hypotheses) of a source in a batch: the most that one of its token searches needs."""
         return max(search.rows_per_source for search in self.token_searches)
 
     @property
@@ -189,7 +189,10 @@ class StepwiseSearch(SearchConfig):
         raise NotImplementedError
 
     def prepare(self, run: DecodingRun, request: SearchRequest) -> tuple[SearchEngine, EngineArguments]:
-        """Return the engine and the arguments for its `search` and `steps`."""
+        """Return the engine that decodes, and the arguments for its methods `search` and `steps`.
+
+        These are padded sources, their lengths, the length limits, keys, encoded constraints and the batch size.
+        """
         engine = self.engine(run, request)
         max_lengths = self.length_limit.max_lengths(request.lengths, run.models)
         num_forced = len(run.special_tokens.forced_bos)
@@ -211,7 +214,7 @@ class TokenSearch(StepwiseSearch):
 
     @property
     def has_single_row(self) -> bool:
-        """Whether it appends tokens to one hypothesis per source: greedy search, or a single sample."""
+        """Whether a source has one row, to which tokens are appended: greedy search, or a single sample."""
         raise NotImplementedError
 
     @property
@@ -220,11 +223,17 @@ class TokenSearch(StepwiseSearch):
         return [self]
 
     def strategy(self, special_tokens: SpecialTokens, vocab_size: int, has_required_phrases: bool) -> Strategy:
-        """Return the strategy that selects tokens; `has_required_phrases`: one for required phrases."""
+        """Return the object that selects the tokens of each step, such as `BeamSearch`.
+
+        `has_required_phrases`: one that generates phrases which targets must contain.
+        """
         raise NotImplementedError
 
     def engine(self, run: DecodingRun, request: SearchRequest) -> SearchEngine:
-        """Return a cached engine of the run, or a new one if the request has constraints or a first token."""
+        """Return an engine that the run has cached, or a new one if the request has constraints or a first token.
+
+        An engine is cached for this search and these weights (by their addresses); the oldest one is dropped.
+        """
         constraints, special_tokens = request.constraints, request.special_tokens(run)
         models, processors = run.inference_models, constraints.logits_processors
         if run.engine_cache is None or processors or constraints.include is not None or request.first_token is not None:
@@ -237,7 +246,10 @@ class TokenSearch(StepwiseSearch):
         return run.engine_cache[key]
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each source, best first; with a shortlist, the models generate only its tokens."""
+        """Return the hypotheses of each source, best first.
+
+        With a shortlist (probable translations of the source tokens), the models generate only its tokens.
+        """
         engine, arguments = self.prepare(run, request)
         if run.shortlist is None:
             return engine.search(*arguments)
@@ -250,9 +262,9 @@ class TokenSearch(StepwiseSearch):
         subset = run.shortlist.select(source, engine.special_tokens, prefixes)
         models = [model.restrict_vocabulary(subset.token_ids) for model in engine.models]
         special_tokens = subset.local_special_tokens(engine.special_tokens)
-        small = build_engine(models, special_tokens, self, request.constraints.logits_processors)
-        constraints = subset.local_constraints(constraints)
-        return subset.to_global(small.search(source, lengths, max_lengths, keys, constraints, max_sources))
+        shortlist_engine = build_engine(models, special_tokens, self, request.constraints.logits_processors)
+        constraints = subset.local_constraints(constraints)  # with the ids of tokens in the subset
+        return subset.to_global(shortlist_engine.search(source, lengths, max_lengths, keys, constraints, max_sources))
 
 
 def build_engine(
@@ -263,7 +275,7 @@ def build_engine(
     has_required_phrases: bool = False,
     compile: bool = False,
 ) -> SearchEngine:
-    """Return the engine that searches as a configuration says.
+    """Return the engine that searches with some models as the configuration `config` says.
 
     Args:
         models: One model, or an ensemble.

@@ -68,7 +68,10 @@ class DecoderState:
 
     @staticmethod
     def start(start: DecodingStart, batch: int, reorders_rows: bool) -> DecoderState:
-        """Create the state with which a model begins to decode `batch` sources."""
+        """Create the state with which a model begins to decode `batch` sources.
+
+        If rows are reordered, `ancestors` (B K S) says which row's cache holds each position: its own at first.
+        """
         rows = len(start.tokens) // batch
         ancestors = None
         if reorders_rows and rows > 1:
@@ -138,7 +141,7 @@ class StrategyState:
 
     @property
     def beams(self) -> Sequence[StrategyState]:
-        """The states that hold the buffers: of the groups of a diverse beam, or else this one."""
+        """The states that hold finished and truncated hypotheses: of the groups of a diverse beam, or else this one."""
         return [self]
 
 
@@ -186,12 +189,12 @@ class SearchState:
 
     @property
     def without_decoders(self) -> SearchState:
-        """The state without what only the models need."""
+        """The state without the models' caches and encoder outputs."""
         return replace(self, decoders=[])
 
 
 def _by_source(state: SearchState) -> SearchState:
-    """View caches as B K … instead of R …, so that every tensor has one row per source."""
+    """View caches as B K … instead of B·K …, so that every tensor of the state has one row per source."""
     shape = state.tokens.shape
     decoders = [
         replace(decoder, cache=map_tensors(lambda leaf: leaf.unflatten(0, shape), decoder.cache))
@@ -201,7 +204,7 @@ def _by_source(state: SearchState) -> SearchState:
 
 
 def select_sources(state: SearchState, sources: Tensor) -> SearchState:
-    """Return the state of the sources in some slots (N) of the batch."""
+    """Return the state of the sources with the indices `sources` (N) in the batch."""
     selected = map_tensors(lambda leaf: leaf[sources], _by_source(state))
     for decoder in selected.decoders:
         decoder.cache = map_tensors(lambda leaf: leaf.flatten(0, 1), decoder.cache)
@@ -228,7 +231,7 @@ class BatchProgress:
 
     @property
     def all_at_limit(self) -> bool:
-        """Whether all sources have reached their length limits."""
+        """Whether all sources have reached their length limits, so that their search must end now."""
         slots = zip(self.sources, self.steps)
         return all(number == EMPTY_SLOT or step >= self.max_lengths[number] for number, step in slots)
 
@@ -277,7 +280,8 @@ class PartialResult:
 def partial_result(state: SearchState, eos: int, length_divisor: Callable[[float], float]) -> PartialResult | None:
     """Return the result so far for the only source of a state; None if all its hypotheses were dropped.
 
-    `length_divisor` gives the number by which the score of a hypothesis of some length is divided in comparisons.
+    Live, finished and truncated hypotheses count: their common prefix will not change any more. `length_divisor` gives
+    the number by which the score of a hypothesis of some length is divided in comparisons.
     """
     hypotheses: list[Hypothesis] = []
     for row, score in zip(state.output_tokens[0, :, : int(state.step[0])].tolist(), state.scores[0].tolist()):
@@ -289,7 +293,7 @@ def partial_result(state: SearchState, eos: int, length_divisor: Callable[[float
     if not hypotheses:
         return None
     targets = [h.tokens[:-1] if h.tokens[-1:] == [eos] else h.tokens for h in hypotheses]
-    best = max(range(len(hypotheses)), key=lambda number: hypotheses[number].normalized_score)
+    best = max(range(len(hypotheses)), key=lambda index: hypotheses[index].normalized_score)
     stable_prefix = [column[0] for column in takewhile(lambda column: len({*column}) == 1, zip(*targets))]
     single_hypothesis = len(state.scores[0]) == 1
     return PartialResult(stable_prefix, targets[best], hypotheses[best].score, single_hypothesis)

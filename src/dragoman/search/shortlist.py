@@ -50,11 +50,11 @@ class VocabularySubset:
     token_ids: Tensor  # sorted
 
     def to_local(self, token_ids: Tensor) -> Tensor:
-        """Return the local ids of tokens of the subset."""
+        """Return the positions in the subset (local ids) of tokens, which all belong to it."""
         return torch.searchsorted(self.token_ids, token_ids)
 
     def local_special_tokens(self, special_tokens: SpecialTokens) -> SpecialTokens:
-        """Return special tokens with local ids."""
+        """Return special tokens with local ids: their positions in the subset."""
         local_ids = {token: number for number, token in enumerate(self.token_ids.tolist())}
         bos = special_tokens.bos
         return replace(
@@ -66,12 +66,12 @@ class VocabularySubset:
         )
 
     def local_constraints(self, constraints: ConstraintTensors) -> ConstraintTensors:
-        """Return constraints with local ids; only prefixes are supported."""
+        """Return constraints whose prefixes have local ids (positions in the subset); others are not supported."""
         prefix = constraints.prefix
         return constraints if prefix is None else replace(constraints, prefix=self.to_local(prefix))
 
     def to_global(self, nbest: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
-        """Return hypotheses with the token ids of the vocabulary."""
+        """Convert the local ids (positions in the subset) of hypotheses to token ids of the vocabulary."""
         ids = self.token_ids.tolist()
         return [[h._replace(tokens=[ids[token] for token in h.tokens]) for h in hypotheses] for hypotheses in nbest]
 
@@ -86,11 +86,14 @@ class Shortlist:
     vocab_size: int  # of the target
 
     def select(self, source: Tensor, special_tokens: SpecialTokens, others: Iterable[Tensor] = ()) -> VocabularySubset:
-        """Return the tokens for a batch of sources, B S: frequent ones, translations, special tokens and `others`."""
+        """Return the tokens for a batch of sources, B S: frequent ones, translations, special tokens and `others`.
+
+        Translations of source token s are `translations[starts[s] : starts[s + 1]]`.
+        """
         seen = source.flatten().unique().cpu().numpy()
         seen = seen[seen < len(self.starts) - 1]
         starts, counts = self.starts[seen], self.starts[seen + 1] - self.starts[seen]
-        offsets = np.repeat(starts - np.cumsum(counts) + counts, counts)
+        offsets = np.repeat(starts - np.cumsum(counts) + counts, counts)  # plus 0, 1, 2, … : indices of translations
         bos = special_tokens.bos.cpu() if isinstance(special_tokens.bos, Tensor) else torch.tensor([special_tokens.bos])
         token_ids = [
             self.frequent,
@@ -133,7 +136,9 @@ def learn_shortlist(
 ) -> Shortlist:
     """Learn a shortlist from at most `max_pairs` sentence pairs, spread over the store.
 
-    Memory does not grow with the store: if too many pairs of tokens co-occur, the rarest are dropped.
+    Translation probabilities p(t|s) of tokens are those of IBM model 1: they start from how often s and t occur in the
+    same sentence pair, and each EM iteration distributes every target token over the source tokens ∝ p(t|s). Memory
+    does not grow with the store: if too many pairs of tokens co-occur, the rarest are dropped.
 
     Args:
         sizes: Sizes of the source and the target vocabulary.
@@ -170,32 +175,42 @@ def learn_shortlist(
 
 
 def _add_cooccurrences(keys: IntArray, counts: FloatArray, new: IntArray) -> tuple[IntArray, FloatArray]:
-    """Add the pairs of tokens `new` to the counts; a pair is the number (key) source · V + target, keys are sorted."""
+    """Add the pairs of tokens `new` to the counts, and drop the rarest pairs if there are too many.
+
+    A pair is the number (key) source · V + target. `keys` are sorted, and `counts` are theirs.
+    """
     new_keys, new_counts = np.unique(new, return_counts=True)
     keys, index = np.unique(np.concatenate((keys, new_keys)), return_inverse=True)
     counts = np.bincount(index, np.concatenate((counts, new_counts)), len(keys)).astype(np.float64)
     if len(keys) > MAX_TABLE_ENTRIES:
-        kept = np.sort(np.argpartition(-counts, MAX_TABLE_ENTRIES // 2)[: MAX_TABLE_ENTRIES // 2])
-        keys, counts = keys[kept], counts[kept]
+        frequent = np.sort(np.argpartition(-counts, MAX_TABLE_ENTRIES // 2)[: MAX_TABLE_ENTRIES // 2])
+        keys, counts = keys[frequent], counts[frequent]
     return keys, counts
 
 
 def _best_translations(
     keys: IntArray, counts: FloatArray, sizes: tuple[int, int], translations: int
 ) -> tuple[IntArray, IntArray]:
-    """Return `Shortlist.starts` and `Shortlist.translations`; `sizes` are those of both vocabularies."""
+    """Return the most probable target tokens of each source token, at most `translations` each.
+
+    `keys` are pairs of tokens as numbers source · V + target, `counts` how often they are translations, `sizes` those
+    of both vocabularies. Returns (starts, targets): the tokens for source s are targets[starts[s] : starts[s + 1]].
+    """
     source_size, target_size = sizes
     source, target = keys // target_size, keys % target_size
     order = np.lexsort((-counts, source))  # by source token, the most probable translation first
     source, target, counts = source[order], target[order], counts[order]
     first = np.searchsorted(source, np.arange(source_size + 1))
-    kept = (np.arange(len(source)) - first[source] < translations) & (counts > 0)
-    starts = np.concatenate(([0], np.cumsum(np.bincount(source[kept], minlength=source_size))))
-    return starts, target[kept]
+    is_best = (np.arange(len(source)) - first[source] < translations) & (counts > 0)
+    starts = np.concatenate(([0], np.cumsum(np.bincount(source[is_best], minlength=source_size))))
+    return starts, target[is_best]
 
 
 def _token_links(store: TokenStore, rows: IntArray) -> Iterator[TokenLinks]:
-    """Iterate over the links of some sentence pairs, `rows` of the store, in batches."""
+    """Yield, in batches, all pairs of a source and a target token that belong to the same sentence pair.
+
+    `rows` are the sentence pairs of the store. The pairs of a target token follow one another, from `starts`.
+    """
     source_lengths, target_lengths = (column.lengths[rows].astype(np.int64) for column in store.columns)
     ends = np.cumsum(source_lengths * target_lengths)
     splits = np.searchsorted(ends, np.arange(MAX_BATCH_LINKS, ends[-1], MAX_BATCH_LINKS))
@@ -204,9 +219,10 @@ def _token_links(store: TokenStore, rows: IntArray) -> Iterator[TokenLinks]:
         if not len(batch):
             continue
         sources, targets = (column.rows(rows[batch]).astype(np.int64) for column in store.columns)
-        lengths = source_lengths[batch]
+        lengths = source_lengths[batch]  # `sources` and `targets` are the tokens of all sentences, concatenated
         counts = np.repeat(lengths, target_lengths[batch])  # number of source tokens of each target token
         starts = np.cumsum(counts) - counts
         first_source = np.repeat(np.cumsum(lengths) - lengths, target_lengths[batch])
+        # in `sources`: for each target token, all tokens of its source sentence
         index = np.arange(counts.sum()) + np.repeat(first_source - starts, counts)
         yield TokenLinks(sources[index], np.repeat(targets, counts), starts)

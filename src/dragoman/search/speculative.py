@@ -83,11 +83,11 @@ class Speculative(StepwiseSearch):
 
     @property
     def length_limit(self) -> LengthLimit:
-        """The limit of the plain search."""
+        """The length limit of `self.search`, whose result speculative decoding computes."""
         return self.search.length_limit
 
     def engine(self, run: DecodingRun, request: SearchRequest) -> SpeculativeEngine:
-        """Return an engine with the draft model ahead of the engine of the plain search."""
+        """Return an engine that generates the same tokens as `self.search`, but has them drafted by the draft model."""
         draft = run.open_run(self.draft_model)
         run.check_same_vocabulary(draft, "the run reads the tokens of the draft")
         return SpeculativeEngine(
@@ -165,12 +165,15 @@ class SpeculativeEngine(SearchEngine):
         self.graphed_start = self._start  # never as a CUDA graph: the step is not one, and reads values
 
     def _begin_batch(self, max_lengths: list[int], count: int, use_cuda_graphs: bool) -> BatchProgress:
-        """Leave positions for drafted tokens after the last one."""
-        more = 2 * (self.draft_tokens + 1)  # at least what a step reads after the last token
+        """Decide on slots and cache length as without drafts, but with positions for drafted tokens after the last."""
+        more = 2 * (self.draft_tokens + 1)  # additional positions: at least what a step reads after the last token
         return super()._begin_batch([length + more for length in max_lengths], count, use_cuda_graphs)
 
     def _start(self, inputs: SearchInputs, cache_length: int, max_length: int) -> SearchState:
-        """Return the initial state; raise an error if a source is too long for the draft model."""
+        """Return the initial state; raise an error if a source is too long for the draft model, the last of the models.
+
+        `first_token` (B) is decoded first, `draft_read` (B) is the number of tokens that the draft model has read.
+        """
         limit, longest = self.models[-1].max_source_length, int(inputs.lengths.max())
         if limit is not None and longest > limit:
             raise UserError(
@@ -181,12 +184,16 @@ class SpeculativeEngine(SearchEngine):
         return SpeculativeState(**vars(state), first_token=state.tokens[:, 0].clone(), draft_read=zeros)
 
     def _step(self, state: SearchState, progress: BatchProgress) -> SearchState:
-        """Generate a token for every row, and one for each drafted token that is accepted; count it in `progress`."""
+        """Generate a token for every row, and one for each drafted token that is accepted; count the step.
+
+        The draft model drafts N tokens, the others read them in one call, and `_verify` accepts the first ones. Models
+        with a recurrent state read a copy of it, and then only the accepted tokens, since reading cannot be undone.
+        """
         assert isinstance(state, SpeculativeState)
         progress.steps = [step + 1 for step in progress.steps]
         drafts = self._draft(state) if self._make_space(state, progress) else state.tokens[:, :0]  # B N
         tokens = torch.cat((state.tokens, drafts), 1)  # B N+1
-        decoders = state.decoders[:-1]
+        decoders = state.decoders[:-1]  # without that of the draft model
         copies = [_copy_recurrent(model, decoder) for model, decoder in zip(self.models, decoders)]
         all_logits = [_read_tokens(model, copy, tokens) for model, (copy, _) in zip(self.models, copies)]
         after, generated = self._verify(state.without_decoders, average_probabilities(all_logits), drafts)
@@ -199,7 +206,7 @@ class SpeculativeEngine(SearchEngine):
         return replace(after, decoders=state.decoders)
 
     def _make_space(self, state: SpeculativeState, progress: BatchProgress) -> bool:
-        """Grow the caches if necessary, noting it in `progress`; return whether drafted tokens fit."""
+        """Grow the caches if necessary, noting it in `progress`; return whether they have positions for a draft."""
         unread = state.step - state.draft_read  # B: tokens that the draft model has not read, besides the last
         width = max(self.draft_tokens, int(unread.masked_fill(state.done, 0).max())) + 1
         *starts, draft_start = (decoder.positions[:, 0] for decoder in state.decoders)
@@ -214,7 +221,11 @@ class SpeculativeEngine(SearchEngine):
         return fits()
 
     def _draft(self, state: SpeculativeState) -> Tensor:
-        """B N: the tokens that the draft model generates next."""
+        """B N: the tokens that the draft model, which is the last model, generates next.
+
+        It first reads the tokens that were accepted since its last draft. The drafted ones are read by a copy of its
+        state, `ahead`, since they may be rejected.
+        """
         model, decoder = self.models[-1], state.decoders[-1]
         unread = state.step - state.draft_read  # B: tokens that it has not read, besides the last
         max_unread = max(0, int(unread.max()))
@@ -238,7 +249,7 @@ class SpeculativeEngine(SearchEngine):
             ahead.positions = ahead.positions + 1
 
     def _verify(self, state: SearchState, logits: Tensor, drafts: Tensor) -> tuple[SearchState, Tensor]:
-        """Append the tokens that the models select, up to the first one that differs from the draft.
+        """Append the tokens that the models select, up to and including the first one that differs from the draft.
 
         Args:
             logits: B N+1 V, at the last token and at the drafted tokens.
@@ -250,7 +261,7 @@ class SpeculativeEngine(SearchEngine):
         active, generated = ~state.done, torch.zeros_like(state.step)  # B
         log_normalizer = log_sum_exp(logits)  # B N+1
         self.acceptance.rounds += int(active.sum())
-        for n, draft in enumerate([*drafts.unbind(1), None]):
+        for n, draft in enumerate([*drafts.unbind(1), None]):  # None: after the last drafted token
             selected, _ = self._select(state, logits[:, n : n + 1], log_normalizer[:, n : n + 1])
             state = _where(active, selected, state)
             generated = generated + active
@@ -266,7 +277,7 @@ class SpeculativeEngine(SearchEngine):
 
 
 def _read_tokens(model: Model, decoder: DecoderState, tokens: Tensor, count: Tensor | None = None) -> Tensor:
-    """Read tokens B N at the decoder's positions, and update its cache, not its positions; return logits B N V.
+    """Decode tokens B N from the decoder's positions on, and update its cache, not its positions; return logits B N V.
 
     With `count` (B), a row reads only this number of tokens.
     """
@@ -282,19 +293,21 @@ def _read_tokens(model: Model, decoder: DecoderState, tokens: Tensor, count: Ten
 def _copy_recurrent(model: Model, decoder: DecoderState) -> tuple[DecoderState, bool]:
     """Return a decoder state in which tokens can be read ahead, and whether that took copies of tensors.
 
-    Tensors with one entry per position are shared. The others, which a call overwrites, are as large as in a cache for
-    one position.
+    Tensors with one entry per position are shared. The others (recurrent states), which a call overwrites, are copied:
+    those whose shape is that of a cache for a single position.
     """
     single = model.decoder.init_state(1, 1, torch.empty(0, device="meta"))
     cache = map_tensors(
-        lambda leaf, one: leaf.clone() if leaf.shape[1:] == one.shape[1:] else leaf, decoder.cache, single
+        lambda leaf, single_leaf: leaf.clone() if leaf.shape[1:] == single_leaf.shape[1:] else leaf,
+        decoder.cache,
+        single,
     )
     is_recurrent = any(new is not old for new, old in zip(tensor_leaves(cache), tensor_leaves(decoder.cache)))
     return replace(decoder, cache=cache), is_recurrent
 
 
 def _where(condition: Tensor, new: SearchState, old: SearchState) -> SearchState:
-    """Return the rows of `new` where the condition (B) holds, and those of `old` elsewhere."""
+    """Return the state with the rows of `new` where the condition (B) holds, and those of `old` elsewhere."""
     if bool(condition.all()):
         return new
 

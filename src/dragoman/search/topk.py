@@ -24,7 +24,7 @@ MAX_KERNEL_COUNT = 64  # largest `count` of the GPU kernels
 
 
 def kernel_input(logits: Tensor) -> Tensor:
-    """Convert logits to float32, except for GPU kernels, which read any type and compute in float32."""
+    """Convert logits to float32, unless GPU kernels will read them: these accept any type and compute in float32."""
     return logits if TRITON_AVAILABLE and logits.is_cuda else at_least_float32(logits)
 
 
@@ -44,14 +44,17 @@ def topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def first_true(chosen: Tensor, count: int) -> Tensor:
-    """B N truth values → B C: the indices of the first `count` true values of each row."""
+    """B N truth values → B C: the indices of the first `count` true values of each row, by top-k of −index."""
     order = torch.arange(0, -chosen.shape[1], -1, dtype=torch.float32, device=chosen.device)
     order = order.where(chosen, -torch.inf)
     return topk(order, count)[1] if order.is_cuda else order.topk(count, dim=-1).indices
 
 
 def argmax_with_score(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """… V → the maximum of each row and its lowest index, … each, as `Tensor.max`."""
+    """… V → the maximum of each row and its lowest index, … each, as `Tensor.max`.
+
+    On a CPU, long rows are divided into chunks: the maximum is in the chunk with the largest maximum, or in the rest.
+    """
     if TRITON_AVAILABLE and logits.is_cuda:
         values, index = topk(logits, 1)
         return values[..., 0], index[..., 0]
@@ -73,8 +76,8 @@ def topk_continuations(
     """Return the `count` best continuations of each source: scores, rows and tokens, B N each, best first.
 
     A score is scores + min(logits − log_normalizer, 0), since rounding must not raise a score. Ties are broken by the
-    lower row, then by the lower token. `Tensor.topk` orders equal values arbitrarily, so on a CPU keys that are never
-    equal are compared if there are ties.
+    lower row, then by the lower token. `Tensor.topk` orders equal values arbitrarily, so on a CPU one more continuation
+    than needed is selected, and if any two scores are equal, the slower `_without_ties` decides.
 
     Args:
         scores: B K, of the hypotheses.
@@ -93,8 +96,9 @@ def topk_continuations(
         total = (scores[..., None] + (logits - log_normalizer[..., None]).clamp_(max=0)).flatten(1)
         best, index = total.topk(min(count + 1, total.shape[1]), dim=-1)
     else:
-        narrow = logits.numel() < MIN_CHUNKED_SIZE or rows * (width // CHUNK) <= count
-        total, indices = (_best_of_rows if narrow else _best_of_chunks)(scores, logits, log_normalizer, count + 1)
+        is_small = logits.numel() < MIN_CHUNKED_SIZE or rows * (width // CHUNK) <= count
+        preselect = _best_of_rows if is_small else _best_of_chunks
+        total, indices = preselect(scores, logits, log_normalizer, count + 1)
         best, order = total.topk(count + 1, dim=-1)
         index = indices.gather(1, order)
     if not bool(best.diff(dim=-1).all()):  # there are ties, other than of −∞
@@ -107,7 +111,8 @@ def topk_continuations(
 def _best_of_rows(scores: Tensor, logits: Tensor, log_normalizer: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` best continuations of each row: scores and indices in K·V, B K·N each.
 
-    They include the `count` best of a source. Arguments are those of `topk_continuations`. A tie with a continuation
+    They include the `count` best of a source. `scores` (B K) are those of the hypotheses, logits B K V, and
+    `log_normalizer` (B K) their log Σ exp. A tie with a continuation
     that is left out would be `count` ranks behind, so it cannot be one of the best.
     """
     rows, width = logits.shape[1:]
@@ -121,13 +126,14 @@ def _best_of_chunks(
 ) -> tuple[Tensor, Tensor]:
     """Return continuations that include the `count` − 1 best ones: scores and indices in K·V, B N each.
 
-    Logits are divided into chunks, and only the chunks with the largest maxima are read again. The last continuation is
-    the best one that is left out, so that a tie with it is noticed. With `keyed`, the first of equal chunks are taken:
-    the best continuations, ties by index, are then among all but the last.
+    Logits (B K V) are divided into chunks of CHUNK tokens, and only the chunks with the largest maxima are read again,
+    besides the tokens after the last whole chunk. The last continuation is the best one that is left out, so that a tie
+    with it is noticed. With `keyed`, the first of equal chunks are taken: the best continuations, ties by index, are
+    then among all but the last. `scores` (B K) are those of the hypotheses, `log_normalizer` (B K) log Σ exp.
     """
     rows, width = logits.shape[1:]
     chunks, count = width // CHUNK, count - 1
-    maxima = logits[..., : chunks * CHUNK].unflatten(-1, (chunks, CHUNK)).amax(-1)
+    maxima = logits[..., : chunks * CHUNK].unflatten(-1, (chunks, CHUNK)).amax(-1)  # B K chunks
     maxima = (scores[..., None] + (maxima - log_normalizer[..., None]).clamp_(max=0)).flatten(1)
     if keyed:
         chunk = _keys(maxima, torch.arange(maxima.shape[1])).topk(count + 1, dim=-1, largest=False).indices
@@ -135,14 +141,15 @@ def _best_of_chunks(
     else:
         maxima, chunk = maxima.topk(count + 1, dim=-1)
     row = chunk // chunks
-    begin = row * width + (chunk - row * chunks) * CHUNK  # B N+1
+    begin = row * width + (chunk - row * chunks) * CHUNK  # B N+1: index in K·V of the first token of each chunk
     inside, rest = torch.arange(CHUNK), torch.arange(chunks * CHUNK, width)
+    # tokens of the chunks, of the rest of each row, and the best chunk that is left out; and their rows
     index = [(begin[:, :count, None] + inside).flatten(1), begin[:, count:]]
     of_row = [row[:, :count, None].expand(-1, -1, CHUNK).flatten(1), row[:, count:]]
     if len(rest):
-        every = torch.arange(rows)[:, None].expand(-1, len(rest))
-        index.insert(1, (every * width + rest).flatten().expand(len(row), -1))
-        of_row.insert(1, every.flatten().expand(len(row), -1))
+        all_rows = torch.arange(rows)[:, None].expand(-1, len(rest))
+        index.insert(1, (all_rows * width + rest).flatten().expand(len(row), -1))
+        of_row.insert(1, all_rows.flatten().expand(len(row), -1))
     indices, owner = torch.cat(index, 1), torch.cat(of_row, 1)
     log_p = (logits.flatten(1).gather(1, indices) - log_normalizer.gather(1, owner)).clamp_(max=0)
     total = scores.gather(1, owner) + log_p
@@ -151,13 +158,15 @@ def _best_of_chunks(
 
 
 def _without_ties(scores: Tensor, logits: Tensor, log_normalizer: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute `topk_continuations` with keys in which the lower index decides between equal scores."""
+    """Return the `count` best continuations, scores, rows and tokens, by keys in which the lower index breaks ties.
+
+    `scores` (B K) are those of the hypotheses, logits B K V, and `log_normalizer` (B K) their log Σ exp.
+    """
     rows, width = logits.shape[1:]
     wide = rows * (width // CHUNK) > count and logits.dtype != torch.float64
     if wide:
-        total, indices = (
-            part[:, :-1] for part in _best_of_chunks(scores, logits, log_normalizer, count + 1, keyed=True)
-        )
+        total, indices = _best_of_chunks(scores, logits, log_normalizer, count + 1, keyed=True)
+        total, indices = total[:, :-1], indices[:, :-1]  # without the best continuation that is left out
     else:
         total = (scores[..., None] + (logits - log_normalizer[..., None]).clamp_(max=0)).flatten(1)
         indices = torch.arange(total.shape[1]).expand_as(total)
@@ -171,7 +180,7 @@ def _without_ties(scores: Tensor, logits: Tensor, log_normalizer: Tensor, count:
 
 
 def _keys(scores: Tensor, index: Tensor) -> Tensor:
-    """Return different integers, smallest for the largest score, and for the lower index of equal scores.
+    """Return integers to sort by, all different: smaller for larger scores, and for the lower index of equal scores.
 
     Scores are float32 and ≤ 0: as float64, the lower 29 bits of their magnitudes are free for the index.
     """
@@ -185,8 +194,8 @@ def log_sum_exp(logits: Tensor) -> Tensor:
     if logits.device.type != "cpu" or logits.numel() < MIN_SPLIT_SIZE or torch.compiler.is_compiling():
         return logits.logsumexp(-1)
     rows = logits.reshape(-1, logits.shape[-1])
-    parts = rows.split(max(1, CACHE_SIZE // rows.shape[1]))
-    return torch.cat([_log_sum(part) for part in parts]).view(logits.shape[:-1])
+    blocks = rows.split(max(1, CACHE_SIZE // rows.shape[1]))
+    return torch.cat([_log_sum(block) for block in blocks]).view(logits.shape[:-1])
 
 
 def _log_sum(rows: Tensor) -> Tensor:

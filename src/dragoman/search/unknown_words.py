@@ -61,7 +61,10 @@ class UnknownWordReplacer:
             )
 
     def replace(self, source: str, ids: Sequence[int], weights: Tensor) -> tuple[str, WordPairs]:
-        """Return the text of a translation with unknown words replaced, and its alignment in whitespace tokens.
+        """Return the text of a translation with unknown words replaced, and pairs (source word, target word).
+
+        Each <unk> becomes the translation, or a copy, of the source word with the highest attention. Words of the
+        pairs are numbered as split by white space.
 
         An <unk> is a whole word of the tokenizer, which separates punctuation: “3.57,” has the words “3” and “57”.
         Replacements are joined with or without a space, as the words are in the source.
@@ -78,7 +81,7 @@ class UnknownWordReplacer:
         )
         parts = self._token_parts(ids, source, {target_token: source_word for source_word, target_token in alignment})
         text = "".join(parts)
-        marked_first = self.target.marker == "initial"
+        marked_first = self.target.marker == "initial"  # tokens begin with their space, or else end with it
         shift = int(marked_first and text.startswith(" "))
         text = text.removeprefix(" ") if marked_first else text.removesuffix(" ")
         starts = [start - shift for start in (0, *accumulate(map(len, parts)))]
@@ -87,7 +90,8 @@ class UnknownWordReplacer:
             _span_indices(source_tokens, alignment_spans(source)), [token for token, _ in source_tokens]
         )
         pairs = word_alignment(weights, token_words, TokenWordMap.from_tokens(part_words, parts))
-        num_words = {word: len(alignment_words(part)) for word, part in zip(part_words, parts)}  # of a dictionary entry
+        # a dictionary may translate one word by several
+        num_words = {word: len(alignment_words(part)) for word, part in zip(part_words, parts)}
         return text, sorted((s, t + n) for s, t in pairs for n in range(max(1, num_words[t])))
 
     def translation(self, word: str) -> str:
@@ -95,9 +99,10 @@ class UnknownWordReplacer:
         return self.dictionary.get(word) or self.dictionary.get(word.lower()) or word
 
     def _token_parts(self, ids: Sequence[int], source: str, aligned: Mapping[int, int]) -> list[str]:
-        """Return the text that each token adds; without a space between words that are adjacent in the source.
+        """Return the text that each token adds to the translation, with <unk> replaced.
 
-        `aligned` is the source word of each target token. An <unk> without one remains.
+        Words that follow each other without a space in the source are joined without one. `aligned` is the source word
+        of each target token. An <unk> without one remains.
         """
         forms, marked_first, parts = self.target.surface_forms(), self.target.marker == "initial", []
         words, spans = split_words(source), word_spans(source)
@@ -126,7 +131,10 @@ def source_words(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def _span_indices(tokens: Sequence[tuple[str, int]], spans: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the index of the span in which each token, given by its text and start, begins after its space, or −1."""
+    """Return for each token (text, start) the index of the span (start, end) in which it begins, or −1.
+
+    A space at the beginning of a token does not count. Positions are characters.
+    """
     span_at = [-1] * (1 + max((end for _, end in spans), default=0))
     for index, (start, end) in enumerate(spans):
         span_at[start:end] = [index] * (end - start)
@@ -135,7 +143,7 @@ def _span_indices(tokens: Sequence[tuple[str, int]], spans: Sequence[tuple[int, 
 
 
 def _token_texts(tokenizer: Tokenizer, text: str) -> list[tuple[str, int]]:
-    """Return the text, also of unknown words, and the start of each token."""
+    """Return the text and the start of each token, also of unknown words, which token ids could not give back."""
     if tokenizer.kind == "word":
         marked_first = tokenizer.marker == "initial"  # a space is added before the text, or else after it
         marked = re.sub("[\ud800-\udfff]", "\ufffd", f" {text}" if marked_first else f"{text} ")

@@ -29,10 +29,14 @@ PAGE_HEADERS = {
 
 
 def create_app(service: Service) -> FastAPI:
-    """Build the application; the service starts and stops with it, and finishes accepted requests."""
+    """Build the web application of a service: its routes, the files of the web page, and answers to errors.
+
+    The service starts and stops with the application, and finishes accepted requests.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        """Start the service before the first request, and close it after the last."""
         await asyncio.to_thread(service.start)
         yield
         await asyncio.to_thread(service.close)

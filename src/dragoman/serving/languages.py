@@ -62,7 +62,10 @@ def parse_run_argument(argument: str) -> tuple[Path, LanguagePair | None]:
 
 
 def infer_language_pair(run: Run) -> LanguagePair:
-    """Infer the languages from the extensions of the training files (train.en, train.de) or the folder name."""
+    """Infer the languages of a run from the extensions of its training files (train.en, train.de) or its folder name.
+
+    A UserError if neither names two languages.
+    """
     data = run.config.data
     extensions = [
         {file.lower().removesuffix(".gz").rpartition(".")[2] for file in files} for files in (data.source, data.target)
@@ -89,6 +92,7 @@ class LanguageDetector:
     """A naive Bayes classifier of letter trigrams: p(language | text) ∝ Π p(trigram | language)."""
 
     def __init__(self) -> None:
+        """Create a detector that knows no language yet."""
         self._counts: dict[str, Counter[str]] = {}
 
     def learn(self, language: str, texts: Iterable[str]) -> None:
@@ -118,7 +122,8 @@ class LanguageDetector:
         languages = {language: counts for language, counts in self._counts.items() if counts}
         if not text_trigrams or not languages:
             return []
-        num_trigrams = len(set().union(*languages.values())) + 1  # + 1 for all unseen trigrams
+        # different trigrams of all languages, and one for all unseen ones
+        num_trigrams = len(set().union(*languages.values())) + 1
         log_likelihood, known = {}, {}
         for language, counts in languages.items():
             total = counts.total() + SMOOTHING * num_trigrams

@@ -33,7 +33,10 @@ class DecodeOptions:
 
     @property
     def needs_own_batch(self) -> bool:
-        """Whether results depend on the position in the batch: random draws are seeded by the sentence index."""
+        """Whether sentences of other requests must not join the batch.
+
+        A prefix belongs to the first sentence of a request, and random draws are seeded by the sentence index.
+        """
         return bool(self.prefix) or self.search.is_random
 
 
@@ -51,7 +54,7 @@ class TranslationJob:
 
     @property
     def remaining(self) -> int:
-        """Number of sentences not yet in a batch; 0 if the request was canceled."""
+        """Number of sentences not yet in a batch; 0 if the request was answered or canceled."""
         return 0 if self.future.done() else len(self.sentences) - self.num_batched
 
     @property
@@ -92,12 +95,16 @@ class Batcher:
         max_queue: int,
         metrics: Metrics,
     ) -> None:
+        """Create the queue of a run that is served under `name`, with at most `max_queue` waiting requests.
+
+        `device_lock` is held during a translation; `batching` says when a batch is full; `metrics` are Prometheus's.
+        """
         self.run, self.name, self.device_lock = run, name, device_lock
         self.batching, self.max_queue, self.metrics = batching, max_queue, metrics
         self._changed = threading.Condition()
         self._jobs: deque[TranslationJob] = deque()
         self._closing = False
-        self._thread = threading.Thread(target=self._work, name=f"translating {name}", daemon=True)
+        self._thread = threading.Thread(target=self._translate_batches, name=f"translating {name}", daemon=True)
         metrics.queue.labels(name).set_function(lambda: len(self._jobs))
 
     def start(self) -> None:
@@ -146,8 +153,8 @@ class Batcher:
 
     # ---- in the thread
 
-    def _work(self) -> None:
-        """Translate batches until the service closes."""
+    def _translate_batches(self) -> None:
+        """Translate batches of queued requests until the service closes; the thread of this run does nothing else."""
         try:
             while batch := self._next_batch():
                 self._translate(batch)
@@ -159,7 +166,10 @@ class Batcher:
             raise
 
     def _next_batch(self) -> Batch | None:
-        """Wait for the next batch; None when the service is closing and no requests remain."""
+        """Wait for the next batch; None when the service is closing and no requests remain.
+
+        A batch is taken when the waiting requests fill it, or the first of them has waited `delay_seconds`.
+        """
         with self._changed:
             while True:
                 self._drop_completed()
@@ -184,7 +194,7 @@ class Batcher:
         return sum(job.remaining_tokens for job in self._jobs) >= self._token_budget(self._jobs[0].options)
 
     def _token_budget(self, options: DecodeOptions) -> int:
-        """Return the maximum number of source tokens of a batch; every source takes several rows of the search."""
+        """Return the maximum number of source tokens of a batch: fewer if a source has many hypotheses (rows)."""
         rows = options.search.rows_per_source
         return self.batching.max_tokens or max(1, self.run.config.search.batch_tokens // rows)
 
@@ -212,7 +222,7 @@ class Batcher:
         return batch
 
     def _translate(self, batch: Batch) -> None:
-        """Translate a batch; if it fails, each of its requests is tried alone, so that only the cause fails."""
+        """Translate a batch; if that fails, translate each of its requests alone, so that only the faulty one fails."""
         start = time.monotonic()
         try:
             self._run_batch(batch)
@@ -222,14 +232,14 @@ class Batcher:
                 jobs[0].fail(error)
             else:
                 for job in jobs:
-                    self._translate([item for item in batch if item[0] is job])
+                    self._translate([(owner, index) for owner, index in batch if owner is job])
             return
         self.metrics.sentences.labels(self.name).inc(len(batch))
         self.metrics.batch_seconds.labels(self.name).observe(time.monotonic() - start)
         self.metrics.batch_sentences.labels(self.name).observe(len(batch))
 
     def _run_batch(self, batch: Batch) -> None:
-        """Translate the sentences of a batch and pass the results to their requests."""
+        """Translate the sentences of a batch, pairs (request, index of its sentence), and pass on the results."""
         first_job, first_index = batch[0]
         options = first_job.options  # the same for all sentences of a batch
         prefixes = [options.prefix if index == 0 else "" for _, index in batch] if options.prefix else None
@@ -252,6 +262,7 @@ class InspectionQueue:
     """Runs inspections in one thread, holding the device lock; a canceled inspection that still waits is skipped."""
 
     def __init__(self, device_lock: threading.Lock, max_pending: int) -> None:
+        """Allow at most `max_pending` inspections that wait or run; `device_lock` is held while one runs."""
         self.device_lock, self.max_pending = device_lock, max_pending
         self._executor = ThreadPoolExecutor(1, "inspection")
         self._futures: set[Future[Any]] = set()
@@ -261,22 +272,22 @@ class InspectionQueue:
         """Number of inspections waiting or running."""
         return len(self._futures)
 
-    async def __call__(self, work: Callable[[], Result]) -> Result:
-        """Run `work` in the thread and return its result; reject it if too many inspections are waiting."""
+    async def __call__(self, inspect: Callable[[], Result]) -> Result:
+        """Call `inspect` in the thread of inspections and return its result; reject it if too many are waiting."""
         if self.pending >= self.max_pending:
             raise RequestError(503, f"{self.max_pending} inspections are waiting: try again in a moment", retry_after=1)
         try:
-            future = self._executor.submit(self._run, work)
+            future = self._executor.submit(self._run, inspect)
         except RuntimeError:  # the executor was shut down
             raise RequestError(503, "the service is being stopped", retry_after=5) from None
         self._futures.add(future)
         future.add_done_callback(self._futures.discard)
         return await asyncio.wrap_future(future)
 
-    def _run(self, work: Callable[[], Result]) -> Result:
-        """Run an inspection while no translation uses the device."""
+    def _run(self, inspect: Callable[[], Result]) -> Result:
+        """Call `inspect` while no translation uses the device."""
         with self.device_lock:
-            return work()
+            return inspect()
 
     def close(self) -> None:
         """Finish accepted inspections."""

@@ -21,6 +21,7 @@ class RequestGuard:
     """ASGI middleware that reads the body within its limits, and counts requests by route and status."""
 
     def __init__(self, app: ASGIApp, limits: ServiceLimits, metrics: Metrics) -> None:
+        """Guard the application `app`: `limits` on bodies and receive time; `metrics` count requests."""
         self.app, self.limits, self.metrics = app, limits, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -31,6 +32,7 @@ class RequestGuard:
         start, status = time.monotonic(), 500
 
         async def send_and_record(message: Message) -> None:
+            """Send a message of the response, and remember its status."""
             nonlocal status
             status = message.get("status", status)
             await send(message)
@@ -64,7 +66,7 @@ class RequestGuard:
             if size <= limit:
                 body += chunk
             if size > MAX_DISCARD_FACTOR * limit or (size > limit and not more):
-                raise RequestError(413, f"a request may have {limit:,} bytes: send the text in parts")
+                raise RequestError(413, f"a request may have at most {limit:,} bytes: send the text in parts")
             if not more:
                 return bytes(body)
 
@@ -74,10 +76,11 @@ class _DisconnectedError(Exception):
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a receive function that first delivers the body that was read."""
+    """Return an ASGI receive function that first delivers `body`, which was read already, then what `receive` does."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replayed() -> Message:
+        """Return the body, or the next message of the client."""
         return messages.pop() if messages else await receive()
 
     return replayed
@@ -87,12 +90,16 @@ class RateLimiter:
     """A token bucket per client, refilled with `requests_per_minute`; 0 disables the limit."""
 
     def __init__(self, requests_per_minute: int) -> None:
+        """Allow each client this number of requests; it may use those of `BURST_SECONDS` at once. 0: no limit."""
         self.per_second = requests_per_minute / 60
         self.capacity = max(1.0, self.per_second * BURST_SECONDS)
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # client → (level, time)
 
     def check(self, client: str) -> None:
-        """Count a request of a client; raise a RequestError (429) if the client has sent too many."""
+        """Count a request of a client; raise a RequestError (429) if the client has sent too many.
+
+        Each client has a token bucket (level, time of the last update): a request takes one token.
+        """
         if not self.per_second:
             return
         now = time.monotonic()

@@ -24,11 +24,13 @@ class RequestError(Exception):
     """A rejected request: its HTTP status, a message, and the seconds after which to retry."""
 
     def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
+        """Reject a request with an HTTP status; `retry_after` is the number of seconds after which to try again."""
         super().__init__(message)
         self.status, self.message, self.retry_after = status, message, retry_after
 
     def response(self) -> JSONResponse:
         """Return the HTTP response: the message as JSON, and the seconds after which to retry as a header."""
+        # whole seconds, rounded up
         headers = {} if self.retry_after is None else {"retry-after": str(max(1, round(self.retry_after + 0.5)))}
         return JSONResponse({"error": self.message}, self.status, headers)
 
@@ -60,6 +62,7 @@ def _parse_json(body: bytes) -> dict[str, Any]:
     """Return the fields of a JSON object; NaN and infinities, which JSON does not have, are rejected."""
 
     def reject_constant(name: str) -> NoReturn:
+        """Raise an error for NaN, Infinity or -Infinity."""
         raise ValueError(f"{name} is not a JSON number")
 
     try:
@@ -78,6 +81,7 @@ def _parse_form(header: str, content_type: str, body: bytes) -> dict[str, Any]:
             pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FORM_FIELDS)
         else:
             parser = BytesParser(policy=HTTP)
+            # a multipart body has the format of an e-mail
             message = parser.parsebytes(b"Content-Type: " + header.encode("latin-1") + b"\r\n\r\n" + body)
             pairs = []
             for part in message.iter_parts():
@@ -90,7 +94,7 @@ def _parse_form(header: str, content_type: str, body: bytes) -> dict[str, Any]:
 
 
 def _check_characters(fields: Any) -> None:
-    """Reject lone surrogates, which JSON can express but UTF-8 cannot."""
+    """Reject fields with lone surrogates, which JSON can express but UTF-8 cannot."""
     try:
         json.dumps(fields, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -100,9 +104,10 @@ def _check_characters(fields: Any) -> None:
 
 
 def _invalid_field(error: ValidationError) -> RequestError:
-    """Describe the first invalid field of a request."""
+    """Return the error (400) that describes the first invalid field of a request."""
     first = error.errors()[0]
-    name = ".".join(str(part) for part in first["loc"] if not str(part).endswith("]")) or "the body"
+    # the path of the field, without pydantic's type names such as list[str]
+    name = ".".join(str(key) for key in first["loc"] if not str(key).endswith("]")) or "the body"
     if first["type"] == "missing":
         return RequestError(400, f"the field {name!r} is missing")
     if first["type"] == "extra_forbidden":
@@ -111,15 +116,16 @@ def _invalid_field(error: ValidationError) -> RequestError:
 
 
 def request_api_key(request: Request, field: str | None) -> str | None:
-    """Return the API key of a field of the request, or of the header `Authorization: Bearer …`."""
+    """Return the API key of a request: `field`, its field api_key, or else the header `Authorization: Bearer …`."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return field or (token.strip() or None if scheme.lower() == "bearer" else None)
 
 
 async def cancel_on_disconnect(request: Request, work: Awaitable[Result], timeout: float) -> Result:
-    """Await the work, and cancel it if the client disconnects or it takes longer than `timeout` seconds."""
+    """Await `work`, the computation of a response; cancel it if the client disconnects or after `timeout` seconds."""
 
     async def wait_for_disconnect() -> None:
+        """Return when the client disconnects."""
         while (await request.receive())["type"] != "http.disconnect":
             pass
 

@@ -30,9 +30,9 @@ def routes(service: Service) -> APIRouter:
     """Return the routes of inspections: a sentence, training curves, position encodings and examples of a run."""
     router = APIRouter(prefix="/v1", tags=["Inspection"], responses=schemas.ERROR_RESPONSES)
 
-    async def run_inspection(request: Request, work: Callable[[], Result]) -> Result:
-        """Run `work` in the thread of inspections until it ends, times out or the client disconnects."""
-        return await cancel_on_disconnect(request, service.inspections(work), service.limits.timeout)
+    async def run_inspection(request: Request, inspect: Callable[[], Result]) -> Result:
+        """Call `inspect` in the thread of inspections until it ends, times out or the client disconnects."""
+        return await cancel_on_disconnect(request, service.inspections(inspect), service.limits.timeout)
 
     def authorized_run(request: Request, name: str) -> Run:
         """Return the run with this name; reject requests without a valid API key (403) and unknown runs (404)."""
@@ -67,6 +67,7 @@ def routes(service: Service) -> APIRouter:
         model = authorized_run(request, name).model
 
         def inspect() -> str:
+            """Return the position encodings as JSON."""
             return _to_json(run=name, positions=to_jsonable(position_encodings(model, NUM_POSITIONS)))
 
         return Response(await run_inspection(request, inspect), media_type="application/json")
@@ -81,7 +82,7 @@ def routes(service: Service) -> APIRouter:
 
 
 def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest) -> Callable[[], str]:
-    """Check the limits of an inspection, and return a function that computes its JSON."""
+    """Check the limits on the tokens of a sentence, and return a function that inspects it and returns JSON."""
     run, limits = service.streaming_run(served), service.limits
     token_counts = {"sentence": len(run.encode_sources([fields.text])[0])}
     if fields.translation is not None:
@@ -95,6 +96,7 @@ def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest
     forced_tokens = len(run.target_tokenizer.encode(prefix) if isinstance(prefix, str) else prefix)
 
     def inspect() -> str:
+        """Inspect the sentence; too much attention for a response is an error."""
         inspection = run.lens(
             fields.text, fields.translation, search=search, prefix=prefix or None, alternatives=fields.alternatives
         )
@@ -108,12 +110,12 @@ def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest
 
 
 def _to_json(**response: object) -> str:
-    """Serialize a large response in the thread of the inspection, so that the event loop is not blocked."""
+    """Return a response as compact JSON. It is large: call this in the thread of inspections, not the event loop."""
     return json.dumps(response, ensure_ascii=False, separators=(",", ":"))
 
 
 def _curves(run: Run) -> list[schemas.TrainingCurve]:
-    """Return the training curves that have points, with at most 400 points each."""
+    """Return the training curves that have finite points, with at most 400 points each."""
     finite = {
         name: [(float(step), float(value)) for step, value in points if math.isfinite(value)]
         for name, points in training_curves(run.metrics()).items()

@@ -27,7 +27,7 @@ def routes(service: Service) -> APIRouter:
     router = APIRouter(tags=["LibreTranslate"], responses=schemas.ERROR_RESPONSES)
 
     async def accept(request: Request, model: type[RequestType]) -> RequestType:
-        """Parse a request, and reject it without text, without a valid API key or above the limits."""
+        """Parse a request as `model`, and reject it without text, without a valid API key or above the limits."""
         fields = await service.accept(request, model)
         if not fields.q:
             raise RequestError(400, "there is no text: give one as 'q'")
@@ -46,13 +46,14 @@ def routes(service: Service) -> APIRouter:
         alternatives, limit = fields.alternatives or 0, service.limits.max_alternatives
         if alternatives > limit:
             raise RequestError(400, f"at most {limit} alternatives can be requested, not {alternatives:,}")
-        detected = None
+        detected = None  # the language of the text, if the client does not give it
         if fields.source == "auto":
             language, confidence = service.detect_language("\n".join(texts), fields.target)
             detected = schemas.Detection(language=language, confidence=confidence)
         served = service.run_for_languages(detected.language if detected else fields.source, fields.target)
-        work = _translate_html(served, texts) if fields.format == "html" else _translate(served, texts, alternatives)
-        results = await cancel_on_disconnect(request, work, service.limits.timeout)
+        is_html = fields.format == "html"
+        translating = _translate_html(served, texts) if is_html else _translate(served, texts, alternatives)
+        results = await cancel_on_disconnect(request, translating, service.limits.timeout)
         response = schemas.LibreTranslateResponse(translatedText=[best for best, _ in results])
         if alternatives:
             response.alternatives = [others for _, others in results]
@@ -64,6 +65,7 @@ def routes(service: Service) -> APIRouter:
     async def detect(request: Request) -> list[schemas.Detection]:
         """Detect the language of a text among the languages of the runs, most probable first."""
         fields = await accept(request, schemas.DetectRequest)
+        # if nothing can be detected: the only source language of the runs, or an error
         languages = service.detector("\n".join(fields.texts)) or [service.detect_language("")]
         return [schemas.Detection(language=language, confidence=confidence) for language, confidence in languages]
 
@@ -97,9 +99,10 @@ def routes(service: Service) -> APIRouter:
 
 
 async def _translate(served: ServedRun, texts: list[str], alternatives: int) -> list[tuple[str, list[str]]]:
-    """Return the translation of each text, and up to `alternatives` others without duplicates.
+    """Return the translation of each text by a run, and up to `alternatives` others without duplicates.
 
-    The first alternative joins the second-best translations of all sentences, the next one the third-best, and so on.
+    Texts are split into sentences, and their translations joined. The first alternative joins the second-best
+    translations of all sentences, the next one the third-best, and so on.
     """
     options = DecodeOptions(served.beam_search(alternatives + 1) if alternatives else served.run.default_search)
     split_texts = [served.split(text) for text in texts]
@@ -115,14 +118,15 @@ async def _translate(served: ServedRun, texts: list[str], alternatives: int) -> 
 
 
 async def _translate_html(served: ServedRun, texts: list[str]) -> list[tuple[str, list[str]]]:
-    """Translate the text between the tags of HTML, without alternatives."""
+    """Translate the text between the tags of HTML documents; return pairs (document, no alternatives)."""
     documents = [HtmlText(text) for text in texts]
-    results = iter(await _translate(served, [text for document in documents for text in document.texts], 0))
+    between_tags = [text for document in documents for text in document.texts]
+    results = iter(await _translate(served, between_tags, alternatives=0))
     return [(document.join([next(results)[0] for _ in document.texts]), []) for document in documents]
 
 
 def _for_single_text(response: schemas.LibreTranslateResponse) -> schemas.LibreTranslateResponse:
-    """Replace the lists of a response for one text by their only items."""
+    """Replace the lists in the response for a single text, which was not sent as a list, by their only items."""
     return schemas.LibreTranslateResponse.model_construct(
         **{name: value[0] for name, value in response if value is not None}
     )
@@ -132,7 +136,7 @@ class HtmlText:
     """HTML split into translatable texts (unescaped) and the markup after each of them."""
 
     def __init__(self, source: str) -> None:
-        """Split the HTML document `source`."""
+        """Split the HTML document `source` into texts and the tags between them."""
         tags = list(TAG.finditer(source))
         begins, ends = [0, *(tag.end() for tag in tags)], [*(tag.start() for tag in tags), len(source)]
         self.texts = [html.unescape(source[begin:end]) for begin, end in zip(begins, ends)]

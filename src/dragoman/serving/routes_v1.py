@@ -53,8 +53,8 @@ def routes(service: Service) -> APIRouter:
         search = service.search_for(served, fields.search, fields.n_best)
         options = DecodeOptions(search, fields.alignment, fields.token_scores, fields.prefix)
         split_texts = [served.split(text, fields.split) for text in texts]
-        work = served.translate(split_texts, options)
-        results = await cancel_on_disconnect(request, work, service.limits.timeout)
+        translating = served.translate(split_texts, options)
+        results = await cancel_on_disconnect(request, translating, service.limits.timeout)
         translations = []
         for text, sentences in zip(split_texts, results):
             details = [
@@ -79,7 +79,7 @@ def routes(service: Service) -> APIRouter:
         """
         fields = await service.accept(request, schemas.StreamRequest)
         served = service.resolve_run(fields.run, fields.source, fields.target)
-        search = service.search_for(served, fields.search, None)
+        search = service.search_for(served, fields.search, n_best=None)
         options = DecodeOptions(search, fields.alignment, prefix=fields.prefix)
         events = _translation_events(service, served, served.split(fields.text, fields.split), options)
         executor = ThreadPoolExecutor(1, "streaming")
@@ -106,7 +106,11 @@ def _run_info(served: ServedRun) -> schemas.RunInfo:
 def _translation_events(
     service: Service, served: ServedRun, text: SplitText, options: DecodeOptions
 ) -> Generator[Event]:
-    """Translate the sentences of a text and yield events; decoding steps alternate with the batches of the run."""
+    """Translate the sentences of a text one after the other, and yield events: tokens, sentence and done.
+
+    Each decoding step holds the device lock, so steps alternate with other requests. Gaps are the white space between
+    sentences.
+    """
     run, timeout = service.streaming_run(served), service.limits.timeout
     deadline = time.monotonic() + timeout
     gaps = text.gaps_for_language(served.pair.target)

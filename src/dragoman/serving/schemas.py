@@ -41,7 +41,7 @@ class ApiRequest(BaseModel):
 
     @property
     def texts(self) -> list[str]:
-        """All texts of the request, whose number and size are limited."""
+        """All texts of the request, to which the service's limits on number and size apply."""
         raise NotImplementedError
 
 
@@ -55,7 +55,7 @@ class DetectRequest(ApiRequest):
 
     @property
     def texts(self) -> list[str]:
-        """The text or texts to translate."""
+        """The texts of the field `q`, as a list."""
         return [self.q] if isinstance(self.q, str) else self.q
 
 
@@ -223,7 +223,10 @@ class TranslationResponse(BaseModel):
 
 
 def request_body_schema(model: type[BaseModel], forms: bool = False) -> dict[str, Any]:
-    """Return the OpenAPI description of a request body, which `parse_request` parses instead of FastAPI."""
+    """Return the OpenAPI description of a request body with the fields of `model`, as JSON and with `forms` as a form.
+
+    FastAPI does not describe it itself, because the service parses bodies with `parse_request`.
+    """
     content = {JSON: {"schema": model.model_json_schema()}}
     if forms:
         names = {name: {"type": "string"} for name in model.model_fields}

@@ -67,6 +67,7 @@ def header_timeout_protocol(timeout: float) -> type[asyncio.Protocol]:
             self._update_timer()
 
         def connection_lost(self, exc: Exception | None) -> None:
+            """Stop the timer when the connection ends."""
             self._cancel_timer()
             super().connection_lost(exc)
 
@@ -78,6 +79,7 @@ def header_timeout_protocol(timeout: float) -> type[asyncio.Protocol]:
                 self.timer = self.loop.call_later(timeout, self._close)
 
         def _cancel_timer(self) -> None:
+            """Stop the timer, if it runs."""
             if self.timer is not None:
                 self.timer.cancel()
                 self.timer = None
@@ -93,7 +95,7 @@ def header_timeout_protocol(timeout: float) -> type[asyncio.Protocol]:
 
 
 def create_server(service: Service, ready: Callable[[], None] = lambda: None) -> uvicorn.Server:
-    """Create the server; it calls `ready` when it accepts requests."""
+    """Create the HTTP server of a service; it calls `ready` when it accepts requests."""
     config = uvicorn.Config(
         create_app(service),
         http=header_timeout_protocol(service.limits.receive_timeout),
@@ -123,6 +125,7 @@ class _Server(uvicorn.Server):
     """A server that calls `ready` when it accepts requests."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        """Configure uvicorn, and remember the function to call when requests are accepted."""
         super().__init__(config)
         self._ready = ready
 

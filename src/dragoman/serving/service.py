@@ -41,16 +41,19 @@ class ServedRun:
         return split_into_sentences(self.run, text) if split else single_sentence(text)
 
     def beam_search(self, n_best: int) -> Beam:
-        """Return the default beam search, widened for an n-best list as far as the vocabulary allows."""
+        """Return the run's default beam search, with a beam that is wide enough to return `n_best` translations.
+
+        The beam is at most as large as the vocabulary.
+        """
         default = self.run.beam_config()
-        max_size = self.run.model.vocab_size - len(self.run.special_tokens.suppressed) - 1  # EOS
+        max_size = self.run.model.vocab_size - len(self.run.special_tokens.suppressed) - 1  # without EOS
         size = min(max(default.size, n_best), max(default.size, max_size))
         size += -size % default.num_groups  # the next multiple: groups have equal sizes
         num_finished = None if n_best > default.max_finished else default.num_finished
         return replace(default, size=size, n_best=min(n_best, size), num_finished=num_finished)
 
     async def translate(self, texts: Sequence[SplitText], options: DecodeOptions) -> list[list[Translation]]:
-        """Return the translations of the sentences of each text."""
+        """Queue all sentences of some texts, and return the translations of the sentences of each text."""
         sentences = [sentence for text in texts for sentence in text.sentences]
         token_counts = [len(ids) for ids in self.run.source_tokenizer.encode_batch(sentences)]
         translations = iter(await self.batcher.translate(sentences, token_counts, options))
@@ -67,6 +70,10 @@ class Service:
         batching: BatchingSettings | None = None,
         keys: ApiKeys | None = None,
     ) -> None:
+        """Serve runs, each with its languages; None: default limits and batching, and no API keys.
+
+        One device lock lets only one run decode at a time. A run that does not translate text is a UserError.
+        """
         self.limits, self.keys, self.metrics = limits or ServiceLimits(), keys or ApiKeys(), Metrics()
         self.rate_limiter, self.detector = RateLimiter(self.limits.requests_per_minute), LanguageDetector()
         self.device_lock = threading.Lock()
@@ -101,7 +108,7 @@ class Service:
         return text
 
     def start(self) -> None:
-        """Train the language detector, warm up every run, and start the queues."""
+        """Train the language detector, warm up every run, and start the threads that translate queued requests."""
         for served in self.runs.values():
             self.detector.learn_from_run(served.run, served.pair)
             served.run.translate(["a"], alignment=False)  # packs the weights before the first request
@@ -211,24 +218,28 @@ class Service:
             self._stream_slots.release()
 
     def validate_search(self, served: ServedRun, description: dict[str, Any]) -> SearchConfig:
-        """Parse the search of a request; searches that use other runs or have no bounds are rejected."""
+        """Parse the search of a request, such as {"kind": "Beam", "size": 8}, and check its limits.
+
+        Searches that use other runs, or whose cost has no bound, are rejected.
+        """
         search = search_from_dict(description)
         if search.other_runs or not search.is_bounded:
             kind = type(search).__name__
             raise RequestError(400, f"supported searches are 'Beam', 'Sample' and 'MinimumBayesRisk', not {kind!r}")
         max_tokens = max(served.run.config.search.max_target_length, LengthLimit().max)
         max_rows = self.limits.max_hypotheses
-        for part in search.token_searches:
-            if part.rows_per_source > max_rows:
-                raise RequestError(400, f"a search may have {max_rows} hypotheses, not {part.rows_per_source:,}")
-            if part.length_limit.max > max_tokens:
+        for token_search in search.token_searches:  # itself, or those that find its candidates
+            rows, length = token_search.rows_per_source, token_search.length_limit.max
+            if rows > max_rows:
+                raise RequestError(400, f"a search may have {max_rows} hypotheses, not {rows:,}")
+            if length > max_tokens:
                 raise RequestError(
-                    400, f"translations may have {max_tokens:,} tokens, but the search allows {part.length_limit.max:,}"
+                    400, f"translations may have {max_tokens:,} tokens, but the search allows {length:,}"
                 )
         return search
 
     def search_for(self, served: ServedRun, description: dict[str, Any] | None, n_best: int | None) -> SearchConfig:
-        """Return the search of a request: described, a beam search for an n-best list, or the default."""
+        """Return the search of a request: the one it describes, a beam search for `n_best`, or the run's default."""
         if description is not None and n_best is not None:
             raise RequestError(400, "'n_best' and 'search' cannot be combined: set n_best in the search")
         if n_best is not None:
@@ -239,7 +250,7 @@ class Service:
         return served.run.default_search if description is None else self.validate_search(served, description)
 
     def streaming_run(self, served: ServedRun) -> Run:
-        """Return a copy of the run whose decoding steps may alternate with those of batches."""
+        """Return a copy of the run (with the same weights) whose decoding steps may alternate with those of batches."""
         run = copy(served.run)
         run.engine_cache = None  # cached engines belong to one search at a time
         return run

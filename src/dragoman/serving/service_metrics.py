@@ -12,6 +12,7 @@ class Metrics:
     """All metrics of one service."""
 
     def __init__(self) -> None:
+        """Register the metrics in a registry of their own."""
         disable_created_metrics()  # no additional time series with the time at which each metric was created
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(

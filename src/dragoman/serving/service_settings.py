@@ -29,6 +29,7 @@ class ServiceLimits:
     max_connections: int = 1000
 
     def __post_init__(self) -> None:
+        """Raise a UserError unless all limits are positive; two of them may be 0."""
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name in ("requests_per_minute", "max_alternatives"):
@@ -46,6 +47,7 @@ class BatchingSettings:
     delay_seconds: float = 0.005
 
     def __post_init__(self) -> None:
+        """Raise a UserError if a setting is out of range."""
         if self.max_tokens is not None and self.max_tokens < 1:
             raise UserError(f"--max-batch-tokens must be at least 1, but is {self.max_tokens}")
         if not 0 <= self.delay_seconds <= 10:
@@ -56,6 +58,7 @@ class ApiKeys:
     """The accepted API keys; without keys, all requests are accepted."""
 
     def __init__(self, keys: list[str] | None = None) -> None:
+        """Accept these keys, of which only hashes are kept; None: accept all requests."""
         self._digests = None if keys is None else {self._digest(key) for key in keys}
 
     @classmethod

@@ -48,6 +48,7 @@ def diagnose(
         raise UserError("gold alignments need reference translations: give them with --target")
     languages = languages or language_pair(run)
     translated = TranslatedSet(sources, run.translate(sources), references)
+    # each finding measures one known failure
     findings = [
         gender(run, languages, templates),
         hallucination(run, sources, languages),

@@ -31,7 +31,9 @@ def coverage(run: Run, translated: TranslatedSet) -> list[Finding]:
 
 
 def _dropped(run: Run, translated: TranslatedSet, alignments: Sequence[Alignment]) -> Finding:
-    """Measure dropped source words. An unaligned word is not always dropped: attention misses many short words.
+    """Measure dropped source words from the word alignments of the translations (pairs of source and target word).
+
+    An unaligned word is not always dropped: attention misses many short words.
 
     With references, a word is dropped if it is unaligned and all reference words aligned to it are missing from the
     translation. Without, unaligned words count unless they are unaligned in half of their occurrences.
@@ -70,10 +72,10 @@ def _unaligned(source: str, links: Alignment) -> dict[int, str]:
 
 
 def _missing(unaligned: dict[int, str], text: str, reference: str, links: Alignment) -> list[str]:
-    """Return the unaligned source words whose reference words are all missing from the translation.
+    """Return the unaligned source words whose aligned words in the reference are all missing from the translation.
 
     Args:
-        unaligned: words of the source by position.
+        unaligned: words of the source by position, that have no aligned word in the translation.
         text: the translation.
         links: alignment of source and reference.
     """
@@ -94,11 +96,12 @@ def _usually_unaligned(sources: Sequence[str], unaligned: Sequence[dict[int, str
 
 
 def _repeated(translated: TranslatedSet, alignments: Sequence[Alignment]) -> Finding:
-    """Measure translations with a word repeated for the same source word, more often than in the reference."""
+    """Measure translations that repeat a word for one source word, more often than the word is in the reference."""
     examples = []
     for n, (text, links) in enumerate(zip(translated.texts, alignments)):
         words = _stripped_words(text)
         allowed = Counter(_stripped_words(translated.references[n]) if translated.references is not None else ())
+        # how often each target word is aligned with each source word
         counts = Counter((i, words[j]) for i, j in links if j < len(words) and words[j])
         repeated = [word for (_, word), count in counts.items() if count > max(1, allowed[word])]
         if repeated:
@@ -111,7 +114,7 @@ def _repeated(translated: TranslatedSet, alignments: Sequence[Alignment]) -> Fin
 
 
 def _stripped_words(text: str) -> list[str]:
-    """Return the words that alignments count, without surrounding punctuation; punctuation marks become ''."""
+    """Return the words of a text, as alignments number them, without surrounding punctuation; a mark alone is ''."""
     return [re.sub(r"^\W+|\W+$", "", word) for word in alignment_words(text)]
 
 

@@ -12,7 +12,7 @@ from dragoman.lens.svg import one_line
 
 
 def diagnosis_lines(diagnosis: Diagnosis) -> list[str]:
-    """Return every finding with its value, explanation and first examples."""
+    """Return the lines of a text with every finding: its value, explanation and first examples."""
     lines = [f"{diagnosis.run}: {diagnosis.system}, {diagnosis.sentences:,} sentences", ""]
     for finding in diagnosis.findings:
         lines += [f"{finding.title:36}{finding.formatted_value}", f"  {finding.explanation}"]
@@ -26,7 +26,7 @@ def diagnosis_lines(diagnosis: Diagnosis) -> list[str]:
 
 
 def _length_line(bucket: LengthBucket) -> str:
-    """Return the quality of sentences of similar lengths, with a bar of their BLEU."""
+    """Return a line with the quality of sentences of similar lengths, and a bar as long as a fifth of their BLEU."""
     return (
         f"    {bucket.words:>10} words  {bucket.sentences:5} sentences  BLEU {bucket.bleu:5.1f}  "
         f"exact match {bucket.exact_match:5.1f} %  {'█' * round(bucket.bleu / 5)}"
@@ -42,7 +42,7 @@ def diagnosis_page(diagnosis: Diagnosis) -> str:
 
 
 def _length_chart(finding: Finding) -> str:
-    """Draw BLEU by source length."""
+    """Draw BLEU by source length, a bar for each group of lengths of the finding."""
     return bar_chart({f"{bucket.words} words": bucket.bleu for bucket in finding.bands}, finding.title, "BLEU")
 
 

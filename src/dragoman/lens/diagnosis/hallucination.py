@@ -32,7 +32,10 @@ FOREIGN_SENTENCES = {
 
 
 def hallucination(run: Run, sources: Sequence[str], languages: str | None) -> Finding:
-    """Measure the share of unusual inputs whose translation is unfinished, repetitive or much too long."""
+    """Measure the share of unusual inputs whose translation is unfinished, repetitive or much too long.
+
+    Inputs are words and sentences of `sources`, repeated, and sentences in other languages than `languages` (en-de).
+    """
     repeated = repeated_input(sources)
     foreign = [text for code, text in FOREIGN_SENTENCES.items() if code not in (languages or "").split("-")]
     inputs = [*repeated, *foreign]
@@ -72,7 +75,7 @@ def repeated_input(sources: Sequence[str]) -> list[str]:
 
 
 def find_loop(text: str) -> str | None:
-    """Return a group of words that is repeated consecutively, or None."""
+    """Return up to MAX_LOOP_WORDS words that occur MIN_LOOP_REPETITIONS times in a row, or None if there are none."""
     words = split_words(text)
     for size in range(1, MAX_LOOP_WORDS + 1):
         for start in range(len(words) - size * MIN_LOOP_REPETITIONS + 1):
@@ -89,9 +92,9 @@ def _repetition_problem(source: str, translation: Translation) -> str:
         return "reached the length limit"
     if len(words) > 2 * len(source_words):
         return f"{len(words)} words for {len(source_words)}"
-    distinct, source_distinct = len(set(words)), len(set(source_words))
-    too_many = distinct - source_distinct > MAX_NEW_WORDS
-    return f"{distinct} different words for {source_distinct}" if too_many else ""
+    num_different, num_different_in_source = len(set(words)), len(set(source_words))
+    too_many = num_different - num_different_in_source > MAX_NEW_WORDS
+    return f"{num_different} different words for {num_different_in_source}" if too_many else ""
 
 
 def _foreign_problem(source: str, translation: Translation) -> str:
