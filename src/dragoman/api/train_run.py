@@ -124,7 +124,7 @@ def start_training(
     def prepare(processes: ProcessGroup) -> None:
         """Prepare the run folder (tokenizers, data, configuration), on the first process."""
         adapted, choices = accumulate_for_processes(config, processes)  # at least one batch per process and step
-        with _registered(config.system.name, custom_system):
+        with _temporarily_registered(config.system.name, custom_system):
             prepared = prepare_run(folder, adapted, log, custom_parts)
         _log_preparation(prepared, choices, log)
 
@@ -140,10 +140,17 @@ def resume_training(
     callback: TrainingCallback | None = None,
     command: str = "dragoman train",
 ) -> TrainingOutcome | None:
-    """Continue a run where it stopped; see `start_training` for the arguments.
+    """Continue a run where it stopped.
 
-    `settings` may change the limits (training.steps, epochs, minutes, patience), the device and the parallelism.
-    `command` is the beginning of a command that trains this run, for messages.
+    Args:
+        folder: run folder.
+        settings: changes of the limits (training.steps, epochs, minutes, patience), the device or the parallelism.
+        custom_parts: classes of custom parts.
+        callback: receives events; by default progress is shown on standard error.
+        command: beginning of a command that trains this run, for messages.
+
+    Returns:
+        The outcome, or None in all but the first of several processes.
     """
 
     def read_config(processes: ProcessGroup) -> Config:
@@ -302,7 +309,7 @@ def _custom_system(builder: Callable[..., ModelSpec]) -> System:
 
 
 @contextmanager
-def _registered(name: str | None, system: System | None) -> Iterator[None]:
+def _temporarily_registered(name: str | None, system: System | None) -> Iterator[None]:
     """Add a custom system to the table of systems while a run is prepared; None: it is there already."""
     if name is None or system is None:
         yield

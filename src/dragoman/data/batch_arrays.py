@@ -58,19 +58,21 @@ class BatchArrays:
 
     @staticmethod
     def from_rows(rows: Sequence[BatchRow], labels_source: bool, pad: int) -> BatchArrays:
-        """Join rows that an objective has built; with `labels_source`, `pad` in a target means no label."""
+        """Join rows of an objective; with `labels_source` a target has the labels of the source tokens, or `pad`."""
         source = RaggedArray.from_rows(row.source for row in rows)
         types = [row.token_type_ids for row in rows if row.token_type_ids is not None]
-        token_type_ids = RaggedArray.from_rows(types) if types else None
-        sentence_labels = np.array([row.sentence_label for row in rows])
+        optional: dict[str, Any] = {
+            "token_type_ids": RaggedArray.from_rows(types) if types else None,
+            "sentence_labels": np.array([row.sentence_label for row in rows]),
+        }
         if not labels_source:
             target = RaggedArray.from_rows(row.target[:-1] for row in rows)  # BOS y
             labels = RaggedArray.from_rows(row.target[1:] for row in rows)  # y EOS
-            return BatchArrays(source, target, labels, False, token_type_ids, sentence_labels)
+            return BatchArrays(source, target, labels, labels_source=False, **optional)
         ids = np.concatenate([row.target for row in rows]).astype(np.int64)  # the dtype of a store may be unsigned
         labels = RaggedArray(np.where(ids == pad, IGNORE_INDEX, ids), source.lengths)
         no_target = RaggedArray(np.empty(0, np.int64), 0 * source.lengths)
-        return BatchArrays(source, no_target, labels, True, token_type_ids, sentence_labels)
+        return BatchArrays(source, no_target, labels, labels_source=True, **optional)
 
     def to_padded_batch(self, indices: Indices, pad: int, multiples: tuple[int, int] = (1, 1)) -> Batch:
         """Pad all rows (one per pair) to the longest one, with the token id `pad`.
@@ -151,12 +153,12 @@ def _grow_to_fit(length: int, tokens: int, step: float = 1 / 8) -> int:
 
 
 def pad_rows(rows: Sequence[Any], pad: int) -> tuple[Tensor, Tensor]:
-    """Pad rows of ids or feature vectors; return B T ids or B S F vectors, and B lengths."""
+    """Pad sequences of ids or feature vectors; return B T ids or B S F vectors, and B lengths."""
     from torch import from_numpy
 
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    features = isinstance(rows[0], np.ndarray)
-    values = np.concatenate(rows) if features else np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum())
+    are_features = isinstance(rows[0], np.ndarray)
+    values = np.concatenate(rows) if are_features else np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum())
     return from_numpy(RaggedArray(values, lengths).padded(pad)), from_numpy(lengths)
 
 
@@ -226,8 +228,10 @@ def _unpack(batch: Batch) -> tuple[BatchArrays, PackedShape]:
     source, target = unpack(batch.source, batch.source_lengths), unpack(batch.target, batch.target_lengths)
     types = None if batch.token_type_ids is None else unpack(batch.token_type_ids, batch.source_lengths)
     if batch.label_positions is None:
-        return BatchArrays(source, target, unpack(batch.labels, batch.target_lengths), False, types), shape
+        labels_of_target = unpack(batch.labels, batch.target_lengths)
+        return BatchArrays(source, target, labels_of_target, token_type_ids=types), shape
     labels, positions = batch.labels.numpy(), batch.label_positions.numpy()
-    dense: Ids = np.full(len(source.values), IGNORE_INDEX, np.int64)
-    dense[positions[labels != IGNORE_INDEX]] = labels[labels != IGNORE_INDEX]
-    return BatchArrays(source, target, RaggedArray(dense, source.lengths), True, types), shape
+    label_of_token: Ids = np.full(len(source.values), IGNORE_INDEX, np.int64)
+    label_of_token[positions[labels != IGNORE_INDEX]] = labels[labels != IGNORE_INDEX]
+    labels_of_source = RaggedArray(label_of_token, source.lengths)
+    return BatchArrays(source, target, labels_of_source, labels_source=True, token_type_ids=types), shape

@@ -85,9 +85,9 @@ class HoldoutSampler:
         """Prepare to hold out about `size` pairs; None: a number that suits the corpus."""
         self.size, self.total = size, 0
         self.capacity = (MAX_HOLDOUT_PAIRS if size is None else size) + 2  # the split never contains all hashes
-        self.buffer: list[NDArray[np.uint64]] = []
-        self.smallest = np.empty(0, np.uint64)
-        self.counts = np.empty(0, np.int64)  # of pairs per hash
+        self.buffer: list[NDArray[np.uint64]] = []  # hashes that are not counted yet
+        self.smallest = np.empty(0, np.uint64)  # at most `capacity` hashes, sorted
+        self.counts = np.empty(0, np.int64)  # number of pairs with each of these hashes
 
     def add(self, hashes: NDArray[np.uint64]) -> None:
         """Add the hashes of the next pairs, except those that cannot be among the smallest."""
@@ -99,7 +99,7 @@ class HoldoutSampler:
             self._merge_buffer()
 
     def choose(self) -> HoldoutSplit:
-        """Return the split that holds out the pairs with the smallest hashes; none, without two different ones."""
+        """Return the split that holds out the pairs with the smallest hashes; it is empty if all hashes are equal."""
         self._merge_buffer()
         cumulative = np.cumsum(self.counts)[:-1]  # pairs up to each hash; the largest hash stays in training
         if not len(cumulative):

@@ -205,9 +205,10 @@ class DuplicateCounter:
         """Start without hashes; the temporary file is created in `folder` when it is needed."""
         self.folder = folder
         self.buffer: list[_Hashes] = []
-        self.buffered = self.written = 0
+        self.buffered = self.written = 0  # hashes in the buffer and in the file
         self.file: IO[bytes] | None = None
-        self.runs: list[NDArray[np.int64]] = []  # of each run: where its ranges start in the file, and its end
+        # for each sorted buffer in the file: where each range of values starts, and the end
+        self.runs: list[NDArray[np.int64]] = []
 
     def add(self, hashes: _Hashes) -> None:
         """Add hashes to the buffer, which is sorted and written to the temporary file when it is full."""
@@ -295,17 +296,23 @@ def _drop_reason(encoded: EncodedPair, max_length: int) -> str:
 
 
 def _sample(encoded: EncodedPair, encoding: Encoding, tag: Sequence[int], has_features: bool) -> SampleSegmentation:
-    """Show the tokens of a pair; features are shown by their description."""
+    """Return the tokens of a pair and the text that they decode to, for the report; `tag` are ids before the source.
+
+    Feature vectors are shown by their description, which `pair.source` has in place of text.
+    """
     pair, source, target, _ = encoded
-    tokens, decoded = [pair.source], pair.source
+    source_tokens, decoded = [pair.source], pair.source
     if not has_features:
         tokenizer = encoding.source_tokenizer
-        tokens, decoded = tokenizer.tokens([*tag, *source]), tokenizer.decode(source)
-    if target is None:
-        return SampleSegmentation(pair.source, tokens, decoded, pair.target, [], None)
+        source_tokens, decoded = tokenizer.tokens([*tag, *source]), tokenizer.decode(source)
     tokenizer = encoding.target_tokenizer
     return SampleSegmentation(
-        pair.source, tokens, decoded, pair.target, tokenizer.tokens(target), tokenizer.decode(target)
+        source=pair.source,
+        source_tokens=source_tokens,
+        source_decoded=decoded,
+        target=pair.target,
+        target_tokens=[] if target is None else tokenizer.tokens(target),
+        target_decoded=None if target is None else tokenizer.decode(target),
     )
 
 

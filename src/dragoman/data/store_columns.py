@@ -153,14 +153,14 @@ class StoreColumn:
 
         Replaces the rows that were preloaded before.
         """
-        if not self._release_after:
+        if not self._release_after:  # a small column stays in memory anyway
             return
         indices = np.unique(indices)
         lengths: list[NDArray[np.int32]] = []
         tokens: list[NDArray[Any]] = []
-        for shard, _, local in self.split_by_shard(indices):
-            lengths.append(shard.lengths[local])
-            tokens.append(shard.rows(local))
+        for shard, _, rows_in_shard in self.split_by_shard(indices):
+            lengths.append(shard.lengths[rows_in_shard])
+            tokens.append(shard.rows(rows_in_shard))
             shard.release()  # so that at most one shard is resident
             if sum(array.nbytes for array in tokens) > MAX_PRELOAD_BYTES:
                 self._loaded = None
@@ -189,16 +189,16 @@ class StoreColumn:
 
     def row(self, index: int) -> NDArray[Any]:
         """Return the tokens, or feature vectors, of one row, counted over all shards."""
-        if self._loaded is not None and (found := self.find_preloaded(np.array([index]))):
-            loaded, positions = found
+        if self._loaded is not None and (preloaded := self.find_preloaded(np.array([index]))):
+            loaded, positions = preloaded
             return loaded.row(int(positions[0]))
         shard = int(np.searchsorted(self.ends, index, side="right"))
         return self._mapped_shard(shard).row(index - int(self.ends[shard] - self.pairs[shard]))
 
     def rows(self, indices: Indices) -> NDArray[Any]:
         """Return the concatenated tokens of some rows, from memory if they were preloaded, else from their shards."""
-        if self._loaded is not None and (found := self.find_preloaded(indices)):
-            loaded, positions = found
+        if self._loaded is not None and (preloaded := self.find_preloaded(indices)):
+            loaded, positions = preloaded
             return loaded.rows(positions)
         if len(self.folders) == 1:
             return self._mapped_shard(0).rows(indices)
@@ -206,8 +206,8 @@ class StoreColumn:
         ends = np.cumsum(lengths, dtype=np.int64)
         shape = (int(ends[-1]), self.features) if self.features else (int(ends[-1]),)
         tokens = np.empty(shape, self.info.dtype)
-        for shard, positions, local in self.split_by_shard(indices):
-            tokens[row_positions((ends - lengths)[positions], lengths[positions])] = shard.rows(local)
+        for shard, positions, rows_in_shard in self.split_by_shard(indices):
+            tokens[row_positions((ends - lengths)[positions], lengths[positions])] = shard.rows(rows_in_shard)
         return tokens
 
     def split_by_shard(self, indices: Indices) -> Iterator[tuple[MappedRows, Indices, Indices]]:
@@ -238,12 +238,12 @@ class ShardedLengths:
         indices = np.asarray(rows, np.int64)
         if not indices.ndim:
             return self[indices[None]][0]
-        if found := self.column.find_preloaded(indices):
-            loaded, positions = found
+        if preloaded := self.column.find_preloaded(indices):
+            loaded, positions = preloaded
             return loaded.lengths[positions]
         lengths = np.empty(len(indices), np.int32)
-        for shard, positions, local in self.column.split_by_shard(indices):
-            lengths[positions] = shard.lengths[local]
+        for shard, positions, rows_in_shard in self.column.split_by_shard(indices):
+            lengths[positions] = shard.lengths[rows_in_shard]
         return lengths
 
 

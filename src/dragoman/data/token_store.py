@@ -111,8 +111,8 @@ class TokenStore:
 
     def preload(self, pairs: NDArray[np.int64]) -> None:
         """Copy some pairs into memory that are about to be read, if the store is large."""
-        flags = () if self.flags is None else (self.flags,)
-        for column in (*self.columns[: 1 if self.monolingual else 2], *flags):
+        columns = list(self.columns[:1] if self.monolingual else self.columns)  # monolingual: source and target are one
+        for column in columns if self.flags is None else [*columns, self.flags]:
             column.preload(pairs)
 
     def starts_line(self, index: int) -> bool:
@@ -342,7 +342,7 @@ class _ColumnWriter:
         return info | ({"features": self.features} if self.features else {})
 
     def write(self, column: RaggedArray) -> None:
-        """Append rows to the files of tokens, lengths and offsets."""
+        """Append rows to the files of tokens, lengths and offsets; `self.tokens` counts the tokens written so far."""
         ends = self.tokens + np.cumsum(column.lengths)
         arrays = (column.values, column.lengths.astype(np.int32), ends - column.lengths)
         for file, array in zip(self.files, arrays):

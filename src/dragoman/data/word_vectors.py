@@ -101,6 +101,11 @@ def read_word_vectors(
 
     Values of other words are not parsed. Words that are not UTF-8 are skipped, because word2vec truncates long words
     in the middle of a character.
+
+    Args:
+        path: a file in word2vec, GloVe or fastText format.
+        wanted: the words, or a function that says whether a word is wanted.
+        expect_size: size that the vectors must have; None: any.
     """
     is_wanted = wanted if callable(wanted) else wanted.__contains__
     rows: dict[str, int] = {}

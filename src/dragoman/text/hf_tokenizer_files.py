@@ -38,7 +38,7 @@ class TokenizerFiles:
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any], only: str = "") -> None:
-        """Read the configuration files of the tokenizer, as far as there are any."""
+        """Read the tokenizer's configuration files, if there are any; `only` is the one file that may be read."""
         self.folder, self.config, self.only = folder, config, only
         self.settings = self.json("tokenizer_config.json") if self.has("tokenizer_config.json") else {}
         self._token_map = self.json("special_tokens_map.json") if self.has("special_tokens_map.json") else {}

@@ -65,7 +65,10 @@ class ImportedTokenizer(Tokenizer):
         segmenter: SentencePieceSegmenter | None = None,
         language_codes: Mapping[str, int] | None = None,
     ) -> None:
-        """Determine the ids of PAD, BOS, EOS … from the roles of special tokens; the class documents the arguments."""
+        """Determine the ids of PAD, BOS, EOS … from the roles of special tokens.
+
+        `names` has the token of each id, `special_tokens` the special ones among them, `role_ids` the id of each role.
+        """
         self.kind, self.marker = IMPORTED_TYPE, "initial"
         self._library, self._names, self._special_tokens = library, names, special_tokens
         self._segmenter, self._language_codes = segmenter, language_codes or {}
@@ -333,7 +336,10 @@ def load_library(document: Mapping[str, Any], origin: str) -> tokenizers.Tokeniz
 
 
 def _check_charsmap(normalizer: object) -> None:
-    """Refuse a table of character rules whose length field is wrong: the library would print a stack trace."""
+    """Raise a ValueError for a table of character rules whose first four bytes, a length, are wrong.
+
+    The `tokenizers` library would print a stack trace. A normalizer may contain others.
+    """
     if isinstance(normalizer, dict):
         if encoded := normalizer.get("precompiled_charsmap"):
             table = base64.b64decode(encoded)

@@ -152,10 +152,10 @@ def model_from_version_1(document: Mapping[str, Any], fields: Mapping[str, Any],
     )
     content += b"".join(_piece(symbol, 0.0, USER_DEFINED) for symbol in symbols)
     content += b"".join(_piece(token, 0.0, BYTE) for token in BYTE_TOKENS if byte_fallback)
-    prefix, collapse, escape, suffix = map(bool, fields["rewriting"])
-    trainer = _number(3, BPE if is_bpe else UNIGRAM) + _number(24, suffix) + _number(35, byte_fallback)
-    normalizer = _message(2, base64.b64decode(fields["table"])) + _number(3, prefix)
-    normalizer += _number(4, collapse) + _number(5, escape)
+    add_prefix_space, collapse_spaces, escape_spaces, space_after_words = map(bool, fields["rewriting"])
+    trainer = _number(3, BPE if is_bpe else UNIGRAM) + _number(24, space_after_words) + _number(35, byte_fallback)
+    normalizer = _message(2, base64.b64decode(fields["table"])) + _number(3, add_prefix_space)
+    normalizer += _number(4, collapse_spaces) + _number(5, escape_spaces)
     return SentencePieceModel(content + _message(2, trainer) + _message(3, normalizer), origin)
 
 

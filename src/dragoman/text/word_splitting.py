@@ -40,7 +40,7 @@ def split_words(text: str) -> list[str]:
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Return where each word of `split_words` begins and ends in the text."""
+    """Return where each word or punctuation mark begins and ends in the text; combining marks continue a word."""
     spans: list[tuple[int, int]] = []
     for match in _WORD.finditer(text):
         begin, end = match.span()

@@ -62,11 +62,8 @@ class NounPhrase(Nominal):
         german_determiner, adjective_ending = GERMAN_DETERMINERS[
             "no" if negation else self.determiner, case, number_or_gender
         ]
-        translated = [
-            *([negation] if negation else []),
-            *determiner,
-        ]  # English words that the German determiner stands for
-        german = [Word(german_determiner, *translated)] if german_determiner else []
+        origins = [negation, *determiner] if negation else determiner  # English words that it translates
+        german = [Word(german_determiner, *origins)] if german_determiner else []
         if self.adjective:
             german.append(Word(self.adjective.form(adjective_ending), *adjective))
         return Bitext(determiner + adjective + noun, [*german, Word(self.noun.form(case, self.plural), *noun)])

@@ -190,7 +190,10 @@ class PhraseSampler:
         return lexicon.MANNERS[self.pick(manners)] if manners and not has_adverb and self.chance(0.2) else None
 
     def phrases(self, verb: Verb, subject: Nominal) -> tuple[Adverb | Prepositional, ...]:
-        """Sample at most one phrase of company or benefit, then one of direction or place."""
+        """Sample at most one phrase of company or benefit, then one of direction or place.
+
+        The adjuncts of a verb are the kinds of phrases that make sense with it.
+        """
         adjuncts = verb.adjuncts
         phrases: list[Adverb | Prepositional] = []
         if "company" in adjuncts and self.chance(0.2):
