@@ -58,7 +58,7 @@ class DecoderOnlyModel(Model):
         tied = self.target_embedding if spec.tied_embeddings else None
         self.output = OutputLayer(spec.vocab_size, spec.dim, tied, spec.output_bias, spec.transform, spec.output_scaled)
         spec.initialization.apply(self)
-        assign_paths(self)
+        assign_paths(self)  # tells each layer its name in the model
 
     @property
     def embedding_tables(self) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
@@ -77,7 +77,7 @@ class DecoderOnlyModel(Model):
         return None if limit is None else limit - source_lengths
 
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
-        """Return source + target lengths, because both form one sequence."""
+        """Return the lengths of rows (padded sequences): source + target, because both form one sequence."""
         return source + target
 
     def forward_features(

@@ -88,7 +88,7 @@ class EncoderDecoderModel(Model):
             spec.target_vocab_size, spec.dim, tied, spec.output_bias, spec.transform, spec.output_scaled
         )
         spec.initialization.apply(self)
-        assign_paths(self)
+        assign_paths(self)  # tells each layer its name in the model
 
     @property
     def embedding_tables(self) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:

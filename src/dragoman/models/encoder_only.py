@@ -109,7 +109,7 @@ class EncoderModel(Model):
         return self.main_encoder.source_embedding, None
 
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
-        """Return the source lengths: there is no target."""
+        """Return the lengths of rows (padded sequences): those of the source, because there is no target."""
         return source
 
     def forward_features(
@@ -173,7 +173,7 @@ class EncoderOnlyModel(EncoderModel):
             self.output.weight = self.source_embedding.weight
         self.pooler = Pooler(spec.dim, spec.pooled_labels) if spec.pooled_labels else None
         spec.initialization.apply(self)
-        assign_paths(self)
+        assign_paths(self)  # tells each layer its name in the model
 
     @property
     def main_encoder(self) -> EncoderOnlyModel:

@@ -181,7 +181,7 @@ def first_tokens(first: int | Tensor, batch: int, device: torch.device) -> Tenso
 
 
 def position_limit(stack: nn.Module) -> int | None:
-    """Return the longest sequence that the position parts of a stack support; None if there is no limit."""
+    """Return the longest sequence that the position encodings of a stack support; None if there is no limit."""
     limits = [part.max_length for part in stack.modules() if isinstance(part, Position) and part.max_length is not None]
     return min(limits, default=None)
 

@@ -97,7 +97,7 @@ class DialogueObjective(Objective):
         return BatchRow(store.source(index), store.target(index))
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Return the source lengths: all turns are in the source."""
+        """Return the lengths of rows (sequences of a batch): all turns are in the source."""
         return source
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:

@@ -137,14 +137,14 @@ class Objective(nn.Module):
     def row_format(self) -> RowFormat:
         """How the data loader builds rows of a batch (one sequence each) from the pairs of a store."""
         return RowFormat(
-            framing=self.task.framing,
+            framing=self.task.framing,  # special tokens
             build_row=self.build_row,
-            labels_source=self.aligned,
+            labels_source=self.aligned,  # whether labels belong to source tokens
             row_length=self.row_length,
             packed_lengths=self.packed_lengths,
-            distinct_epochs=self.distinct_epochs,
-            doubled=self.doubled,
-            subword_samplers=self.subword_samplers,
+            distinct_epochs=self.distinct_epochs,  # epochs after which the same rows repeat
+            doubled=self.doubled,  # whether every row is in the batch twice
+            subword_samplers=self.subword_samplers,  # segment texts anew in every epoch
         )
 
     def describe_row(self, row: BatchRow) -> str:

@@ -108,8 +108,7 @@ class SelfAttentionMixer(Mixer):
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """x, B T D → B T D; with a state, keys and values are first written into its caches, then all are attended to.
 
-        G = `kv_heads`. Caches have R rows of S keys. In beam search (`context.ancestors`), R = B·K: the K hypotheses of
-        a source are its queries and see the keys of all K, masked to those of their ancestors.
+        G = `kv_heads`, the number of heads of keys and values.
         """
         query, key, value = self.project(x).split(self.sizes, dim=-1)
         query, key = (part.unflatten(-1, (-1, self.width)) for part in (query, key))  # B T H E and B T G E
@@ -121,41 +120,53 @@ class SelfAttentionMixer(Mixer):
         args = self.args(context, x.shape[1] if state is None else state["key"].shape[1])
         if state is None:
             layout = context.layout
-            y = attend(query, key.transpose(1, 2), value.transpose(1, 2), layout, layout, context, args)
-            return MixerOutput(self.output(join_heads(y)))
-        keys, values = state["key"], state["value"]  # R S G E
-        if x.shape[1] == 1 and self.visibility.causal and use_kernel(query, value, context, args):
+            y = join_heads(attend(query, key.transpose(1, 2), value.transpose(1, 2), layout, layout, context, args))
+        else:
+            y = self._attend_to_caches(query, key, value, context, args, state)
+        return MixerOutput(self.output(y), state)
+
+    def _attend_to_caches(
+        self, query: Tensor, key: Tensor, value: Tensor, context: Context, args: AttentionArgs, state: State
+    ) -> Tensor:
+        """Write keys and values, R T G E, into the caches of the state, R S G E, and attend to all of them.
+
+        Query R H T E → R T H·E. In beam search (`context.ancestors`, T = 1), R = B·K: the K hypotheses of a source are
+        its queries and see the keys of all K, masked to those of their ancestors.
+        """
+        keys, values, positions = state["key"], state["value"], context.layout.positions
+        if key.shape[1] == 1 and self.visibility.causal and use_kernel(query, value, context, args):
             position, scale = positions[:, 0].contiguous(), args.scale_of(query)
             y = kernels.cached_attention_step(
                 query[:, :, 0], key[:, 0], value[:, 0], keys, values, position, context.ancestors, scale
             )  # R H E; writes key and value into the caches
-            return MixerOutput(self.output(y.flatten(1)[:, None]), state)
-        cached = cached_keys(context, keys.shape[1])
+            return y.flatten(1)[:, None]
+        cached = cached_keys(context, keys.shape[1])  # positions and mask of all keys in the caches
         keys.index_put_((cached.rows, positions), key.to(keys.dtype))
         values.index_put_((cached.rows, positions), value.to(values.dtype))
         batch, beam = cached.queries.positions.shape
         if context.ancestors is not None:
             query = query.view(batch, beam, self.heads, self.width).transpose(1, 2)  # B H K E
-        keys, values = (part.view(batch, -1, *part.shape[2:]).transpose(1, 2) for part in (keys, values))
+        # B G K·S E: the keys of all hypotheses of a source, one after another
+        keys, values = (cache.view(batch, -1, *cache.shape[2:]).transpose(1, 2) for cache in (keys, values))
         args = args if cached.mask is None else replace(args, mask=cached.mask)
         y = attend(query, keys, values, cached.queries, cached.keys, context, args)  # B H K E or R H T E
-        return MixerOutput(self.output(y.transpose(1, 2).reshape(*x.shape[:2], -1)), state)
+        return y.transpose(1, 2).reshape(*key.shape[:2], -1)
 
     def flops(self, work: Workload) -> int:
-        """FLOPs for `work.tokens` tokens: projections, position parts (once per head), attention of all to all."""
+        """FLOPs for `work.tokens` tokens: projections, position encodings (once per head), attention of all to all."""
         linear = module_flops(self.project, work) + module_flops(self.output, work)
         positions = [self.position] if work.shared_position is None else [self.position, work.shared_position]
         per_head_and_token = work.of(work.tokens * self.heads)
         per_head = sum(module_flops(position, per_head_and_token) for position in positions)
-        widths = self.heads * self.width, self.heads * self.value_width
-        return linear + per_head + attention_flops(work.tokens, work.tokens, *widths)
+        key_width, value_width = self.heads * self.width, self.heads * self.value_width
+        return linear + per_head + attention_flops(work.tokens, work.tokens, key_width, value_width)
 
 
 class ThreeCopies(nn.Module):
     """Queries, keys and values of self-attention without projections: the input itself, three times."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """B T D → B T 3D."""
+        """Three copies of x side by side: B T D → B T 3D."""
         return torch.cat((x, x, x), -1)
 
 
@@ -185,7 +196,10 @@ class CrossAttentionMixer(Mixer):
     """Keys and values are projected once per source; the hypotheses of a beam are additional queries."""
 
     def __init__(self, spec: CrossAttention, dim: int) -> None:
-        """`dim` is the width of the layer's input and output, and of the encoder's output."""
+        """`dim` is the width of the layer's input and output, and of the encoder's output.
+
+        `project` computes keys and values; `blocks` lists the rows of both in its weight.
+        """
         super().__init__()
         self.heads, self.kv_heads = spec.heads, spec.kv_heads or spec.heads
         self.width = head_width(dim, spec.heads, spec.kv_heads, spec.head_dim)
@@ -229,5 +243,6 @@ class CrossAttentionMixer(Mixer):
         """FLOPs for `work.tokens` target and `work.source` source tokens: projections of both, and the attention."""
         target_projections = module_flops(self.query, work) + module_flops(self.output, work)
         source_projections = module_flops(self.project, work.of(work.source))
-        widths = self.heads * self.width, self.heads * self.value_width
-        return target_projections + source_projections + attention_flops(work.tokens, work.source, *widths)
+        key_width, value_width = self.heads * self.width, self.heads * self.value_width
+        attention = attention_flops(work.tokens, work.source, key_width, value_width)
+        return target_projections + source_projections + attention

@@ -31,7 +31,7 @@ class AttentionArgs:
     """What the attention function needs to know of the layer that calls it."""
 
     visibility: Visibility | None = None  # None: all keys are visible
-    positions: tuple[Position, ...] = ()  # position parts that may add biases to scores and values
+    positions: tuple[Position, ...] = ()  # position encodings that may add biases to scores and values
     score: Score | None = None  # None: scaled dot product
     scale: float | None = None  # of the dot product; None: 1/√E
     dropout: float = 0.0  # of the weights; 0 outside of training
@@ -132,7 +132,9 @@ def matmul_layout(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def matmul_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
-    """Compute attention by two matrix products; the query heads that share a key head are rows of one product.
+    """Compute attention by two matrix products: query B H T E, key and value B G S E → B H T E.
+
+    The H/G query heads that share a key head are rows of one product.
 
     `mask` (B 1 T S or B H T S) is boolean, True where visible, or is added to the scores.
     """
@@ -187,7 +189,7 @@ def _explicit_attention(
 
 
 def _score_bias(query: Tensor, queries: Layout, keys: Layout, args: AttentionArgs) -> Tensor | None:
-    """Sum the score biases of all position parts (such as ALiBi), broadcastable to B H T S; None if there are none.
+    """Sum the score biases of all position encodings (such as ALiBi), broadcastable to B H T S; None if there are none.
 
     `queries` and `keys` are the layouts (positions and lengths) of the tokens.
     """
@@ -203,8 +205,8 @@ def _score_bias(query: Tensor, queries: Layout, keys: Layout, args: AttentionArg
 def additive_mask(queries: Layout, keys: Layout, context: Context, args: AttentionArgs, like: Tensor) -> Tensor | None:
     """B 1 T S: −∞ where a query may not see a key, else 0, in the dtype of `like`; None if all is visible.
 
-    `queries` and `keys` are the layouts (positions and lengths) of the tokens. Layers with the same mask key share the
-    mask.
+    `queries` and `keys` are the layouts (positions and lengths) of the tokens. Layers with the same `args.mask_key`
+    share the mask in `context.masks`.
     """
     masks = {} if context.masks is None else context.masks.additive
     if args.mask_key not in masks:
@@ -244,7 +246,7 @@ def cached_keys(context: Context, length: int) -> CachedKeys:
     if length not in layouts:
         positions, ancestors = context.layout.positions, context.ancestors
         device = positions.device
-        rows = torch.arange(positions.shape[0], device=device)[:, None]
+        rows = torch.arange(positions.shape[0], device=device)[:, None]  # R 1, to write into the caches
         if ancestors is None:
             keys = Layout(torch.arange(length, device=device).expand(positions.shape[0], -1))
             cached = CachedKeys(rows, context.layout, keys)

@@ -163,7 +163,8 @@ class MultiStepAttentionMixer(Mixer):
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """Attend from W x + b + decoder embeddings to the encoder's outputs: R T D → R T D; the state is unchanged."""
         memory = context.encoded_source
-        query = fold_beams(self.query(x) + context.stack_inputs, memory)[:, None]  # B 1 K·T D
+        decoder_embeddings = context.stack_inputs  # R T D
+        query = fold_beams(self.query(x) + decoder_embeddings, memory)[:, None]  # B 1 K·T D
         key, value = memory.states[:, None], self.memory_projections(memory)["value"][:, None]  # B 1 S D
         args = AttentionArgs(scale=1.0, path=self.path)
         y = attend(query, key, value, context.layout, memory.layout, context, args)

@@ -60,7 +60,10 @@ class FeedForwardMixer(Mixer):
         self.dropout = Dropout(spec.dropout)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """W₂ f(W₁ x), or W₂ (f(W₁ x) ⊙ V x): B T D → B T D; the state, if any, is returned unchanged."""
+        """W₂ f(W₁ x), or gated W₂ (f(W₁ x) ⊙ V x): B T D → B T D; the state, if any, is returned unchanged.
+
+        `widen` is W₁, `narrow` W₂, `gate` V.
+        """
         inner = self.activation(self.widen(x))
         if self.gate is not None:
             inner = inner * self.gate(x)

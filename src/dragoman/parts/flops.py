@@ -24,7 +24,7 @@ class Workload:
     tokens: int  # T: tokens that it reads
     source: int  # S: source tokens that a decoder layer can attend to
     width: int  # D: model width
-    shared_position: Position | None = None  # the stack's position part, used by every attention layer in it
+    shared_position: Position | None = None  # the stack's position encoding, used by every attention layer in it
 
     def of(self, tokens: int) -> Workload:
         """Return the workload with another number of tokens: `work.of(work.source)` for work per source token."""

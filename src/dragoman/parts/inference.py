@@ -257,7 +257,10 @@ INFERENCE_MODULES: dict[type[nn.Module], Callable[..., nn.Module]] = {
 
 
 def to_bfloat16(model: AnyModule) -> AnyModule:
-    """Return a copy of the model for decoding on a GPU, in bfloat16 and with fewer kernels."""
+    """Return a copy of the model for decoding on a GPU, in bfloat16 and with fewer kernels.
+
+    Sinusoids come from a table, embeddings are scaled in advance, and ReLU is computed together with its product.
+    """
     converted = deepcopy(model).eval().requires_grad_(False)
     frequencies = {name: buffer for name, buffer in converted.named_buffers() if name.endswith(".frequency")}
     converted = converted.to(torch.bfloat16)

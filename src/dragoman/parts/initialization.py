@@ -63,7 +63,7 @@ class Uniform(Initialization):
         nn.init.uniform_(weight, -self.bound, self.bound)
 
     def table(self, weight: nn.Parameter) -> None:
-        """Initialize an embedding table like a matrix."""
+        """Initialize an embedding table in place, like a matrix."""
         self.matrix(weight)
 
 
@@ -88,12 +88,12 @@ class Normal(Initialization):
         nn.init.normal_(weight, std=self.std)
 
     def table(self, weight: nn.Parameter) -> None:
-        """Initialize an embedding table like a matrix."""
+        """Initialize an embedding table in place, like a matrix."""
         self.matrix(weight)
 
 
 def hidden_matrices(model: nn.Module) -> dict[nn.Parameter, tuple[int, ...]]:
-    """Map each weight matrix of the mixers to the row counts of the matrices stacked in it.
+    """Map each weight matrix of the layers (mixers) to the row counts of the matrices stacked in it.
 
     A module whose weight stacks several matrices says so in `blocks`: {weight name: rows of each}. Embedding tables,
     output layers and matrices of one row or column are left out.

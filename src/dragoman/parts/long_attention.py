@@ -182,7 +182,8 @@ class LocalAttentionMixer(LongAttentionMixer):
         block = max(1, min(self.block_size, work.tokens))
         padded = -(-work.tokens // block) * block
         linear = module_flops(self.project, work) + module_flops(self.output, work)
-        return linear + attention_flops(padded, block, *[self.heads * self.width] * 2)
+        width = self.heads * self.width  # of keys and values
+        return linear + attention_flops(padded, block, key_width=width, value_width=width)
 
 
 # ---- attention to compressed keys and values
@@ -299,6 +300,6 @@ class CompressedAttentionMixer(LongAttentionMixer):
         compressed = work.tokens // self.stride
         linear = module_flops(self.project, work) + module_flops(self.output, work)
         compression = sum(module_flops(layer, work.of(compressed)) for layer in self.compress.values())
-        queries, widths = (compressed + 1) * self.stride, [self.heads * self.width] * 2
-        attention = attention_flops(queries, compressed + 1, *widths)
+        queries, width = (compressed + 1) * self.stride, self.heads * self.width
+        attention = attention_flops(queries, compressed + 1, key_width=width, value_width=width)
         return linear + compression + attention

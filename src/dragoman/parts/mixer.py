@@ -125,7 +125,7 @@ class Context:
     ancestors: Tensor | None = None  # B K S: which hypothesis of the beam wrote the cache at each position
     recorder: Recorder = None
     masks: AttentionMasks | None = None  # shared by all layers of the stack; None: masks are not shared
-    shared_position: Position | None = None  # the stack's position part, for its attention layers
+    shared_position: Position | None = None  # the stack's position encoding, for its attention layers
     stack_inputs: Tensor | None = None  # B T D: embeddings with positions, input of the first layer
     source_context: Tensor | None = None  # B T D: attention over the source, returned by a layer below
 
@@ -208,7 +208,7 @@ class LayerSequence(Mixer):
         return {name: layer.init_state(batch, max_length, like) for name, layer in self.named_layers()}
 
     def reorder_state(self, state: State, rows: Tensor) -> State:
-        """Return the states of all layers whose row r continues row `rows[r]`."""
+        """Return the states of all layers whose row r (a hypothesis of the beam) continues row `rows[r]`."""
         return {name: layer.reorder_state(state[name], rows) for name, layer in self.named_layers()}
 
     def prepare(self, x: Tensor, context: Context) -> tuple[Tensor, Context]:
@@ -257,7 +257,7 @@ def assign_paths(root: nn.Module) -> None:
 def stack_layers(root: nn.Module) -> list[Mixer]:
     """Return the layers of all stacks in the model `root`, last first.
 
-    A stack is an outermost mixer, so its layers are the mixers inside exactly one other mixer.
+    Stacks and layers are mixers. A stack is an outermost one, its layers are those inside exactly one other mixer.
     """
     mixers = {path: module for path, module in root.named_modules() if isinstance(module, Mixer)}
     return [

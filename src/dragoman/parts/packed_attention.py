@@ -104,13 +104,13 @@ def block_mask(queries: Layout, keys: Layout, visibility: Visibility | None) -> 
     blocks, key_blocks = -(-width // BLOCK), -(-key_width // BLOCK)
     segment, key_segment = queries.segment_ids[0], keys.segment_ids[0]
     first = segment[::BLOCK]  # sequence of the first query of each block
-    last = torch.cat((segment[BLOCK - 1 :: BLOCK], segment[-1:]))[:blocks]
+    last = torch.cat((segment[BLOCK - 1 :: BLOCK], segment[-1:]))[:blocks]  # and of the last
     ends = torch.cat((keys.cu_seqlens[1:], torch.full_like(keys.cu_seqlens[:1], key_width)))  # and of unused columns
     low = (keys.cu_seqlens[first] // BLOCK).clamp(max=key_blocks - 1)
     high = torch.maximum((ends[last] - 1) // BLOCK, low)
     if queries is keys and visibility is not None and visibility.past_only:
         high = torch.minimum(high, torch.arange(blocks, device=high.device))
-    count = (high - low + 1).int()
+    count = (high - low + 1).int()  # of key blocks that each query block sees; `index` holds their numbers
     index = (low[:, None] + torch.arange(key_blocks, device=low.device)).clamp(max=key_blocks - 1).int()
     position, key_position = queries.positions[0], keys.positions[0]
 
@@ -127,13 +127,13 @@ def block_mask(queries: Layout, keys: Layout, visibility: Visibility | None) -> 
 
 
 def _score_mod(parts: Sequence[Position], position: Tensor, key_position: Tensor) -> Callable[..., Tensor]:
-    """Return FlexAttention's `score_mod`, which adds the biases of all position parts (such as ALiBi) to a score.
+    """Return FlexAttention's `score_mod`, which adds the biases of all position encodings (such as ALiBi) to a score.
 
     `position` (T) and `key_position` (S) are the positions of queries and keys.
     """
 
     def score_mod(score: Tensor, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        """Add the biases of all position parts to the score of query i and key j."""
+        """Add the biases of all position encodings to the score of query i and key j."""
         for part in parts:
             bias = part.bias_at_distance(head, key_position[j] - position[i])
             score = score if bias is None else score + bias

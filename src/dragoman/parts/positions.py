@@ -74,7 +74,7 @@ class NoPosition(Spec):
     """No positions: for recurrent and convolutional layers, which depend on order by themselves."""
 
     def build(self, dim: int) -> Position:
-        """Create a position part without effect."""
+        """Create a position encoding without effect."""
         return Position()
 
 
@@ -182,7 +182,7 @@ class LearnedPosition(Position):
 
 @dataclass(frozen=True)
 class Concatenated(Spec):
-    """[x; p]: the vectors of a position part, `dim` wide, follow the embedding instead of being added to it.
+    """[x; p]: the vectors of a position encoding, `dim` wide, follow the embedding instead of being added to it.
 
     Embeddings have the remaining width of the stack's input. Adding is the special case [x; p] → [I I] [x; p] of a
     projection after the concatenation.
@@ -192,7 +192,7 @@ class Concatenated(Spec):
     dim: int
 
     def build(self, dim: int) -> ConcatenatedPosition:
-        """Create the position part for embeddings that are `dim` wide together with their positions."""
+        """Create the position encoding for embeddings that are `dim` wide together with their positions."""
         if not 0 < self.dim < dim:
             raise UserError(
                 f"concatenated positions need at least 1 and less than all {dim} dimensions of the stack's input, but "
@@ -210,7 +210,7 @@ class ConcatenatedPosition(Position):
         self.max_length, self.supports_packing = position.max_length, position.supports_packing
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
-        """Append the vectors of the layout's positions to x, B T D−P → B T D."""
+        """Append the vectors of the layout's positions, P = `dim` wide, to x: B T D−P → B T D."""
         return torch.cat((x, self.position.embed(x.new_zeros(*x.shape[:-1], self.dim), layout)), -1)
 
 
@@ -293,7 +293,7 @@ def distances(positions: Tensor, key_positions: Tensor) -> Tensor:
 
 
 def _check_heads(part: str, heads: int, query: Tensor) -> None:
-    """Raise an error if the position part has another number of heads than the query, B H T E."""
+    """Raise an error if the position encoding has another number of heads than the query, B H T E."""
     if query.shape[1] != heads:  # a single head would silently broadcast
         raise UserError(
             f"{part} has {heads} heads, but the attention has {query.shape[1]}: set both to the same number"

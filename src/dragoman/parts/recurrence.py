@@ -94,7 +94,8 @@ class Cells(nn.Module):
     def continue_sequence(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """Continue sequences, x B T I → outputs of the top layer B T D, and the new state."""
         if x.shape[1] == 1:  # a decoding step: plain operations, which can be compiled
-            hidden, state = self.step(self.project(x[:, 0]), state)
+            gates = self.project(x[:, 0])
+            hidden, state = self.step(gates, state)
             return hidden[:, None], state
         y, last = self.run_sequence(x, state)
         return y, self.unpack(last)

@@ -26,7 +26,7 @@ class Summary(Spec):
     """One vector per source; a summary has no weights: the spec itself computes it."""
 
     def width(self, dim: int) -> int:
-        """Return the width of the summary in a model of width `dim`."""
+        """Return the width of the vector that summarizes a source, in a model of width `dim`."""
         return dim
 
     def __call__(self, memory: Memory) -> Tensor:
@@ -389,8 +389,8 @@ class RecurrentDecoderMixer(Mixer):
         self.cells = CELLS[spec.cell](inputs, dim, spec.layers, spec.dropout)
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create a state of zeros as `like`: that of the cells, and `fed`, the feedback into the next step, B D."""
-        return {"cells": self.cells.init_state(batch, like), "fed": like.new_zeros(batch, self.dim)}
+        """Create a state of zeros as `like`: that of the cells, and the feedback into the next step, B D."""
+        return {"cells": self.cells.init_state(batch, like), "feedback": like.new_zeros(batch, self.dim)}
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
         """Return what the context needs of the source, and the initial state as "start hidden" (and "start cell")."""
@@ -404,21 +404,23 @@ class RecurrentDecoderMixer(Mixer):
         Runs step by step if a step needs a result of the previous one (`sequential`), otherwise all steps at once.
         """
         projections = self.memory_projections(context.encoded_source)
-        cells, fed = self._initial(x, context, projections, state)
+        cells, feedback = self._state_to_continue(x, context, projections, state)
         # Without a state, the final state is not needed, and padding comes last.
         layout = Layout(context.layout.positions) if state is None else context.layout
         if self.sequential:
-            with deferred_weight_gradients():
-                y, source_context, cells, fed = self._run_steps(x, context, projections, cells, fed, layout.token_mask)
+            with deferred_weight_gradients():  # computes each weight's gradient once for all steps
+                y, source_context, cells, feedback = self._run_steps(
+                    x, context, projections, cells, feedback, layout.token_mask
+                )
         else:  # whole sequences at once
             inputs = torch.cat((x, self.context(x, context, projections, self.path)), -1) if self.feeds_context else x
             hidden, cells = continue_rows(self.cells, inputs, layout, cells)
             source_context = self.context(hidden, context, projections, self.path)
             y = self.readout(x, hidden, source_context)
-        new_state = None if state is None else {"cells": cells, "fed": fed}
+        new_state = None if state is None else {"cells": cells, "feedback": feedback}
         return MixerOutput(dropout(y, self.dropout, self.training), new_state, source_context)
 
-    def _initial(
+    def _state_to_continue(
         self, x: Tensor, context: Context, projections: dict[str, Tensor], state: State | None
     ) -> tuple[State, Tensor]:
         """Return the cells' state and the feedback to continue from: at position 0, the initial state and zeros.
@@ -432,7 +434,7 @@ class RecurrentDecoderMixer(Mixer):
             return start, x.new_zeros(x.shape[0], self.dim)
         is_first = context.layout.positions[:, 0] == 0  # R
         cells = {name: torch.where(is_first[:, None, None], start[name], state["cells"][name]) for name in start}
-        return cells, state["fed"].masked_fill(is_first[:, None], 0.0)
+        return cells, state["feedback"].masked_fill(is_first[:, None], 0.0)
 
     def _run_steps(
         self,
@@ -440,13 +442,13 @@ class RecurrentDecoderMixer(Mixer):
         context: Context,
         projections: dict[str, Tensor],
         cells: State,
-        fed: Tensor,
+        feedback: Tensor,
         token_mask: Tensor | None,
     ) -> tuple[Tensor, Tensor, State, Tensor]:
         """Compute step by step: output R T D, attention over the source R T D, final state and last feedback R D.
 
-        At each step, the attention is computed before or after the cells, and the feedback `fed` (attention or output)
-        enters the gates. The input's contribution to the gates is computed for all steps in advance. `token_mask` (R T)
+        At each step, the attention is computed before or after the cells, and the feedback (attention or output) enters
+        the gates. The input's contribution to the gates is computed for all steps in advance. `token_mask` (R T)
         is False at padding, which leaves state and feedback unchanged.
         """
         gates = self.cells.project(x)  # R T G
@@ -455,26 +457,26 @@ class RecurrentDecoderMixer(Mixer):
         contexts: list[Tensor] = []
         outputs: list[Tensor] = []
         for step, (token, gate) in enumerate(zip(x.unbind(1), gates.unbind(1))):
-            previous, previous_fed = cells, fed
+            previous, previous_feedback = cells, feedback
             if self.attends_before:
                 attended = self.context(cells["hidden"][:, -1:], context, projections, self.path)[:, 0]
-                fed = attended if self.feeds_context else fed
+                feedback = attended if self.feeds_context else feedback
             if self.feeds_context or self.feeds_output:
-                gate = gate + F.linear(fed, feedback_weight)
+                gate = gate + F.linear(feedback, feedback_weight)
             hidden, cells = self.cells.step(gate, cells)
             if not self.attends_before:
                 attended = self.context(hidden[:, None], context, projections, self.path)[:, 0]
-                fed = attended if self.feeds_context else fed
+                feedback = attended if self.feeds_context else feedback
             if self.feeds_output:
-                fed = self.readout(token, hidden, attended)
-                outputs.append(fed)
+                feedback = self.readout(token, hidden, attended)
+                outputs.append(feedback)
             states.append(hidden)
             contexts.append(attended)
             if token_mask is not None:  # padding does not change the state
                 mask = token_mask[:, step, None]
                 cells = {name: torch.where(mask[..., None], cells[name], previous[name]) for name in cells}
-                fed = torch.where(mask, fed, previous_fed)
+                feedback = torch.where(mask, feedback, previous_feedback)
         source_context = torch.stack(contexts, 1)  # R T D
         if self.feeds_output:
-            return torch.stack(outputs, 1), source_context, cells, fed
-        return self.readout(x, torch.stack(states, 1), source_context), source_context, cells, fed
+            return torch.stack(outputs, 1), source_context, cells, feedback
+        return self.readout(x, torch.stack(states, 1), source_context), source_context, cells, feedback

@@ -192,7 +192,7 @@ class StackMixer(LayerSequence):
         return super().init_state(batch, max_length, like)
 
     def prepare(self, x: Tensor, context: Context) -> tuple[Tensor, Context]:
-        """Add positions to the embeddings x, normalize and project them; return them with the context of the layers."""
+        """Add positions to the embeddings x, normalize and project them; return them and what all layers share."""
         x = self.input_norm(self.position.embed(x, context.layout), context.layout)
         x = self.project(self.dropout(x))
         return x, replace(context, masks=AttentionMasks(), shared_position=self.position, stack_inputs=x)
@@ -212,7 +212,7 @@ class StackMixer(LayerSequence):
         return self.norm(y, layout)
 
     def flops(self, work: Workload) -> int:
-        """FLOPs for `work.tokens` tokens: the layers, which use the stack's position part too, and the projection."""
+        """FLOPs for `work.tokens` tokens: the layers, which also use the stack's positions, and the projection."""
         parts = module_flops(self.layers, replace(work, shared_position=self.position))
         return parts + sum(module_flops(part, work) for part in (self.input_norm, self.project, self.norm))
 

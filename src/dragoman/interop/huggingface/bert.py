@@ -113,6 +113,7 @@ def _body(family: BertFamily, hf: HFConfig) -> Conversion:
     if family.rotary:
         hf.expect("rotary_value", False)
         transforms = {"encoder.layers.*.0.body.project": _pairs_to_halves(heads)}
+        # stored sinusoids, which our model computes instead
         computed = {"encoder.embed_positions.weight": Sinusoidal(sines_first=True).build(dim // heads)}
     dropout, norm = hf.number("hidden_dropout_prob", 0.1), LayerNorm(hf.number("layer_norm_eps", 1e-12))
     attention = SelfAttention(
