@@ -103,9 +103,24 @@ class DataConfig(Section, section="data"):
 class TextConfig(Section, section="text"):
     """Tokenization and vocabulary."""
 
-    tokenizer: str = setting("bpe", "Tokenizer to learn: bpe, unigram, word, character or byte.")
+    tokenizer: str | None = setting(
+        None,
+        "Tokenizer to learn: bpe, byte-bpe (byte-level BPE as in GPT-2), unigram, word, character or byte.",
+        auto="bpe; in the recipe textbook that of the paper",
+    )
     vocab_size: int | None = setting(
-        None, "Vocabulary size in tokens.", min=1, max=10**7, auto="8·√(words of the corpus), at most 32,000"
+        None,
+        "Vocabulary size in tokens.",
+        min=1,
+        max=10**7,
+        auto="8·√(words of the corpus), at most 32,000; 32,000 with `compression_ratio`",
+    )
+    compression_ratio: float | None = setting(
+        None,
+        "Stop learning BPE when the training text has this many characters (bpe) or bytes (byte-bpe) per token, spaces "
+        "included, unless `vocab_size` is reached first.",
+        min=1,
+        max=1000,
     )
     shared_vocabulary: bool = setting(True, "Use one tokenizer and vocabulary for source and target.")
     space_marker: str = setting(
@@ -138,8 +153,12 @@ class TextConfig(Section, section="text"):
     def __post_init__(self) -> None:
         """Check the settings of the section against each other."""
         super().__post_init__()
-        if self.bpe_dropout and self.tokenizer != "bpe":
-            raise UserError(f"text.bpe_dropout needs text.tokenizer=bpe, got text.tokenizer={self.tokenizer}")
+        for name in ("bpe_dropout", "compression_ratio"):
+            if getattr(self, name) and self.tokenizer not in (None, "bpe", "byte-bpe"):
+                raise UserError(
+                    f"text.{name} needs text.tokenizer=bpe or byte-bpe, got text.tokenizer={self.tokenizer}: change "
+                    f"it, or leave out text.{name}"
+                )
 
 
 @dataclass(frozen=True)

@@ -143,6 +143,10 @@ def test_a_sentence_longer_than_the_limit_is_dropped_and_counted(
             ["--set", "text.tokenizer=character", "--set", "text.bpe_dropout=0.1"],
             "text.bpe_dropout needs text.tokenizer=bpe",
         ),
+        (
+            ["--set", "text.tokenizer=unigram", "--set", "text.compression_ratio=3"],
+            "text.compression_ratio needs text.tokenizer=bpe",
+        ),
         (["--set", "search.beam_size=0"], "search.beam_size must be between"),
         (["--set", "system.settings={1: 2}"], "system.settings must map names of settings to values"),
         (["--device", "cuda"], "no GPU is available"),

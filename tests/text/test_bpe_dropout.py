@@ -18,6 +18,7 @@ TEXTS = [
     "миля мельник 2000 mills",
 ] * 4
 TOKENIZERS = [learn_tokenizer(TEXTS, size=400, marker=marker, coverage=0.97) for marker in WORD_MARKERS]
+TOKENIZERS.append(learn_tokenizer(TEXTS, "byte-bpe", size=400))
 some_text = st.text() | st.lists(st.sampled_from([*" ,('é", "mill", "small", "the ", "cafe\u0301", "2000"])).map(
     "".join
 )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.cli import main
-from dragoman.text.bpe import iterate_merges
+from dragoman.text.bpe_merges import iterate_merges
 from dragoman.text.bpe_trace import initial_symbols, segment, trace_merges
 
 SENNRICH = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
@@ -34,7 +34,7 @@ def test_ties_are_reported() -> None:
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=6), st.integers(1, 9), min_size=1, max_size=8))
 def test_merges_are_those_that_tokenizers_learn(counts: dict[str, int]) -> None:
     learned = iterate_merges({initial_symbols(word): count for word, count in counts.items()})
-    assert [(step.pair, step.count) for step in trace_merges(counts)] == list(learned)
+    assert [(step.pair, step.count, step.num_symbols) for step in trace_merges(counts)] == list(learned)
 
 
 def test_every_word_becomes_one_symbol() -> None:

@@ -36,7 +36,7 @@ TEXTS = [
 ] * 3
 FIXED = len(SPECIAL_TOKENS) + 256
 
-KIND_AND_MARKER = [(kind, marker) for kind in TOKENIZER_TYPES for marker in WORD_MARKERS]
+KIND_AND_MARKER = [(kind, marker) for kind in TOKENIZER_TYPES for marker in TOKENIZER_TYPES[kind].markers]
 LEARNED = {(kind, marker): learn_tokenizer(TEXTS, kind, 500, marker, coverage=0.99) for kind, marker in KIND_AND_MARKER}
 OPEN = [LEARNED[kind, marker] for kind, marker in KIND_AND_MARKER if kind != "word"]
 PIECED = [LEARNED[kind, marker] for kind, marker in KIND_AND_MARKER if kind in ("bpe", "unigram")]

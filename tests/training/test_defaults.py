@@ -6,6 +6,8 @@ from pathlib import Path
 
 from dragoman.config import from_dict
 from dragoman.run import read_tokenizers
+from dragoman.systems import SYSTEMS
+from dragoman.training.defaults import Defaults, choose_tokenizer, choose_vocab_size
 from dragoman.training.prepare import prepare_run
 
 
@@ -22,5 +24,26 @@ def test_reports_the_learned_vocabulary_size(tmp_path: Path) -> None:
     (choice,) = (choice for choice in prepared.choices if choice.setting == "text.vocab_size")
     size = read_tokenizers(tmp_path / "run")[0].vocab_size
     assert size < 500
-    assert str(choice).startswith(f"text.vocab_size={size}  (all different tokens of the text; ")
+    assert str(choice).startswith(f"text.vocab_size={size}  (the tokens that were learned; ")
     assert "the limit is 500, " in choice.reason
+
+
+def chosen_tokenizer(system: str, recipe: str, **text: object) -> tuple[str | None, int | None]:
+    defaults = Defaults(from_dict({"system": {"name": system}, "training": {"recipe": recipe}, "text": text}))
+    choose_tokenizer(defaults)
+    choose_vocab_size(defaults, 10_000)
+    return defaults.config.text.tokenizer, defaults.config.text.vocab_size
+
+
+def test_the_textbook_has_the_tokenizer_of_the_paper() -> None:
+    """GPT-2, GPT-3, RoBERTa and BART learn byte-level BPE; other recipes and systems do not."""
+    textbook = {system for system in SYSTEMS if chosen_tokenizer(system, "textbook")[0] == "byte-bpe"}
+    assert textbook == {"gpt", "gpt3", "roberta", "bart"}
+    assert {chosen_tokenizer(system, "auto")[0] for system in SYSTEMS} == {"bpe"}
+    assert chosen_tokenizer("gpt", "textbook", tokenizer="unigram")[0] == "unigram"
+
+
+def test_a_compression_ratio_replaces_the_default_vocabulary_size() -> None:
+    assert chosen_tokenizer("gpt", "plain") == ("bpe", 800)  # 8 · √10,000
+    assert chosen_tokenizer("gpt", "plain", compression_ratio=3) == ("bpe", 32_000)
+    assert chosen_tokenizer("gpt", "plain", compression_ratio=3, vocab_size=500) == ("bpe", 500)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dragoman.data.text_files import open_decompressed
 from dragoman.errors import UserError
 from dragoman.text.special_tokens import BYTE_TOKENS, SPECIAL_TOKENS
-from dragoman.text.tokenizer import UNMARKED_TYPES, Tokenizer
+from dragoman.text.tokenizer import Tokenizer
 
 MAX_RECORD_BYTES = 2**20  # of a line or binary record: a file of another kind must not be read into memory
 READ_BYTES = 2**20
@@ -66,7 +66,7 @@ def match_word_vectors(tokenizer: Tokenizer, path: Path, size: int) -> TokenVect
     if not words:
         raise UserError(
             f"no token of a tokenizer of type {tokenizer.kind!r} is a word, so that none has a word vector: "
-            f"use a 'word', 'bpe' or 'unigram' tokenizer, or omit {path}"
+            f"use a 'word', 'bpe', 'byte-bpe' or 'unigram' tokenizer, or omit {path}"
         )
     vectors = read_word_vectors(path, {form for word in words.values() for form in (word, word.lower())}, size)
     rows = {token: vectors.rows.get(word, vectors.rows.get(word.lower(), -1)) for token, word in words.items()}
@@ -77,7 +77,7 @@ def match_word_vectors(tokenizer: Tokenizer, path: Path, size: int) -> TokenVect
 
 def _word_tokens(tokenizer: Tokenizer) -> dict[int, str]:
     """Map the ids of tokens that represent a word to the word without its marker."""
-    if tokenizer.kind in UNMARKED_TYPES:
+    if not tokenizer.has_marked_words:
         return {}
     words = {}
     strip = str.removeprefix if tokenizer.marker == "initial" else str.removesuffix

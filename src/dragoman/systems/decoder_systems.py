@@ -258,9 +258,10 @@ DECODER_SYSTEMS = {
             clip_norm=1.0,
             weight_decay=0.01,
             dropout=0.1,
+            tokenizer="byte-bpe",
         ),
-        "the paper does not describe its training: these are the values of its predecessor (Radford et al. 2018, "
-        "§4.1), whose warm-up of 2,000 steps does not depend on the length of the training",
+        "the paper describes only the tokenizer (§2.2) of its training: the others are the values of its predecessor "
+        "(Radford et al. 2018, §4.1), whose warm-up of 2,000 steps does not depend on the length of the training",
     ),
     "chat": System(
         chat,
@@ -283,7 +284,14 @@ DECODER_SYSTEMS = {
         "Language Models are Few-Shot Learners",
         2020,
         model_sizes(layers=4, heads=4, attention_window=(32, 64), big={"model_dim": 12288, "layers": 96, "heads": 96}),
-        replace(LLM_TRAINING, learning_rate=6e-4, warmup_steps=750, learning_rates={"big": 6e-5}, total_steps=520_000),
+        replace(
+            LLM_TRAINING,
+            learning_rate=6e-4,
+            warmup_steps=750,
+            learning_rates={"big": 6e-5},
+            total_steps=520_000,
+            tokenizer="byte-bpe",
+        ),
         "the paper counts tokens: 375 million of warm-up and 260 billion until the rate is a tenth, here in batches of "
         "half a million; it continues at that rate for 40 billion; it does not mention dropout",
     ),

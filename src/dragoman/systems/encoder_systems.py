@@ -144,7 +144,7 @@ BERT_TRAINING = PaperTraining(
     total_steps=1_000_000,
 )
 
-#: Liu et al. 2019, table 9
+#: Liu et al. 2019, table 9, and §4.4 for the tokenizer
 ROBERTA_TRAINING = replace(
     BERT_TRAINING,
     learning_rate=6e-4,
@@ -153,6 +153,7 @@ ROBERTA_TRAINING = replace(
     beta2=0.98,
     learning_rates={"big": 4e-4},
     total_steps=500_000,
+    tokenizer="byte-bpe",
 )
 
 BERT_SIZES = model_sizes(layers=(3, 4), heads=4, big={"model_dim": 1024, "layers": 24, "heads": 16})

@@ -56,6 +56,7 @@ class PaperTraining:
     nesterov: bool | None = None
     dropout: float | None = None  # of the system
     cell: str | None = None  # of the system
+    tokenizer: str | None = None  # of the text
     learning_rates: Mapping[str, float] = field(default_factory=dict)  # by size
     noam_factor: float | None = None
     total_steps: int | None = None
@@ -77,7 +78,7 @@ class PaperTraining:
 
     def __str__(self) -> str:
         """Return the settings in one line, such as "optimizer adam, schedule constant"."""
-        shown: dict[str, Any] = self.training_settings | self.system_settings  # of training and model
+        shown: dict[str, Any] = self.training_settings | self.system_settings | self._determined(["tokenizer"])
         if self.noam_factor is not None:
             shown["learning_rate"] = f"{self.noam_factor:g}/√(model_dim · warmup_steps)"  # of the Transformer
         for size, rate in self.learning_rates.items():

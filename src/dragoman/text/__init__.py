@@ -1,7 +1,7 @@
 """Text to token ids and back: tokenizers, words, special tokens, framing."""
 
-from dragoman.text.bpe import learn_merges
 from dragoman.text.bpe_dropout import BPEDropout
+from dragoman.text.bpe_merges import learn_merges
 from dragoman.text.framing import DECODER_ONLY_FRAMING, ENCODER_DECODER_FRAMING, ENCODER_ONLY_FRAMING, Framing
 from dragoman.text.special_tokens import BOS, CLS, EOS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 from dragoman.text.tokenizer import TOKENIZER_TYPES, WORD_MARKERS, Tokenizer, learn_tokenizer

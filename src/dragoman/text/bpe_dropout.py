@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.errors import UserError
-from dragoman.text.special_tokens import BYTE_TOKENS, SPECIAL_TOKENS
+from dragoman.text.special_tokens import SPECIAL_TOKENS
 from dragoman.text.splitmix import GOLDEN_GAMMA, UInt64Array, splitmix64
 from dragoman.text.tokenizer import Tokenizer
 
@@ -19,6 +20,7 @@ TokenIds = NDArray[np.int32]
 MAX_CACHED_WORDS = 2**17
 MAX_BATCH_CHARACTERS = 2**19  # words × characters of the longest word, merged at once
 NO_MERGE = np.iinfo(np.int32).max  # rank of a pair that is not a merge
+WORD_BOUNDARY = -1  # between the characters of two words: part of no merge, and no token
 
 
 class BPEDropout:
@@ -35,9 +37,10 @@ class BPEDropout:
 
         `rate` is the probability to drop a merge, `pool` the number of segmentations that are drawn for each word.
         """
-        if tokenizer.kind != "bpe":
+        if not tokenizer.has_merges:
             raise UserError(
-                f"BPE dropout needs the merges of a 'bpe' tokenizer, but the tokenizer is of type {tokenizer.kind!r}"
+                "BPE dropout needs the merges of a 'bpe' or 'byte-bpe' tokenizer, but the tokenizer is of type "
+                f"{tokenizer.kind!r}"
             )
         if not 0 <= rate <= 1:
             raise UserError(f"the rate of BPE dropout must be from 0 to 1, not {rate}")
@@ -46,23 +49,8 @@ class BPEDropout:
         self.rate, self.pool = rate, pool
         model = json.loads(tokenizer.to_json())["model"]
         ids: dict[str, int] = model["vocab"]
-        atomic = {*SPECIAL_TOKENS, *BYTE_TOKENS}  # part of no merge
-        self._characters = {  # the ids of a token's characters
-            token_id: (token_id,) if token in atomic else tuple(ids[character] for character in token)
-            for token, token_id in ids.items()
-        }
-        self._characters |= {tag: (tag,) for tag in tokenizer.tags.values()}
-        # No merge crosses a word boundary, so boundaries can be read off tokens: these begin a word, those end one.
-        self._begins_word = np.zeros(tokenizer.vocab_size, bool)
-        self._ends_word = np.zeros(tokenizer.vocab_size, bool)
-        initial = tokenizer.marker == "initial"
-        for token, token_id in ids.items():
-            first, last = (token in atomic or not _is_word_character(token[position]) for position in (0, -1))
-            # A space that is a token of its own is still the marker of the word next to it.
-            self._begins_word[token_id] = first and (initial or token != " ")
-            self._ends_word[token_id] = last and not (initial and token == " ")
-        for tag in tokenizer.tags.values():
-            self._begins_word[tag] = self._ends_word[tag] = True
+        splitter = _CharacterWords if tokenizer.type.tokens_show_boundaries else _ByteLevelWords
+        self._splitter = splitter(tokenizer, ids)
         merges = [(ids[left], ids[right], ids[left + right]) for left, right in model["merges"]]
         self._merges = _MergeTable(merges, tokenizer.vocab_size)
         self._clear_cache()
@@ -82,7 +70,7 @@ class BPEDropout:
         """
         if not self.rate or not len(flat):
             return flat, lengths
-        is_start = np.concatenate(([True], self._ends_word[flat[:-1]] | self._begins_word[flat[1:]]))
+        is_start = np.concatenate(([True], self._splitter.ends_word[flat[:-1]] | self._splitter.begins_word[flat[1:]]))
         nonempty = np.flatnonzero(lengths)
         is_start[(np.cumsum(lengths) - lengths)[nonempty]] = True
         starts = np.flatnonzero(is_start)
@@ -121,7 +109,7 @@ class BPEDropout:
             if index is None:
                 index = self._index[word_hash] = len(self._word_characters)
                 word = flat[starts[number] : starts[number] + sizes[number]].tolist()
-                self._word_characters.append([char for token_id in word for char in self._characters[token_id]])
+                self._word_characters.append(self._splitter.characters(word))
                 self._hashes.extend(hashes[number : number + 1])
                 self._starts.extend(np.full(self.pool, -1))
                 self._sizes.extend(np.zeros(self.pool))
@@ -153,13 +141,72 @@ class BPEDropout:
             candidates = order[: max(1, MAX_BATCH_CHARACTERS // max_width)]
             batch = [index for index in candidates if len(characters[index]) <= max_width]
             order = order[len(batch) :]
-            table = np.full((len(batch), len(characters[batch[-1]])), -1, np.int32)
+            table = np.full((len(batch), len(characters[batch[-1]])), WORD_BOUNDARY, np.int32)
             for row, index in zip(table, batch):
                 row[: len(characters[index])] = characters[index]
             tokens, sizes = self._merges.apply(table, keys[batch], self.rate)
             self._starts.array[wanted[batch]] = len(self._tokens) + np.cumsum(sizes, dtype=np.int64) - sizes
             self._sizes.array[wanted[batch]] = sizes
             self._tokens.extend(tokens)
+
+
+class _CharacterWords:
+    """Words of character-level BPE: no merge crosses a word boundary, so that boundaries can be read off tokens.
+
+    Attributes:
+        begins_word, ends_word: whether a word begins before, or ends after, each token of the vocabulary.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, ids: Mapping[str, int]) -> None:
+        """Find the tokens that begin or end a word, and the characters of each; `ids` are those of the tokens."""
+        atomic = {*SPECIAL_TOKENS, *tokenizer.type.byte_tokens}  # part of no merge
+        self._characters = {  # the ids of a token's characters
+            token_id: (token_id,) if token in atomic else tuple(ids[character] for character in token)
+            for token, token_id in ids.items()
+        }
+        self._characters |= {tag: (tag,) for tag in tokenizer.tags.values()}
+        self.begins_word = np.zeros(tokenizer.vocab_size, bool)
+        self.ends_word = np.zeros(tokenizer.vocab_size, bool)
+        initial = tokenizer.marker == "initial"
+        for token, token_id in ids.items():
+            first, last = (token in atomic or not _is_word_character(token[position]) for position in (0, -1))
+            # A space that is a token of its own is still the marker of the word next to it.
+            self.begins_word[token_id] = first and (initial or token != " ")
+            self.ends_word[token_id] = last and not (initial and token == " ")
+        for tag in tokenizer.tags.values():
+            self.begins_word[tag] = self.ends_word[tag] = True
+
+    def characters(self, word: Sequence[int]) -> list[int]:
+        """Return the ids of the characters of a word, which is given by its tokens."""
+        return [character for token_id in word for character in self._characters[token_id]]
+
+
+class _ByteLevelWords:
+    """Words of byte-level BPE, where letters next to digits are two words, and a token may be a part of a character.
+
+    Rows are divided at tokens that begin with a space and the character after it. The words of each part are found in
+    its text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, ids: Mapping[str, int]) -> None:
+        """Find the tokens at which rows are divided; `ids` are those of the tokens."""
+        self._ids, self._forms = ids, tokenizer.surface_forms()
+        self._words = tokenizer.type.pre_tokenizer(tokenizer.marker)
+        special = np.array([not form for form in self._forms])
+        texts = (form[1:].decode(errors="ignore") if form.startswith(b" ") else "" for form in self._forms)
+        self.begins_word = np.array([bool(text) and not text[0].isspace() for text in texts]) | special
+        self.ends_word = special
+
+    def characters(self, word: Sequence[int]) -> list[int]:
+        """Return the ids of the bytes of some tokens, with `WORD_BOUNDARY` between two words."""
+        if not self._forms[word[0]]:
+            return list(word)  # a special token
+        try:
+            text = b"".join([self._forms[token_id] for token_id in word]).decode()
+        except UnicodeDecodeError:  # not the tokens of a text: they stay as they are
+            return list(word)
+        words = [[self._ids[letter] for letter in letters] for letters, _ in self._words.pre_tokenize_str(text)]
+        return [token_id for letters in words for token_id in (*letters, WORD_BOUNDARY)][:-1]
 
 
 class _GrowingArray:
@@ -205,7 +252,7 @@ class _MergeTable:
         return np.where(self.pairs[indices] == pairs, self.order[indices], NO_MERGE).astype(np.int32)
 
     def apply(self, tokens: TokenIds, keys: UInt64Array, rate: float) -> tuple[TokenIds, TokenIds]:
-        """Merge N words of up to L characters, given as N × L ids padded with −1.
+        """Merge N words of up to L characters, given as N × L ids padded with `WORD_BOUNDARY`.
 
         In each step, the pair with the lowest rank that is not dropped becomes one token, in all words at once.
 
@@ -231,7 +278,7 @@ class _MergeTable:
             # Tokens after the pair move up.
             shift = np.minimum(position + (position > best[:, None]), len(position) - 1)
             tokens = np.take_along_axis(tokens, shift, 1)
-            tokens[:, -1] = -1
+            tokens[:, -1] = WORD_BOUNDARY
             tokens[rows, best] = self.merged[rank]
             ranks = np.take_along_axis(ranks, np.minimum(shift[:, :-1], len(position) - 2), 1)
             ranks[:, -1] = NO_MERGE

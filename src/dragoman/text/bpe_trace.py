@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from dragoman.text.bpe import Pair
+from dragoman.text.bpe_merges import Pair
 
 END_OF_WORD = "</w>"
 TieBreak = Literal["first", "alphabetical"]

@@ -16,6 +16,7 @@ import tokenizers
 
 from dragoman import legacy
 from dragoman.errors import UserError
+from dragoman.text.byte_level import bytes_of_letters
 from dragoman.text.hf_tokenizer_files import TokenConfig
 from dragoman.text.sentencepiece_model import SentencePieceModel, SentencePieceSegmenter, model_from_version_1
 from dragoman.text.special_tokens import BYTE_TOKENS, MASK, SPECIAL_TOKENS, UNK
@@ -160,12 +161,8 @@ class ImportedTokenizer(Tokenizer):
     def surface_forms(self) -> list[bytes]:
         """Return the text of every token of the vocabulary in UTF-8; b"" for special tokens."""
         tokens = list(map(self._text_token, range(self.vocab_size)))
-        if self._byte_level:  # a token with other characters stands for itself
-            byte_of = {letter: byte for byte, letter in enumerate(_byte_letters())}
-            return [
-                bytes(byte_of[letter] for letter in token) if byte_of.keys() >= {*token} else token.encode()
-                for token in tokens
-            ]
+        if self._byte_level:
+            return list(map(bytes_of_letters, tokens))
         if self._decoder is None:
             return [f" {token}".encode() if token else b"" for token in tokens]
         steps = _decoder_types(json.loads(self._library.to_str())["decoder"])
@@ -352,13 +349,6 @@ def _check_charsmap(normalizer: object) -> None:
 def _decoder_types(decoder: Mapping[str, Any]) -> set[str]:
     """Return the types of a decoder of the library and of its steps."""
     return {str(decoder["type"])}.union(*map(_decoder_types, decoder.get("decoders", ())))
-
-
-def _byte_letters() -> list[str]:
-    """Return GPT-2's letter for each byte: its own character if that is visible, else a character from 256 on."""
-    visible = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = (chr(code) for code in range(256, 512))
-    return [chr(byte) if byte in visible else next(others) for byte in range(256)]
 
 
 def _common_prefix(left: str, right: str) -> int:

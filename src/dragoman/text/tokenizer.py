@@ -8,7 +8,7 @@ Special tokens are never found in a text: a literal `</s>` is four characters.
 Text is first split into words (`split_words`), each with the space before it (marker `initial`: ▁house) or after it
 (marker `final`: house▁); no token crosses a word boundary. So that the first word looks like the others, one space is
 added before (or after) the text, and `decode` removes it. Tokens contain the space itself; ▁ is only how `tokens` shows
-it, so a literal ▁ is safe.
+it, so a literal ▁ is safe. Byte-level BPE splits text as GPT-2 does (`byte_level`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, repeat
 from pathlib import Path
@@ -29,26 +30,16 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from dragoman import legacy
 from dragoman.errors import UserError, unknown_name
-from dragoman.text import tokenizer_learning
+from dragoman.text import byte_level, tokenizer_learning
 from dragoman.text.special_tokens import BOS, BYTE_TOKENS, CLS, EOS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 from dragoman.text.word_splitting import word_at_characters
 
 TOKENIZER_FORMAT_VERSION = 2
 READABLE_VERSIONS = (1, 2)
 
-TOKENIZER_TYPES = {
-    "bpe": tokenizer_learning.learn_bpe,
-    "unigram": tokenizer_learning.learn_unigram,
-    "word": tokenizer_learning.learn_word_level,
-    "character": tokenizer_learning.learn_characters,
-    "byte": tokenizer_learning.learn_bytes,
-}
 LABEL_TYPE = "label"  # for tags: every whitespace token is one token
 IMPORTED_TYPE = "imported"  # of a checkpoint: see `ImportedTokenizer`
 REMAPPED_TYPE = "remapped"  # imported, with Dragoman's special tokens: see `RemappedTokenizer`
-WORD_LEVEL_TYPES = ("word", LABEL_TYPE)  # these have no byte tokens
-UNMARKED_TYPES = ("character", "byte")  # in these a space is a token of its own
-
 # Encoded chunks are cached: at most MAX_CACHED_CHUNKS, and no long ones, which seldom occur again.
 MAX_CACHED_CHUNKS, MAX_CACHED_CHARACTERS = 1 << 18, 32
 
@@ -57,6 +48,74 @@ WORD_MARKERS = {
     "initial": rf" ?[{_LETTER}]+| ?[^\s{_LETTER}]|\s",
     "final": rf"[{_LETTER}]+ ?|[^\s{_LETTER}] ?|\s",
 }
+
+
+def _split_at_spaces(text: str) -> list[str]:
+    """Split a text at all spaces."""
+    return text.split(" ")
+
+
+def _marked_words(marker: str) -> pre_tokenizers.PreTokenizer:
+    """Return the pre-tokenizer that splits a text into words, each with its space before or after it."""
+    return pre_tokenizers.Split(Regex(WORD_MARKERS[marker]), "isolated")
+
+
+@dataclass(frozen=True)
+class TokenizerType:
+    """A type of tokenizer: how its vocabulary is learned, and how text is split and joined.
+
+    Attributes:
+        learn: from words with their counts and limits of the vocabulary to a model of the `tokenizers` library.
+        byte_tokens: the tokens of the 256 bytes, which follow the special tokens; empty for word-level types.
+        has_marked_words: whether words have the space before or after them; otherwise a space is a token of its own.
+        has_merges: whether it is a kind of BPE.
+        tokens_show_boundaries: whether a token shows by itself if it begins or ends a word.
+        markers: the sides of a word that may have its space.
+        pre_tokenizer: splits a text into words, by marker.
+        split_chunks: splits a text at spaces into chunks that can be segmented one by one, since no token crosses them.
+        token_bytes: the bytes of a token.
+        readable: a token as text.
+        byte_decoder: joins tokens of bytes to text, for other programs that read the file.
+        space: a space as the model reads it.
+    """
+
+    learn: Callable[[Mapping[str, int], tokenizer_learning.VocabularyLimits], models.Model]
+    byte_tokens: tuple[str, ...] = BYTE_TOKENS
+    has_marked_words: bool = True
+    has_merges: bool = False
+    tokens_show_boundaries: bool = True
+    markers: tuple[str, ...] = tuple(WORD_MARKERS)
+    pre_tokenizer: Callable[[str], pre_tokenizers.PreTokenizer] = _marked_words
+    split_chunks: Callable[[str], list[str]] = _split_at_spaces
+    token_bytes: Callable[[str], bytes] = str.encode
+    readable: Callable[[str], str] = str
+    byte_decoder: Callable[[], decoders.Decoder] = decoders.ByteFallback
+    space: str = " "
+
+
+TOKENIZER_TYPES = {
+    "bpe": TokenizerType(tokenizer_learning.learn_bpe, has_merges=True),
+    "byte-bpe": TokenizerType(
+        tokenizer_learning.learn_byte_bpe,
+        byte_tokens=byte_level.BYTE_LETTERS,
+        has_merges=True,
+        tokens_show_boundaries=False,
+        markers=("initial",),
+        pre_tokenizer=lambda marker: byte_level.byte_level_words(),
+        split_chunks=byte_level.split_before_words,
+        token_bytes=byte_level.bytes_of_letters,
+        readable=byte_level.readable_bytes,
+        byte_decoder=decoders.ByteLevel,
+        space=byte_level.BYTE_LETTERS[ord(" ")],
+    ),
+    "unigram": TokenizerType(tokenizer_learning.learn_unigram),
+    "word": TokenizerType(tokenizer_learning.learn_word_level, byte_tokens=()),
+    "character": TokenizerType(tokenizer_learning.learn_characters, has_marked_words=False),
+    "byte": TokenizerType(tokenizer_learning.learn_bytes, has_marked_words=False),
+}
+_LABELS = replace(
+    TOKENIZER_TYPES["word"], pre_tokenizer=lambda marker: pre_tokenizers.Split(Regex(r" ?\S+|\s"), "isolated")
+)
 
 
 class Tokenizer:
@@ -72,6 +131,9 @@ class Tokenizer:
     Attributes:
         kind: one of `TOKENIZER_TYPES`, or `label`, `imported`, `remapped`
         marker: `initial` or `final`, the side of a word that has its space
+        type: how it splits and joins text; imported tokenizers have none
+        has_merges: whether it is a kind of BPE that was learned here
+        has_marked_words: whether words have the space next to them; otherwise a space is a token of its own
         pad, unk, bos, eos: ids of special tokens
         mask, sep, cls: ids of special tokens; None if an imported tokenizer does not have them
         special_token_ids: ids of an imported tokenizer's special tokens by name
@@ -84,24 +146,30 @@ class Tokenizer:
     cls: int | None = CLS
     special_token_ids: Mapping[str, int] = MappingProxyType({})
     tags: Mapping[str, int] = MappingProxyType({})
+    type: TokenizerType
+    has_merges = False
+    has_marked_words = True
 
     def __init__(self, library: tokenizers.Tokenizer, kind: str, marker: str, tags: Sequence[str] = ()) -> None:
         """Wrap a tokenizer of the `tokenizers` library; see the class for `kind`, `marker` and `tags`."""
         self.kind, self.marker, self._library = kind, marker, library
         library.encode_special_tokens = True  # in the library's terms: do not look for special tokens in a text
+        self.type = tokenizer_type(kind)
+        self.has_merges, self.has_marked_words = self.type.has_merges, self.type.has_marked_words
         ids = library.get_vocab()
-        self._tokens = sorted(ids, key=ids.__getitem__)
-        self._bytes = [token.encode() for token in self._tokens]
+        tokens = sorted(ids, key=ids.__getitem__)
+        self._tokens = list(map(self.type.readable, tokens))
+        self._bytes = list(map(self.type.token_bytes, tokens))
         self.tags = {name: ids[tag_token(name)] for name in tags}
         for token_id in (*map(ids.get, SPECIAL_TOKENS), *self.tags.values()):
             if token_id is not None:
-                self._bytes[token_id] = b""
-        for byte, token in enumerate(BYTE_TOKENS):
-            if token in ids:
-                self._bytes[ids[token]] = bytes([byte])
+                self._tokens[token_id], self._bytes[token_id] = tokens[token_id], b""
+        for byte, token in enumerate(self.type.byte_tokens):
+            self._bytes[ids[token]] = bytes([byte])
         # An unknown word includes its space.
         self._bytes[self.unk] = {"initial": b" <unk>", "final": b"<unk> "}[marker]
-        self._cache = {"": library.encode(" ", add_special_tokens=False).ids[:1]}  # a space is one token in every type
+        # A space is one token in every type.
+        self._cache = {"": [token.id for token in library.model.tokenize(self.type.space)]}
 
     def with_tags(self, names: Sequence[str]) -> Tokenizer:
         """Return this tokenizer with a token for each tag, with ids after all others."""
@@ -130,13 +198,13 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode many texts at once.
 
-        No token crosses a space, so text between two spaces is encoded once and cached. On ordinary text that is far
-        faster than the library, which encodes new chunks on all cores.
+        No token crosses the space before a word, so the text between two such spaces is encoded once and cached. On
+        ordinary text that is far faster than the library, which encodes new chunks on all cores.
         """
         cache = self._cache
-        chunked = [text.split(" ") if text else [] for text in texts]
+        chunked = [self.type.split_chunks(text) if text else [] for text in texts]
         new = self._encode_chunks({chunk: None for chunks in chunked for chunk in chunks if chunk not in cache})
-        skip = self.kind in UNMARKED_TYPES  # 1: drop the space token that was added before the first chunk
+        skip = not self.has_marked_words  # 1: drop the space token that was added before the first chunk
         ids = [
             list(chain.from_iterable([new[chunk] if chunk in new else cache[chunk] for chunk in chunks]))[skip:]
             for chunks in chunked
@@ -152,7 +220,7 @@ class Tokenizer:
         The text is encoded with its gaps, and then the tokens of a gap, with or without a space, are replaced. So the
         mask includes the gap's space, like the first token of a word.
         """
-        if self.kind in WORD_LEVEL_TYPES:  # the gap would be an unknown word
+        if not self.type.byte_tokens:  # the gap would be an unknown word
             return self._encode_joined([words.strip(" ") for words in text.split(gap)], separators=repeat(MASK))
         with_space = self.encode(gap)
         alone = with_space[1:] if self.marker == "initial" and len(with_space) > 1 else with_space[:1]
@@ -176,7 +244,7 @@ class Tokenizer:
 
     def _encode_chunks(self, chunks: Iterable[str]) -> dict[str, list[int]]:
         """Encode chunks between spaces, each with the space before or after it."""
-        space = " " if self.kind in UNMARKED_TYPES else ""  # in other types the library adds it
+        space = "" if self.has_marked_words else " "  # in other types the library adds it
         texts = {chunk: space + _replace_surrogates(chunk) for chunk in chunks}
         encodings = self._library.encode_batch_fast(list(texts.values()), add_special_tokens=False)
         return {chunk: encoding.ids for chunk, encoding in zip(texts, encodings)}
@@ -187,7 +255,7 @@ class Tokenizer:
         Invalid UTF-8, which a model may generate from byte tokens, becomes U+FFFD; UNK becomes `<unk>`.
         """
         text = b"".join([self._bytes[token_id] for token_id in ids]).decode(errors="replace")
-        if self.kind in UNMARKED_TYPES:
+        if not self.has_marked_words:
             return text
         return text.removeprefix(" ") if self.marker == "initial" else text.removesuffix(" ")
 
@@ -264,11 +332,11 @@ class Tokenizer:
             library = tokenizers.Tokenizer.from_str(json.dumps(document))
         except Exception as error:  # the library raises nothing more precise
             raise UserError(f"{origin} is damaged: {error}") from None
-        word_level = kind in WORD_LEVEL_TYPES
-        first_tokens = SPECIAL_TOKENS if word_level else SPECIAL_TOKENS + BYTE_TOKENS
+        byte_tokens = tokenizer_type(kind).byte_tokens
+        first_tokens = SPECIAL_TOKENS + byte_tokens
         if any(library.id_to_token(token_id) != token for token_id, token in enumerate(first_tokens)):
             raise UserError(
-                f"{origin} is damaged: it does not begin with the special tokens{'' if word_level else ' and bytes'}"
+                f"{origin} is damaged: it does not begin with the special tokens{' and bytes' if byte_tokens else ''}"
             )
         if library.id_to_token(library.get_vocab_size() - 1) is None:
             raise UserError(f"{origin} is damaged: its token ids are not consecutive")
@@ -299,16 +367,20 @@ def learn_tokenizer(
     marker: str = "initial",
     min_count: int = 1,
     coverage: float = 0.9995,
+    compression_ratio: float | None = None,
+    log: Callable[[str], None] = lambda message: None,
 ) -> Tokenizer:
     """Learn a tokenizer from texts.
 
     Args:
-        kind: `bpe`, `unigram`, `word`, `character` or `byte`; `label` for tags separated by spaces
+        kind: `bpe`, `byte-bpe`, `unigram`, `word`, `character` or `byte`; `label` for tags separated by spaces
         size: maximum vocabulary size, including the 7 special tokens and (except for `word`) the 256 bytes; a small
             text may give fewer tokens, and `byte` always has 263
         marker: which side of a word has its space: `initial` (▁house) or `final` (house▁, also written house</w>)
-        min_count: minimum count of a word (`word`) or a merged pair (`bpe`, at least 2)
+        min_count: minimum count of a word (`word`) or a merged pair (`bpe` and `byte-bpe`, at least 2)
         coverage: share of the text's characters that are in the vocabulary; rarer characters are encoded as bytes
+        compression_ratio: `bpe` and `byte-bpe` stop at this many characters or bytes of the text per token
+        log: reports whether the size or the compression ratio was reached first
     """
     _check_type(kind, marker)
     if not 0 < coverage <= 1:
@@ -318,9 +390,14 @@ def learn_tokenizer(
     words = {} if kind == "byte" else _count_words(texts, kind, marker)
     if not words and kind != "byte":
         raise UserError(f"there is no text to learn a tokenizer of type {kind!r} from")
-    learn = TOKENIZER_TYPES["word" if kind == LABEL_TYPE else kind]
-    model = learn(words, tokenizer_learning.VocabularyLimits(size, min_count, coverage))
+    limits = tokenizer_learning.VocabularyLimits(size, min_count, coverage, compression_ratio, log)
+    model = tokenizer_type(kind).learn(words, limits)
     return Tokenizer(_library_tokenizer(model, kind, marker), kind, marker)
+
+
+def tokenizer_type(kind: str) -> TokenizerType:
+    """Return the type of a tokenizer by its name, such as "bpe", or "label" for tags."""
+    return _LABELS if kind == LABEL_TYPE else TOKENIZER_TYPES[kind]
 
 
 def _library_tokenizer(model: models.Model, kind: str, marker: str) -> tokenizers.Tokenizer:
@@ -329,25 +406,19 @@ def _library_tokenizer(model: models.Model, kind: str, marker: str) -> tokenizer
     A space is added before the text, or after it with the marker `final`, so that all words have one; decoding removes
     it. Tokenizers of characters or bytes add none.
     """
-    library = tokenizers.Tokenizer(model)
-    if kind in UNMARKED_TYPES:
+    library, tokenizer = tokenizers.Tokenizer(model), tokenizer_type(kind)
+    if not tokenizer.has_marked_words:
         # Split into characters: whole lines would only fill the library's cache.
         library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     else:
         initial = marker == "initial"
         library.normalizer = normalizers.Prepend(" ") if initial else normalizers.Replace(Regex(r"\z"), " ")
-        library.pre_tokenizer = _word_splitter(kind, marker)
+        library.pre_tokenizer = tokenizer.pre_tokenizer(marker)
         strip = decoders.Replace(Regex(r"\A " if initial else r" \z"), "")
-        library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), strip])
+        library.decoder = decoders.Sequence([tokenizer.byte_decoder(), decoders.Fuse(), strip])
     library.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in SPECIAL_TOKENS])
     return library
-
-
-def _word_splitter(kind: str, marker: str) -> pre_tokenizers.PreTokenizer:
-    """Return the pre-tokenizer that splits a text into words, each with its space before or after it."""
-    pattern = r" ?\S+|\s" if kind == LABEL_TYPE else WORD_MARKERS[marker]
-    return pre_tokenizers.Split(Regex(pattern), "isolated")
 
 
 def _count_words(texts: Iterable[str], kind: str, marker: str) -> Counter[str]:
@@ -355,8 +426,8 @@ def _count_words(texts: Iterable[str], kind: str, marker: str) -> Counter[str]:
     chunks: Counter[str] = Counter()
     for text in texts:
         if text:
-            chunks.update(text.split(" "))
-    splitter = _word_splitter(kind, marker)
+            chunks.update(tokenizer_type(kind).split_chunks(text))
+    splitter = tokenizer_type(kind).pre_tokenizer(marker)
     words: Counter[str] = Counter()
     # Each distinct chunk between two spaces is split once, which is several times faster.
     for chunk, count in chunks.items():
@@ -383,6 +454,11 @@ def _check_type(kind: str, marker: str) -> None:
         raise unknown_name("type of tokenizer", kind, TOKENIZER_TYPES)
     if marker not in WORD_MARKERS:
         raise unknown_name("word marker", marker, WORD_MARKERS)
+    if marker not in tokenizer_type(kind).markers:
+        raise UserError(
+            f"a tokenizer of type {kind!r} has the space before a word, but the marker is {marker!r}: set "
+            "text.space_marker=initial, or choose another text.tokenizer"
+        )
 
 
 def _replace_surrogates(text: str) -> str:

@@ -7,9 +7,10 @@ its size.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, repeat
 
@@ -17,7 +18,8 @@ import tokenizers
 from tokenizers import models, trainers
 
 from dragoman.errors import UserError
-from dragoman.text.bpe import iterate_merges
+from dragoman.text.bpe_merges import Pair, iterate_merges
+from dragoman.text.byte_level import BYTE_LETTERS
 from dragoman.text.special_tokens import BYTE_TOKENS, SPECIAL_TOKENS, UNK
 
 # The unigram trainer sees a word with count c before min(c // _COUNT_PER_END, _MAX_ENDS) artificial characters.
@@ -26,11 +28,21 @@ _MAX_ENDS, _COUNT_PER_END = 30, 5
 
 @dataclass(frozen=True)
 class VocabularyLimits:
-    """Limits of a vocabulary: its size, the minimum count of a token, and the share of characters to cover."""
+    """Limits of a vocabulary.
+
+    Attributes:
+        size: number of tokens, special tokens and bytes included.
+        min_count: minimum count of a token.
+        coverage: share of the characters that get a token.
+        compression_ratio: characters (`bpe`) or bytes (`byte-bpe`) of the text per token at which BPE stops, if given.
+        log: reports which limit ended BPE, if there is a compression ratio.
+    """
 
     size: int
     min_count: int
     coverage: float
+    compression_ratio: float | None = None
+    log: Callable[[str], None] = lambda message: None
 
 
 def learn_bytes(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
@@ -47,15 +59,68 @@ def learn_bpe(words: Mapping[str, int], limits: VocabularyLimits) -> models.Mode
     """Learn BPE from word counts: characters, and merged pairs in order of frequency (Sennrich et al. 2016)."""
     alphabet = _alphabet(words, limits.coverage)
     max_tokens = _max_learned_tokens(limits, alphabet)
-    tokens = dict.fromkeys(alphabet)
-    merges: list[tuple[str, str]] = []
-    for pair, count in iterate_merges(_split_at_rare_characters(alphabet, words)):
+    merges = _learn_merges(words, _split_at_rare_characters(alphabet, words), alphabet, max_tokens, limits)
+    return _bpe_model(dict.fromkeys([*alphabet, *map("".join, merges)]), merges)
+
+
+def learn_byte_bpe(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
+    """Learn byte-level BPE from counts of words in `BYTE_LETTERS`: bytes and merged pairs (Radford et al. 2019)."""
+    max_tokens = limits.size - len(SPECIAL_TOKENS)
+    if max_tokens < len(BYTE_LETTERS):
+        raise UserError(
+            f"a vocabulary of size {limits.size} is too small: {len(SPECIAL_TOKENS)} special tokens and "
+            f"{len(BYTE_LETTERS)} bytes need {len(SPECIAL_TOKENS) + len(BYTE_LETTERS)}; use a larger size"
+        )
+    merges = _learn_merges(words, words, BYTE_LETTERS, max_tokens, limits)
+    return models.BPE(_enumerate(dict.fromkeys([*SPECIAL_TOKENS, *BYTE_LETTERS, *map("".join, merges)])), merges)
+
+
+def _learn_merges(
+    words: Mapping[str, int],
+    mergeable: Mapping[str, int],
+    alphabet: Iterable[str],
+    max_tokens: int,
+    limits: VocabularyLimits,
+) -> list[Pair]:
+    """Learn BPE merges until a limit is reached.
+
+    Args:
+        words: all words with their counts.
+        mergeable: parts of the words that consist of the `alphabet`; other characters are encoded as bytes.
+        max_tokens: maximum number of tokens, those of the alphabet included.
+        limits: minimum count of a pair, and the compression ratio: symbols of `words` per token.
+    """
+    length = _text_length(words)
+    other_tokens = _text_length(words, utf8=True) - _text_length(mergeable, utf8=True)
+    ratio = length / max(1, _text_length(mergeable) + other_tokens)
+    reached = limits.compression_ratio or math.inf
+    tokens, merges = {*alphabet}, list[Pair]()
+    end = "no pair of tokens occurs more than once" if limits.min_count <= 2 else "the remaining pairs are too rare"
+    for pair, count, num_symbols in iterate_merges(mergeable):
         # A pair seen once generalizes to nothing. Two merges can give the same token, so tokens are counted.
-        if count < max(2, limits.min_count) or len(tokens) == max_tokens:
+        if count < max(2, limits.min_count):
+            break
+        if len(tokens) == max_tokens:
+            end = "the vocabulary size is reached"
+            break
+        if ratio >= reached:
+            end = "the compression ratio is reached"
             break
         merges.append(pair)
-        tokens["".join(pair)] = None
-    return _bpe_model(tokens, merges)
+        tokens.add("".join(pair))
+        ratio = length / (num_symbols + other_tokens)
+    if limits.compression_ratio is not None:
+        fixed = limits.size - max_tokens
+        limits.log(
+            f"BPE stopped after {len(merges):,} merges, because {end}: {fixed + len(tokens):,} tokens (at most "
+            f"{limits.size:,}), compression ratio {ratio:.3f} (wanted: {limits.compression_ratio:g})"
+        )
+    return merges
+
+
+def _text_length(words: Mapping[str, int], utf8: bool = False) -> int:
+    """Return the number of characters, or with `utf8` of bytes, of a text given by the counts of its words."""
+    return sum(len(word.encode() if utf8 else word) * count for word, count in words.items())
 
 
 def learn_unigram(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:

@@ -14,11 +14,15 @@ from dragoman.errors import UserError
 from dragoman.models import ModelSpec, meta_model, training_flops
 from dragoman.objectives import objective_class
 from dragoman.systems import SYSTEMS
+from dragoman.text import TOKENIZER_TYPES
 from dragoman.text.untranslatable import CopyEvidence
 from dragoman.training.recipes import Recipe, default_recipe, default_steps, get_recipe
 from dragoman.training.schedule import SCHEDULES_WITH_END
 from dragoman.training.training_budget import pluralize
 from dragoman.training.validation import MAX_DECODED_SENTENCES, check_metric, default_metric
+
+DEFAULT_TOKENIZER = "bpe"
+MAX_DEFAULT_VOCAB_SIZE = 32_000
 
 LOW_RESOURCE_PAIRS = 100_000  # smaller corpora are memorized without regularization
 
@@ -65,11 +69,29 @@ class Defaults:
         self.config = replace_settings(self.config, values)
 
 
+def choose_tokenizer(defaults: Defaults) -> None:
+    """Choose the type of tokenizer: that of the paper in the recipe `textbook`, otherwise BPE."""
+    if defaults.config.text.tokenizer is not None:
+        return
+    paper = _recipe(defaults.config)[1].paper
+    if paper and paper.tokenizer:
+        reason = f"the paper's; {DEFAULT_TOKENIZER} by default"
+        defaults.set_and_report("text.tokenizer", paper.tokenizer, reason)
+    else:
+        defaults.set_quietly({"text.tokenizer": DEFAULT_TOKENIZER})
+
+
 def choose_vocab_size(defaults: Defaults, words: int) -> None:
-    """Choose the vocabulary size 8·√words, with which rare tokens are still frequent enough to be learned."""
+    """Choose the vocabulary size 8·√words, with which rare tokens are still frequent enough to be learned.
+
+    With a compression ratio, which says how many merges are wanted, it is the largest size.
+    """
     text = defaults.config.text
-    if text.vocab_size is None and text.tokenizer != "byte":
-        size = int(max(500, min(32_000, round(8 * math.sqrt(words), -2))))
+    if text.vocab_size is None and text.compression_ratio is not None:
+        reason = "an upper limit, since text.compression_ratio is set"
+        defaults.set_and_report("text.vocab_size", MAX_DEFAULT_VOCAB_SIZE, reason)
+    elif text.vocab_size is None and text.tokenizer != "byte":
+        size = int(max(500, min(MAX_DEFAULT_VOCAB_SIZE, round(8 * math.sqrt(words), -2))))
         defaults.set_and_report(
             "text.vocab_size", size, f"8·√words for the {words:,} words of the corpus, at most 32,000"
         )
@@ -114,10 +136,8 @@ def choose_settings(
         build: builds the model of a configuration.
         new_model: whether size and settings of the system can be chosen; not if the model of a parent run is kept.
     """
-    config = defaults.config
-    system, requested = SYSTEMS.get(config.system.name or ""), config.training.recipe
-    recipe_name = default_recipe(system) if requested == "auto" else requested
-    recipe = get_recipe(recipe_name, system)
+    config, requested = defaults.config, defaults.config.training.recipe
+    recipe_name, recipe = _recipe(config)
     unset = {key: value for key, value in recipe.training.items() if getattr(config.training, key) is None}
     defaults.set_quietly({f"training.{key}": value for key, value in unset.items()})
     if requested != recipe_name or recipe.paper:
@@ -129,12 +149,20 @@ def choose_settings(
     _choose_training(defaults, recipe, build(defaults.config), store, device)
 
 
+def _recipe(config: Config) -> tuple[str, Recipe]:
+    """Return the name of the configured recipe, by default that of the system, and the recipe."""
+    system = SYSTEMS.get(config.system.name or "")
+    name = default_recipe(system) if config.training.recipe == "auto" else config.training.recipe
+    return name, get_recipe(name, system)
+
+
 def _choose_bpe_dropout(defaults: Defaults, recipe: Recipe, pairs: int) -> None:
     """Choose BPE dropout for a corpus of few pairs, if the recipe (a set of training defaults) has it."""
     config = defaults.config
     if config.text.bpe_dropout is not None:  # set by the user
         return
-    is_useful = config.text.tokenizer == "bpe" and objective_class(config.objective.name or "").default_bpe_dropout
+    has_merges = config.text.tokenizer in TOKENIZER_TYPES and TOKENIZER_TYPES[config.text.tokenizer].has_merges
+    is_useful = has_merges and objective_class(config.objective.name or "").default_bpe_dropout
     if is_useful and recipe.bpe_dropout and config.system.size != "tiny" and pairs < LOW_RESOURCE_PAIRS:
         reason = "every epoch segments the words differently, which helps small corpora"
         defaults.set_and_report("text.bpe_dropout", recipe.bpe_dropout, reason)

@@ -17,7 +17,7 @@ from dragoman.run_files import is_run_folder
 from dragoman.text import Tokenizer, learn_tokenizer
 from dragoman.text.hf_tokenizers import open_tokenizers, with_own_special_tokens
 from dragoman.text.tokenizer import LABEL_TYPE
-from dragoman.training.defaults import Choice, Defaults, choose_vocab_size
+from dragoman.training.defaults import DEFAULT_TOKENIZER, Choice, Defaults, choose_tokenizer, choose_vocab_size
 from dragoman.training.resolve import RunRequest
 from dragoman.training.warm_start import ParentRun
 
@@ -26,7 +26,7 @@ Pairs = Callable[[], Iterator[SentencePair]]
 MAX_LEARNING_PAIRS = 1_000_000  # evenly spaced pairs that a tokenizer is learned from
 DEFAULT_VOCAB_SIZE = 8000
 MAX_TAGS = 100_000
-TOKENIZER_SETTINGS = ("tokenizer", "vocab_size", "shared_vocabulary", "space_marker")
+TOKENIZER_SETTINGS = ("tokenizer", "vocab_size", "compression_ratio", "shared_vocabulary", "space_marker")
 
 
 def make_tokenizers(
@@ -52,9 +52,11 @@ def make_tokenizers(
         tokenizers = parent.tokenizers
         defaults.config = replace(defaults.config, text=_inherit(text, parent.config.text))
     else:
+        choose_tokenizer(defaults)
         choose_vocab_size(defaults, survey.words)
+        text = defaults.config.text
         log(f"learning a vocabulary of {text.tokenizer} tokens from {survey.pairs:,} {data_format.item_name}")
-        tokenizers = _learn_tokenizers(defaults.config.text, data_format, pairs, survey.pairs)
+        tokenizers = _learn_tokenizers(text, data_format, pairs, survey.pairs, log)
         defaults.choices = [_with_actual_size(choice, tokenizers) for choice in defaults.choices]
     if data_format.target_is_tags:
         tags = learn_tokenizer((pair.target or "" for pair in pairs()), LABEL_TYPE, MAX_TAGS)
@@ -74,7 +76,7 @@ def with_fertility(
     Only for tokenizers of another run or file, and if that fertility is known, so that both texts can be compared.
     """
     folder = parent.folder if parent else Path(config.text.tokenizer_from) if config.text.tokenizer_from else None
-    if folder is None or tokenizers[0].kind in ("byte", "character"):
+    if folder is None or not tokenizers[0].has_marked_words:
         return preflight
     fertility: tuple[float | None, float | None] = None, None
     try:
@@ -108,11 +110,11 @@ def _inherit(text: TextConfig, parent: TextConfig) -> TextConfig:
 
 
 def _with_actual_size(choice: Choice, tokenizers: tuple[Tokenizer, Tokenizer]) -> Choice:
-    """Return the reported choice of a vocabulary size with the learned size, if the text has fewer different tokens."""
+    """Return the reported choice of a vocabulary size with the learned size, if fewer tokens were learned."""
     sizes = sorted({tokenizer.vocab_size for tokenizer in tokenizers})
-    if sizes[-1] >= int(str(choice.value)):
+    if choice.setting != "text.vocab_size" or sizes[-1] >= int(str(choice.value)):
         return choice
-    reason = f"all different tokens of the text; the limit is {choice.value:,}, {choice.reason}"
+    reason = f"the tokens that were learned; the limit is {choice.value:,}, {choice.reason}"
     return replace(choice, value=" and ".join(str(size) for size in sizes), reason=reason)
 
 
@@ -150,6 +152,7 @@ def _with_properties(text: TextConfig, tokenizers: tuple[Tokenizer, Tokenizer]) 
     properties = {
         "tokenizer": target.kind,
         "vocab_size": None,
+        "compression_ratio": None,
         "shared_vocabulary": source is target,
         "space_marker": target.marker,
     }
@@ -163,7 +166,7 @@ def _with_properties(text: TextConfig, tokenizers: tuple[Tokenizer, Tokenizer]) 
 
 
 def _learn_tokenizers(
-    text: TextConfig, data_format: DataFormat, pairs: Pairs, count: int
+    text: TextConfig, data_format: DataFormat, pairs: Pairs, count: int, log: Log
 ) -> tuple[Tokenizer, Tokenizer]:
     """Learn one tokenizer for source and target, or one for each; `pairs` opens the `count` training pairs anew."""
     interval = -(-count // MAX_LEARNING_PAIRS)  # rounded up: every nth pair is used
@@ -178,8 +181,14 @@ def _learn_tokenizers(
 
     def learn(use_source: bool, use_target: bool) -> Tokenizer:
         """Learn a tokenizer from the sources, the targets or both."""
-        size = text.vocab_size or DEFAULT_VOCAB_SIZE
-        return learn_tokenizer(texts(use_source, use_target), text.tokenizer, size, text.space_marker)
+        return learn_tokenizer(
+            texts(use_source, use_target),
+            text.tokenizer or DEFAULT_TOKENIZER,
+            text.vocab_size or DEFAULT_VOCAB_SIZE,
+            text.space_marker,
+            compression_ratio=text.compression_ratio,
+            log=log,
+        )
 
     if text.shared_vocabulary or not data_format.is_translation:
         shared = learn(use_source=not data_format.source_is_features, use_target=not data_format.target_is_tags)

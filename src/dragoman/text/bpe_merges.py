@@ -7,8 +7,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from operator import add
+from typing import NamedTuple
 
 Pair = tuple[str, str]
+
+
+class LearnedMerge(NamedTuple):
+    """A merge of byte-pair encoding: the pair, its frequency before the merge, and the length of the text after it."""
+
+    pair: Pair
+    frequency: int
+    num_symbols: int
 
 
 def learn_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int], merges: int) -> list[Pair]:
@@ -17,11 +26,11 @@ def learn_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int], merg
     `counts` has the frequency of each word. A word is a string, whose symbols are its characters, or a tuple of symbols
     such as `("l", "o", "w", "</w>")`.
     """
-    return [pair for pair, _ in islice(iterate_merges(counts), merges)]
+    return [merge.pair for merge in islice(iterate_merges(counts), merges)]
 
 
-def iterate_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int]) -> Iterator[tuple[Pair, int]]:
-    """Yield merges with their counts: in each step, the most frequent pair of symbols becomes one symbol.
+def iterate_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int]) -> Iterator[LearnedMerge]:
+    """Yield merges: in each step, the most frequent pair of symbols becomes one symbol.
 
         merge_k = argmax over (a, b) of Σ_word count(word) · occurrences of a b in word
 
@@ -35,6 +44,7 @@ def iterate_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int]) ->
     codes = _Codes()
     words = [codes.encode(word) for word in counts]
     frequency = list(counts.values())
+    num_symbols = sum(len(word) * count for word, count in zip(words, frequency))
     count: dict[str, int] = defaultdict(int)
     words_with: dict[str, set[int]] = defaultdict(set)
     for index, word in enumerate(words):
@@ -60,13 +70,13 @@ def iterate_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int]) ->
             heapq.heapreplace(heap, current)
             continue
         left, right = (codes.symbols[ord(code)] for code in pair)
-        yield (left, right), count[pair]
-
+        pair_count = count[pair]
         symbol = codes.encode([left + right])
         new_pairs = set()
         for index in words_with[pair].copy():
             before = words[index]
             after = words[index] = before.replace(pair, symbol)
+            num_symbols -= (len(before) - len(after)) * frequency[index]
             # Only the symbols from the left neighbor of the first occurrence to the right one of the last have changed.
             start = max(0, before.find(pair) - 1)
             unchanged = len(before) - before.rfind(pair) - 3
@@ -81,6 +91,7 @@ def iterate_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int]) ->
                     new_pairs.add(new)
         for new in new_pairs:
             heapq.heappush(heap, entry(new))
+        yield LearnedMerge((left, right), pair_count, num_symbols)
 
 
 class _Codes:
