@@ -78,7 +78,7 @@ class PaperTraining:
 
     def __str__(self) -> str:
         """Return the settings in one line, such as "optimizer adam, schedule constant"."""
-        shown: dict[str, Any] = self.training_settings | self.system_settings | self._determined(["tokenizer"])
+        shown: dict[str, Any] = self.training_settings | self.system_settings | self._not_none(["tokenizer"])
         if self.noam_factor is not None:
             shown["learning_rate"] = f"{self.noam_factor:g}/√(model_dim · warmup_steps)"  # of the Transformer
         for size, rate in self.learning_rates.items():
