@@ -83,7 +83,7 @@ class EpochRows:
     def __init__(self, store: TokenStore, rows: RowFormat, seed: int) -> None:
         """Measure the longest source, target, pair and row of the store, which resegmented pairs must not exceed."""
         self.store, self.rows, self.seed = store, rows, seed
-        self.resegments = rows.subword_samplers != (None, None)
+        self.resegments = rows.subword_samplers != (None, None)  # whether source or target has subword regularization
         counts = store.length_counts()
         self.max_lengths = int(counts.source.max()), int(counts.target.max())
         self.max_pair_length = int((counts.source + counts.target).max())
@@ -94,19 +94,25 @@ class EpochRows:
         return [np.asarray(column.lengths[pairs]) for column in self.store.columns]
 
     def lengths(self, pairs: Indices, epoch: int) -> list[Lengths]:
-        """Return the lengths of source and target in the segmentation of an epoch."""
+        """Return the lengths of source and target in the segmentation of an epoch.
+
+        A pair that would become too long (not `fits`) keeps its stored tokens.
+        """
         resegmented, fits = self._resegment(pairs, epoch)
         columns = zip(self.stored_lengths(pairs), resegmented)
         return [stored if new is None else np.where(fits, new.lengths, stored) for stored, new in columns]
 
     def read(self, pairs: Indices, epoch: int) -> list[RaggedArray]:
-        """Return the tokens of source and target in the segmentation of an epoch."""
+        """Return the tokens of source and target in the segmentation of an epoch.
+
+        A pair that would become too long (not `fits`) keeps its stored tokens.
+        """
         resegmented, fits = self._resegment(pairs, epoch)
         columns = zip((column.read(pairs) for column in self.store.columns), resegmented)
         return [stored if new is None else new.where(fits, stored) for stored, new in columns]
 
     def store_with_rows(self, pairs: Indices, epoch: int) -> TokenStore:
-        """Return the store with the segmentation of an epoch in some rows."""
+        """Return a view of the store in which these pairs have the segmentation of an epoch."""
         if not self.resegments:
             return self.store
         pairs = np.unique(pairs)

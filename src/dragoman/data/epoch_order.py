@@ -38,13 +38,20 @@ class EpochOrder:
     def __init__(
         self, counts: Sequence[int], seed: int, shuffle: bool = True, draws: Sequence[int] | None = None
     ) -> None:
-        """Check that no pairs are drawn from an empty corpus."""
+        """Check that no pairs are drawn from an empty corpus.
+
+        Args:
+            counts: number of pairs of each corpus.
+            seed: determines the permutations.
+            shuffle: permute the pairs; otherwise their order is that of the store.
+            draws: number of pairs that an epoch draws from each corpus; by default all.
+        """
         self.counts = np.array(counts, np.int64)
         self.draws = self.counts if draws is None else np.array(draws, np.int64)
         if len(self.draws) != len(self.counts) or (self.draws[self.counts == 0] > 0).any():
             raise ValueError(f"cannot draw {self.draws.tolist()} pairs from corpora of {self.counts.tolist()} pairs")
         self.seed, self.shuffle = seed, shuffle
-        self.ends = np.cumsum(self.draws)
+        self.ends = np.cumsum(self.draws)  # where the draws of each corpus end, before they are mixed
 
     def __len__(self) -> int:
         """Return the number of pairs in an epoch."""

@@ -69,7 +69,10 @@ class MaskedLanguageModeling(_RateNoise):
             )
 
     def __call__(self, ids: Ids, random: Random) -> tuple[Ids, Ids]:
-        """Return the corrupted ids and the labels: the original id where a token was selected, elsewhere `pad`."""
+        """Return the corrupted ids and the labels: the original id where a token was selected, elsewhere `pad`.
+
+        Of the selected tokens, `keep_share` stay, `random_share` become a random token, and the others the mask.
+        """
         count = max(1, _sample_count(len(ids), self.rate, random))
         selected = np.zeros(len(ids), bool)
         selected[_sample_indices(len(ids), count, random)] = True

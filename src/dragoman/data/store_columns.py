@@ -125,7 +125,7 @@ class StoreColumn:
         The pages of a large column are released after some reads, so that memory stays bounded.
         """
         self.info, self.folders, self.features = info, folders, info.features
-        self.pairs, self.ends = pairs, np.cumsum(pairs)
+        self.pairs, self.ends = pairs, np.cumsum(pairs)  # rows of each shard, and where they end in the column
         # a row has an int32 length and an int64 offset
         size = self.tokens * info.dtype.itemsize * max(1, info.features) + 12 * int(self.ends[-1])
         is_large = size > MAX_RESIDENT_BYTES
@@ -188,12 +188,13 @@ class StoreColumn:
         return RaggedArray(self.rows(indices), self.lengths[indices].astype(np.int64))
 
     def row(self, index: int) -> NDArray[Any]:
-        """Return the tokens, or feature vectors, of one row, counted over all shards."""
+        """Return the tokens, or feature vectors, of one row; `index` counts over all shards."""
         if self._loaded is not None and (preloaded := self.find_preloaded(np.array([index]))):
             loaded, positions = preloaded
             return loaded.row(int(positions[0]))
         shard = int(np.searchsorted(self.ends, index, side="right"))
-        return self._mapped_shard(shard).row(index - int(self.ends[shard] - self.pairs[shard]))
+        first_row = int(self.ends[shard] - self.pairs[shard])  # of the shard
+        return self._mapped_shard(shard).row(index - first_row)
 
     def rows(self, indices: Indices) -> NDArray[Any]:
         """Return the concatenated tokens of some rows, from memory if they were preloaded, else from their shards."""

@@ -137,7 +137,7 @@ class TokenStore:
         return self.flags is not None and bool(int(self.flags.row(index)[0]) & flag)
 
     def length_counts(self) -> LengthCounts:
-        """Return the histogram of lengths."""
+        """Return how many pairs have each combination of source and target length."""
         path = self.folder / LENGTH_COUNTS_FILE
         if not path.exists():  # a store without shards
             return count_lengths(self)
@@ -148,7 +148,7 @@ class TokenStore:
 
 
 def count_lengths(store: TokenStore) -> LengthCounts:
-    """Compute the histogram of lengths from all rows."""
+    """Count how many pairs have each combination of source and target length, from all rows."""
     counts = LengthCounts(*np.zeros((3, 0), np.int64))
     for start in range(0, len(store), ROWS_PER_SLICE):
         rows = slice(start, start + ROWS_PER_SLICE)
@@ -158,7 +158,7 @@ def count_lengths(store: TokenStore) -> LengthCounts:
 
 
 def merge_length_counts(counts: list[LengthCounts]) -> LengthCounts:
-    """Add histograms: sum the pairs of equal source and target lengths."""
+    """Add histograms of (source length, target length): sum the pairs of equal lengths."""
     source, target, pairs = (np.concatenate(arrays) for arrays in zip(*counts))
     lengths, inverse = np.unique(source << 32 | target, return_inverse=True)  # both lengths in one integer
     sums = np.zeros(len(lengths), np.int64)
@@ -248,7 +248,7 @@ def write_shards(
         shards: list[dict[str, Any]] = []
         columns: dict[str, Any] = {}
         length_counts, longest = [], 0
-        for (corpus, _), group in groupby(_split_at_shards(chunks), key=itemgetter(0)):
+        for (corpus, _), group in groupby(_split_at_shards(chunks), key=itemgetter(0)):  # one group for each shard
             shard_folder = partial / f"{len(shards):06d}"
             index = _write_shard(shard_folder, (shard_columns for _, shard_columns in group))
             tokens = {name: column.pop("tokens") for name, column in index["sides"].items()}

@@ -181,7 +181,11 @@ class _VectorFile:
         return row
 
     def text_records(self) -> Records:
-        """Yield the records of a text file, one per line: location for messages, word, unparsed values."""
+        """Yield the records of a text file, one per line: location for messages, word, unparsed values.
+
+        The last `size` fields of a line are the values, the fields before them the word. If the last of those is a
+        number, the line has too many values.
+        """
         seen = 0
         lines = chain([self.first_line], iter(partial(_read_line, self.stream, self.path), b""))
         for number, line in enumerate(lines, 1):
@@ -189,7 +193,7 @@ class _VectorFile:
             if not line:  # the header, or an empty line at the end
                 continue
             num_values = line.count(b" ")
-            word_end = len(line.rsplit(b" ", self.size)[0])  # the word may contain spaces, but a number is a value
+            word_end = len(line.rsplit(b" ", self.size)[0])
             if num_values > self.size and _NUMBER.fullmatch(line[:word_end].rpartition(b" ")[2]):
                 num_values = max(_count_trailing_numbers(line), self.size + 1)
             elif num_values >= self.size:

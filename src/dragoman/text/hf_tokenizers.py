@@ -74,7 +74,7 @@ def tokenizers_from_folder(
     for names, build in _BUILDERS.items():
         if all(map(files.has, names)):
             tokenizers = build(files)
-            return tokenizers[0], tokenizers[-1]
+            return tokenizers[0], tokenizers[-1]  # one for both, or two
     expected = ", ".join(" with ".join(names) for names in _BUILDERS)
     raise MissingTokenizerError(f"{folder} has no supported tokenizer files; expected one of: {expected}")
 
@@ -297,7 +297,8 @@ def _fairseq(files: TokenizerFiles) -> list[ImportedTokenizer]:
         languages += _MBART50_LANGUAGES.split() if tokenizer_class.startswith("MBart50") else []
     first = [by_role[role].content for role in ("bos", "pad", "eos", "unk")]
     last = [*languages, by_role["mask"].content]
-    return [_sentencepiece(files, model, [*first, *model.pieces[3:], *last], by_role, [*first, *last])]
+    names = [*first, *model.pieces[3:], *last]  # in the order of their ids
+    return [_sentencepiece(files, model, names, by_role, special=[*first, *last])]
 
 
 def _sentencepiece(

@@ -110,7 +110,7 @@ class Pronoun(Nominal):
 
     @classmethod
     def relative(cls, noun: Noun, plural: bool = False) -> Pronoun:
-        """Return the pronoun that stands for `noun` in its relative clause."""
+        """Return the pronoun that stands for `noun` in its relative clause; the German one is like an article."""
         who, whom = ("who", "whom") if "person" in noun.kinds else ("that", "that")
         nom, acc, dat = (GERMAN_DETERMINERS["the", case, "p" if plural else noun.gender][0] for case in CASES)
         german = (nom, acc, "denen" if plural else dat)
