@@ -79,7 +79,7 @@ class FusedCrossEntropy(torch.autograd.Function):
                 logits += bias
             top = logits.amax(-1, keepdim=True)
             at_label = logits.gather(1, label)[:, 0]
-            at_mean = at_least_float32(chunk) @ mean_weight + mean_bias
+            at_mean = at_least_float32(chunk) @ mean_weight + mean_bias  # mean of the logits of a token
             e = logits.sub_(top).exp_()
             s = e.sum(-1)
             log_s = s.log() + top[:, 0]

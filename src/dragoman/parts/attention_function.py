@@ -134,9 +134,8 @@ def matmul_layout(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 def matmul_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
     """Compute attention by two matrix products: query B H T E, key and value B G S E → B H T E.
 
-    The H/G query heads that share a key head are rows of one product.
-
-    `mask` (B 1 T S or B H T S) is boolean, True where visible, or is added to the scores.
+    The H/G query heads that share a key head are rows of one product. `mask` (B 1 T S or B H T S) is boolean, True
+    where visible, or is added to the scores.
     """
     batch, heads, count, width = query.shape  # B H T E
     groups, keys = key.shape[1:3]  # G S: heads of keys, each shared by H/G query heads, and number of keys

@@ -276,7 +276,10 @@ class UnfoldingMixer(Mixer):
         return {"columns": F.pad(columns, (0, 0, 0, 1))}  # B S+1 D, zeros for all positions beyond the end
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """Add to x, R T D, at target position t the column of source position t (zeros beyond the source's end)."""
+        """Add to x, R T D, at target position t the vector W z_t + b of source position t, or zeros beyond its end.
+
+        `columns` (B S+1 D) holds these vectors of the encoder's output z, and zeros as the last one.
+        """
         columns = self.memory_projections(context.encoded_source)["columns"]
         index = context.layout.positions.reshape(columns.shape[0], -1, 1).clamp(max=columns.shape[1] - 1)  # B K·T 1
         source = columns.gather(1, index.expand(-1, -1, x.shape[-1]))  # B K·T D

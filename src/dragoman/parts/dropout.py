@@ -28,6 +28,6 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
         return F.dropout(x, p, training)
     dropped = min(round(p * RANDOM_VALUES), RANDOM_VALUES - 1)  # of the 2¹⁶ random values, those that mean 0
     numbers = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
-    bits = numbers.view(torch.int16)[: x.numel()].view(x.shape)
+    bits = numbers.view(torch.int16)[: x.numel()].view(x.shape)  # from −2¹⁵ to 2¹⁵ − 1
     mask = (bits >= dropped - RANDOM_VALUES // 2).to(x.dtype)
     return x * mask.mul_(RANDOM_VALUES / (RANDOM_VALUES - dropped))

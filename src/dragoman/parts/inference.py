@@ -60,8 +60,8 @@ def optimize_for_inference(model: AnyModule, weights: InferencePrecision = "floa
     for part in optimized.modules():
         if getattr(part, "activation", None) is F.relu:
             part.activation = torch.relu_  # type: ignore[assignment]  # in place: its input is used nowhere else
-        if part is not optimized:  # whose parts may be replaced by a search
-            part.__dict__.update(part._modules)  # found without nn.Module.__getattr__
+        if part is not optimized:  # the model itself may get other modules later: `restrict_vocabulary`
+            part.__dict__.update(part._modules)  # submodules are then found without the slow nn.Module.__getattr__
     return optimized
 
 

@@ -28,7 +28,7 @@ def cached_attention_step(
     The caches `keys` and `values`, R S G E, hold what precedes `positions` (R). With `ancestors` (B K S), hypothesis k
     reads at position s what hypothesis ancestors[k, s] of the same source has written.
     """
-    return _single_query(query, keys, values, positions, (key, value), ancestors, scale)
+    return _single_query(query, keys, values, ends=positions, new=(key, value), ancestors=ancestors, scale=scale)
 
 
 def _single_query(

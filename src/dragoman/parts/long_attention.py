@@ -264,10 +264,11 @@ class CompressedAttentionMixer(LongAttentionMixer):
         return F.pad(self._convolve(name, windows.movedim(-1, 2)), (0, 0, 0, 0, 1, 0))
 
     def _in_groups(self, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Tensor:
-        """Attend from groups of `stride` queries that see the same slots, as heads of one query.
+        """Attend from queries, B T H E, to compressed keys and values (slots), B C H E → B T H E.
 
-        Query i sees the slots up to ⌊(i + 1) / stride⌋, the number of its group, so that group g sees slots s ≤ g: the
-        causal mask of fused kernels.
+        Groups of `stride` queries that see the same slots are computed as heads of one query. Query i sees the slots up
+        to ⌊(i + 1) / stride⌋, the number of its group, so that group g sees slots s ≤ g: the causal mask of fused
+        kernels.
         """
         count, groups = query.shape[1], key.shape[1]
         query = F.pad(query, (0, 0, 0, 0, 1, groups * self.stride - count - 1)).unflatten(1, (groups, self.stride))

@@ -257,9 +257,12 @@ class Llama3Rotary(Spec):
     original_max_length: int = 8192
 
     def build(self, dim: int) -> RotaryPosition:
-        """Create the rotation of heads of width `dim`."""
+        """Create the rotation of heads of width `dim`, with low frequencies divided by `factor`.
+
+        High frequencies are kept (s = 1), those in between are interpolated (0 < s < 1).
+        """
         frequency = _frequencies(dim, self.base)
-        rotations = self.original_max_length * frequency / (2 * math.pi)
+        rotations = self.original_max_length * frequency / (2 * math.pi)  # within the original maximum length
         s = ((rotations - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)).clamp(0, 1)
         return RotaryPosition(dim, frequency * (s + (1 - s) / self.factor))
 
@@ -321,7 +324,7 @@ class RelativeBias(Spec):
 
 class BucketedBias(Position):
     def __init__(self, spec: RelativeBias) -> None:
-        """The table holds a bias for each bucket and head."""
+        """The table holds a learned bias for each bucket (range of distances) and head."""
         super().__init__()
         self.heads, self.max_distance, self.bidirectional = spec.heads, spec.max_distance, spec.bidirectional
         self.buckets = spec.buckets // 2 if spec.bidirectional else spec.buckets  # per direction

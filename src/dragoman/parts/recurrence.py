@@ -183,7 +183,10 @@ class LSTMCells(Cells):
         return y, {"cell": cell[0]}
 
     def cell(self, gates: Tensor, recurrent: Tensor, previous: State) -> State:
-        """One step: `gates` = W x and `recurrent` = U h, B 4D each, and the previous state → the new state, B D."""
+        """One step: c ← f ⊙ c + i ⊙ g, h = o ⊙ tanh(c) with gates i, f, o and candidate g, B D each.
+
+        `gates` = W x and `recurrent` = U h, B 4D each, stack i, f, g and o; `previous` holds h and c ("cell").
+        """
         if torch.is_grad_enabled() and gates.device.type == "cpu" and not torch.compiler.is_compiling():
             hidden, cell = LSTMCell.apply(gates, recurrent, previous["cell"])
             return {"hidden": hidden, "cell": cell}
@@ -211,7 +214,7 @@ class LSTMCell(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_hidden: Tensor, grad_cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the gradients of W x and U h, which are equal, and of the previous cell."""
-        gates, previous, squashed = ctx.saved_tensors
+        gates, previous, squashed = ctx.saved_tensors  # the four gates, the previous cell, tanh of the new cell
         i, f, g, o = gates.chunk(4, -1)
         grad_cell = grad_cell + torch.ops.aten.tanh_backward(grad_hidden * o, squashed)
         grad_gates = torch.empty_like(gates)
@@ -233,7 +236,10 @@ class GRUCells(Cells):
     kernel = staticmethod(torch.gru)
 
     def cell(self, gates: Tensor, recurrent: Tensor, previous: State) -> State:
-        """One step: `gates` = W x and `recurrent` = U h, B 3D each, and the previous state → the new state, B D."""
+        """One step: h ← (1 − z) ⊙ n + z ⊙ h with gates r and z and candidate n, B D each.
+
+        `gates` = W x and `recurrent` = U h, B 3D each, stack r, z and n; `previous` is the state h.
+        """
         r, z, n = gates.chunk(3, dim=-1)
         r_recurrent, z_recurrent, n_recurrent = recurrent.chunk(3, dim=-1)
         z = (z + z_recurrent).sigmoid()

@@ -212,7 +212,8 @@ class FixedContextModule(ContextModule):
 
         The query, R T D, gives only the shape: the vector is the same at every step.
         """
-        rows = projections["context"].repeat_interleave(beam_size(query.shape[0], context.encoded_source), 0)
+        hypotheses_per_source = beam_size(query.shape[0], context.encoded_source)
+        rows = projections["context"].repeat_interleave(hypotheses_per_source, 0)  # R D
         return rows[:, None].expand(query.shape)
 
     def flops(self, work: Workload) -> int:

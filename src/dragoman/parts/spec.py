@@ -123,7 +123,9 @@ def _readable(hint: Any) -> str:
 
 
 def replace_parts(spec: Any, kind: type[AnySpec], replacement: Callable[[AnySpec], Spec]) -> Any:
-    """Return the spec with every part of `kind` in it replaced by `replacement(part)`, inner parts first.
+    """Return the spec of a model with every part (spec of class `kind`) in it replaced by `replacement(part)`.
+
+    Inner parts are replaced first.
 
     Examples:
         replace_parts(spec, FeedForward, lambda layer: SquaredReLU(layer.inner_dim))
@@ -138,12 +140,12 @@ def replace_parts(spec: Any, kind: type[AnySpec], replacement: Callable[[AnySpec
 
 
 def replace_everywhere(spec: Any, kind: type[Spec], **changes: Any) -> Any:
-    """Return the spec with `changes` applied to every part of `kind` in it, to define a variant of a system."""
+    """Return the spec of a model with the fields `changes` set in every part (spec of class `kind`) in it."""
     return replace_parts(spec, kind, lambda part: replace(part, **changes))  # type: ignore[type-var]
 
 
 def find_specs(spec: Any, kind: type[AnySpec]) -> Iterator[AnySpec]:
-    """Yield every part of `kind` in a spec, outermost first."""
+    """Yield the spec and all specs inside it that are of class `kind`, outermost first."""
     if isinstance(spec, kind):
         yield spec
     if isinstance(spec, tuple):

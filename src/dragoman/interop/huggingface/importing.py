@@ -119,7 +119,7 @@ def read_checkpoint(folder: Path) -> ConvertedCheckpoint:
     hf.expect("sliding_window", None)
     with open_weights(folder, architecture.base_prefix) as weights:
         conversion = architecture.convert(hf, weights)
-        hf.refuse_unread()
+        hf.refuse_unread()  # fields of config.json that the conversion does not know
         conversion.check_computed_tables(weights)
         shapes = {name: weight.shape for name, weight in meta_model(conversion.spec).named_parameters()}
         converted = conversion.convert(weights, shapes)

@@ -106,8 +106,9 @@ def convert_bart(family: BartFamily, hf: HFConfig, weights: StoredWeights) -> Co
         _bart_framing(hf, family),
         transforms={f"{side}.position.table": trim for side in SIDES}
         | {"output.bias": lambda bias, layer: bias.flatten()},
-        optional=frozenset({"output.bias"}),
+        optional=frozenset({"output.bias"}),  # zeros if it is not stored
         unused=(*map(re.escape, EMBEDDING_TABLES), r"(en|de)coder\.version"),
+        # stored sinusoids, which our model computes instead
         computed={} if family.learned_positions else {f"{side}.embed_positions.weight": sinusoids for side in SIDES},
     )
 
