@@ -19,7 +19,7 @@ from dragoman.parts.visibility import Causal, Full, Window
 
 
 def weights_of(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """One query over all keys: the recorded weights and what comes out."""
+    """Attention of one query to all keys: the recorded weights and the output."""
     recorder: dict[str, list[Tensor]] = {}
     queries, keys = Layout(torch.zeros(1, 1, dtype=torch.long)), Layout(torch.arange(len(key))[None])
     y = attend(
@@ -83,7 +83,7 @@ def test_window_mask_by_hand() -> None:
 
 
 def test_mask_is_applied_before_the_softmax() -> None:
-    """What is hidden has weight 0 exactly, and what is seen still sums to 1."""
+    """Masked keys have weight 0 exactly, and the weights of visible keys sum to 1."""
     recorder: dict[str, list[Tensor]] = {}
     layout = Layout(torch.arange(6).expand(2, 6))
     part = SelfAttention(heads=2, visibility=Causal()).build(8)
@@ -99,14 +99,14 @@ def test_mask_is_applied_before_the_softmax() -> None:
 
 
 class Ramp(Position):
-    """A bias by distance, for the way in which positions enter the scores."""
+    """A score bias that depends on the distance, as position encodings add it."""
 
     def score_bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
         return -0.3 * (positions[:, None, :, None] - key_positions[:, None, None, :]).abs().float()
 
 
 def brute_force(query: Tensor, key: Tensor, value: Tensor, see: list[list[list[bool]]], ramp: bool) -> Tensor:
-    """Query by query, key by key; queries that see nothing get 0."""
+    """Attention as a loop over queries and keys; queries that see no key get 0."""
     batch, heads, length, width = query.shape
     y = torch.zeros_like(query)
     for b in range(batch):
@@ -134,7 +134,7 @@ VISIBILITIES = {"full": Full(), "causal": Causal(), "window": Window(2)}
 
 
 def allowed(layout: str, visibility: str, b: int, t: int, s: int) -> bool:
-    """The rules in words: a real key, of the same sequence, not after me, not too far before me."""
+    """Whether a query sees a key: no padding, the same sequence, not later, and within the window."""
     real = layout != "padded" or s < LENGTHS[b]
     same = layout != "packed" or bool(SEGMENTS[b, t] == SEGMENTS[b, s])
     near = {"full": True, "causal": s <= t, "window": t - 2 < s <= t}[visibility]
@@ -171,7 +171,7 @@ def test_fused_and_explicit_attention_equal_a_loop(layout: str, visibility: str,
 
 @pytest.mark.parametrize("visibility", [Window(2), Causal(), Full()])
 def test_padding_never_changes_the_output_of_tokens(visibility: Window | Causal | Full) -> None:
-    """A query in the padding may see nothing at all: neither output nor gradient may become nan, watched or not."""
+    """A query at padding may see no key: output and gradient must not become NaN, with and without recording."""
     block = PreNorm(SelfAttention(heads=2, visibility=visibility))
     stack = Stack((block,), depth=2).build(8)
     assign_paths(stack)

@@ -38,7 +38,7 @@ def layout(lengths: list[int], width: int | None = None) -> Layout:
 
 
 def counting(kernel: int, dilation: int, causal: bool) -> Convolution:
-    """Weights 1, 10, 100 from left to right and a bias of ½, so that a sum shows what it was made of."""
+    """Weights 1, 10, 100 from left to right and a bias of ½, so that the digits of an output show its inputs."""
     convolution = Convolution(nn.Linear(kernel, 1), 1, kernel, dilation, causal)
     with torch.no_grad():
         convolution.linear.weight.copy_(10.0 ** torch.arange(kernel))
@@ -198,7 +198,7 @@ def test_scaled_residual_by_hand() -> None:
 
 
 def source(lengths: list[int], dim: int) -> Memory:
-    """A source whose padding is worth noticing."""
+    """An encoded source whose padding has conspicuous values, so that a test notices if it is read."""
     shape = (len(lengths), max(lengths), dim)
     return Memory(torch.randn(shape), layout(lengths), encoder_inputs=torch.randn(shape))
 
@@ -293,7 +293,7 @@ def test_odd_width_is_refused() -> None:
 
 @torch.no_grad()
 def test_unfolding_adds_the_source_and_nothing_beyond_its_end() -> None:
-    """Two sources of 3 and 1 tokens, two hypotheses each, all at places of their own."""
+    """Two sources of 3 and 1 tokens, two hypotheses each, all at different positions."""
     part = Unfolding().build(2)
     memory = prepared(part, source([3, 1], 2))
     columns = memory.states @ part.project.weight.T + part.project.bias

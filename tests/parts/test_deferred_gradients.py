@@ -17,7 +17,7 @@ Step = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def batched(x: Tensor, weight: Tensor, bias: Tensor, memory: Tensor) -> Tensor:
-    """A linear layer and two looks at a memory, as in a decoder with attention."""
+    """A linear layer and attention to the encoder output `memory`, as in a recurrent decoder."""
     x = torch.tanh(F.linear(x, weight, bias))
     scores = x[:, None] @ memory.transpose(-1, -2)
     return x + (scores.softmax(-1) @ memory)[:, 0]

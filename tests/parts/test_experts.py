@@ -83,7 +83,7 @@ def test_two_experts_by_hand() -> None:
 
 
 def test_balanced_routing_costs_one() -> None:
-    """Four tokens, four experts, each liked by one: shares and means are ¼, 4 · 4 · 1/16 = 1."""
+    """Four tokens, four experts, each selected by one token: shares and means are ¼, 4 · 4 · 1/16 = 1."""
     p = torch.full((1, 4, 4), 0.1) + 0.6 * torch.eye(4)
     assert float(load_balancing_loss(p, p.topk(1).indices, None)) == pytest.approx(1.0)
     pairs = torch.tensor([[[0, 1], [2, 3], [1, 2], [3, 0]]])
@@ -126,7 +126,7 @@ def test_balancing_loss_ignores_padding() -> None:
 
 
 def test_balancing_loss_balances_the_router() -> None:
-    """Gradient steps on the loss alone bring choices that were one-sided near its least."""
+    """Gradient steps on the loss alone bring a one-sided router close to the minimum."""
     part = MixtureOfExperts(FEED_FORWARD, 4, 1, balance_loss_weight=1.0).build(WIDTH).train()
     x = torch.randn(1, 64, WIDTH)
     x[..., 0] = 1.0
@@ -149,7 +149,7 @@ def test_balancing_loss_balances_the_router() -> None:
 
 @torch.no_grad()
 def test_output_of_a_token_does_not_depend_on_others() -> None:
-    """All to one expert, hundreds of them: none is dropped."""
+    """Hundreds of tokens go to one expert, and none is dropped."""
     part = MixtureOfExperts(FEED_FORWARD, 4, 2).build(WIDTH).eval()
     x = torch.randn(1, 1, WIDTH)
     crowd = part(x.expand(1, 500, WIDTH), ctx_of(500)).output
