@@ -31,7 +31,10 @@ def comet(hypotheses: Sequence[str], references: References, sources: Sequence[s
 def comet_by_sentence(
     hypotheses: Sequence[str], references: References, sources: Sequence[str], *, model: str = ""
 ) -> list[float]:
-    """Return 100 times the model's score of each hypothesis; of several references the best counts."""
+    """Return 100 times the COMET score of each hypothesis; of several references the one with the best score counts.
+
+    `model` is the folder or checkpoint of a COMET model; empty: the default model in Hugging Face's cache.
+    """
     lists = reference_lists(hypotheses, references)
     check_equal_counts(len(sources), "sources", len(hypotheses), "hypotheses")
     triples = [
@@ -46,6 +49,7 @@ def comet_by_sentence(
 
 
 def _has_gpu() -> bool:
+    """Whether PyTorch, which takes long to import, can use a GPU."""
     import torch
 
     return torch.cuda.is_available()
@@ -53,7 +57,7 @@ def _has_gpu() -> bool:
 
 @cache
 def _load_model(model: str) -> Any:
-    """Open a COMET model from a folder, a checkpoint file, or Hugging Face's cache; see `comet`."""
+    """Open a COMET model from a folder or a checkpoint file, or, if `model` is empty, from Hugging Face's cache."""
     try:
         from comet import load_from_checkpoint
     except ImportError:

@@ -103,6 +103,7 @@ def mismatch_counts(hypotheses: Sequence[str], references: References) -> Counts
     """For each hypothesis, return the number of positions with a wrong token, and the length of the longer text."""
 
     def mismatches(hypothesis: list[str], reference: list[str]) -> tuple[int, int]:
+        """Return the number of wrong, missing and surplus tokens, and the length of the longer text."""
         length = max(len(hypothesis), len(reference))
         return length - sum(map(eq, hypothesis, reference)), length
 
@@ -117,7 +118,7 @@ def edit_counts(hypotheses: Sequence[str], references: References) -> Counts:
 
 
 def _edit_rate(name: str, unit: str, hypotheses: Sequence[str], references: References) -> MetricScore:
-    """Return the edit distance in % of the length of the references; `unit` names the tokens."""
+    """Return the score `name`: the edit distance in % of the length of the references; `unit` names the tokens."""
     errors, tokens = _sum_counts(edit_counts(hypotheses, references), unit)
     return MetricScore(name, 100 * errors / tokens, "lower", unit="%", detail={"errors": errors, unit: tokens})
 
@@ -125,7 +126,10 @@ def _edit_rate(name: str, unit: str, hypotheses: Sequence[str], references: Refe
 def _closest_counts(
     hypotheses: Sequence[str], references: References, count: Callable[[list[str], list[str]], tuple[int, int]]
 ) -> Counts:
-    """Compare the words of each hypothesis with its closest reference; `count` returns errors and length of a pair."""
+    """Return (errors, length) of each hypothesis, compared with its closest reference word by word.
+
+    `count` returns these two numbers for the words of a hypothesis and of a reference.
+    """
     counts = []
     for hypothesis, its_references in zip(hypotheses, reference_lists(hypotheses, references)):
         words = hypothesis.split()
@@ -136,7 +140,7 @@ def _closest_counts(
 
 
 def _sum_counts(counts: Counts, unit: str) -> tuple[int, int]:
-    """Return the sums of errors and of lengths; `unit` names the tokens in the message if there are none."""
+    """Return the sums of errors and of lengths of sentences; `unit` names the tokens in the error if there are none."""
     errors, length = (sum(column) for column in zip(*counts))
     if not length:
         raise UserError(f"the references have no {unit}, so an error rate cannot be computed: check the reference file")

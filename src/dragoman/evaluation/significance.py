@@ -160,7 +160,10 @@ def bootstrap_scores(
 
 
 def _bootstrap(outputs: Sequence[SentenceStatistics], samples: int, seed: int = BOOTSTRAP_SEED) -> BootstrapScores:
-    """Score resamples of a test set from the statistics of its sentences; `outputs` has an element for each seed."""
+    """Score bootstrap resamples of a test set, by adding up statistics of its sentences such as n-gram matches.
+
+    `outputs` are the statistics of the translations by each seed of the training; `seed` is that of the resampling.
+    """
     if not outputs:
         raise UserError("there are no outputs to resample: give the outputs of at least one seed per system")
     if samples < 2:

@@ -178,7 +178,11 @@ class SystemComparison:
         machine_dependent: bool = False,
         samples: int = NUM_RESAMPLES,
     ) -> None:
-        """Group the results by system; the arguments are those of the class."""
+        """Group the results, one for each system and seed, by system.
+
+        `budget` describes the training budget; `machine_dependent`: it is time, so that results depend on the machine.
+        `samples` is the number of bootstrap resamples of the significance tests.
+        """
         names = dict.fromkeys(run.system for run in results)
         self.systems = [
             SystemResult([run for run in results if run.system == name], sources, references) for name in names
@@ -249,7 +253,7 @@ class SystemComparison:
         return bleu(self.references, self.references).signature
 
     def findings(self) -> list[str]:
-        """Sentences about what the comparison shows and does not show."""
+        """Sentences about what the comparison shows and does not show: best system, attention, and caveats."""
         findings = []
         if self.machine_dependent:
             findings.append(f"The budget is time ({self.budget}): results depend on this machine and on its load.")

@@ -149,13 +149,16 @@ class TextMetric:
     def __call__(
         self, hypotheses: Sequence[str], references: References, sources: Sequence[str] | None = None
     ) -> MetricScore:
-        """Score a corpus."""
+        """Score a corpus; only some metrics (COMET) need the sources."""
         return self.function(hypotheses, references, *self._source_arguments(sources))
 
     def sentence_statistics(
         self, hypotheses: Sequence[str], references: References, sources: Sequence[str] | None = None
     ) -> SentenceStatistics:
-        """Return what the score of the corpus is computed from, sentence by sentence."""
+        """Return numbers of each sentence, such as n-gram matches, and the function from their sum to the corpus score.
+
+        Significance tests add up the sentences of a resampled corpus.
+        """
         return self.statistics(hypotheses, references, *self._source_arguments(sources))
 
     def _source_arguments(self, sources: Sequence[str] | None) -> list[Sequence[str]]:
@@ -166,9 +169,10 @@ class TextMetric:
 
 
 def _sacrebleu_statistics(name: str, **options: Any) -> Callable[..., SentenceStatistics]:
-    """Return the statistics of a metric of sacreBLEU: the class `name`, made with `options`."""
+    """Return a function that computes the sentence statistics of a metric: sacreBLEU's class `name` with `options`."""
 
     def statistics(hypotheses: Sequence[str], references: References) -> SentenceStatistics:
+        """Return sacreBLEU's statistics of each sentence, and the function from their sum to the score."""
         import sacrebleu
 
         metric = getattr(sacrebleu, name)(**options)
@@ -183,19 +187,27 @@ def _sacrebleu_statistics(name: str, **options: Any) -> Callable[..., SentenceSt
 def _rate_statistics(
     counts: Callable[[Sequence[str], References], Counts], complement: bool = False
 ) -> Callable[..., SentenceStatistics]:
-    """Return the statistics of a rate, counts divided by lengths in percent; `complement` of 100 − the rate."""
+    """Return a function that computes the sentence statistics of a rate: Σ counts / Σ lengths in percent.
+
+    `counts` returns (count, length) of each sentence. With `complement`, the metric is 100 − the rate.
+    """
 
     def rate(sums: Floats) -> float:
-        part = 100 * float(sums[0] / max(sums[1], 1))
-        return 100 - part if complement else part
+        """Return the rate, or its complement, from the sums of counts and lengths."""
+        percent = 100 * float(sums[0] / max(sums[1], 1))
+        return 100 - percent if complement else percent
 
     return lambda hypotheses, references: SentenceStatistics(np.array(counts(hypotheses, references), np.float64), rate)
 
 
 def _mean_statistics(scores: Callable[..., Sequence[float]]) -> Callable[..., SentenceStatistics]:
-    """Return the statistics of a metric that is the mean of the scores of sentences."""
+    """Return a function that computes the sentence statistics of a metric that is a mean: the score and 1.
+
+    `scores` returns the score of each sentence.
+    """
 
     def statistics(*texts: Sequence[Any]) -> SentenceStatistics:
+        """Return (score, 1) of each sentence; the score of a corpus is the ratio of the sums."""
         values = np.array(scores(*texts), np.float64)
         return SentenceStatistics(np.stack([values, np.ones_like(values)], 1), lambda sums: float(sums[0] / sums[1]))
 

@@ -18,7 +18,10 @@ from dragoman.search.engine import Strategy
 def recorded_search(
     run: Run, source: Tensor, lengths: Tensor, search: TokenSearch, constraints: Constraints
 ) -> tuple[Hypothesis, BeamTree]:
-    """Search the targets of one source (1 S); return the best hypothesis and the tree of all that were considered."""
+    """Search the targets of one source (1 S); return the best hypothesis and the tree of all that were considered.
+
+    The engine's strategy, which selects tokens, is wrapped in one that records a node for each continuation.
+    """
     special_tokens, tokenizer = run.special_tokens, run.target_tokenizer
     max_lengths = search.length_limit.max_lengths(lengths, run.models)
     engine = build_engine(
@@ -41,7 +44,7 @@ class RecordingStrategy(Strategy):
     """
 
     def __init__(self, strategy: Strategy, eos: int, search: TokenSearch) -> None:
-        """Wrap `strategy`; `search` computes length-normalized scores."""
+        """Record the steps of `strategy` as nodes, from a root without tokens; `search` normalizes scores by length."""
         self.strategy, self.eos, self.search = strategy, eos, search
         self.rows_per_source = strategy.rows_per_source
         self.needs_attention, self.reorders_rows = strategy.needs_attention, strategy.reorders_rows
@@ -99,7 +102,10 @@ class RecordingStrategy(Strategy):
         recorded: set[tuple[int, int]] = set()
 
         def add(row: int, token: int, status: NodeStatus, new_row: int, normalized: float | None = None) -> int:
-            """Add the node of a token that continues `row` in `new_row`; return its index."""
+            """Add the node of a token that continues `row` in `new_row`; return its index.
+
+            `normalized` is its length-normalized score, if that is known already.
+            """
             recorded.add((row, token))
             score, token_score = float(total[row, token]), float(log_p[row, token])
             if normalized is None:

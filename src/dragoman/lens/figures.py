@@ -201,7 +201,10 @@ def _sentence(inspection: Inspection) -> str:
 
 
 def beam_tree_figure(tree: BeamTree, title: str = "Beam search, step by step", note: str = "") -> str:
-    """Draw a column of hypotheses for each step, best on top, with edges to their continuations."""
+    """Draw a beam search as a tree: a column of hypotheses for each step, best on top, with edges to continuations.
+
+    A node is a hypothesis; the path to the best one is highlighted. Positions are in pixels.
+    """
     nodes = tree.nodes[1:]
     node_width = max(96.0, svg.label_width([node.token for node in nodes], NODE_CELLS) + 16)
     columns: dict[int, list[BeamNode]] = {}

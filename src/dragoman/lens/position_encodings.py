@@ -37,7 +37,7 @@ class PositionEncoding:
 
     @property
     def modules_label(self) -> str:
-        """The path of the first module, and the number of others."""
+        """The path of the first module in the model, and the number of others with equal values."""
         return self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} with equal values"
 
     def equals(self, other: PositionEncoding) -> bool:
@@ -70,8 +70,8 @@ def position_encodings(model: Model, count: int = 64) -> list[PositionEncoding]:
 def _encoding(part: Position, path: str, count: int) -> PositionEncoding | None:
     """Return the encoding of the first `count` positions by a module, or None if it does not encode positions.
 
-    The vectors are what the module adds to zeros, how it rotates ones, or those of relative distances. `path` is the
-    name of the module in the model.
+    The vectors are those of positions, those of relative distances, or how the module rotates a vector of ones. `path`
+    is the name of the module in the model.
     """
     name = type(part).__name__.removesuffix("Position")
     device = next((leaf.device for leaf in (*part.parameters(), *part.buffers())), torch.device("cpu"))

@@ -48,7 +48,7 @@ def write_report(run: Run) -> Path:
 
 
 def run_report(run: Run) -> str:
-    """Return the report of a run as an HTML page; the keyword arguments below are the variables of its template."""
+    """Return the report of a run as an HTML page; the keyword arguments of `render` are variables of its template."""
     metrics, samples_by_step = run.metrics(), read_samples(run.folder)
     last_step = max(samples_by_step, default=0)
     samples = samples_by_step.get(last_step, [])
@@ -157,7 +157,7 @@ def training_curves(metrics: list[Record]) -> dict[str, Points]:
 
 
 def _charts(metrics: list[Record]) -> dict[str, str]:
-    """Draw the training curves; `quality` is BLEU and exact match, or `accuracy` if they were not measured."""
+    """Draw the training curves as SVG, by name; `quality` (BLEU and exact match) is empty if it was not measured."""
     curves = training_curves(metrics)
     quality = {"BLEU": curves["BLEU"], "exact match, %": curves["exact match"]}
     loss = {"training": curves["training loss"], "validation": curves["validation loss"]}
@@ -186,7 +186,7 @@ def _translation_changes(sample_by_step: dict[int, ValidationSample]) -> list[tu
 
 
 def _attention(run: Run, samples: Sequence[ValidationSample]) -> str | list[tuple[str, str, str]]:
-    """Draw the attention of a few samples; return figures with source and translation, or why there are none."""
+    """Draw the attention of a few samples; return (figure, source, translation) of each, or why there are none."""
     if run.model.source_features is not None:
         return "The source consists of feature vectors, which cannot be shown as words."
     figures = []

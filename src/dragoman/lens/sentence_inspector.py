@@ -214,7 +214,10 @@ class SentenceInspector:
         )
 
     def _attention_maps(self, recorded: dict[str, Tensor], labels: AttentionLabels) -> tuple[AttentionMap, ...]:
-        """Return the recorded weights (H T S, by module path) with the labels of their kind of attention."""
+        """Return the recorded weights (H T S, by module path) with the labels of their kind of attention.
+
+        `model.memory_paths` are the modules that attend to the encoder's output.
+        """
         model, maps = self.run.model, list[AttentionMap]()
         for path, weights in recorded.items():
             in_encoder = "encoder" in path.split(".")
@@ -242,7 +245,7 @@ class SentenceInspector:
 def _tokenized_text(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> TokenizedText:
     """Return a text with its tokens, its words, and the word of each token; words are numbered without gaps."""
     word_ids = tokenizer.word_ids(ids)
-    index = {word: n for n, word in enumerate(sorted(set(word_ids) - {-1}))} | {-1: -1}
+    index = {word: n for n, word in enumerate(sorted(set(word_ids) - {-1}))} | {-1: -1}  # −1: no word
     words = word_labels(tokenizer.decode(ids), word_ids) if len(index) > 1 else []
     return TokenizedText(text, tuple(tokenizer.tokens(ids)), tuple(words), tuple(index[word] for word in word_ids))
 

@@ -180,7 +180,7 @@ def matrix(
     cells = []
     for i, row in enumerate(values):
         shades = [round(value * NUM_SHADES) for value in row]
-        j = 0
+        j = 0  # the column at which a group of equal neighbors begins
         for (shade, _), group in groupby(enumerate(shades), key=lambda item: (item[1], tooltip and item[0])):
             count = len(list(group))
             if shade:

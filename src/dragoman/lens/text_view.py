@@ -192,7 +192,7 @@ def _outcome(node: BeamNode) -> str:
 
 
 def position_lines(encodings: Sequence[PositionEncoding]) -> list[str]:
-    """Return the mechanism of each position encoding, with similarities or biases by distance."""
+    """Return lines with the mechanism of each position encoding, and cosine similarities or biases by distance."""
     if not encodings:
         return ["this system has no position encodings: recurrence or convolution encode the order"]
     lines = []
@@ -233,7 +233,7 @@ def _bars(values: dict[str, float]) -> list[str]:
 
 
 def _word(token: str) -> str:
-    """Shorten a token to the width of a word."""
+    """Shorten a token to MAX_WORD_CELLS terminal cells."""
     return shorten(token, MAX_WORD_CELLS)
 
 

@@ -119,7 +119,7 @@ class BeamSearch(Strategy):
         old, size = beam.finished, beam.finished.scores.shape[1]
         tokens, lengths = gather_rows(state.output_tokens, parents), state.step[:, None].expand_as(scores)
         normalized = self._normalize(state, beam, scores, parents)
-        best, order = topk(torch.cat((old.normalized_scores, normalized), 1), size)
+        best, order = topk(torch.cat((old.normalized_scores, normalized), 1), size)  # of old and new ones
         finished = HypothesisBuffer(
             normalized_scores=best,
             scores=torch.cat((old.scores, scores), 1).gather(1, order),

@@ -223,7 +223,7 @@ class Sample(TokenSearch):
 
     @property
     def has_single_row(self) -> bool:
-        """Whether a source has one row, to which tokens are appended: its only sample."""
+        """Whether a source has one row (hypothesis), to which tokens are appended: its only sample."""
         return self.n_best == 1
 
     def strategy(self, special_tokens: SpecialTokens, vocab_size: int, has_required_phrases: bool) -> Strategy:

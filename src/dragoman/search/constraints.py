@@ -128,7 +128,7 @@ class Constraints:
         return tensors
 
     def _encode_prefixes(self, tokenizer: Tokenizer, prefixes: Sequence[TargetPrefix]) -> list[list[int]]:
-        """Return the token ids of prefixes; raise an error for a forbidden phrase or an unknown word."""
+        """Return the token ids of prefixes, given as texts or ids; forbidden phrases and unknown words are errors."""
         texts = [prefix if isinstance(prefix, str) else tokenizer.decode(prefix) for prefix in prefixes]
         for text in texts:
             if self.exclude is not None and self.exclude.automaton.occurs_in(text):

@@ -170,8 +170,8 @@ class SearchEngine:
             source: N S, or N S F, padded.
             lengths: N, of the sources.
             max_lengths: N, of the targets, EOS included.
-            keys: N, numbers of the sources, from which samples are drawn.
-            constraints: N …, on the targets.
+            keys: N, numbers of the sources, which seed the random numbers of samples.
+            constraints: prefixes and required phrases of the targets, tensors with N rows.
             max_sources: The number of sources that are searched at a time. When a quarter of them is done, others take
                 their slots.
         """
@@ -307,7 +307,10 @@ class SearchEngine:
         return start(inputs, progress.cache_length, progress.max_length)
 
     def _start(self, inputs: SearchInputs, cache_length: int, max_length: int) -> SearchState:
-        """Return the initial state of some sources, with caches for `cache_length` of at most `max_length` tokens."""
+        """Encode some sources and return the initial state of their search.
+
+        Caches have `cache_length` positions, and output tokens are at most `max_length`.
+        """
         rows, batch = self.strategy.rows_per_source, len(inputs.source)
         starts = [
             model.start_decoding(inputs.source, inputs.lengths, rows, cache_length, inputs.first_tokens)
@@ -369,7 +372,7 @@ class SearchEngine:
             assert cache is not None
             all_logits.append(kernel_input(model_logits[:, 0]).unflatten(0, (batch, rows)))
             decoders.append(replace(decoder, cache=cache, positions=decoder.positions.add_(1), ancestors=ancestors))
-            if recorder is not None:  # the rows of a source are queries side by side
+            if recorder is not None:  # B K S: attention treats the K rows of a source as K queries
                 attention = cross_attention(model, {path: weights[0] for path, weights in recorder.items()})
         logits = average_probabilities(all_logits)  # B K V
         state = replace(state, decoders=decoders)
@@ -445,7 +448,7 @@ class SearchEngine:
         ]
 
     def _grow_caches(self, state: SearchState, progress: BatchProgress) -> SearchState:
-        """Double the length of all caches, and note it in `progress`.
+        """Double the length of the key–value caches of all models, and note it in `progress`.
 
         They are not allocated at full length at once, because attention to positions that are not used yet costs time.
         """

@@ -71,6 +71,7 @@ class PhraseAutomaton:
     def unicode_classes(self) -> tuple[Ints, Ints]:
         """Return the class of every Unicode code point, and how many letters have smaller code points than each."""
         classes = _classes().copy()
+        # characters that occur in phrases have classes of their own
         classes[[ord(character) for character in self.alphabet]] = list(self.alphabet.values())
         return classes, np.concatenate(([0], np.cumsum(_classes() == LETTER)))
 
@@ -240,7 +241,11 @@ class ForbiddenPhrases(LogitsProcessor):
         )
 
     def _class_sequence(self, text: str) -> tuple[int, ...]:
-        """Return the classes of the characters of a text, without repetitions of those that occur in no phrase."""
+        """Return the automaton's symbols for the characters of a text.
+
+        Characters of phrases have symbols of their own. All others share OTHER, LETTER or SPACE, which need not be
+        repeated: the automaton is in the same state after one or several of them.
+        """
         classes = [self.automaton.class_of(character) for character in text]
         return tuple(number for number, before in zip(classes, [-1, *classes]) if number > SPACE or number != before)
 
@@ -284,9 +289,10 @@ class ForbiddenPhrases(LogitsProcessor):
         """
         tables = self.tables
         last = (state.step + 1 + self.force_eos_at_limit >= state.max_length)[:, None]  # B 1: last token before limit
-        incomplete = own_state.missing > 0  # a character that a token of whole characters leaves incomplete
+        # a character that lacks bytes is read as OTHER if a token of whole characters follows
+        incomplete = own_state.missing > 0
         automaton_state = torch.where(incomplete, tables.next_by_class[:, OTHER][own_state.state], own_state.state)
-        ends = tables.ends[own_state.state]  # B K
+        ends = tables.ends[own_state.state]  # B K: whether the end of the target would complete a phrase
         hit = tables.hit[last.long(), automaton_state] | (incomplete & ends)[..., None]  # B K V
         if len(tables.partial):
             hit[..., tables.partial] = self._partial_hit(own_state, last)

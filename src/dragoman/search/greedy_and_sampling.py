@@ -26,7 +26,10 @@ class IndependentRows(Strategy):
     """Rows that generate tokens independently of one another, until EOS or the length limit."""
 
     def __init__(self, rows: int, eos: int, length_divisor: Callable[[float], float] = lambda length: 1.0) -> None:
-        """`length_divisor` gives the number by which the score of a target of some length is divided."""
+        """Generate `rows` hypotheses per source, each until the token `eos`.
+
+        `length_divisor` gives the number by which the score of a target of some length is divided.
+        """
         self.rows_per_source, self.eos, self.length_divisor = rows, eos, length_divisor
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
@@ -40,7 +43,7 @@ class IndependentRows(Strategy):
         )
 
     def append(self, state: SearchState, tokens: Tensor, log_p: Tensor) -> tuple[SearchState, None]:
-        """Append tokens with their log-probabilities, B K each, to the rows that have not ended.
+        """Append tokens with their log-probabilities, B K each, to the rows (hypotheses) that have not ended.
 
         Returns the new state, and None: no row continues another one (see `Strategy.select`).
         """
@@ -180,12 +183,15 @@ def typical(p: Tensor, mass: float) -> Tensor:
     # |−log p − entropy|
     distance = (-log_p + (p * log_p).sum(-1, keepdim=True)).abs().masked_fill(p == 0, torch.inf)
     order = distance.argsort(dim=-1, stable=True)
-    beyond = _beyond_mass(p.gather(1, order), mass)
-    return p.masked_fill(torch.zeros_like(beyond).scatter(1, order, beyond), 0.0)
+    dropped = _beyond_mass(p.gather(1, order), mass)  # R V, in this order
+    return p.masked_fill(torch.zeros_like(dropped).scatter(1, order, dropped), 0.0)
 
 
 def _beyond_mass(p: Tensor, mass: float) -> Tensor:
-    """R V: the tokens after the first ones that together reach a share `mass` of the total; the first is never one."""
+    """R V truth values: the tokens to drop, after the first ones whose probabilities reach a share `mass` of the total.
+
+    The first token of a row is never dropped.
+    """
     beyond = p.cumsum(-1) - p >= mass * p.sum(-1, keepdim=True)
     beyond[:, 0] = False
     return beyond

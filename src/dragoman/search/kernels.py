@@ -33,6 +33,7 @@ def greedy_step(logits: Tensor, suppressed: Tensor, special_tokens: SpecialToken
     """Append the most probable token, and add its log p to the scores, in place; B V logits, one row per source.
 
     Suppressed tokens (N), and EOS before `min_length` tokens, are not generated. Rows that have ended do not change.
+    A block is the number of logits that a program reads at a time.
     """
     rows, width = logits.shape
     block = _block_size(rows, width, LOGITS_BLOCK // 2)

@@ -93,6 +93,7 @@ def _occurrence_table(counts: NGramCounts, columns: Array, first: Array, ngrams:
     Sums of products of its rows are exact in float32 up to 2²⁴.
 
     Args:
+        counts: text `counts.text[i]` contains n-gram `counts.ngram[i]` `counts.count[i]` times.
         columns: G, the number of columns of each n-gram, which is the largest k.
         first: G, the index of the first of these columns.
         ngrams: the n-grams of this block.

@@ -70,6 +70,8 @@ def check_phrases_fit(phrases: RequiredPhraseTensors, max_lengths: Tensor, force
     Args:
         max_lengths: B, EOS included.
         forced: B, the number of tokens that are forced at the beginning of the targets.
+
+    `phrases.counts` and `phrases.lengths` (B C) are how often each phrase must occur, and its number of tokens.
     """
     needed = (phrases.counts * phrases.lengths).sum(1)  # B
     available = max_lengths.to(needed.device) - 1 - forced
@@ -148,9 +150,11 @@ class ConstrainedBeam(BeamSearch):
         bank = matched_tokens(phrases, occurrences, matched)  # B N
         is_eos = tokens == self.eos
 
+        # hypotheses that end here finish if they are among the K candidates that the banks share
         best = allocate(scores, bank, self.rows_per_source)  # B K
         finished_scores = torch.where(is_eos, scores, -torch.inf).gather(1, best)
 
+        # and K others continue
         live_scores = torch.where(is_eos, -torch.inf, scores)
         live = allocate(live_scores, bank, self.rows_per_source)
         beam = replace(beam, occurrences=gather_rows(occurrences, live), matched=gather_rows(matched, live))
@@ -244,7 +248,7 @@ def matched_tokens(phrases: RequiredPhraseTensors, occurrences: Tensor, matched:
 
 
 def contains_all(phrases: RequiredPhraseTensors, occurrences: Tensor) -> Tensor:
-    """B N: whether a hypothesis contains all phrases often enough; `occurrences` are B N C."""
+    """B N: whether a hypothesis contains each of the C phrases as often as required; `occurrences` are B N C."""
     return (occurrences >= phrases.counts[:, None]).all(-1)
 
 

@@ -117,7 +117,11 @@ class Rerank(SearchConfig):
         return [model for model in (self.channel_model, self.language_model) if model is not None]
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
-        """Return the `n_best` candidates of each source with the highest weighted score."""
+        """Return the `n_best` candidates of each source with the highest weighted score.
+
+        Candidates, the hypotheses of a search, are scored by log p(y|x), a channel model p(x|y), a language model p(y)
+        and their length.
+        """
         if not request.texts:
             raise UserError(
                 "reranking works for translations of source texts only: use Beam or Sample to continue a text"
@@ -131,7 +135,7 @@ class Rerank(SearchConfig):
         candidates = [[Candidate(decode(h.tokens), h.score, len(h.tokens)) for h in source] for source in nbest]
         sources = [str(text) for text in request.texts]
         scored = score_candidates(run, sources, candidates, self.channel_model, self.language_model)
-        orders = [self.weights.rank(candidates) for candidates in scored]
+        orders = [self.weights.rank(candidates) for candidates in scored]  # indices, best first
         return [[source[index] for index in order[: self.n_best]] for source, order in zip(nbest, orders)]
 
 
@@ -178,7 +182,7 @@ class TuningResult:
 def tune_rerank_weights(
     nbest: Sequence[Sequence[Candidate]], references: Sequence[str], metric: str = "bleu"
 ) -> TuningResult:
-    """Find the weights with the highest corpus BLEU or chrF of the best candidates.
+    """Find the reranking weights with which the best candidates (one per source) have the highest corpus score.
 
     A grid of weights is tried first, including weights of 0. Then each weight is raised and lowered by a step, which is
     halved when nothing improves. The statistics of candidates are computed once.

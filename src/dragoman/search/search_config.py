@@ -214,7 +214,7 @@ class TokenSearch(StepwiseSearch):
 
     @property
     def has_single_row(self) -> bool:
-        """Whether a source has one row, to which tokens are appended: greedy search, or a single sample."""
+        """Whether a source has one row (hypothesis), to which tokens are appended: greedy search, or one sample."""
         raise NotImplementedError
 
     @property

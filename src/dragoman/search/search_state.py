@@ -70,7 +70,8 @@ class DecoderState:
     def start(start: DecodingStart, batch: int, reorders_rows: bool) -> DecoderState:
         """Create the state with which a model begins to decode `batch` sources.
 
-        If rows are reordered, `ancestors` (B K S) says which row's cache holds each position: its own at first.
+        `reorders_rows`: a row may continue the hypothesis of another row. Then `ancestors` (B K S) says which row's
+        cache holds each position of a row: its own at first.
         """
         rows = len(start.tokens) // batch
         ancestors = None
@@ -237,7 +238,7 @@ class BatchProgress:
 
     def num_slots(self, count: int) -> int:
         """The number of slots of a batch for `count` sources; with CUDA graphs, rounded up to a few sizes."""
-        return round_up_size(count, 1) if self.use_cuda_graphs and count else count
+        return round_up_size(count, minimum=1) if self.use_cuda_graphs and count else count
 
 
 class AsyncRead:

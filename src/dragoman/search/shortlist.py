@@ -90,9 +90,10 @@ class Shortlist:
 
         Translations of source token s are `translations[starts[s] : starts[s + 1]]`.
         """
-        seen = source.flatten().unique().cpu().numpy()
-        seen = seen[seen < len(self.starts) - 1]
-        starts, counts = self.starts[seen], self.starts[seen + 1] - self.starts[seen]
+        source_tokens = source.flatten().unique().cpu().numpy()
+        source_tokens = source_tokens[source_tokens < len(self.starts) - 1]
+        starts = self.starts[source_tokens]
+        counts = self.starts[source_tokens + 1] - starts
         offsets = np.repeat(starts - np.cumsum(counts) + counts, counts)  # plus 0, 1, 2, … : indices of translations
         bos = special_tokens.bos.cpu() if isinstance(special_tokens.bos, Tensor) else torch.tensor([special_tokens.bos])
         token_ids = [
@@ -112,7 +113,10 @@ class Shortlist:
 
     @staticmethod
     def load(folder: Path, vocab_size: int) -> Shortlist:
-        """Load the shortlist of a run whose target vocabulary has `vocab_size` tokens."""
+        """Load the shortlist of a run, whose target vocabulary has `vocab_size` tokens, from its folder.
+
+        A missing or damaged file, or one of another model, is a UserError.
+        """
         path, advice = folder / SHORTLIST_FILE, f"learn one with 'dragoman shortlist {folder}'"
         if not path.exists():
             raise UserError(f"the run {folder} has no vocabulary shortlist: {advice}")
@@ -125,6 +129,7 @@ class Shortlist:
         except (SafetensorError, KeyError, IndexError, OSError):
             raise UserError(f"the vocabulary shortlist {path} is damaged: {advice}") from None
         in_range = not len(translations) or 0 <= translations.min() <= translations.max() < size
+        # translations of source token s are translations[starts[s] : starts[s + 1]]
         sorted_starts = len(starts) and starts[-1] == len(translations) and (np.diff(starts) >= 0).all()
         if size != vocab_size or not in_range or not sorted_starts:
             raise UserError(f"the vocabulary shortlist {path} does not belong to this model: {advice}")

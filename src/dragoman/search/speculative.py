@@ -208,6 +208,7 @@ class SpeculativeEngine(SearchEngine):
     def _make_space(self, state: SpeculativeState, progress: BatchProgress) -> bool:
         """Grow the caches if necessary, noting it in `progress`; return whether they have positions for a draft."""
         unread = state.step - state.draft_read  # B: tokens that the draft model has not read, besides the last
+        # the most tokens that a step reads after the last position of a row
         width = max(self.draft_tokens, int(unread.masked_fill(state.done, 0).max())) + 1
         *starts, draft_start = (decoder.positions[:, 0] for decoder in state.decoders)
         needed = [int(start.masked_fill(state.done, 0).max()) + width for start in (*starts, draft_start + unread)]

@@ -145,15 +145,15 @@ def _best_of_chunks(
     inside, rest = torch.arange(CHUNK), torch.arange(chunks * CHUNK, width)
     # tokens of the chunks, of the rest of each row, and the best chunk that is left out; and their rows
     index = [(begin[:, :count, None] + inside).flatten(1), begin[:, count:]]
-    of_row = [row[:, :count, None].expand(-1, -1, CHUNK).flatten(1), row[:, count:]]
+    index_rows = [row[:, :count, None].expand(-1, -1, CHUNK).flatten(1), row[:, count:]]
     if len(rest):
         all_rows = torch.arange(rows)[:, None].expand(-1, len(rest))
         index.insert(1, (all_rows * width + rest).flatten().expand(len(row), -1))
-        of_row.insert(1, all_rows.flatten().expand(len(row), -1))
-    indices, owner = torch.cat(index, 1), torch.cat(of_row, 1)
+        index_rows.insert(1, all_rows.flatten().expand(len(row), -1))
+    indices, owner = torch.cat(index, 1), torch.cat(index_rows, 1)
     log_p = (logits.flatten(1).gather(1, indices) - log_normalizer.gather(1, owner)).clamp_(max=0)
     total = scores.gather(1, owner) + log_p
-    total[:, -1] = maxima[:, -1]
+    total[:, -1] = maxima[:, -1]  # the best score of the chunk that is left out, which may be at another token
     return total, indices
 
 
@@ -199,7 +199,7 @@ def log_sum_exp(logits: Tensor) -> Tensor:
 
 
 def _log_sum(rows: Tensor) -> Tensor:
-    """log Σ exp, R V → R, in one pass over rows that are in the cache."""
+    """log Σ exp of rows (R V → R) that fit in the processor's cache, minus their maximum against overflow."""
     limit = torch.finfo(rows.dtype).max  # avoids ∞ − ∞
     maximum = rows.amax(-1, keepdim=True).clamp(-limit, limit)
     return ((rows - maximum).exp_().sum(-1, keepdim=True).log_() + maximum)[:, 0]

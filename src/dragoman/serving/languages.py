@@ -107,7 +107,7 @@ class LanguageDetector:
             store = TokenStore(run.folder / "data" / "train")
         except (UserError, OSError):
             return
-        if store.monolingual or any(column.features for column in store.columns):
+        if store.monolingual or any(column.features for column in store.columns):  # not pairs of texts
             return
         rows = range(min(MAX_TRAINING_SENTENCES, len(store)))
         self.learn(pair.source, (run.source_tokenizer.decode(store.source(i).tolist()) for i in rows))

@@ -25,7 +25,10 @@ class RequestGuard:
         self.app, self.limits, self.metrics = app, limits, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body of a request, pass the request to the application, and count it."""
+        """Read the body of a request, pass the request to the application, and count it by route and status.
+
+        A body that is too large or too slow is answered with an error.
+        """
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

@@ -39,7 +39,7 @@ def routes(service: Service) -> APIRouter:
         openapi_extra=schemas.request_body_schema(schemas.LibreTranslateRequest, forms=True),
     )
     async def translate(request: Request) -> schemas.LibreTranslateResponse:
-        """Translate a text or a list of texts."""
+        """Translate a text or a list of texts, by the first run for the language pair."""
         service.reject_if_full()
         fields = await accept(request, schemas.LibreTranslateRequest)
         texts = fields.texts

@@ -144,14 +144,17 @@ def _token_events(sentence: int, text: str, tentative_text: str = "") -> Iterato
 
 
 async def _next_event(executor: ThreadPoolExecutor, events: Generator[Event]) -> Event | None:
-    """Compute the next event in the thread of the stream; None at the end."""
+    """Compute the next event of a stream in its thread, the only one of `executor`; None at the end."""
     return await asyncio.get_running_loop().run_in_executor(executor, next, events, None)
 
 
 async def _server_sent_events(
     service: Service, executor: ThreadPoolExecutor, events: Generator[Event], first: Event | None
 ) -> AsyncIterator[str]:
-    """Yield events in the format of server-sent events; the translation stops if the client disconnects."""
+    """Yield `first` and further events in the format of server-sent events; an exception becomes an error event.
+
+    The translation stops if the client disconnects.
+    """
     event = first
     try:
         while event is not None:

@@ -59,7 +59,8 @@ def _dropped(run: Run, translated: TranslatedSet, alignments: Sequence[Alignment
     worst = sorted((n for n in range(len(sources)) if dropped[n]), key=lambda n: -len(dropped[n]))
     examples = tuple(translated.example(n, "dropped: " + ", ".join(dropped[n])) for n in worst[:MAX_EXAMPLES])
     explanation = f"{value:.1f} % of the source words {description}."
-    return Finding("dropped", DROPPED_TITLE, explanation, value, "%", {"dropped": value, **metrics}, examples)
+    metrics = {"dropped": value, **metrics}
+    return Finding("dropped", DROPPED_TITLE, explanation, value, unit="%", metrics=metrics, examples=examples)
 
 
 def _unaligned(source: str, links: Alignment) -> dict[int, str]:
@@ -102,15 +103,19 @@ def _repeated(translated: TranslatedSet, alignments: Sequence[Alignment]) -> Fin
         words = _stripped_words(text)
         allowed = Counter(_stripped_words(translated.references[n]) if translated.references is not None else ())
         # how often each target word is aligned with each source word
-        counts = Counter((i, words[j]) for i, j in links if j < len(words) and words[j])
+        counts = Counter(
+            (source_word, words[target_word])
+            for source_word, target_word in links
+            if target_word < len(words) and words[target_word]
+        )
         repeated = [word for (_, word), count in counts.items() if count > max(1, allowed[word])]
         if repeated:
             examples.append(translated.example(n, "again: " + ", ".join(repeated)))
     value = percentage(len(examples), len(alignments))
     explanation = f"{value:.1f} % of {len(alignments)} translations repeat a word for the same source word."
-    return Finding(
-        "repeated", REPEATED_TITLE, explanation, value, "%", {"translations": value}, tuple(examples[:MAX_EXAMPLES])
-    )
+    shown = tuple(examples[:MAX_EXAMPLES])
+    metrics = {"translations": value}
+    return Finding("repeated", REPEATED_TITLE, explanation, value, unit="%", metrics=metrics, examples=shown)
 
 
 def _stripped_words(text: str) -> list[str]:
@@ -136,11 +141,14 @@ def length_ratio(translated: TranslatedSet) -> Finding:
         "outliers": percentage(len(outliers), len(pairs)),
         "reached the limit": percentage(truncated, len(pairs)),
     }
-    return Finding("length", "Length", explanation, value, "", metrics, tuple(examples))
+    return Finding("length", "Length", explanation, value, metrics=metrics, examples=tuple(examples))
 
 
 def quality_by_length(translated: TranslatedSet) -> Finding:
-    """Measure the difference in BLEU between the shortest and the longest group of source lengths."""
+    """Measure the difference in BLEU between the shortest and the longest group (band) of source lengths.
+
+    Groups of fewer than MIN_GROUP_SENTENCES sentences do not count.
+    """
     name, title = "quality-by-length", "Quality by sentence length"
     if translated.references is None:
         return Finding(name, title, "Quality is measured against references: give them with --target.")
@@ -156,7 +164,8 @@ def quality_by_length(translated: TranslatedSet) -> Finding:
         f"those of {shortest.words}: systems that encode a sentence in one vector degrade with length, attention much "
         "less."
     )
-    return Finding(name, title, explanation, value, "BLEU", {band.words: band.bleu for band in bands}, bands=bands)
+    metrics = {band.words: band.bleu for band in bands}
+    return Finding(name, title, explanation, value, unit="BLEU", metrics=metrics, bands=bands)
 
 
 def alignment_error(alignments: Sequence[Collection[Link]] | None, gold: Sequence[Collection[Link]]) -> Finding:
@@ -170,4 +179,5 @@ def alignment_error(alignments: Sequence[Collection[Link]] | None, gold: Sequenc
         f"{value:.1f} % alignment error rate: {100 * score.detail['precision']:.1f} % of the links by attention are "
         f"correct, and {100 * score.detail['recall']:.1f} % of the gold links are found."
     )
-    return Finding(name, title, explanation, value, "%", {key: float(item) for key, item in score.detail.items()})
+    metrics = {key: float(number) for key, number in score.detail.items()}
+    return Finding(name, title, explanation, value, unit="%", metrics=metrics)

@@ -63,7 +63,8 @@ def hallucination(run: Run, sources: Sequence[str], languages: str | None) -> Fi
         "translation that does not end, repeats itself, or is much longer than the source."
     )
     shown = tuple(evenly_spaced(examples, MAX_EXAMPLES))
-    return Finding("hallucination", "Hallucination on unusual input", explanation, value, "%", metrics, shown)
+    title = "Hallucination on unusual input"
+    return Finding("hallucination", title, explanation, value, unit="%", metrics=metrics, examples=shown)
 
 
 def repeated_input(sources: Sequence[str]) -> list[str]:
@@ -149,7 +150,8 @@ def copying(translated: TranslatedSet, shared_words: Collection[str] = ()) -> Fi
         f"in the reference{caveat}."
     )
     metrics = {"copied words": value, "whole sentences": percentage(num_identical, len(translated.texts))}
-    return Finding("copying", "Copied source words", explanation, value, "%", metrics, tuple(examples[:MAX_EXAMPLES]))
+    shown = tuple(examples[:MAX_EXAMPLES])
+    return Finding("copying", "Copied source words", explanation, value, unit="%", metrics=metrics, examples=shown)
 
 
 def _content_words(text: str) -> list[str]:
