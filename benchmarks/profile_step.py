@@ -23,12 +23,13 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
-from device_info import device_name, matmul_flops_per_second, peak_memory_bytes, synchronize
+from device_info import device_name, peak_memory_bytes, synchronize
 from dragoman import config as configuration
 from dragoman.models import training_flops
 from dragoman.run import read_spec
 from dragoman.run_files import CONFIG_FILE
 from dragoman.training.display import SilentDisplay
+from dragoman.training.matmul_speed import matmul_flops_per_second
 from dragoman.training.train_step import StepBatches
 from dragoman.training.trainer import Trainer
 

@@ -11,6 +11,8 @@ import pytest
 from calling import Dragoman
 
 from dragoman.data import phrasebook
+from dragoman.systems import SYSTEMS
+from dragoman.systems.published_results import PUBLISHED_RESULTS
 
 SMALL = ("system.settings.model_dim=16", "search.beam_size=1", "training.batch_tokens=300", "text.vocab_size=400")
 
@@ -46,7 +48,7 @@ def test_compare_writes_all_tables_and_reuses_finished_runs(
         rows = list(csv.DictReader(file))
     assert [row["system"] for row in rows] == ["cho", "bahdanau"]
     assert rows[0]["target tokens"] == rows[1]["target tokens"]
-    assert {"BLEU, std", "training FLOPs", "tokens/s", "parameters"} <= set(rows[0])
+    assert {"BLEU, std", "training FLOPs", "device FLOPs", "tokens/s", "parameters"} <= set(rows[0])
     assert (tmp_path / "table.tex").read_text().startswith(r"\begin{tabular}")
     assert "<table>" in (folder / "comparison.html").read_text()
     assert "| bahdanau" in (folder / "comparison.md").read_text()
@@ -64,9 +66,45 @@ def test_compare_writes_all_tables_and_reuses_finished_runs(
     assert err.count("already finished") == 4
 
 
+def test_systems_with_settings_of_their_own_other_metrics_and_ensembles(
+    dragoman: Dragoman, tmp_path: Path, corpus: Path
+) -> None:
+    systems = "cho,cho@model_dim=24@training.label_smoothing=0.2"
+    options = ["--systems", systems, "--seeds", "1,2", "--steps", 1, "--metrics", "chrf,rouge-l", "--ensembles"]
+    code, out, err = dragoman("compare", tmp_path / "comparison", *options, *files(corpus), "--json")
+    assert code == 0, err
+    plain, wide, ensemble, _ = json.loads(out)["systems"]
+    assert (plain["system"], wide["system"]) == tuple(systems.split(","))
+    assert wide["parameters"] > plain["parameters"]
+    config = (tmp_path / "comparison" / f"{wide['system']}-seed1" / "config.yaml").read_text()
+    assert "label_smoothing: 0.2" in config
+    assert {"chrF", "ROUGE-L"} <= set(plain)
+    assert "BLEU" not in plain
+    assert ensemble["system"] == "cho, ensemble of 2"
+    assert ensemble["parameters"] == 2 * plain["parameters"]
+    assert ensemble["training FLOPs"] == pytest.approx(2 * plain["training FLOPs"])
+    assert ensemble["perplexity"] is None
+    assert plain["device FLOPs"] > plain["training FLOPs"]  # no training is as fast as a large matrix product
+    told = dragoman("compare", tmp_path / "comparison", *options, *files(corpus)).out
+    assert "chrF signature: nrefs:1" in told
+    assert "device FLOPs: seconds" in told
+
+
+def test_published_costs_are_time_times_speed() -> None:
+    by_model = {(result.model, result.task): result for result in PUBLISHED_RESULTS}
+    p100, hour = 9.5e12, 3600
+    base, big = (by_model[f"Transformer ({size})", "WMT14 en-de"].device_flops for size in ("base", "big"))
+    assert base == pytest.approx(12 * hour * 8 * p100, rel=0.02)
+    assert big == pytest.approx(3.5 * 24 * hour * 8 * p100, rel=0.02)
+    assert {result.system for result in PUBLISHED_RESULTS} - {"moe-2017"} <= set(SYSTEMS)
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
+        (["--systems", "cho@heads=3"], "unknown setting of cho 'heads'"),
+        (["--ensembles"], "name at least two, such as --seeds 1,2,3"),
+        (["--metrics", "comet"], "metrics of texts without sources"),
         (["--target-tokens", "1k", "--steps", "5"], "one budget per system, but --target-tokens and --steps are given"),
         (["--target-tokens", "many"], "--target-tokens must be a number such as 500000, 500k or 1e13, got 'many'"),
         (["--seeds", "1,x"], "--seeds must be integers"),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dragoman.evaluation.system_comparison import SystemComparison
     from dragoman.training.comparison_training import ComparisonBudget
 
+DEFAULT_METRICS = ("bleu", "chrf", "exact")
 DEFAULT_SYSTEMS = (
     "rnn-lm,sutskever,cho,bahdanau,luong,gnmt,convs2s,bytenet,transformer,shaw,roformer,t5,transformer-d,moe"
 )
@@ -42,8 +43,16 @@ def compare(
     folder: Annotated[
         Path, typer.Argument(help="Folder to which the trained runs and the results of the comparison are written.")
     ] = Path("runs/compare"),
-    systems: Annotated[str, "Systems, comma-separated; see 'dragoman systems'."] = DEFAULT_SYSTEMS,
+    systems: Annotated[
+        str,
+        "Systems, comma-separated; see 'dragoman systems'. A system may have settings of its own: "
+        "transformer@size=big@dropout=0.3.",
+    ] = DEFAULT_SYSTEMS,
     seeds: Annotated[str, "Random seeds, comma-separated; each system is trained with each."] = "1",
+    ensembles: Annotated[bool, "Add the ensemble of all seeds of each system."] = False,
+    metrics: Annotated[
+        str, "Metrics of texts, comma-separated, such as rouge-l,bleu; differences are tested by the first."
+    ] = ",".join(DEFAULT_METRICS),
     *,
     settings: Annotated[dict[str, Any], COMPARE_OPTIONS],
     test_source: Annotated[Path | None, "Source file of the test set."] = None,
@@ -77,8 +86,9 @@ def compare(
     """
     names = [name.strip() for name in systems.split(",") if name.strip()]
     for name in names:
-        check_system(name)
+        check_system(name.partition("@")[0])
     check_device(device)
+    metric_names = [name.strip() for name in metrics.split(",") if name.strip()]
     phrasebook = "data.source" not in settings
     if phrasebook and (settings or test_source or test_target):
         raise UserError("training files need --source: add it, or leave all files out to compare on the phrasebook")
@@ -86,14 +96,19 @@ def compare(
         if path is not None:
             check_file(Path(path))
 
-    from dragoman.evaluation import bleu, exact_match, format_csv, format_latex
+    from dragoman.evaluation import check_metric_names, evaluate, format_csv, format_latex
     from dragoman.evaluation.system_comparison import SystemComparison
     from dragoman.lens.comparison_report import write_comparison
     from dragoman.storage import write_file
     from dragoman.training import comparison_training as training
 
     training.check_systems(names)
+    check_metric_names(metric_names)
+    if not metric_names or any(name.startswith("comet") for name in metric_names):
+        raise UserError(f"--metrics of a comparison must be metrics of texts without sources, got {metrics!r}")
     seed_list = parse_seeds(seeds)
+    if ensembles and len(seed_list) < 2:
+        raise UserError("--ensembles averages the seeds of each system: name at least two, such as --seeds 1,2,3")
     budget = choose_budget(target_tokens, steps, flops, minutes, phrasebook)
     files = {name: [str(Path(file).resolve()) for file in paths] for name, paths in settings.items()}
     if phrasebook:
@@ -121,13 +136,19 @@ def compare(
                 training.train_system(folder, name, seed, config, budget, display)
                 display.show(1.0, "translating the test set")
                 result = training.evaluate_run(folder, name, seed, sources, references, device)
+                scores = evaluate(metric_names, result.texts, references).values()
                 display.finish(
                     f"{result.steps:,} steps, {result.target_tokens:,} target tokens in {result.seconds:.0f} s, "
-                    f"BLEU {bleu(result.texts, references).formatted}, "
-                    f"exact {exact_match(result.texts, references).formatted} %"
+                    + ", ".join(f"{score.name} {score.formatted}" for score in scores)
                 )
             results.append(result)
-    comparison = SystemComparison(results, sources, references, str(budget), budget.kind == "minutes")
+    for name in names if ensembles else []:
+        log(f"{name}: translating the test set with the ensemble of {len(seed_list)} seeds")
+        members = [result for result in results if result.system == name]
+        results.append(training.evaluate_ensemble(folder, name, members, sources, device))
+    comparison = SystemComparison(
+        results, sources, references, str(budget), budget.kind == "minutes", metrics=metric_names
+    )
     page = write_comparison(folder, comparison, [program_name(), *sys.argv[1:]])
     rows = [system.quality() | system.cost() for system in comparison.systems]
     if csv is not None:
@@ -172,6 +193,7 @@ def _shared_config(
 def text_report(comparison: SystemComparison) -> str:
     """Format the tables of quality and cost, the significance tests and the findings."""
     from dragoman.evaluation import format_table
+    from dragoman.systems.published_results import published_rows
 
     seeds = ", ".join(map(str, comparison.seeds))
     several = f"; mean ± standard deviation of {len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else ""
@@ -179,15 +201,18 @@ def text_report(comparison: SystemComparison) -> str:
         f"Quality on {comparison.sentences:,} test sentences{several}",
         format_table([system.quality() for system in comparison.systems]),
         "",
-        f"Training cost (seeds {seeds}; tokens/s and seconds as measured on this machine)",
+        f"Training cost (seeds {seeds}; tokens/s, seconds and device FLOPs as measured on this machine)",
         format_table([system.cost() for system in comparison.systems]),
+        "training FLOPs: operations of the model, counted. device FLOPs: seconds × the speed of large matrix products.",
     ]
+    if published := published_rows([system.name.partition("@")[0] for system in comparison.systems]):
+        parts += ["", "As published, on other data", format_table(published)]
     if differences := sorted(comparison.differences, key=lambda difference: difference.adjusted_p_value):
         printed = differences[:MAX_PRINTED_DIFFERENCES]
         parts += ["", f"Differences: {comparison.method}", format_table([difference.row() for difference in printed])]
         if len(differences) > len(printed):
             parts.append(f"… {len(differences) - len(printed)} more in comparison.md")
-    parts += ["", *comparison.findings(), f"BLEU signature: {comparison.signature}"]
+    parts += ["", *comparison.findings(), f"{comparison.metric_name} signature: {comparison.signature}"]
     return "\n".join(parts)
 
 

@@ -10,7 +10,7 @@ from itertools import combinations
 from statistics import fmean
 from typing import Any
 
-from dragoman.evaluation.error_rates import exact_match
+from dragoman.evaluation.metric_score import MetricScore
 from dragoman.evaluation.significance import (
     NUM_RESAMPLES,
     BootstrapScores,
@@ -20,7 +20,7 @@ from dragoman.evaluation.significance import (
     holm_correction,
 )
 from dragoman.evaluation.table import MeanStd
-from dragoman.evaluation.text_metrics import bleu, chrf, score_by_length
+from dragoman.evaluation.text_metrics import bleu, score_by_length, text_metric
 
 MIN_LONG_SENTENCE_WORDS = 13  # of the source
 LENGTH_BUCKET_EDGES = (4, 8, 12, 16, 20)  # words of the source
@@ -42,8 +42,9 @@ class RunResult:
     target_tokens: int  # of training
     flops: float  # of training, counted from the spec, without padding
     seconds: float  # of training, measured
-    perplexity: float  # of the test references
+    perplexity: float | None  # of the test references; None for an ensemble
     texts: list[str] = field(repr=False)
+    device_flops: float | None = None  # training time times the speed of a large matrix product on the same device
 
     @property
     def tokens_per_second(self) -> float:
@@ -60,9 +61,12 @@ class RunResult:
 class SystemResult:
     """The runs of one system, one per seed."""
 
-    def __init__(self, runs: Sequence[RunResult], sources: Sequence[str], references: Sequence[str]) -> None:
-        """Collect the runs of one system, one per seed, on the test set `sources` with `references`."""
+    def __init__(
+        self, runs: Sequence[RunResult], sources: Sequence[str], references: Sequence[str], metrics: Sequence[str]
+    ) -> None:
+        """Collect the runs; `metrics` are the names of the metrics in the table, the first one is tested."""
         self.runs, self.sources, self.references = list(runs), sources, references
+        self.metrics = {name: text_metric(name) for name in metrics}
         self.name, self.year, self.attention = runs[0].system, runs[0].year, runs[0].attention
         #: indices of the long sentences
         self.long = [i for i, source in enumerate(sources) if len(source.split()) >= MIN_LONG_SENTENCE_WORDS]
@@ -73,9 +77,16 @@ class SystemResult:
         return [bleu(run.texts, self.references).value for run in self.runs]
 
     @cached_property
-    def exact(self) -> list[float]:
-        """Exact match on the test set in percent, for each seed."""
-        return [exact_match(run.texts, self.references).value for run in self.runs]
+    def scores(self) -> list[float]:
+        """The first metric on the test set, for each seed."""
+        return self._score(next(iter(self.metrics)))
+
+    def _score(self, metric: str, indices: Sequence[int] | None = None) -> list[float]:
+        """Compute a metric on the test set, or on the sentences with these indices, for each seed."""
+        chosen = range(len(self.references)) if indices is None else indices
+        references, sources = [self.references[i] for i in chosen], [self.sources[i] for i in chosen]
+        score = self.metrics[metric]
+        return [score([run.texts[i] for i in chosen], references, sources).value for run in self.runs]
 
     @cached_property
     def learned(self) -> list[bool]:
@@ -93,28 +104,37 @@ class SystemResult:
         return [[run.texts[i] for i in self.long] for run in self.runs], [self.references[i] for i in self.long]
 
     def quality(self) -> dict[str, object]:
-        """Return a row of the table of quality: mean and standard deviation over seeds, by column name."""
-        texts, references = self.long_texts()
-        long_bleu = MeanStd.of([bleu(seed_texts, references).value for seed_texts in texts]) if self.long else None
+        """Return a row of the table of quality: mean and deviation over seeds by column name."""
+        first = next(iter(self.metrics))
+        columns: dict[str, object] = {}
+        for name in self.metrics:
+            columns[metric_label(name)] = MeanStd.of(self.scores if name == first else self._score(name))
+            if name == first:
+                long_column = f"{metric_label(name)}, {MIN_LONG_SENTENCE_WORDS}+ words"
+                columns[long_column] = MeanStd.of(self._score(name, self.long)) if self.long else None
+        perplexities = [run.perplexity for run in self.runs if run.perplexity is not None]
         return {
             "system": self.name,
             "year": str(self.year),
             "attention": "yes" if self.attention else "no",
-            "BLEU": MeanStd.of(self.bleu),
-            f"BLEU, {MIN_LONG_SENTENCE_WORDS}+ words": long_bleu,
-            "chrF": MeanStd.of([chrf(run.texts, self.references).value for run in self.runs]),
-            "exact %": MeanStd.of(self.exact),
-            "perplexity": MeanStd.of([run.perplexity for run in self.runs]),
+            **columns,
+            "perplexity": MeanStd.of(perplexities) if perplexities else None,
         }
 
     def cost(self) -> dict[str, object]:
-        """Return a row of the table of training costs: means over seeds."""
+        """Return a row of the table of training costs: means over seeds.
+
+        "training FLOPs" counts the operations of the model. "device FLOPs" is what the device could have done in the
+        time of the training: seconds times the speed of a large matrix product, as papers estimate the cost.
+        """
+        device_flops = [run.device_flops for run in self.runs if run.device_flops is not None]
         return {
             "system": self.name,
             "parameters": self.runs[0].parameters,
             "steps": round(fmean(run.steps for run in self.runs)),
             "target tokens": round(fmean(run.target_tokens for run in self.runs)),
             "training FLOPs": fmean(run.flops for run in self.runs),
+            "device FLOPs": fmean(device_flops) if device_flops else None,
             "tokens/s": round(fmean(run.tokens_per_second for run in self.runs)),
             "seconds": round(fmean(run.seconds for run in self.runs), 1),
         }
@@ -166,6 +186,7 @@ class SystemComparison:
         sources, references: the test set.
         budget: the training budget of each system, as text.
         machine_dependent: whether the budget is time, so that results depend on the machine and its load.
+        metrics: names of the metrics in the table; differences are tested by the first one.
         samples: number of bootstrap resamples.
     """
 
@@ -177,6 +198,7 @@ class SystemComparison:
         budget: str,
         machine_dependent: bool = False,
         samples: int = NUM_RESAMPLES,
+        metrics: Sequence[str] = ("bleu", "chrf", "exact"),
     ) -> None:
         """Group the results, one for each system and seed, by system.
 
@@ -184,8 +206,9 @@ class SystemComparison:
         `samples` is the number of bootstrap resamples of the significance tests.
         """
         names = dict.fromkeys(run.system for run in results)
+        self.metric, self.metric_name = metrics[0], metric_label(metrics[0])
         self.systems = [
-            SystemResult([run for run in results if run.system == name], sources, references) for name in names
+            SystemResult([run for run in results if run.system == name], sources, references, metrics) for name in names
         ]
         self.sentences, self.budget, self.machine_dependent = len(sources), budget, machine_dependent
         self.samples, self.references = samples, references
@@ -193,8 +216,8 @@ class SystemComparison:
 
     @cached_property
     def learned(self) -> list[SystemResult]:
-        """The systems that have learned to translate with at least one seed."""
-        return [system for system in self.systems if any(system.learned)]
+        """The systems that have learned to translate with at least one seed, without ensembles of seeds."""
+        return [system for system in self.systems if any(system.learned) and len(system.runs) == len(self.seeds)]
 
     @cached_property
     def differences(self) -> list[TestedDifference]:
@@ -208,18 +231,19 @@ class SystemComparison:
         tests: list[tuple[str, str, str, float, float]] = []  # names of two systems, metric, difference, p-value
         for first, second in combinations(self.learned, 2):
             value, p = contrast_test([bootstrap[first.name], bootstrap[second.name]], weights=[1.0, -1.0])
-            tests.append((first.name, second.name, "BLEU", value, p))
+            tests.append((first.name, second.name, self.metric_name, value, p))
         if attention := self._attention_contrast():
-            tests.append(("attention", "no attention", f"BLEU, {MIN_LONG_SENTENCE_WORDS}+ words", *attention))
+            long_metric = f"{self.metric_name}, {MIN_LONG_SENTENCE_WORDS}+ words"
+            tests.append(("attention", "no attention", long_metric, *attention))
         adjusted = holm_correction([test[-1] for test in tests])
         differences = []
         for (name, other, metric, value, p), corrected in zip(tests, adjusted):
-            better, worse = (name, other) if value >= 0 else (other, name)
+            better, worse = (name, other) if (value >= 0) == self.higher_is_better else (other, name)
             differences.append(TestedDifference(better, worse, metric, abs(value), p, corrected))
         return differences
 
     def _attention_contrast(self) -> tuple[float, float] | None:
-        """Test the mean BLEU of the systems with attention minus that of the others on long sentences.
+        """Test the mean score of the systems with attention minus that of the others on long sentences.
 
         Return the difference and its p-value; None if all systems are of one kind, or too few sentences are long.
         """
@@ -230,8 +254,8 @@ class SystemComparison:
         return contrast_test([self._bootstrap(*system.long_texts()) for system in self.learned], weights)
 
     def _bootstrap(self, outputs: Sequence[Sequence[str]], references: Sequence[str]) -> BootstrapScores:
-        """Return BLEU of a system on resamples of the test set; `outputs` are its translations by each seed."""
-        return bootstrap_scores(outputs, references, metric="bleu", samples=self.samples)
+        """Return scores of a system on resamples of the test set; `outputs` are its translations by each seed."""
+        return bootstrap_scores(outputs, references, metric=self.metric, samples=self.samples)
 
     @property
     def method(self) -> str:
@@ -249,8 +273,18 @@ class SystemComparison:
 
     @property
     def signature(self) -> str:
-        """sacreBLEU's signature of the BLEU scores, which makes them comparable."""
-        return bleu(self.references, self.references).signature
+        """The signature of the first metric."""
+        return self._perfect_score.signature
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a higher value of the first metric is better."""
+        return self._perfect_score.better == "higher"
+
+    @cached_property
+    def _perfect_score(self) -> MetricScore:
+        """The first metric of the references compared with themselves."""
+        return text_metric(self.metric)(self.references, self.references)
 
     def findings(self) -> list[str]:
         """Sentences about what the comparison shows and does not show: best system, attention, and caveats."""
@@ -263,7 +297,7 @@ class SystemComparison:
         # whether there are systems with attention, without, or both
         kinds = {system.attention for system in self.systems}
         learned_kinds = {system.attention for system in self.learned}
-        if any(test.metric != "BLEU" for test in self.differences):
+        if any(test.metric != self.metric_name for test in self.differences):
             findings.append(self._about_attention())
         elif len(kinds) == 2 and len(learned_kinds) == 1:
             findings.append("Attention is not compared: only systems of one kind have learned to translate.")
@@ -296,31 +330,33 @@ class SystemComparison:
 
     def _about_best(self) -> str:
         """Name the best system, those it beats, and those that are not significantly different."""
-        best = max(self.learned, key=lambda system: MeanStd.of(system.bleu).mean)
+        sign = 1 if self.higher_is_better else -1
+        best = max(self.learned, key=lambda system: sign * fmean(system.scores))
         worse, similar = [], []
         for test in self.differences:
-            if test.metric == "BLEU" and best.name in (test.better, test.worse):
+            if test.metric == self.metric_name and best.name in (test.better, test.worse):
                 p = format_p_value(test.adjusted_p_value)
                 if test.significant:
-                    worse.append(f"{test.worse} (+{test.difference:.2f}, {p})")
+                    worse.append(f"{test.worse} ({sign * test.difference:+.2f}, {p})")
                 else:
                     similar.append(f"{test.worse if test.better == best.name else test.better} ({p})")
-        sentences = [f"Highest BLEU: {best.name}, {MeanStd.of(best.bleu).formatted}."]
+        extreme = "Highest" if self.higher_is_better else "Lowest"
+        sentences = [f"{extreme} {self.metric_name}: {best.name}, {MeanStd.of(best.scores).formatted}."]
         sentences += [f"Significantly better than {', '.join(worse)}."] if worse else []
         sentences += [f"No significant difference from {', '.join(similar)}."] if similar else []
         return " ".join(sentences)
 
     def _about_attention(self) -> str:
         """Report the test of systems with attention against those without, on long sentences, as a sentence."""
-        (test,) = (test for test in self.differences if test.metric != "BLEU")
+        (test,) = (test for test in self.differences if test.metric != self.metric_name)
         where = f"on the {len(self.learned[0].long):,} sentences of {MIN_LONG_SENTENCE_WORDS} or more words"
         among = "in the mean over the systems that have learned"
         p = format_p_value(test.adjusted_p_value)
         if not test.significant:
             return f"Attention: no significant difference {where}, {among} ({p})."
         return (
-            f"Attention: systems with {test.better} score {test.difference:.2f} BLEU higher than those with "
-            f"{test.worse} {where}, {among} ({p})."
+            f"Attention: systems with {test.better} score {test.difference:.2f} {self.metric_name} better than those "
+            f"with {test.worse} {where}, {among} ({p})."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -340,6 +376,12 @@ class SystemComparison:
             "differences": [asdict(test) | {"significant": test.significant} for test in self.differences],
             "findings": self.findings(),
         }
+
+
+def metric_label(name: str) -> str:
+    """Return the title of a metric in tables: "BLEU" for bleu, "exact %" for rates."""
+    score = text_metric(name)(["a b c d"], ["a b c d"])
+    return f"{name} %" if score.unit == "%" else score.name
 
 
 def shuffled_bleu(texts: Sequence[str], references: Sequence[str]) -> float:

@@ -11,6 +11,7 @@ from dragoman.evaluation.system_comparison import SystemComparison
 from dragoman.lens.charts import line_chart, scatter_plot
 from dragoman.lens.html_page import render
 from dragoman.storage import write_file
+from dragoman.systems.published_results import published_rows
 
 REPORT_FILE = "comparison.html"
 MAX_CURVES = 4  # in one chart
@@ -35,6 +36,8 @@ def comparison_markdown(comparison: SystemComparison, command: Sequence[str]) ->
         format_table([system.quality() for system in comparison.systems], markdown=True),
         format_table([system.cost() for system in comparison.systems], markdown=True),
     ]
+    if published := published_rows(_system_names(comparison)):
+        parts += ["As published, on other data:", format_table(published, markdown=True)]
     if comparison.differences:
         rows = [difference.row() for difference in comparison.differences]
         parts += [f"Differences: {comparison.method}.", format_table(rows, markdown=True)]
@@ -46,7 +49,7 @@ def comparison_page(comparison: SystemComparison, command: Sequence[str]) -> str
     """Return the findings, tables and charts as an HTML page."""
     systems = comparison.systems
     quality_and_cost = {
-        system.name: (sum(run.flops for run in system.runs) / len(system.runs), MeanStd.of(system.bleu).mean)
+        system.name: (sum(run.flops for run in system.runs) / len(system.runs), MeanStd.of(system.scores).mean)
         for system in systems
     }
     curves = {
@@ -65,12 +68,18 @@ def comparison_page(comparison: SystemComparison, command: Sequence[str]) -> str
         setup=_setup(comparison),
         quality=_table([system.quality() for system in systems]),
         cost=_table([system.cost() for system in systems]),
+        published=_table(published_rows(_system_names(comparison))),
         differences=_table([difference.row() for difference in comparison.differences]),
-        cost_chart=scatter_plot(quality_and_cost, "Quality and cost", "training FLOPs", "BLEU"),
+        cost_chart=scatter_plot(quality_and_cost, "Quality and cost", "training FLOPs", comparison.metric_name),
         length_groups=", ".join(length_groups),
         length_charts=length_charts,
         command=shlex.join(command),
     )
+
+
+def _system_names(comparison: SystemComparison) -> list[str]:
+    """Return the names of the compared systems, without the settings of their own ("transformer@size=big")."""
+    return [system.name.partition("@")[0] for system in comparison.systems]
 
 
 def _setup(comparison: SystemComparison) -> str:
@@ -79,7 +88,7 @@ def _setup(comparison: SystemComparison) -> str:
     caveat = " With a time budget, results depend on the machine and its load." * comparison.machine_dependent
     return (
         f"{len(comparison.systems)} systems with the same data and budget: {comparison.budget}. Seeds: {seeds}. "
-        f"{comparison.sentences:,} test sentences; BLEU signature {comparison.signature}.{caveat}"
+        f"{comparison.sentences:,} test sentences; {comparison.metric_name} signature {comparison.signature}.{caveat}"
     )
 
 

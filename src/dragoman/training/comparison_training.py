@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman import evaluation, legacy
-from dragoman.config import Config, TrainingConfig, from_yaml, to_yaml
+from dragoman.config import Config, TrainingConfig, from_yaml, override_settings, to_yaml
 from dragoman.console import format_duration
 from dragoman.data import TokenStore
 from dragoman.errors import UserError, unknown_name
@@ -33,6 +33,7 @@ from dragoman.storage import write_file
 from dragoman.systems import SYSTEMS, VocabularySizes, get_system
 from dragoman.training.checkpoint_manager import TrainState
 from dragoman.training.display import Display, SilentDisplay
+from dragoman.training.matmul_speed import matmul_flops_per_second
 from dragoman.training.prepare import prepare_run
 from dragoman.training.recipes import default_steps
 from dragoman.training.trainer import Trainer
@@ -83,21 +84,40 @@ class ComparisonBudget:
         return f"{amount} {names[self.kind]} per system"
 
 
-def check_systems(names: Sequence[str]) -> None:
+def split_label(label: str) -> tuple[str, list[str]]:
+    """Split the label of a compared system into its name and its own settings, such as ["system.size=big"].
+
+    "transformer@size=big@dropout=0.3@training.recipe=textbook" is the transformer with three settings of its own. A
+    setting without a section is the size or a setting of the system.
+    """
+    name, *assignments = label.split("@")
+    settings = []
+    for assignment in assignments:
+        setting = assignment.partition("=")[0]
+        section = "" if "." in setting else "system." if setting == "size" else "system.settings."
+        settings.append(section + assignment)
+    return name, settings
+
+
+def check_systems(labels: Sequence[str]) -> None:
     """Raise a UserError for unknown or repeated systems and for those that do not translate text."""
-    if not names:
+    if not labels:
         raise UserError("no system is given: name some with --systems, separated by commas")
-    if len(set(names)) < len(names):
-        raise UserError(f"--systems names a system twice ({', '.join(names)}): name each once")
-    for name in names:
-        model = meta_model(get_system(name).spec(VocabularySizes(100, 100, joint=True), "tiny"))  # uses no memory
+    if len(set(labels)) < len(labels):
+        raise UserError(f"--systems names a system twice ({', '.join(labels)}): name each once")
+    for label in labels:
+        name, own_settings = split_label(label)
+        for setting in override_settings(Config(), own_settings).system.settings:
+            if setting not in SYSTEMS[name].settings():
+                raise unknown_name(f"setting of {name}", setting, SYSTEMS[name].settings())
+        model = meta_model(get_system(name).spec(VocabularySizes(100, 100, joint=True), "tiny"))
         if model.source_features is not None or not model.can_generate:
             raise UserError(f"{name} does not translate text: leave it out of --systems")
 
 
-def check_settings(names: Sequence[str], config: Config) -> None:
-    """Raise a UserError for an entry of `system.settings` that none of the systems has."""
-    known = {setting for name in names for setting in SYSTEMS[name].settings()}
+def check_settings(labels: Sequence[str], config: Config) -> None:
+    """Raise a UserError for a setting that no system has; each setting applies to the systems that have it."""
+    known = {setting for label in labels for setting in SYSTEMS[split_label(label)[0]].settings()}
     for setting in config.system.settings:
         if setting not in known:
             raise unknown_name("system setting", setting, known)
@@ -140,18 +160,21 @@ def run_folder(folder: Path, name: str, seed: int) -> Path:
 
 
 def train_system(
-    folder: Path, name: str, seed: int, config: Config, budget: ComparisonBudget, display: Display
+    folder: Path, label: str, seed: int, config: Config, budget: ComparisonBudget, display: Display
 ) -> None:
     """Train a system in its own run folder within `folder`, or continue where it stopped.
 
-    `config` is shared by all systems; each gets those `system.settings` that it has.
+    `label` is its name, possibly with settings (see `split_label`). `config` is shared by all systems; each gets those
+    `system.settings` that it has.
     """
-    run = run_folder(folder, name, seed)
+    run = run_folder(folder, label, seed)
     if not is_run_folder(run):
+        name, own_settings = split_label(label)
         available = SYSTEMS[name].settings()
         settings = {key: value for key, value in config.system.settings.items() if key in available}
         system, training = replace(config.system, name=name, settings=settings), replace(config.training, seed=seed)
-        prepare_run(run, replace(config, system=system, training=training), lambda text: None)
+        run_config = override_settings(replace(config, system=system, training=training), own_settings)
+        prepare_run(run, run_config, lambda text: None)
     if not (run / CHECKPOINT_DIR / "last").exists():
         _apply_budget(run, budget, config.training)
     saved = from_yaml(run / CONFIG_FILE)
@@ -160,7 +183,7 @@ def train_system(
     try:
         outcome = Trainer(run, display, saved).train()
     except UserError as error:
-        raise UserError(f"{name}, seed {seed}: {error}; or leave {name} out of --systems") from error
+        raise UserError(f"{label}, seed {seed}: {error}; or leave {label} out of --systems") from error
     if outcome.interrupted:
         raise KeyboardInterrupt
 
@@ -242,10 +265,10 @@ class TrainingCosts:
 
 
 def evaluate_run(
-    folder: Path, name: str, seed: int, sources: Sequence[str], references: Sequence[str], device: str = "auto"
+    folder: Path, label: str, seed: int, sources: Sequence[str], references: Sequence[str], device: str = "auto"
 ) -> RunResult:
     """Score and translate the test set with a trained run, count its training costs, and save all in its folder."""
-    path = run_folder(folder, name, seed)
+    path = run_folder(folder, label, seed)
     state = TrainState.load(path / CHECKPOINT_DIR / "last")
     run = load(path, device=device)
     scores = run.score(sources, references)
@@ -255,9 +278,9 @@ def evaluate_run(
         tokens += costs.target_tokens(pairs)
         operations += costs.flops(pairs)
     result = RunResult(
-        system=name,
+        system=label,
         seed=seed,
-        year=SYSTEMS[name].year,
+        year=SYSTEMS[split_label(label)[0]].year,
         attention=uses_attention(run, sources[0], references[0]),
         parameters=sum(weight.numel() for weight in run.model.parameters()),
         steps=state.step,
@@ -268,10 +291,31 @@ def evaluate_run(
             sum(score.score for score in scores), sum(len(score.tokens) for score in scores)
         ).value,
         texts=[translation.text for translation in run.translate(sources, alignment=False)],
+        device_flops=state.seconds * matmul_flops_per_second(run.device, run.config.training.precision),
     )
     values = {"test": _digest(sources, references), **asdict(result)}
     write_file(path / RESULT_FILE, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
     return result
+
+
+def evaluate_ensemble(
+    folder: Path, label: str, results: Sequence[RunResult], sources: Sequence[str], device: str = "auto"
+) -> RunResult:
+    """Translate the test set with the ensemble of all seeds of a system; its cost is the sum of theirs."""
+    first, *others = (load(run_folder(folder, label, result.seed), device=device) for result in results)
+    texts = [translation.text for translation in first.ensemble(*others).translate(sources, alignment=False)]
+    device_flops = [result.device_flops for result in results if result.device_flops is not None]
+    return replace(
+        results[0],
+        system=f"{label}, ensemble of {len(results)}",
+        parameters=sum(result.parameters for result in results),
+        target_tokens=sum(result.target_tokens for result in results),
+        flops=sum(result.flops for result in results),
+        seconds=sum(result.seconds for result in results),
+        device_flops=sum(device_flops) if device_flops else None,
+        perplexity=None,
+        texts=texts,
+    )
 
 
 def saved_result(

@@ -1,0 +1,28 @@
+"""The speed of large matrix products: what a device can sustain at best."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+
+def matmul_flops_per_second(device: torch.device, precision: str, seconds: float = 0.5) -> float:
+    """Return the best speed of a large matrix product, in floating-point operations per second.
+
+    `precision` is bfloat16 or float32; products are repeated for `seconds`.
+    """
+    gpu = device.type == "cuda"
+    size, repeats = (8192, 10) if gpu else (1024, 1)
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    best, end = 0.0, time.perf_counter() + seconds
+    with torch.no_grad():
+        while time.perf_counter() < end or not best:
+            start = time.perf_counter()
+            for _ in range(repeats):
+                a @ b
+            if gpu:
+                torch.cuda.synchronize(device)
+            best = max(best, repeats * 2 * size**3 / max(1e-9, time.perf_counter() - start))
+    return best
