@@ -155,7 +155,7 @@ class _Evaluator:
         """
         run = self.run
         if not run.is_language_model and run.model.can_generate:
-            raise UserError(f"{run.folder} translates, but the test set has no references: name them with --reference")
+            raise UserError(f"{run.folder} translates, but the test set has no references: pass them (--reference)")
         if translate or alignments is not None:
             raise UserError(
                 "a language model scores texts and writes no translations: leave --output and --alignments out"

@@ -46,14 +46,17 @@ class FileProgress:
     source_digest: str = ""  # of the input so far
 
     def after(self, translations: Sequence[Translation], num_bytes: int = 0, source_digest: str = "") -> FileProgress:
-        """Return the progress after more translations, which take `num_bytes` in the output."""
+        """Return the progress after more translations, which take `num_bytes` in the output.
+
+        `source_digest` is a hash of the input up to there.
+        """
         return FileProgress(
-            self.lines + len(translations),
-            self.bytes + num_bytes,
-            self.unfinished + sum(not translation.finished for translation in translations),
-            self.truncated_sources + sum(translation.truncated_source for translation in translations),
-            self.unproven + sum(translation.proven_optimal is False for translation in translations),
-            source_digest,
+            lines=self.lines + len(translations),
+            bytes=self.bytes + num_bytes,
+            unfinished=self.unfinished + sum(not translation.finished for translation in translations),
+            truncated_sources=self.truncated_sources + sum(t.truncated_source for t in translations),
+            unproven=self.unproven + sum(translation.proven_optimal is False for translation in translations),
+            source_digest=source_digest,
         )
 
 
@@ -104,7 +107,7 @@ def is_complete(output: Path) -> bool:
 
 
 def check_output(output: Path, overwrite: bool) -> None:
-    """Refuse an output path that cannot or must not be written."""
+    """Raise a UserError if an output file cannot be written, or exists and must not be replaced."""
     if not output.parent.is_dir():
         raise UserError(f"{output} cannot be written: the folder {output.parent} does not exist, create it first")
     if output.exists() and not output.is_file():

@@ -140,11 +140,11 @@ def attention(run: Run, source: Source, target: str | None) -> SentenceAttention
         source_tokens, source_words = [str(position + 1) for position in range(positions)], TokenWordMap([], [])
     target_words = TokenWordMap.from_ids(run.target_tokenizer, target_ids[1:])
     return SentenceAttention(
-        source_tokens,
-        run.target_tokenizer.tokens(target_ids[1:]),
-        {path: layer_weights[0].cpu() for path, layer_weights in weights.items()},
-        None if cross is None else cross[0].cpu(),
-        [] if cross is None else word_alignment(cross[0], source_words, target_words),
+        source=source_tokens,
+        target=run.target_tokenizer.tokens(target_ids[1:]),
+        weights={path: layer_weights[0].cpu() for path, layer_weights in weights.items()},
+        cross=None if cross is None else cross[0].cpu(),
+        alignment=[] if cross is None else word_alignment(cross[0], source_words, target_words),
     )
 
 

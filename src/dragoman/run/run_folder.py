@@ -40,9 +40,9 @@ def read_framing(folder: Path) -> Framing:
     if "framing" not in document:
         return read_spec(folder).default_framing
     try:
-        fields = legacy.rename_fields(document["framing"], "framing").items()
-        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in fields}
-        framing = Framing(**values)
+        stored = legacy.rename_fields(document["framing"], "framing").items()  # early versions have other names
+        fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in stored}
+        framing = Framing(**fields)
     except (TypeError, AttributeError):
         raise UserError(
             f"{folder / MODEL_FILE} is damaged: 'framing', the special tokens around a text, has unknown fields"

@@ -144,9 +144,8 @@ class Translator:
         searched = np.array([i for i, text in enumerate(texts) if not is_empty(text) and not results[i].copied])
         if not len(searched):
             return results
-        batch_tokens = max(
-            1, run.config.search.batch_tokens // self.search.rows_per_source
-        )  # a beam takes several rows
+        # A beam takes several rows of a batch for each source.
+        batch_tokens = max(1, run.config.search.batch_tokens // self.search.rows_per_source)
         queued = QUEUED_BATCHES if run.num_workers == 1 else 1  # smaller batches keep all workers busy
         source_lengths = [len(sources[i]) for i in searched]
         batches = [searched[batch] for batch in batch_by_length(source_lengths, queued * batch_tokens)]
@@ -157,8 +156,8 @@ class Translator:
             request = SearchRequest(
                 source,
                 lengths,
-                torch.from_numpy(indices + first_index),  # random seeds
-                [texts[i] for i in indices],
+                keys=torch.from_numpy(indices + first_index),  # seeds of sampling
+                texts=[texts[i] for i in indices],
                 constraints=constraints.select(indices.tolist()),
                 max_batch_size=max(1, batch_tokens // source.shape[1]),
             )
@@ -222,13 +221,17 @@ class Translator:
     def _replace_unknown_words(
         self, texts: list[Source], translations: list[Translation], tag: Tag
     ) -> Iterator[Translation]:
-        """Yield the translations and their alternatives with unknown words replaced through the alignment."""
+        """Yield the translations and their alternatives with unknown words replaced.
+
+        The source word that an unknown target word is aligned to, by the attention, is looked up in the dictionary.
+        """
         run, replacer = self.run, self.replacer
         assert replacer is not None
         for text, translation, tags in zip(texts, translations, tag_ids(run, len(texts), tag)):
             if not isinstance(text, str):
                 raise UserError(
-                    "unknown words are replaced by source words, but this run reads vectors: do not replace them"
+                    "unknown words are replaced by source words, but this run reads feature vectors: leave "
+                    "--dictionary and --copy-unknown out"
                 )
             if not text.strip() or translation.copied:
                 yield translation
@@ -241,9 +244,11 @@ class Translator:
                 attention = batch_cross_attention(run, source, lengths, [target_ids])
                 if attention is None:
                     raise UserError(
-                        f"{run.folder} has no attention, which finds the source words: do not replace unknown words"
+                        f"{run.folder} has no attention, which finds the source words of unknown words: leave "
+                        "--dictionary and --copy-unknown out"
                     )
-                new_text, alignment = replacer.replace(text, target_ids, attention[0][:, len(tags) :])
+                attention_to_text = attention[0][:, len(tags) :]  # T S, without the corpus tag
+                new_text, alignment = replacer.replace(text, target_ids, attention_to_text)
                 replaced.append(replace(candidate, text=new_text, alignment=alignment, alternatives=[]))
             yield replace(replaced[0], alternatives=replaced[1:])
 
@@ -304,7 +309,7 @@ def continue_prompts(run: Run, prompts: Sequence[str], search: SearchConfig) -> 
     for batch in batch_by_length([len(ids) for ids in token_ids], batch_tokens) if len(prompts) else []:
         source, lengths = run.pad_batch([token_ids[i][:-1] for i in batch])
         last_token = torch.tensor([token_ids[i][-1] for i in batch], device=run.device)
-        request = SearchRequest(source, lengths, torch.from_numpy(batch), first_token=last_token)
+        request = SearchRequest(source, lengths, keys=torch.from_numpy(batch), first_token=last_token)
         for i, hypotheses in zip(batch, search.decode(run, request)):
             prompt = token_ids[i][len(prefix) :]
             results[i] = to_translation(run, [h._replace(tokens=[*prompt, *h.tokens]) for h in hypotheses])
@@ -365,7 +370,7 @@ def stream_tokens(
     ids = encode_without_framing(run, [text], translator.tag)[0]
     source, lengths = run.pad_batch([frame_source(run, ids)])
     constraints = Constraints([prefix] if prefix else None, [include] if include else None, translator.forbidden)
-    request = SearchRequest(source, lengths, torch.tensor([0]), [text], constraints=constraints)
+    request = SearchRequest(source, lengths, keys=torch.tensor([0]), texts=[text], constraints=constraints)
     detokenizer = _Detokenizer(run.target_tokenizer)
     if isinstance(search, StepwiseSearch) and run.shortlist is None:  # a shortlist has token ids of its own
         hypotheses, streamed_score = yield from _stream_search(run, search, request, detokenizer)
