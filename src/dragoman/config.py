@@ -423,8 +423,15 @@ class SearchDefaults(Section, section="search"):
     early_stopping: Literal[True, False, "never", "steps"] = setting(
         "never",
         "When beam search stops. never: when no unfinished hypothesis can improve the result any more. true: once "
-        "search.beam_size hypotheses have finished. false: once, in addition, the best unfinished hypothesis, "
+        "search.num_finished hypotheses have finished. false: once, in addition, the best unfinished hypothesis, "
         "normalized by its present length, scores worse than they do. steps: at the length limit.",
+    )
+    num_finished: int | None = setting(
+        None,
+        "Number of finished hypotheses at which beam search stops, if search.early_stopping is true or false.",
+        min=1,
+        max=100_000,
+        auto="search.beam_size",
     )
     rank_unfinished: Literal["last", "by_score"] = setting(
         "last",

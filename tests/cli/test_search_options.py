@@ -14,6 +14,7 @@ from dragoman.data import phrasebook
 from dragoman.search import (
     Beam,
     ExactSearch,
+    LengthLimit,
     MinimumBayesRisk,
     Rerank,
     RerankWeights,
@@ -21,6 +22,7 @@ from dragoman.search import (
     Speculative,
     search_from_dict,
 )
+from dragoman.search.engine import SearchEngine
 
 
 def sentence(answer: Answer) -> str:
@@ -78,6 +80,12 @@ def command(runs: Path, *more: object) -> list[object]:
         (["--early-stopping", "true"], {"early_stopping": True}),
         (["--early-stopping", "false"], {"early_stopping": False}),
         (["--early-stopping", "never"], {"early_stopping": "never"}),
+        (["--num-finished", 2], {"early_stopping": True, "num_finished": 2}),
+        (["--num-finished", 4, "--early-stopping", "false"], {"early_stopping": False, "num_finished": 4}),
+        (
+            ["--max-new-tokens", 4, "--early-stopping", "steps", "--min-length", 2],
+            {"early_stopping": "steps", "length_limit": LengthLimit(ratio=0, offset=4, max=4, min=2)},
+        ),
         (["--num-groups", 2], {"size": 4, "num_groups": 2}),
         (["--sample", "--top-k", 5, "--seed", 9, "--n-best", 2], Sample),
         (["--mbr", "bleu", "--num-candidates", 4], MinimumBayesRisk),
@@ -110,6 +118,37 @@ def test_a_search_config_translates_like_its_options(dragoman: Dragoman, runs: P
     plain = dragoman(*command(runs, "--beam-size", 2, "--n-best", 2))
     assert dragoman(*command(runs, "--search", shown.out)) == plain
     assert plain.out.count("\n") == 6
+
+
+def test_both_stopping_rules(dragoman: Dragoman, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A beam of three takes T steps, or ends at the step in which the first hypothesis finishes."""
+    taken = []
+    decode_step = SearchEngine.decode_step
+
+    def count(engine: SearchEngine, *arguments: object, **named: object) -> object:
+        taken.append(1)
+        return decode_step(engine, *arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SearchEngine, "decode_step", count)
+
+    def steps(*options: object) -> int:
+        taken.clear()
+        answer = dragoman("translate", runs / "there", runs / "one.en", "--device", "cpu", *options)
+        assert answer.code == 0, answer.err
+        return len(taken)
+
+    (runs / "one.en").write_text("Anna reads.\n", encoding="utf-8")
+    every = ["--early-stopping", "steps", "--max-new-tokens"]
+    assert [steps(*every, limit) for limit in (1, 4, 9)] == [1, 4, 9]  # the run's own limit is 6
+    run = load(runs / "there", device="cpu")
+    searches = {
+        limit: Beam(3, early_stopping="steps", length_limit=LengthLimit(0, limit, limit)) for limit in range(1, 40)
+    }
+    first = next(
+        limit for limit, search in searches.items() if run.translate(["Anna reads."], search=search)[0].finished
+    )
+    assert steps("--num-finished", 1, "--max-new-tokens", 40) == first
+    assert steps("--num-finished", 2, "--max-new-tokens", 40) >= first
 
 
 def test_reranked_with_other_runs(dragoman: Dragoman, runs: Path) -> None:
@@ -157,6 +196,10 @@ def test_weights_are_tuned(dragoman: Dragoman, runs: Path) -> None:
         (["--all-steps"], "--all-steps is now called --early-stopping steps"),
         (["--early-stopping", "soon"], "unknown value of --early-stopping 'soon'"),
         (["--sample", "--early-stopping", "steps"], "--sample and --early-stopping cannot be combined"),
+        (["--num-finished", 2, "--early-stopping", "steps"], "set it to true or false"),
+        (["--num-finished", 1, "--n-best", 2], "cannot return n_best=2: raise num_finished"),
+        (["--sample", "--num-finished", 2], "--sample and --num-finished cannot be combined"),
+        (["--max-new-tokens", 3, "--min-length", 4], "has min=4 and max=3"),
         (["--max-expansions", 4], "--max-expansions needs --exact"),
         (["--draft-tokens", 4], "--draft-tokens needs --draft-model"),
         (["--sample", "--coverage-penalty", 0.1], "--sample and --coverage-penalty cannot be combined"),

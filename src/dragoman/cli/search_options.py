@@ -30,7 +30,7 @@ RerankWith = Annotated[
 ]
 
 EARLY_STOPPING: dict[str, Any] = {"never": "never", "true": True, "false": False, "steps": "steps"}
-BEAM_ONLY = ("beam_size", "length_normalization", "coverage_penalty", "early_stopping", "num_groups")
+BEAM_ONLY = ("beam_size", "length_normalization", "coverage_penalty", "early_stopping", "num_finished", "num_groups")
 RERANKING = ("rerank_with", "rerank_length_weight")
 
 #: options that need one of others
@@ -52,6 +52,7 @@ EXCLUDES: dict[str, tuple[str, ...]] = {
         "n_best",
         "coverage_penalty",
         "early_stopping",
+        "num_finished",
         "mbr",
         *RERANKING,
         "exact",
@@ -69,6 +70,21 @@ class SearchOptions:
     length_normalization: Annotated[str | None, setting_option("search.length_normalization")] = None
     coverage_penalty: Annotated[float | None, setting_option("search.coverage_penalty")] = None
     early_stopping: Annotated[str | None, setting_option("search.early_stopping")] = None
+    num_finished: Annotated[
+        int | None,
+        typer.Option(
+            help="Stop a beam once n hypotheses have finished; implies --early-stopping true, unless it is false.",
+            min=1,
+        ),
+    ] = None
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Stop after T decoding steps: maximum target tokens, EOS included, whatever the length of the source. "
+            "With --early-stopping steps a beam takes all of them. Default: a limit derived from the training pairs.",
+            min=1,
+        ),
+    ] = None
     num_groups: Annotated[
         int | None, typer.Option(help="Number of groups of diverse beam search (Vijayakumar et al. 2018).", min=1)
     ] = None
@@ -118,6 +134,11 @@ class SearchOptions:
         given = self.given
         if self.early_stopping is not None and self.early_stopping not in EARLY_STOPPING:
             raise unknown_name("value of --early-stopping", self.early_stopping, EARLY_STOPPING)
+        if self.num_finished is not None and self.early_stopping in ("never", "steps"):
+            raise UserError(
+                f"--num-finished stops at finished hypotheses, but --early-stopping {self.early_stopping} does not: "
+                "set it to true or false, or leave one of them out"
+            )
         if self.search is not None and len(given) > 1:
             other = next(name for name in given if name != "search")
             raise UserError(
@@ -187,8 +208,11 @@ class SearchOptions:
             "diversity_penalty",
             "no_repeat_ngram_size",
         )
-        if self.early_stopping is not None:
-            values |= {"early_stopping": EARLY_STOPPING[self.early_stopping], "num_finished": None}
+        rule = default.early_stopping if self.early_stopping is None else EARLY_STOPPING[self.early_stopping]
+        if self.num_finished is not None and not isinstance(rule, bool):
+            rule = True
+        values["early_stopping"] = rule
+        values["num_finished"] = (self.num_finished or default.num_finished) if isinstance(rule, bool) else None
         limit = self._length_limit(default.length_limit)
         return replace(default, size=size, n_best=n_best, length_limit=limit, **values)
 
@@ -203,7 +227,9 @@ class SearchOptions:
         return Rerank(candidates, weights, **models, n_best=self.n_best or 1)
 
     def _length_limit(self, limit: LengthLimit) -> LengthLimit:
-        """Return the length limit with the minimum of --min-length, if given."""
+        """Return the length limit with the maximum of --max-new-tokens and the minimum of --min-length, if given."""
+        if self.max_new_tokens is not None:
+            limit = replace(limit, ratio=0.0, offset=self.max_new_tokens, max=self.max_new_tokens)
         return limit if self.min_length is None else replace(limit, min=self.min_length)
 
     def _values(self, *names: str) -> dict[str, Any]:

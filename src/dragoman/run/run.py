@@ -393,6 +393,7 @@ class Run:
             max(1, min(settings.beam_size, max_size)) if size is None else size,
             settings.length_penalty,
             settings.early_stopping,
+            settings.num_finished,
             length_limit=self.length_limit,
             length_normalization=settings.length_normalization,
             coverage_penalty=settings.coverage_penalty,
