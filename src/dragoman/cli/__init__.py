@@ -43,6 +43,7 @@ class LazyGroup(TyperGroup):
     """The group of all commands. The module of a command is imported when the command runs."""
 
     def __init__(self, **attributes: Any) -> None:
+        """Create the group with the names of all commands; `get_command` imports them."""
         super().__init__(**attributes)
         self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]
 

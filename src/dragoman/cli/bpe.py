@@ -69,7 +69,10 @@ def bpe(
 
 
 def _word_counts(text: str | None, file: Path | None, counts: str | None) -> dict[str, int]:
-    """Return the words to learn from with their counts, in the order of the text."""
+    """Return the words to learn from with their counts, in the order of the text.
+
+    Exactly one of the arguments is not None: a text, a text file, or words with counts such as "low=5 lower=2".
+    """
     if sum(value is not None for value in (text, file, counts)) != 1:
         raise UserError("give exactly one text to learn BPE merges from: the argument TEXT, --file or --counts")
     if counts is not None:
@@ -96,13 +99,13 @@ def _word_counts(text: str | None, file: Path | None, counts: str | None) -> dic
 
 def _step_lines(number: int, step: MergeStep) -> list[str]:
     """Describe one merge in lines of text."""
-    top = ", ".join(f"{' '.join(pair)} {count:,}" for pair, count in step.pair_counts[:SHOWN_PAIRS])
+    frequent = ", ".join(f"{' '.join(pair)} {count:,}" for pair, count in step.pair_counts[:SHOWN_PAIRS])
     more = f", and {len(step.pair_counts) - SHOWN_PAIRS:,} more" if len(step.pair_counts) > SHOWN_PAIRS else ""
     tied = f" (tied with {', '.join(' '.join(pair) for pair in step.tied[:SHOWN_PAIRS])})" if step.tied else ""
     size = f"{len(step.vocabulary):,} symbols, text of {step.num_symbols:,} symbols ({step.compression:.2f} × shorter)"
     return [
         f"merge {number}: {' + '.join(step.pair)} → {''.join(step.pair)}, count {step.count:,}{tied}",
-        f"  pairs: {top}{more}",
+        f"  pairs: {frequent}{more}",
         f"  vocabulary of {size}",
         f"  {_text_line(step.words)}",
     ]

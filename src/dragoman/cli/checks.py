@@ -16,7 +16,10 @@ DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
 
 
 def check_run(folder: str | Path, checkpoint: str | None = None, device: str | None = None) -> None:
-    """Raise a UserError for a folder that is neither a run nor a Hugging Face checkpoint, or an unknown checkpoint."""
+    """Raise a UserError for a folder that cannot be loaded: neither a run nor a Hugging Face checkpoint.
+
+    `checkpoint` names a checkpoint that the run must have, `device` a device to check; None: not checked.
+    """
     if not is_hugging_face_folder(Path(folder)):
         check_run_folder(Path(folder), checkpoint)
     if device is not None:
@@ -56,7 +59,7 @@ def check_training(folder: Path, config: Config) -> None:
 def check_device(device: str) -> None:
     """Raise a UserError for an unknown device."""
     if device.split(":")[0] not in DEVICES:
-        raise UserError(f"unknown device {device!r}: use auto, cpu or cuda")
+        raise UserError(f"unknown device {device!r}: use auto, cpu, cuda or cuda:N")
 
 
 def check_system(name: str) -> None:

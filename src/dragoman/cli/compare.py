@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +18,7 @@ from dragoman.errors import UserError
 
 if TYPE_CHECKING:
     from dragoman.config import Config
-    from dragoman.evaluation.system_comparison import SystemComparison
+    from dragoman.evaluation.system_comparison import RunResult, SystemComparison
     from dragoman.training.comparison_training import ComparisonBudget
 
 DEFAULT_METRICS = ("bleu", "chrf", "exact")
@@ -39,6 +40,69 @@ COMPARE_OPTIONS = {
 }
 
 
+@dataclass(frozen=True)
+class BudgetOptions:
+    """Training budget of each system, of which at most one option may be given."""
+
+    target_tokens: Annotated[
+        str | None,
+        "Budget: target tokens trained on per system, such as 500k or 20M. Default: from the size of the corpus, "
+        f"{PHRASEBOOK_TARGET_TOKENS:,} for the phrasebook.",
+        "N",
+    ] = None
+    steps: Annotated[int | None, typer.Option(help="Budget: number of optimizer steps of each system.", min=1)] = None
+    flops: Annotated[str | None, "Budget: counted training FLOPs per system, such as 1e13.", "N"] = None
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Budget: training minutes of each system; results depend on the machine.", min=0),
+    ] = None
+
+    def budget(self, phrasebook: bool) -> ComparisonBudget:
+        """Return the budget of each system.
+
+        The default is a number of target tokens: fixed for the phrasebook, otherwise derived from the corpus size.
+        """
+        from dragoman.training.comparison_training import ComparisonBudget
+
+        amounts = {
+            "tokens": None if self.target_tokens is None else parse_amount(self.target_tokens, "--target-tokens"),
+            "steps": self.steps,
+            "flops": None if self.flops is None else parse_amount(self.flops, "--flops"),
+            "minutes": self.minutes,
+        }
+        budgets = {kind: amount for kind, amount in amounts.items() if amount is not None}
+        if len(budgets) > 1:
+            options = " and ".join("--target-tokens" if kind == "tokens" else f"--{kind}" for kind in budgets)
+            raise UserError(f"a comparison has one budget per system, but {options} are given: use one of them")
+        for kind, amount in budgets.items():  # the only one
+            return ComparisonBudget(kind, float(amount))  # type: ignore[arg-type]
+        return ComparisonBudget("tokens", float(PHRASEBOOK_TARGET_TOKENS) if phrasebook else None)
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Files and formats in which the result of a comparison is written."""
+
+    csv: Annotated[Path | None, "Write the table as CSV.", "FILE"] = None
+    latex: Annotated[Path | None, "Write the table as LaTeX (booktabs).", "FILE"] = None
+    as_json: Json = False
+
+    def write(self, comparison: SystemComparison) -> None:
+        """Write the table of all systems to the files that were named, and print the comparison."""
+        from dragoman.evaluation import format_csv, format_latex
+        from dragoman.storage import write_file
+
+        rows = [system.quality() | system.cost() for system in comparison.systems]
+        if self.csv is not None:
+            write_file(self.csv, format_csv(rows))
+        if self.latex is not None:
+            write_file(self.latex, format_latex(rows))
+        if self.as_json:
+            print_json(comparison.to_dict())
+        else:
+            print(text_report(comparison))
+
+
 def compare(
     folder: Annotated[
         Path, typer.Argument(help="Folder to which the trained runs and the results of the comparison are written.")
@@ -58,31 +122,16 @@ def compare(
     test_source: Annotated[Path | None, "Source file of the test set."] = None,
     test_target: Annotated[Path | None, "Target file of the test set; omit for TSV and JSON lines."] = None,
     size: Annotated[str, "Model size: tiny, small, base or big."] = "tiny",
-    target_tokens: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help="Budget: target tokens trained on per system, such as 500k or 20M. Default: from the size of the "
-            f"corpus, {PHRASEBOOK_TARGET_TOKENS:,} for the phrasebook.",
-        ),
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Budget: number of optimizer steps of each system.", min=1)] = None,
-    flops: Annotated[str | None, "Budget: counted training FLOPs per system, such as 1e13.", "N"] = None,
-    minutes: Annotated[
-        float | None,
-        typer.Option(help="Budget: training minutes of each system; results depend on the machine.", min=0),
-    ] = None,
+    budget_options: BudgetOptions,
     device: Annotated[str, "Device: auto, cpu or cuda."] = "auto",
     set_settings: Settings = None,
-    csv: Annotated[Path | None, "Write the table as CSV.", "FILE"] = None,
-    latex: Annotated[Path | None, "Write the table as LaTeX (booktabs).", "FILE"] = None,
-    as_json: Json = False,
+    output: TableOptions,
 ) -> None:
     """Train systems on the same data with the same budget, and compare them with significance tests.
 
-    Without files the phrasebook is used. All systems see the same batches. Each system and seed has its own run folder.
-    An interrupted comparison continues with the same command; systems and seeds can be added to a finished one. Writes
-    comparison.html and comparison.md.
+    Without files, the phrasebook is used: sentence pairs that a grammar of English and German generates. All systems
+    see the same batches. Each system and seed has its own run folder. An interrupted comparison continues with the same
+    command; systems and seeds can be added to a finished one. Writes comparison.html and comparison.md.
     """
     names = [name.strip() for name in systems.split(",") if name.strip()]
     for name in names:
@@ -91,15 +140,17 @@ def compare(
     metric_names = [name.strip() for name in metrics.split(",") if name.strip()]
     phrasebook = "data.source" not in settings
     if phrasebook and (settings or test_source or test_target):
-        raise UserError("training files need --source: add it, or leave all files out to compare on the phrasebook")
+        raise UserError(
+            "training files need --source: add it, or leave all files out to compare on the phrasebook (generated "
+            "sentence pairs)"
+        )
     for path in (*settings.get("data.source", ()), *settings.get("data.target", ()), test_source, test_target):
         if path is not None:
             check_file(Path(path))
 
-    from dragoman.evaluation import check_metric_names, evaluate, format_csv, format_latex
+    from dragoman.evaluation import check_metric_names
     from dragoman.evaluation.system_comparison import SystemComparison
     from dragoman.lens.comparison_report import write_comparison
-    from dragoman.storage import write_file
     from dragoman.training import comparison_training as training
 
     training.check_systems(names)
@@ -109,7 +160,7 @@ def compare(
     seed_list = parse_seeds(seeds)
     if ensembles and len(seed_list) < 2:
         raise UserError("--ensembles averages the seeds of each system: name at least two, such as --seeds 1,2,3")
-    budget = choose_budget(target_tokens, steps, flops, minutes, phrasebook)
+    budget = budget_options.budget(phrasebook)
     files = {name: [str(Path(file).resolve()) for file in paths] for name, paths in settings.items()}
     if phrasebook:
         files, test_source, test_target = phrasebook_files(folder)
@@ -121,27 +172,7 @@ def compare(
     training.check_settings(names, config)
     folder.mkdir(parents=True, exist_ok=True)
     training.check_request(folder, config, budget)
-    runs = [(name, column, seed) for name in names for column, seed in enumerate(seed_list)]
-    log(f"{len(runs)} trainings (systems: {len(names)}, seeds: {len(seed_list)}), budget: {budget}")
-    results = []
-    display = training.ComparisonDisplay(names, len(seed_list))
-    with display.bar:
-        for number, (name, column, seed) in enumerate(runs, 1):
-            display.start_run(name, column, f"{name}, seed {seed} ({number} of {len(runs)})")
-            if result := training.saved_result(folder, name, seed, sources, references):
-                display.show(1.0, "finished before")
-                display.message("already finished")
-            else:
-                display.show(0.0, "preparing")
-                training.train_system(folder, name, seed, config, budget, display)
-                display.show(1.0, "translating the test set")
-                result = training.evaluate_run(folder, name, seed, sources, references, device)
-                scores = evaluate(metric_names, result.texts, references).values()
-                display.finish(
-                    f"{result.steps:,} steps, {result.target_tokens:,} target tokens in {result.seconds:.0f} s, "
-                    + ", ".join(f"{score.name} {score.formatted}" for score in scores)
-                )
-            results.append(result)
+    results = _train_and_evaluate(folder, names, seed_list, config, budget, sources, references, metric_names, device)
     for name in names if ensembles else []:
         log(f"{name}: translating the test set with the ensemble of {len(seed_list)} seeds")
         members = [result for result in results if result.system == name]
@@ -150,16 +181,50 @@ def compare(
         results, sources, references, str(budget), budget.kind == "minutes", metrics=metric_names
     )
     page = write_comparison(folder, comparison, [program_name(), *sys.argv[1:]])
-    rows = [system.quality() | system.cost() for system in comparison.systems]
-    if csv is not None:
-        write_file(csv, format_csv(rows))
-    if latex is not None:
-        write_file(latex, format_latex(rows))
-    if as_json:
-        print_json(comparison.to_dict())
-    else:
-        print(text_report(comparison))
+    output.write(comparison)
     log(f"page with all comparisons and figures: {page}")
+
+
+def _train_and_evaluate(
+    folder: Path,
+    systems: list[str],
+    seeds: list[int],
+    config: Config,
+    budget: ComparisonBudget,
+    sources: list[str],
+    references: list[str],
+    metrics: list[str],
+    device: str,
+) -> list[RunResult]:
+    """Train each system with each seed, and evaluate it on the test set; runs that are finished are not repeated.
+
+    `config` holds the settings that all systems share; `sources` and `references` are the test set.
+    """
+    from dragoman.evaluation import evaluate
+    from dragoman.training import comparison_training as training
+
+    runs = [(name, seed_index, seed) for name in systems for seed_index, seed in enumerate(seeds)]
+    log(f"{len(runs)} trainings (systems: {len(systems)}, seeds: {len(seeds)}), budget: {budget}")
+    results = []
+    display = training.ComparisonDisplay(systems, len(seeds))
+    with display.bar:
+        for number, (name, seed_index, seed) in enumerate(runs, 1):
+            display.start_run(name, seed_index, f"{name}, seed {seed} ({number} of {len(runs)})")
+            if result := training.saved_result(folder, name, seed, sources, references):
+                display.show(1.0, "finished before")
+                display.message("already finished")
+            else:
+                display.show(0.0, "preparing")
+                training.train_system(folder, name, seed, config, budget, display)
+                display.show(1.0, "translating the test set")
+                result = training.evaluate_run(folder, name, seed, sources, references, device)
+                scores = evaluate(metrics, result.texts, references).values()
+                display.finish(
+                    f"{result.steps:,} steps, {result.target_tokens:,} target tokens in {result.seconds:.0f} s, "
+                    + ", ".join(f"{score.name} {score.formatted}" for score in scores)
+                )
+            results.append(result)
+    return results
 
 
 def _shared_config(
@@ -197,7 +262,7 @@ def text_report(comparison: SystemComparison) -> str:
 
     seeds = ", ".join(map(str, comparison.seeds))
     several = f"; mean ± standard deviation of {len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else ""
-    parts = [
+    lines = [
         f"Quality on {comparison.sentences:,} test sentences{several}",
         format_table([system.quality() for system in comparison.systems]),
         "",
@@ -206,18 +271,21 @@ def text_report(comparison: SystemComparison) -> str:
         "training FLOPs: operations of the model, counted. device FLOPs: seconds × the speed of large matrix products.",
     ]
     if published := published_rows([system.name.partition("@")[0] for system in comparison.systems]):
-        parts += ["", "As published, on other data", format_table(published)]
+        lines += ["", "As published, on other data", format_table(published)]
     if differences := sorted(comparison.differences, key=lambda difference: difference.adjusted_p_value):
         printed = differences[:MAX_PRINTED_DIFFERENCES]
-        parts += ["", f"Differences: {comparison.method}", format_table([difference.row() for difference in printed])]
+        lines += ["", f"Differences: {comparison.method}", format_table([difference.row() for difference in printed])]
         if len(differences) > len(printed):
-            parts.append(f"… {len(differences) - len(printed)} more in comparison.md")
-    parts += ["", *comparison.findings(), f"{comparison.metric_name} signature: {comparison.signature}"]
-    return "\n".join(parts)
+            lines.append(f"… {len(differences) - len(printed)} more in comparison.md")
+    lines += ["", *comparison.findings(), f"{comparison.metric_name} signature: {comparison.signature}"]
+    return "\n".join(lines)
 
 
 def phrasebook_files(folder: Path) -> tuple[dict[str, list[str]], Path, Path]:
-    """Write the phrasebook unless it exists; return the settings of its files, and its test source and target."""
+    """Write the phrasebook (generated sentence pairs) to FOLDER/phrasebook unless it exists.
+
+    Returns the settings of its training and validation files, and its test source and target.
+    """
     corpus = (folder / "phrasebook").resolve()
     folder.mkdir(parents=True, exist_ok=True)
     write_phrasebook(corpus, PHRASEBOOK_PAIRS)
@@ -227,30 +295,6 @@ def phrasebook_files(folder: Path) -> tuple[dict[str, list[str]], Path, Path]:
         for side, language in (("source", "en"), ("target", "de"))
     }
     return files, corpus / "test.en", corpus / "test.de"
-
-
-def choose_budget(
-    target_tokens: str | None, steps: int | None, flops: str | None, minutes: float | None, phrasebook: bool
-) -> ComparisonBudget:
-    """Return the budget per system from the options of the command line, of which at most one is given.
-
-    The default is a number of target tokens: fixed for the phrasebook, otherwise derived from the size of the corpus.
-    """
-    from dragoman.training.comparison_training import ComparisonBudget
-
-    amounts = {
-        "tokens": None if target_tokens is None else parse_amount(target_tokens, "--target-tokens"),
-        "steps": steps,
-        "flops": None if flops is None else parse_amount(flops, "--flops"),
-        "minutes": minutes,
-    }
-    given = {kind: amount for kind, amount in amounts.items() if amount is not None}
-    if len(given) > 1:
-        options = " and ".join("--target-tokens" if kind == "tokens" else f"--{kind}" for kind in given)
-        raise UserError(f"a comparison has one budget per system, but {options} are given: use one of them")
-    for kind, amount in given.items():
-        return ComparisonBudget(kind, float(amount))  # type: ignore[arg-type]
-    return ComparisonBudget("tokens", float(PHRASEBOOK_TARGET_TOKENS) if phrasebook else None)
 
 
 def parse_amount(text: str, option: str) -> float:
@@ -265,10 +309,10 @@ def parse_amount(text: str, option: str) -> float:
 
 def parse_seeds(text: str) -> list[int]:
     """Parse the value of --seeds: different integers separated by commas."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() for part in parts):
+    numbers = [number.strip() for number in text.split(",") if number.strip()]
+    if not numbers or not all(number.isdecimal() for number in numbers):
         raise UserError(f"--seeds must be integers separated by commas, such as 1,2,3, got {text!r}")
-    seeds = list(map(int, parts))
+    seeds = list(map(int, numbers))
     if len(set(seeds)) < len(seeds):
         raise UserError(f"--seeds {text} contains a seed twice: name every seed once")
     return seeds

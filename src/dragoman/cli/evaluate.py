@@ -63,7 +63,7 @@ def evaluate(
     names = [name.strip() for name in (metrics or "").split(",") if name.strip()]
     evaluation.check_metric_names(names, (*evaluation.LIKELIHOOD_METRICS, PSEUDO_PERPLEXITY))
     if (run is None) == (not hypothesis):
-        raise UserError("name a run to evaluate, or translations of another system with --hypothesis")
+        raise UserError("name a run to evaluate, or translations of another system with --hypothesis, but not both")
     options = {
         "--output": output,
         "--beam-size": beam_size,
@@ -95,7 +95,7 @@ def evaluate(
             hypothesis, texts, test_set, names or list(TRANSLATION_METRICS), test, resamples
         )
         scored_files = list(zip(map(str, hypothesis), scores, texts))
-        _print(scored_files, test_set, by_length, as_json, str(hypothesis[0]), test, comparisons)
+        _print_scores(scored_files, test_set, by_length, as_json, str(hypothesis[0]), test, comparisons)
         return
     assert run is not None
     from dragoman.api.evaluate_run import evaluate as evaluate_run
@@ -126,7 +126,7 @@ def evaluate(
         write_file(output, "".join(f"{text}\n" for text in result.hypotheses or []))
     comparisons = {str(run): result.comparisons} if against is not None else {}
     systems = [(None, list(result.scores.values()), result.hypotheses)]
-    _print(systems, test_set, by_length, as_json, str(against), test, comparisons)
+    _print_scores(systems, test_set, by_length, as_json, str(against), test, comparisons)
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,10 @@ class TestSet:
 
 
 def read_test_set(source: Path | None, references: list[Path], layout: FileLayout) -> TestSet:
-    """Read the files of a test set: a source and any number of references, or one file with both."""
+    """Read the files of a test set: a source file and any number of reference files, or one file with both.
+
+    With `source` None there are only references; a source without references is text alone.
+    """
     from dragoman.data.data_formats import has_references
 
     for path in [*([source] if source else []), *references]:
@@ -161,17 +164,17 @@ def read_test_set(source: Path | None, references: list[Path], layout: FileLayou
     if source is None:
         if not references:
             raise UserError("name the test set: --source and --reference, or --source alone for TSV and JSON lines")
-        sources, streams = None, [read_texts(path, layout.format) for path in references]
+        sources, columns = None, [read_texts(path, layout.format) for path in references]
     elif references or has_references(layout.corpus(source)):
         sources, first = read_pairs(source, references[0] if references else None, layout, "--reference")
-        streams = [first, *(read_texts(path, layout.format) for path in references[1:])]
+        columns = [first, *(read_texts(path, layout.format) for path in references[1:])]
     else:
         sources = list(Input(source, layout).sources())
         return TestSet(sources, [[] for _ in sources], [(source, len(sources))])
     files = [source] if source and not references else references
-    line_counts = [(path, len(lines)) for path, lines in zip(files, streams)]
+    line_counts = [(path, len(lines)) for path, lines in zip(files, columns)]
     check_counts(line_counts)
-    return TestSet(sources, [list(texts) for texts in zip(*streams)], line_counts)
+    return TestSet(sources, [list(texts) for texts in zip(*columns)], line_counts)
 
 
 def _score_hypotheses(
@@ -195,7 +198,7 @@ def _score_hypotheses(
     return scores, comparisons
 
 
-def _print(
+def _print_scores(
     systems: Sequence[tuple[str | None, list[MetricScore], list[str] | None]],
     test_set: TestSet,
     by_length: bool,
@@ -214,6 +217,7 @@ def _print(
     from dragoman import evaluation
 
     def length_table(hypotheses: list[str] | None) -> list[dict[str, Any]]:
+        """Return scores by source length as rows of a table; empty if they are not requested or not possible."""
         if not by_length or hypotheses is None or test_set.sources is None:
             return []
         buckets = evaluation.score_by_length(test_set.sources, hypotheses, test_set.references)

@@ -66,7 +66,7 @@ class Input:
             check_file(self.file)
 
     def sources(self) -> Iterator[Source]:
-        """Yield the sources: texts, or arrays of features from .npz and .npy files."""
+        """Yield the sources, from the file, a terminal or standard input: texts, or features of .npz and .npy files."""
         if self.interactive:
             yield from typed_lines()
             return
@@ -116,11 +116,18 @@ def check_file(path: Path) -> None:
 
 
 def read_sources(corpus: Corpus, lines: Iterable[tuple[int, str]]) -> Iterator[str]:
-    """Yield the sources of numbered lines. The source of a dialogue is all turns before its last reply."""
+    """Yield the sources in numbered lines of a corpus: the source column of TSV or JSON lines, or the whole line.
+
+    The source of a dialogue is all turns before its last reply.
+    """
     file_format = corpus.file_format
-    for line, text in lines:
-        turns = file_format.record_turns(text, corpus, line)
-        yield file_format.parse_source(text, corpus, line) if turns is None else _split_dialogue(turns)[0]
+    for number, line in lines:
+        turns = file_format.record_turns(line, corpus, number)
+        if turns is None:  # not a dialogue
+            yield file_format.parse_source(line, corpus, number)
+        else:
+            before_reply, _ = _split_dialogue(turns)
+            yield before_reply
 
 
 def read_pairs(
@@ -150,17 +157,26 @@ def read_pairs(
     if data_format.is_dialogue:
         dialogues = [_split_dialogue(pair.source.split("\t")) for pair in pairs]
         return [before for before, _ in dialogues], [reply for _, reply in dialogues]
-    read = [(pair.source if pair.features is None else pair.features, pair.target or "") for pair in pairs]
-    return [source for source, _ in read], [target for _, target in read]
+    sources_and_targets = [
+        (pair.source if pair.features is None else pair.features, pair.target or "") for pair in pairs
+    ]
+    return [source for source, _ in sources_and_targets], [target for _, target in sources_and_targets]
 
 
 def read_texts(path: Path, format: str = "") -> list[str]:
-    """Read a text file, one text per line. Another format is an error unless `format` is "text"."""
+    """Read a text file, one text per line.
+
+    A file whose name says that it holds pairs (.tsv, .jsonl) is an error, unless `format` (--format) is "text".
+    """
     from dragoman.data.text_files import read_lines
 
-    plain = SourceFormat("text" if format == "text" else "")
-    if (detected := plain.corpus(path).file_format).has_both_sides:
-        raise UserError(f"{path} is a {detected.name} file, but one text per line is expected: use --format text")
+    expected_format = SourceFormat("text" if format == "text" else "")  # empty: from the file name
+    detected = expected_format.corpus(path).file_format
+    if detected.has_both_sides:
+        raise UserError(
+            f"{path} is a {detected.name} file by its name, but a text file with one text per line is needed: if it is "
+            "one, add --format text"
+        )
     return [text for _, text in read_lines(path)]
 
 
@@ -169,7 +185,10 @@ def check_counts(counts: Sequence[tuple[Path, int]]) -> None:
     (first, expected), *others = counts
     for path, count in others:
         if count != expected:
-            raise UserError(f"{first} has {expected:,} lines but {path} has {count:,}: line counts must match")
+            raise UserError(
+                f"{first} has {expected:,} lines but {path} has {count:,}: files that belong together need equal line "
+                "counts"
+            )
 
 
 def _split_dialogue(turns: list[str]) -> tuple[str, str]:
@@ -183,7 +202,7 @@ def _split_dialogue(turns: list[str]) -> tuple[str, str]:
 def standard_input() -> Iterator[tuple[int, str]]:
     """Yield numbered lines of standard input; only a line feed ends a line."""
     if sys.stdin is None:
-        raise UserError("standard input is closed: name a file, or pipe text in")
+        raise UserError("standard input is closed: name an input file, or pipe text in")
     from dragoman.data.text_files import decode_line
 
     for number, raw in enumerate(sys.stdin.buffer, 1):

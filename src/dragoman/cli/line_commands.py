@@ -37,6 +37,7 @@ def _process_lines(
     """
 
     def process(lines: Iterable[str], first_index: int) -> None:
+        """Apply the function to windows of lines, and print the results in order."""
         lines = iter(lines)
         windows = iter(lambda: list(islice(lines, lines_per_call)), [])  # until there are no more lines
         results = (result for window in windows for result in apply(window))
@@ -49,8 +50,8 @@ def _process_lines(
     inputs.process(process)
 
 
-def _open(run: Path, file: Path | None, layout: SourceFormat, model: ModelOptions) -> tuple[Run, Input]:
-    """Check the arguments of a command, and load its run."""
+def _open_run_and_input(run: Path, file: Path | None, layout: SourceFormat, model: ModelOptions) -> tuple[Run, Input]:
+    """Check run folder and input file of a command; return the loaded run and the lines to process."""
     inputs = Input(file, layout)
     inputs.check()
     return model.open(run), inputs
@@ -76,7 +77,7 @@ def generate(
     An empty line is continued from BOS alone. A run trained on dialogues replies instead: each line is a dialogue,
     its turns separated by tabs.
     """
-    loaded, inputs = _open(run, file, layout, model)
+    loaded, inputs = _open_run_and_input(run, file, layout, model)
 
     from dragoman.search import Beam, LengthLimit, Sample
 
@@ -114,7 +115,7 @@ def fill(
     tokens; masks may also be written as its sentinels, <extra_id_0> and so on. bart, pretrained by denoising, generates
     the whole text.
     """
-    loaded, inputs = _open(run, file, layout, model)
+    loaded, inputs = _open_run_and_input(run, file, layout, model)
 
     from dragoman.run.filling import GAP_PATTERN
 
@@ -149,7 +150,7 @@ def tag(
 
     Prints the tags of each line, separated by spaces. An empty line stays empty.
     """
-    loaded, inputs = _open(run, file, layout, model)
+    loaded, inputs = _open_run_and_input(run, file, layout, model)
 
     def tag_lines(texts: list[str]) -> list[TaggedSentence]:
         sentences = loaded.tag(texts)

@@ -53,10 +53,10 @@ def complete_systems(incomplete: str) -> list[str]:
 def setting_option(setting: str, *flags: str) -> Any:
     """Declare an option with the help text, default and choices of a setting, such as "training.steps"."""
     section, _, name = setting.partition(".")
-    about = settings_of(SECTIONS[section])[name]
-    text = about.help + (f" Default: {about.auto}." if about.auto else "")
-    metavar = "|".join(about.choices) or None
-    if typing.get_origin(about.hint) is tuple:
+    declaration = settings_of(SECTIONS[section])[name]
+    text = declaration.help + (f" Default: {declaration.auto}." if declaration.auto else "")
+    metavar = "|".join(declaration.choices) or None
+    if typing.get_origin(declaration.hint) is tuple:  # a list of files
         metavar, text = "FILE", f"{text} Repeatable."
     completions = {"system.name": complete_systems, "training.start_from": complete_runs}
     return typer.Option(*flags, help=text, metavar=metavar, show_default=False, autocompletion=completions.get(setting))
@@ -92,7 +92,7 @@ class CommonOptions:
     ] = None
 
     def apply(self) -> None:
-        """Set the number of threads and whether messages are printed."""
+        """Hide messages with --quiet, and set the number of threads of --threads."""
         console.quiet = self.quiet
         if self.threads is not None:
             # Libraries read these when they are imported. torch may be imported already if Python calls the command.
@@ -174,16 +174,16 @@ def add_command(app: typer.Typer, function: Callable[..., None], name: str | Non
     - `Annotated[dict[str, Any], {"--steps": "training.steps"}]`: options that set single settings. The function gets
       the values of those that were used, by the dotted names of the settings.
     """
-    parameters: list[inspect.Parameter] = []
-    groups: dict[str, type[Any]] = {}
-    settings: dict[str, dict[str, str]] = {}
+    parameters: list[inspect.Parameter] = []  # one for each option or argument
+    groups: dict[str, type[Any]] = {}  # dataclasses by the name of the function's parameter
+    settings: dict[str, dict[str, str]] = {}  # `{"--steps": "training.steps"}` by the name of the parameter
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
         if isinstance(parameter.annotation, type) and is_dataclass(parameter.annotation):
             groups[parameter.name] = parameter.annotation
             parameters += _group_parameters(parameter.annotation)
         elif typing.get_args(parameter.annotation)[:1] == (dict[str, Any],):
-            settings[parameter.name] = parameter.annotation.__metadata__[0]
-            parameters += [_setting_parameter(*item) for item in settings[parameter.name].items()]
+            options = settings[parameter.name] = parameter.annotation.__metadata__[0]
+            parameters += [_setting_parameter(option, setting) for option, setting in options.items()]
         else:
             parameters.append(_typer_parameter(parameter))
     parameters += _group_parameters(CommonOptions)
@@ -191,8 +191,8 @@ def add_command(app: typer.Typer, function: Callable[..., None], name: str | Non
     @wraps(function)
     def call(**values: Any) -> None:
         """Call the function with the values of the options; those of a group become one object."""
-        _build(CommonOptions, values).apply()
-        arguments = {parameter: _build(group, values) for parameter, group in groups.items()}
+        _build_group(CommonOptions, values).apply()  # --quiet and --threads
+        arguments = {parameter: _build_group(group, values) for parameter, group in groups.items()}
         for parameter, options in settings.items():
             chosen = {setting: values.pop(_parameter_name(option)) for option, setting in options.items()}
             arguments[parameter] = {setting: value for setting, value in chosen.items() if value not in (None, [])}
@@ -204,7 +204,10 @@ def add_command(app: typer.Typer, function: Callable[..., None], name: str | Non
 
 
 def _typer_parameter(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Return a keyword-only parameter whose annotation Typer understands; see `add_command`."""
+    """Return a keyword-only parameter whose annotation Typer understands.
+
+    `Annotated[type, help]` and `Annotated[type, help, metavar]` become `Annotated[type, typer.Option(…)]`.
+    """
     annotation = parameter.annotation
     kind, *metadata = typing.get_args(annotation) or (annotation,)
     if typing.get_origin(annotation) is Annotated and isinstance(metadata[0], str):
@@ -219,8 +222,8 @@ def _group_parameters(group: type[Any]) -> list[inspect.Parameter]:
     return [_typer_parameter(parameter) for parameter in inspect.signature(group, eval_str=True).parameters.values()]
 
 
-def _build(group: type[Any], values: dict[str, Any]) -> Any:
-    """Construct an option group from the values of its options, which are removed from `values`."""
+def _build_group(group: type[Any], values: dict[str, Any]) -> Any:
+    """Construct an option group (a dataclass) from the values of its options, which are removed from `values`."""
     return group(**{field.name: values.pop(field.name) for field in fields(group)})
 
 
@@ -252,7 +255,10 @@ def program_name() -> str:
 
 
 def beam_config(run: Run, beam_size: int | None, length_penalty: float | None = None, n_best: int = 1) -> Beam:
-    """Return the run's beam search with the changes of the command line; the beam holds at least `n_best`."""
+    """Return the run's beam search with the changes of the command line (None: no change).
+
+    The default size is raised to `n_best`, the number of hypotheses to return.
+    """
     default = run.beam_config(beam_size)
     size = default.size if beam_size is not None else max(default.size, n_best)
     penalty = default.length_penalty if length_penalty is None else length_penalty

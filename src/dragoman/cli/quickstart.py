@@ -96,7 +96,7 @@ def quickstart(
 
 
 def write_phrasebook(corpus: Path, pairs: int) -> None:
-    """Write the phrasebook to a folder unless it exists."""
+    """Write the phrasebook, sentence pairs that a grammar generates, to the folder `corpus` unless it exists."""
     from dragoman.data import phrasebook
 
     if not corpus.exists():

@@ -46,24 +46,24 @@ def systems(
     if name is None:
         if diff:
             raise UserError("--diff compares two systems: dragoman systems NAME --diff OTHER")
-        rows = [_row(key, system, size) for key, system in SYSTEMS.items()]
-        print_json(rows) if as_json else print_lines(_list_lines(rows))
+        rows = [_system_values(key, system, size) for key, system in SYSTEMS.items()]
+        print_json(rows) if as_json else print_lines(_system_lines(rows))
     elif diff:
-        rows = _differences(diff, name, size)
+        rows = _difference_rows(diff, name, size)
         print_json(rows) if as_json else print(format_table(rows) if rows else "no difference")
     else:
-        _describe(name, size, as_json)
+        _describe_system(name, size, as_json)
 
 
 def _spec(system: System, size: str) -> ModelSpec:
-    """Build the spec of a system for a shared vocabulary of VOCAB_SIZE tokens."""
+    """Return the model specification of a system and size, for a shared vocabulary of VOCAB_SIZE tokens."""
     from dragoman.systems import VocabularySizes
 
     return system.spec(VocabularySizes(VOCAB_SIZE, VOCAB_SIZE, joint=True), size)
 
 
-def _row(name: str, system: System, size: str) -> dict[str, Any]:
-    """Describe a system in plain values: one row of the list."""
+def _system_values(name: str, system: System, size: str) -> dict[str, Any]:
+    """Describe a system in plain values: name, year, kind of model, number of parameters, paper, summary and parts."""
     from dragoman.models import count_parameters
 
     spec = _spec(system, size)
@@ -78,8 +78,8 @@ def _row(name: str, system: System, size: str) -> dict[str, Any]:
     }
 
 
-def _list_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield three lines for each system: name and paper, summary, parts; `rows` come from `_row`."""
+def _system_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield three lines for each system: name and paper, summary, parts; `rows` come from `_system_values`."""
     width = max(len(row["system"]) for row in rows)
     for row in rows:
         size = f"{row['parameters'] / 1e6:,.1f} M"
@@ -88,8 +88,8 @@ def _list_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield f"{'':<{width}}  {', '.join(row['parts'])}"
 
 
-def _differences(first: str, second: str, size: str) -> list[dict[str, str]]:
-    """Return the parts in which the specs of two systems differ, as rows of a table."""
+def _difference_rows(first: str, second: str, size: str) -> list[dict[str, str]]:
+    """Return the parts in which two systems of a size differ, as rows of a table with a column for each system."""
     from dragoman.parts.spec import differences
     from dragoman.systems import SYSTEMS
 
@@ -104,10 +104,8 @@ def _part_names(spec: object) -> list[str]:
     return list(dict.fromkeys(type(part).__name__ for part in find_specs(spec, Spec)))[1:]
 
 
-def _describe(name: str, size: str, as_json: bool) -> None:
-    """Print everything about a system: paper, sizes, settings, training recipe, and its parts in one of its sizes."""
-    import inspect
-
+def _describe_system(name: str, size: str, as_json: bool) -> None:
+    """Print everything about a system: paper, sizes, settings, training defaults, and its parts in one of its sizes."""
     from dragoman.models import count_parameters, model_to_dict
     from dragoman.parts.spec import outline
     from dragoman.systems import SYSTEMS
@@ -118,12 +116,13 @@ def _describe(name: str, size: str, as_json: bool) -> None:
     sizes = {key: count_parameters(_spec(system, key)) for key in system.sizes}
     settings = {key: parameter.default for key, parameter in system.settings().items()}
     if as_json:
-        document = _row(name, system, size) | {"sizes": sizes, "settings": settings}
+        document = _system_values(name, system, size) | {"sizes": sizes, "settings": settings}
         described = {"system_settings": paper.system_settings, "differences": system.differences}
         document |= {"paper_training": dataclasses.asdict(paper) | described}
         document |= {"recipe": system.default_recipe}
         print_json(document | {"spec": model_to_dict(spec)})
         return
+    # settings of the default recipe (a set of training defaults) that differ from the paper's
     tuned = {**system.tuned_settings, **(system.modern_settings if system.default_recipe == "modern" else {})}
     counts = ", ".join(f"{key} {count / 1e6:.1f} M" for key, count in sizes.items())
     print(f"{name}: {inspect.getdoc(system.builder)}")
@@ -154,19 +153,19 @@ def settings(
     if markdown:
         print("\n".join(markdown_lines()))
         return
-    described = {
-        f"{section}.{about.name}": about
+    declarations = {
+        f"{section}.{declaration.name}": declaration
         for section, section_type in SECTIONS.items()
-        for about in settings_of(section_type).values()
+        for declaration in settings_of(section_type).values()
     }
-    selected = [setting for setting in described if name in (None, setting) or setting.startswith(f"{name}.")]
+    selected = [setting for setting in declarations if name in (None, setting) or setting.startswith(f"{name}.")]
     if not selected:
-        raise unknown_name("setting", name or "", [*SECTIONS, *described])
+        raise unknown_name("setting", name or "", [*SECTIONS, *declarations])
     for setting in selected:
-        about = described[setting]
-        kind = _with_range("|".join(about.choices) or about.type_text, about)
-        print(f"{setting}: {kind}; default {about.default_text}")
-        print(f"    {about.help}")
+        declaration = declarations[setting]
+        kind = _with_range("|".join(declaration.choices) or declaration.type_text, declaration)
+        print(f"{setting}: {kind}; default {declaration.default_text}")
+        print(f"    {declaration.help}")
 
 
 def markdown_lines() -> Iterator[str]:
@@ -179,19 +178,19 @@ def markdown_lines() -> Iterator[str]:
         yield from ("", f"## {section}", "", (settings.__doc__ or "").splitlines()[0], "")
         yield "| setting | type | default | meaning |"
         yield "|---|---|---|---|"
-        for name, about in settings_of(settings).items():
-            kind = " \\| ".join(f"`{choice}`" for choice in about.choices) or about.type_text
-            meaning = about.help.replace("|", "\\|")
-            yield f"| `{section}.{name}` | {_with_range(kind, about)} | {about.default_text} | {meaning} |"
+        for name, declaration in settings_of(settings).items():
+            kind = " \\| ".join(f"`{choice}`" for choice in declaration.choices) or declaration.type_text
+            kind, meaning = _with_range(kind, declaration), declaration.help.replace("|", "\\|")
+            yield f"| `{section}.{name}` | {kind} | {declaration.default_text} | {meaning} |"
     yield from ("", "## system.settings", "", "`dragoman systems NAME` shows the defaults of a system.", "")
     yield from ("| setting | meaning | systems |", "|---|---|---|", *_system_rows())
     yield from ("", "## objective.settings", "", "Set them as `objective.settings.NAME`.", "")
     yield from ("| objective | setting | default | meaning |", "|---|---|---|---|", *_objective_rows())
 
 
-def _with_range(kind: str, about: Setting) -> str:
+def _with_range(kind: str, setting: Setting) -> str:
     """Add the range of a setting to the text of its type: "integer, at least 1"."""
-    return f"{kind}, {about.range_text}" if about.range_text else kind
+    return f"{kind}, {setting.range_text}" if setting.range_text else kind
 
 
 def _system_rows() -> Iterator[str]:
@@ -200,12 +199,12 @@ def _system_rows() -> Iterator[str]:
     from dragoman.systems.setting_help import SETTING_HELP
 
     for name in sorted({name for system in SYSTEMS.values() for name in system.settings()}):
-        users = [key for key, system in SYSTEMS.items() if name in system.settings()]
-        others = [key for key in SYSTEMS if key not in users]
-        if len(others) < len(users):
-            users = [f"all except {', '.join(others)}" if others else "all"]
+        having = [key for key, system in SYSTEMS.items() if name in system.settings()]
+        lacking = [key for key in SYSTEMS if key not in having]
+        if len(lacking) < len(having):  # the shorter list
+            having = [f"all except {', '.join(lacking)}" if lacking else "all"]
         text = SETTING_HELP[name].replace("|", "\\|")
-        yield f"| `system.settings.{name}` | {text} | {', '.join(users)} |"
+        yield f"| `system.settings.{name}` | {text} | {', '.join(having)} |"
 
 
 def _objective_rows() -> Iterator[str]:
@@ -214,8 +213,9 @@ def _objective_rows() -> Iterator[str]:
 
     for objective, cls in OBJECTIVES.items():
         _, _, documented = (inspect.getdoc(cls) or "").partition("Args:")
+        # "    name: meaning", continued on lines that are indented further
         meanings = dict(re.findall(r"^ {4}(\w+): ((?:.|\n {5,})+)", documented, re.MULTILINE))
-        for parameter in list(inspect.signature(cls).parameters.values())[1:]:
+        for parameter in list(inspect.signature(cls).parameters.values())[1:]:  # the first one is the task
             meaning = " ".join(meanings[parameter.name].split()).replace("|", "\\|")
             default = str(parameter.default).lower() if isinstance(parameter.default, bool) else parameter.default
             yield f"| {objective} | `{parameter.name}` | {default} | {meaning[:1].upper()}{meaning[1:]} |"

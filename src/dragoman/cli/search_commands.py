@@ -32,7 +32,8 @@ def tune(
 ) -> None:
     """Find the weights of reranking that maximize BLEU or chrF on a corpus.
 
-    Prints the options for 'translate'. Weights given as RUN:WEIGHT are ignored.
+    Reranking chooses among the n best translations by a weighted sum of scores. Prints the options for 'translate'.
+    Weights given as RUN:WEIGHT are ignored.
     """
     model.check(run)
     sources, references = read_pairs(source, reference, layout, "--reference")
@@ -42,6 +43,7 @@ def tune(
     loaded = model.load(run)
     if not all(isinstance(text, str) for text in sources):
         raise UserError(f"{source} holds feature vectors, but reranking weights are tuned on text: name a text file")
+    # folders by the kind of their model: "channel" (from target to source) or "language"
     rerankers = {kind: folder for kind, (folder, _) in classify_rerankers(loaded, rerank_with or []).items()}
     log(f"translating {len(sources):,} sentences")
     search = beam_config(loaded, None, n_best=num_candidates)

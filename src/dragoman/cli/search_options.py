@@ -130,7 +130,7 @@ class SearchOptions:
     ] = None
 
     def __post_init__(self) -> None:
-        """Reject unknown values and options that need or exclude others."""
+        """Raise a UserError for an unknown value, and for options that need or exclude others (REQUIRES, EXCLUDES)."""
         given = self.given
         if self.early_stopping is not None and self.early_stopping not in EARLY_STOPPING:
             raise unknown_name("value of --early-stopping", self.early_stopping, EARLY_STOPPING)
@@ -155,7 +155,7 @@ class SearchOptions:
 
     @property
     def given(self) -> list[str]:
-        """The names of the options that were given."""
+        """The names of the options that the user has given, such as "beam_size"."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return [name for name, value in values.items() if value is not None and value is not False and value != []]
 
@@ -171,21 +171,22 @@ class SearchOptions:
             limit = self._length_limit(run.length_limit)
             return ExactSearch(length_limit=limit, **self._values("length_penalty", "max_expansions"))
         if self.mbr is not None:
-            return MinimumBayesRisk(self._token_search(run, self._count(32)), utility=self.mbr, n_best=self.n_best or 1)
+            candidates = self._token_search(run, self._num_candidates(default=32))
+            return MinimumBayesRisk(candidates, utility=self.mbr, n_best=self.n_best or 1)
         if self.rerank_with or self.rerank_length_weight is not None:
-            return self._reranking(run, self._token_search(run, self._count(10)))
+            return self._reranking(run, self._token_search(run, self._num_candidates(default=10)))
         if self.draft_model is None:
             return self._token_search(run, self.n_best or 1)
-        search = self._token_search(run, 1)
+        search = self._token_search(run, n_best=1)
         greedy_or_sample = replace(search, size=1) if isinstance(search, Beam) else search
         return Speculative(self.draft_model, self.draft_tokens or 4, greedy_or_sample)
 
-    def _count(self, default: int) -> int:
+    def _num_candidates(self, default: int) -> int:
         """Return the number of candidates: --num-candidates, else --beam-size, else the default."""
         return self.num_candidates or self.beam_size or default
 
     def _token_search(self, run: Run, n_best: int) -> Beam | Sample:
-        """Return the beam search or, with --sample, the sampling that finds `n_best` hypotheses or candidates."""
+        """Return the beam search, or with --sample the sampling, that finds `n_best` hypotheses of each source."""
         from dragoman.search import Sample
 
         if not self.sample:
@@ -217,10 +218,13 @@ class SearchOptions:
         return replace(default, size=size, n_best=n_best, length_limit=limit, **values)
 
     def _reranking(self, run: Run, candidates: Beam | Sample) -> Rerank:
-        """Return the search that reranks `candidates` with the runs of --rerank-with and --rerank-length-weight."""
+        """Return the search that finds translations by `candidates` and reranks them.
+
+        It scores them with the runs of --rerank-with and by their length (--rerank-length-weight).
+        """
         from dragoman.search import Rerank, RerankWeights
 
-        rerankers = classify_rerankers(run, self.rerank_with or [])
+        rerankers = classify_rerankers(run, self.rerank_with or [])  # folder and weight by "channel" or "language"
         length = {} if self.rerank_length_weight is None else {"length": self.rerank_length_weight}
         weights = RerankWeights(**length, **{kind: weight for kind, (_, weight) in rerankers.items()})
         models = {f"{kind}_model": folder for kind, (folder, _) in rerankers.items()}

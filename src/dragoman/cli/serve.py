@@ -46,22 +46,23 @@ def serve(
         requests_per_minute=requests_per_minute,
         timeout=timeout,
     )
-    batching = serving.BatchingSettings(max_batch_tokens, batch_delay_ms / 1000)
+    batching = serving.BatchingSettings(max_batch_tokens, batch_delay_ms / 1000)  # seconds
     keys = serving.ApiKeys() if api_keys is None else serving.ApiKeys.read(api_keys)
-    named = [serving.parse_run_argument(run) for run in runs]
+    folders_and_languages = [serving.parse_run_argument(run) for run in runs]
     socket = serving.bind_socket(host, port)
     loaded = []
-    for folder, pair in named:
+    for folder, language_pair in folders_and_languages:
         run = model.load(folder, precision.precision)
-        loaded.append((run, pair or serving.infer_language_pair(run)))
+        loaded.append((run, language_pair or serving.infer_language_pair(run)))
     service = serving.Service(loaded, limits, batching, keys)
-    address, number = socket.getsockname()[:2]
+    address, actual_port = socket.getsockname()[:2]
 
     def on_ready() -> None:
+        """Log what is served, and print the address."""
         for served in service.runs.values():
             log(f"{served.name}: {served.pair.source} to {served.pair.target}")
         if not serving.is_loopback(address) and not keys.required:
             log("other machines can reach this server without a key: see --api-keys")
-        print(f"http://{f'[{address}]' if ':' in address else address}:{number}", flush=True)
+        print(f"http://{f'[{address}]' if ':' in address else address}:{actual_port}", flush=True)  # [IPv6]
 
     serving.serve(service, socket, on_ready)

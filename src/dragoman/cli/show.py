@@ -34,7 +34,7 @@ Prefix = Annotated[str | None, "Beginning that the translation must have."]
 
 
 class DefaultToRun(TyperGroup):
-    """A group whose first argument is the run folder of the command `run` if it is not the name of a command."""
+    """A group of commands that calls its command `run` if the first argument is not the name of a command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert the command `run` unless the first argument is a command or asks for help."""
@@ -58,7 +58,10 @@ class FigureOutputOptions:
         return self.svg is not None or self.png is not None
 
     def print(self, document: Any, lines: Iterable[str], draw: Callable[[], Iterable[str]]) -> None:
-        """Print the document as JSON, or the lines, after writing the SVG figures of `draw()` if a file was named."""
+        """Print the result, as JSON (`document`) or as `lines`, and write its figures if --svg or --png is given.
+
+        `draw` returns figures as SVG texts; it is called only if they are written.
+        """
         from dragoman.lens.inspection_types import to_jsonable
 
         for number, figure in enumerate(draw() if self.has_figure else [], 1):
@@ -66,7 +69,7 @@ class FigureOutputOptions:
         print_json(to_jsonable(document)) if self.as_json else print_lines(lines)
 
     def _write_figure(self, figure: str, number: int) -> None:
-        """Write an SVG figure; from the second figure on, file names are numbered."""
+        """Write an SVG figure to the files of --svg and --png; from the second figure on, their names are numbered."""
         from dragoman.lens.svg import svg_to_png
         from dragoman.storage import write_file
 
@@ -176,7 +179,7 @@ def _show_sentence(run: Run, sentence: str, target: str | None, options: ShowOpt
 
 
 def _document(inspection: Inspection, *names: str) -> dict[str, Any]:
-    """Return source and target of an inspection with its fields of these names."""
+    """Return source, target and the fields of these names of an inspection, for JSON."""
     return {name: getattr(inspection, name) for name in ("source", "target", *names)}
 
 
@@ -265,7 +268,8 @@ def everything(
     run: RunFolder, sentence: Sentence, *, inspection: InspectionOptions, prefix: Prefix = None, model: ModelOptions
 ) -> None:
     """Print the complete inspection of a sentence as one JSON document."""
-    print_json(inspection.inspect(model.open(run), sentence, prefix).to_dict())
+    loaded = model.open(run)
+    print_json(inspection.inspect(loaded, sentence, prefix).to_dict())
 
 
 def positions(
@@ -327,7 +331,11 @@ def gradients(
 def _measure_gradients(
     runs: Sequence[Run], sentence: str | None, target: str | None, max_sentences: int
 ) -> list[GradientReach]:
-    """Measure all runs on the same sentences: the given one, or validation sentences of the first run."""
+    """Measure how far gradients reach in each run, on the same sentences for all.
+
+    These are `sentence` with the translation `target` (None: the one that the first run finds), or without a sentence
+    up to `max_sentences` of the first run's last validation.
+    """
     from dragoman.lens.gradients import measure_gradient_reach
     from dragoman.lens.run_report import read_samples
 
@@ -335,9 +343,9 @@ def _measure_gradients(
     if sentence is not None:
         pairs = [(sentence, target or first.translate([sentence], alignment=False)[0].text)]
     else:
-        samples = read_samples(first.folder)
-        last = samples[max(samples)][:max_sentences] if samples else []
-        pairs = [(sample.source, sample.reference) for sample in last]
+        samples = read_samples(first.folder)  # by the step of their validation
+        last_samples = samples[max(samples)][:max_sentences] if samples else []
+        pairs = [(sample.source, sample.reference) for sample in last_samples]
         if not pairs:
             raise UserError(
                 f"{first.folder} has no validation sentences to measure: give a source sentence as the second argument"

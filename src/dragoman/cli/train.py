@@ -103,7 +103,10 @@ def train(
 
 
 def resume_run(run: Path, settings: dict[str, Any]) -> TrainingOutcome | None:
-    """Continue a run, with other values of some settings; None in all but the first of several processes."""
+    """Continue the training of a run, with other values of some settings, by their dotted names.
+
+    Returns how it ended; None in all but the first of several processes.
+    """
     from dragoman.api.train_run import resume_training
 
     return resume_training(run, settings, command=train_command(run))
@@ -133,7 +136,7 @@ def finish(run: Path, outcome: TrainingOutcome | None, as_json: bool) -> None:
 
     `outcome` is None in all but the first of several processes, which print nothing.
     """
-    if outcome is None:  # only the first of several processes prints
+    if outcome is None:
         return
     from dragoman.run import load
     from dragoman.training.display import format_metrics

@@ -21,7 +21,7 @@ from dragoman.errors import UserError
 from dragoman.memory import keep_freed_memory
 
 if TYPE_CHECKING:
-    from dragoman.run import Source, Translation
+    from dragoman.run import Run, Source, Translation
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,42 @@ class ConstraintOptions:
         return read_dictionary(self.dictionary) if self.dictionary else {} if self.copy_unknown else None
 
 
+@dataclass(frozen=True)
+class TranslatorOptions(PrecisionOptions, ModelOptions):
+    """Which models translate, and how they are computed."""
+
+    ensemble: Annotated[
+        list[Path] | None, "Translate with an ensemble: average the probabilities with this run. Repeatable.", "RUN"
+    ] = None
+    shortlist: Annotated[bool, "Restrict the output vocabulary, see 'dragoman shortlist'."] = False
+    num_workers: Annotated[
+        int,
+        typer.Option(help="Number of processes that translate in parallel on a CPU; they share the weights.", min=1),
+    ] = 1
+
+    def check_runs(self, run: Path) -> None:
+        """Raise a UserError for a run or a member of the ensemble that cannot be loaded, without importing torch."""
+        self.check(run, *(self.ensemble or []))
+
+    def load_translator(self, run: Path) -> Run:
+        """Load a run and those of its ensemble, with the shortlist and the worker processes of the options."""
+        loaded = self.load(run, self.precision)
+        if self.ensemble:
+            loaded = loaded.ensemble(*(self.load(other) for other in self.ensemble))
+        if self.shortlist:
+            loaded = loaded.with_shortlist()
+        return loaded.with_workers(self.num_workers)
+
+    def fingerprint(self) -> dict[str, object]:
+        """Return the options that must be equal when an interrupted file is resumed, as error messages name them."""
+        return {
+            "--ensemble": self.ensemble or [],
+            "--shortlist": self.shortlist,
+            "weights": self.precision,
+            "several workers": self.num_workers > 1,
+        }
+
+
 def translate(
     run: RunFolder,
     file: Annotated[
@@ -68,20 +104,11 @@ def translate(
     *,
     search: SearchOptions,
     show_search: Annotated[bool, "Print the search configuration as JSON and exit."] = False,
-    ensemble: Annotated[
-        list[Path] | None, "Translate with an ensemble: average the probabilities with this run. Repeatable.", "RUN"
-    ] = None,
     constraints: ConstraintOptions,
     layout: SourceFormat,
     output: OutputOptions,
     stream: Annotated[bool, "Show each translation token by token while it is generated."] = False,
-    shortlist: Annotated[bool, "Restrict the output vocabulary, see 'dragoman shortlist'."] = False,
-    num_workers: Annotated[
-        int,
-        typer.Option(help="Number of processes that translate in parallel on a CPU; they share the weights.", min=1),
-    ] = 1,
-    precision: PrecisionOptions,
-    model: ModelOptions,
+    translator: TranslatorOptions,
 ) -> None:
     """Translate a file or standard input line by line, or interactively at a terminal.
 
@@ -95,7 +122,7 @@ def translate(
         _check_stream(output, constraints)
     inputs = Input(file, layout, may_be_empty=True)
     inputs.check()
-    model.check(run, *(ensemble or []))
+    translator.check_runs(run)
     if search.draft_model is not None and not show_search:
         check_run(search.draft_model)
     for path in filter(None, (constraints.prefixes, constraints.include, constraints.dictionary)):
@@ -107,14 +134,9 @@ def translate(
     from dragoman.run.sources import normalize_source
     from dragoman.search import search_to_dict
 
-    total = count_lines(inputs) if output.output and not show_search else None
-    keep_freed_memory()
-    loaded = model.load(run, precision.precision)
-    if ensemble:
-        loaded = loaded.ensemble(*(model.load(other) for other in ensemble))
-    if shortlist:
-        loaded = loaded.with_shortlist()
-    loaded = loaded.with_workers(num_workers)
+    total = count_lines(inputs) if output.output and not show_search else None  # for the progress bar
+    keep_freed_memory()  # in the process, which makes translation on a CPU faster
+    loaded = translator.load_translator(run)
     config = search.search_config(loaded)
     exclude, tag = constraints.exclude or (), constraints.corpus_tag
     if show_search:
@@ -126,16 +148,10 @@ def translate(
     for path in filter(None, (constraints.prefixes, constraints.include)):
         _check_line_count(inputs, path)
     dictionary = constraints.read_dictionary()
-    # what must be equal when a file is resumed
-    fingerprint = {f"--{name.replace('_', '-')}": value for name, value in asdict(constraints).items()} | {
-        "--dictionary": dictionary and blake2b(repr(dictionary).encode(), digest_size=8).hexdigest(),
-        "--alignment": output.alignment,
-        "--json-lines": output.json_lines,
-        "--ensemble": ensemble or [],
-        "--shortlist": shortlist,
-        "weights": precision.precision,
-        "several workers": num_workers > 1,
-    }
+    # options that must be equal when an interrupted file is resumed
+    fingerprint = {f"--{name.replace('_', '-')}": value for name, value in asdict(constraints).items()}
+    fingerprint["--dictionary"] = dictionary and blake2b(repr(dictionary).encode(), digest_size=8).hexdigest()
+    fingerprint |= {"--alignment": output.alignment, "--json-lines": output.json_lines, **translator.fingerprint()}
 
     def translate_sources(sources: Iterable[Source], first_index: int = 0) -> Iterator[Translation]:
         """Translate sources, of which the first is line `first_index` of the input, with all options."""
@@ -177,7 +193,10 @@ def _check_stream(output: OutputOptions, constraints: ConstraintOptions) -> None
 
 
 def _check_line_count(inputs: Input, path: Path) -> None:
-    """Raise a UserError if a file with one line per source has another number of lines."""
+    """Raise a UserError if `path`, a file with one line per source, and the input differ in their number of lines.
+
+    Inputs that can be read only once are not checked.
+    """
     expected, count = count_lines(inputs), count_lines(Input(path, SourceFormat("text"), may_be_empty=True))
     if count != expected and None not in (count, expected):
         raise UserError(

@@ -57,7 +57,10 @@ class OutputOptions:
             )
 
     def is_done(self, source: Path | None) -> bool:
-        """Whether the output file is complete already; raise a UserError if it cannot be written."""
+        """Whether the output file is already complete, with --resume; raise a UserError if it cannot be written.
+
+        `source` is the input file, None for standard input.
+        """
         from dragoman.run.file_translation import check_output, is_complete
         from dragoman.storage import os_errors_as_user_errors
 
@@ -104,6 +107,7 @@ class OutputOptions:
             return "".join(f"{line}\n" for line in format_translation(translation, search.n_best, self.alignment))
 
         def print_translations(sources: Iterable[Source], first_index: int) -> None:
+            """Translate sources, of which the first has this index in the input, and print each when it is ready."""
             translations = _warn_at_end(translate(sources, first_index))
             if self.json:
                 print_json_list(map(asdict, translations))
@@ -170,15 +174,16 @@ class LineProgress:
     """
 
     def __init__(self, total: int | None) -> None:
-        self.total, self.done, self.resumed_at = total, -1, 0
+        """Create the bar for `total` lines; None if their number is unknown."""
+        self.total, self.done, self.resumed_at = total, -1, 0  # done is −1 until the first update
         self.started = self.last_logged = time.monotonic()
         self.bar = progress_bar(sys.stderr.isatty())
         self.task = self.bar.add_task("starting", total=total)
 
     def update(self, done: int) -> None:
-        """Set the number of translated lines."""
+        """Set the number of translated lines; the first call sets how many were translated before a resume."""
         now = time.monotonic()
-        if self.done < 0:
+        if self.done < 0:  # the first call
             self.resumed_at, self.started, self.last_logged = done, now, now
         self.done = done
         self.bar.update(self.task, completed=done, description=self.line())
@@ -211,7 +216,11 @@ class LineProgress:
 def _write_with_progress(
     translations: Generator[FileProgress], output: Path, total: int | None, resumable: bool
 ) -> None:
-    """Write a file while showing progress; if it is interrupted, log the command that continues it."""
+    """Run a generator that writes translations to `output`, and show its progress.
+
+    If it is interrupted, the command that continues it is logged, provided that the input can be read again
+    (`resumable`).
+    """
     written, progress = None, LineProgress(total)
     try:
         with progress.bar, closing(translations):
@@ -235,7 +244,7 @@ def _warn_at_end(translations: Iterable[Translation]) -> Iterator[Translation]:
     """Yield translations; at the end log how many were truncated or not proven optimal."""
     from dragoman.run.file_translation import FileProgress
 
-    progress = FileProgress()
+    progress = FileProgress()  # counts such translations
     for translation in translations:
         progress = progress.after([translation])
         yield translation
