@@ -47,17 +47,17 @@ def save(
         digests: dict[str, str] = {}
         for name, source in (folders or {}).items():
             source.rename(partial / name)
-            digests |= {f"{name}/{path.name}": _digest(path) for path in sorted((partial / name).iterdir())}
+            digests |= {f"{name}/{path.name}": _file_digest(path) for path in sorted((partial / name).iterdir())}
         for name, content in tensors.items():
             path = partial / f"{name}.safetensors"
             _save_file({key: tensor.contiguous() for key, tensor in content.items()}, path)
-            digests[path.name] = _digest(path)
+            digests[path.name] = _file_digest(path)
         (partial / MANIFEST_FILE).write_text(_manifest_text(digests, values), encoding="utf-8")
 
 
 def update_values(folder: Path, values: Mapping[str, Any]) -> None:
     """Replace the plain values of a checkpoint atomically; its tensors stay."""
-    write_file(folder / MANIFEST_FILE, _manifest_text(_manifest(folder)["files"], values))
+    write_file(folder / MANIFEST_FILE, _manifest_text(_read_manifest(folder)["files"], values))
 
 
 def is_complete(folder: Path) -> bool:
@@ -67,7 +67,7 @@ def is_complete(folder: Path) -> bool:
 
 def read_values(folder: Path) -> dict[str, Any]:
     """Return the plain values of a checkpoint; the training state ("progress") under present names."""
-    values = _manifest(folder)["values"]
+    values = _read_manifest(folder)["values"]
     if isinstance(values.get("progress"), dict):
         values = values | {"progress": legacy.translate_train_state(values["progress"])}
     return values
@@ -76,7 +76,7 @@ def read_values(folder: Path) -> dict[str, Any]:
 def read_tensors(folder: Path, name: str, device: str | torch.device = "cpu") -> dict[str, Tensor]:
     """Return the tensors of the file `name`.safetensors after verifying its digest."""
     path = folder / f"{name}.safetensors"
-    _check(path, _manifest(folder)["files"].get(path.name))
+    _verify_file(path, _read_manifest(folder)["files"].get(path.name))
     try:
         return load_file(path, device=str(device))
     except (SafetensorError, OSError) as error:
@@ -85,9 +85,9 @@ def read_tensors(folder: Path, name: str, device: str | torch.device = "cpu") ->
 
 def verify_subfolder(folder: Path, name: str) -> Path:
     """Return a folder inside a checkpoint after verifying the digest of each of its files."""
-    for path, expected in _manifest(folder)["files"].items():
+    for path, expected in _read_manifest(folder)["files"].items():
         if path.startswith(f"{name}/"):
-            _check(folder / path, expected)
+            _verify_file(folder / path, expected)
     return folder / name
 
 
@@ -129,11 +129,11 @@ def set_weights(
         weight.copy_(shard(tensors[name], weight))
 
 
-def _check(path: Path, expected: str | None) -> None:
+def _verify_file(path: Path, expected: str | None) -> None:
     """Raise a UserError if a file is missing or does not have the expected digest."""
     if expected is None or not path.exists():
         raise UserError(f"the checkpoint {path.parent} has no {path.name}: use another checkpoint")
-    if _digest(path) != expected:
+    if _file_digest(path) != expected:
         raise UserError(
             f"{path} is truncated or was altered after it was written: use another checkpoint, or remove its folder "
             "to resume from the one before"
@@ -149,12 +149,14 @@ def _save_file(content: dict[str, Tensor], path: Path) -> None:
         raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from None
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
+def _read_manifest(folder: Path) -> dict[str, Any]:
     """Read checkpoint.json; raise a UserError if it is damaged or of another version."""
     try:
         manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
         version = manifest["version"]
-        if version == CHECKPOINT_VERSION and manifest["digest"] == _digest_of(manifest["files"], manifest["values"]):
+        if version == CHECKPOINT_VERSION and manifest["digest"] == _manifest_digest(
+            manifest["files"], manifest["values"]
+        ):
             return manifest
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{folder} is not a checkpoint, or is damaged: use another checkpoint") from None
@@ -168,15 +170,15 @@ def _manifest(folder: Path) -> dict[str, Any]:
 def _manifest_text(digests: Mapping[str, str], values: Mapping[str, Any]) -> str:
     """Return the content of checkpoint.json: digests of the files, plain values, and a digest of both."""
     content = {"version": CHECKPOINT_VERSION, "files": dict(digests), "values": dict(values)}
-    return json.dumps(content | {"digest": _digest_of(content["files"], content["values"])}, indent=1)
+    return json.dumps(content | {"digest": _manifest_digest(content["files"], content["values"])}, indent=1)
 
 
-def _digest_of(files: Any, values: Any) -> str:
+def _manifest_digest(files: Any, values: Any) -> str:
     """Return the SHA-256, in hexadecimal, of the entries `files` and `values` of a manifest."""
     return hashlib.sha256(json.dumps([files, values], sort_keys=True).encode()).hexdigest()
 
 
-def _digest(path: Path) -> str:
+def _file_digest(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

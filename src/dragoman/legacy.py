@@ -163,7 +163,7 @@ STOP: dict[str, Any] = {"complete": True, "hopeless": False, "steps": "steps"}
 
 
 def renamed_setting(name: str, system: str | None) -> str:
-    """Return the present name of a setting, given by its dotted name; other names are returned unchanged.
+    """Return the present name of a setting that may have been renamed (`SETTINGS`); both are dotted names.
 
     Settings of a system are renamed only if it is a built-in one (or None, the default): a custom system may use names
     such as `base` in its own meaning.

@@ -367,7 +367,8 @@ def killed_at(number, kind, *more):
     if pid:
         os.waitpid(pid, 0)
         return
-    add, record, left = file_translation._PartialOutput.append, file_translation._PartialOutput._record, number
+    output_class, left = file_translation._PartialOutput, number
+    add, record = output_class.append, output_class._append_to_journal
 
     def count(growing, written, place):
         nonlocal left
@@ -385,7 +386,7 @@ def killed_at(number, kind, *more):
             os.kill(os.getpid(), signal.SIGKILL)
         record(growing, values)
 
-    file_translation._PartialOutput.append, file_translation._PartialOutput._record = count, tear
+    output_class.append, output_class._append_to_journal = count, tear
     sys.argv = ["dragoman", "translate", run, text, "--device", "cpu", *more]
     main()
 

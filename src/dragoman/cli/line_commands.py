@@ -28,7 +28,7 @@ def _process_lines(
     show: Callable[[Any], None],
     lines_per_call: int | None = LINES_PER_CALL,
 ) -> None:
-    """Apply a function to the input and print its results.
+    """Apply a function to the lines of the input and print its results, as JSON or text.
 
     Args:
         apply: maps a list of lines to their results, which are dataclasses.
@@ -87,6 +87,7 @@ def generate(
         search = Beam(beam_size, n_best=n_best, length_limit=limit)
 
     def show(result: Translation) -> None:
+        """Print the continuations of one prompt; several with their scores, and an empty line after them."""
         for text in (result, *result.alternatives):
             print(text.text if n_best == 1 else f"{text.score:.4f}\t{text.text}", flush=True)
         if n_best > 1:
@@ -120,11 +121,13 @@ def fill(
     from dragoman.run.filling import GAP_PATTERN
 
     def fill_lines(texts: list[str]) -> list[FillResult]:
+        """Fill all masks of some texts; log how many texts have none."""
         if unmasked := [text for text in texts if text.strip() and not GAP_PATTERN.search(text)]:
             log(f"{len(unmasked):,} lines without <mask> are printed unchanged, such as: {unmasked[0]}")
         return loaded.fill(texts, top_k)
 
     def show(result: FillResult) -> None:
+        """Print the filled text, and with --top-k the best texts, or the most probable tokens of each mask."""
         print(result.text, flush=True)
         for text, score in result.alternatives:
             print(f"  {score:.4f}\t{text}")
@@ -153,12 +156,14 @@ def tag(
     loaded, inputs = _open_run_and_input(run, file, layout, model)
 
     def tag_lines(texts: list[str]) -> list[TaggedSentence]:
+        """Tag the words of some texts; log how many texts are too long to be tagged completely."""
         sentences = loaded.tag(texts)
         if truncated := sum(len(sentence.tags) < len(sentence.words) for sentence in sentences):
             log(f"{truncated:,} lines are longer than search.max_source_length: their last words have no tag")
         return sentences
 
     def show(sentence: TaggedSentence) -> None:
+        """Print the tags of a sentence on one line, or with --columns one word per line and an empty line."""
         if columns:
             for word, label, probability in zip(sentence.words, sentence.tags, sentence.probabilities):
                 print(f"{word}\t{label}\t{probability:.3f}")

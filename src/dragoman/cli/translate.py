@@ -150,6 +150,7 @@ def translate(
     dictionary = constraints.read_dictionary()
     # options that must be equal when an interrupted file is resumed
     fingerprint = {f"--{name.replace('_', '-')}": value for name, value in asdict(constraints).items()}
+    # a hash of the content; without a dictionary None, or {} if unknown words are copied
     fingerprint["--dictionary"] = dictionary and blake2b(repr(dictionary).encode(), digest_size=8).hexdigest()
     fingerprint |= {"--alignment": output.alignment, "--json-lines": output.json_lines, **translator.fingerprint()}
 

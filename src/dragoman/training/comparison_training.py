@@ -293,7 +293,7 @@ def evaluate_run(
         texts=[translation.text for translation in run.translate(sources, alignment=False)],
         device_flops=state.seconds * matmul_flops_per_second(run.device, run.config.training.precision),
     )
-    values = {"test": _digest(sources, references), **asdict(result)}
+    values = {"test": _test_set_digest(sources, references), **asdict(result)}
     write_file(path / RESULT_FILE, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
     return result
 
@@ -326,10 +326,10 @@ def saved_result(
     if not path.exists():
         return None
     values = json.loads(path.read_text(encoding="utf-8"))
-    return RunResult(**values) if values.pop("test") == _digest(sources, references) else None
+    return RunResult(**values) if values.pop("test") == _test_set_digest(sources, references) else None
 
 
-def _digest(sources: Sequence[str], references: Sequence[str]) -> str:
+def _test_set_digest(sources: Sequence[str], references: Sequence[str]) -> str:
     """Return a hash of the test set, by which stored translations are recognized as translations of it."""
     return hashlib.sha256(json.dumps([list(sources), list(references)]).encode()).hexdigest()
 

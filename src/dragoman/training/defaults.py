@@ -181,8 +181,8 @@ def _choose_system(defaults: Defaults, recipe: Recipe, pairs: int, device: str) 
     if size is None:
         reason = f"for {pairs:,} rows on {'a GPU' if gpu else 'a CPU'}"
         size = defaults.set_and_report("system.size", _system_size(pairs, gpu), reason)
-    is_small = pairs < LOW_RESOURCE_PAIRS and size != "tiny"
-    if recipe.dropout is not None and "dropout" not in user_settings and is_small:
+    may_overfit = pairs < LOW_RESOURCE_PAIRS and size != "tiny"
+    if recipe.dropout is not None and "dropout" not in user_settings and may_overfit:
         reason = f"{pairs:,} rows are few, and would be memorized without it"
         defaults.set_and_report("system.settings.dropout", recipe.dropout, reason)
     for key, value in recipe.system.items():

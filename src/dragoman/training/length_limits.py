@@ -38,7 +38,7 @@ def choose_length_limit(defaults: Defaults, lengths: LengthCounts | None, framin
         defaults.set_quietly({f"search.{name}": values[name] for name in missing})
         return
     source = (lengths.source + len(framing.source_prefix) + len(framing.source_suffix)).astype(np.float64)
-    target = (lengths.target + len(framing.forced_bos) + 1).astype(np.float64)  # EOS
+    target = (lengths.target + len(framing.forced_bos) + 1).astype(np.float64)  # tokens forced after BOS, and EOS
     ratio, offset = length_limit(source, target, lengths.pairs, configured["length_ratio"], configured["length_offset"])
     limit = {"length_ratio": ratio, "length_offset": offset}
     reason = f"{LIMIT_FACTOR:g}× the length that {QUANTILE:.0%} of the training pairs do not exceed"
@@ -63,15 +63,16 @@ def length_limit(
     if len(pairs) > MAX_LENGTH_PAIRS:
         sample = np.linspace(0, len(pairs) - 1, MAX_LENGTH_PAIRS).astype(np.int64)
         source, target, pairs = source[sample], target[sample], pairs[sample]
-    mean = float(source @ pairs / pairs.sum())
+    mean_source = float(source @ pairs / pairs.sum())
     slopes = np.linspace(0, _quantile(target / source, pairs), NUM_SLOPES)
-    if ratio is not None:
+    if ratio is not None:  # the only slope, before it is doubled
         slopes = np.array([ratio / LIMIT_FACTOR])
-    elif offset is not None:
+    elif offset is not None:  # the slope that fits this constant
         constant = max(0, offset - EXTRA_TOKENS) / LIMIT_FACTOR
         slopes = np.array([max(0.0, _quantile((target - constant) / source, pairs))])
+    # for each slope a, the smallest constant b with which 99 % of the targets lie below the line
     lines = [(slope, max(0.0, _quantile(target - slope * source, pairs))) for slope in slopes.tolist()]
-    slope, constant = min(lines, key=lambda line: line[0] * mean + line[1])
+    slope, constant = min(lines, key=lambda line: line[0] * mean_source + line[1])
     fitted_ratio = min(100.0, math.ceil(100 * LIMIT_FACTOR * slope) / 100)
     fitted_offset = math.ceil(LIMIT_FACTOR * constant) + EXTRA_TOKENS
     beyond = target > np.floor(fitted_ratio * source) + fitted_offset

@@ -128,7 +128,7 @@ def _root_mean_square(tensor: Tensor) -> Tensor:
 
 
 def orthogonalize(matrices: Tensor, precision: torch.dtype = torch.float32, steps: int = 5) -> Tensor:
-    """Approximate U Vᵀ of every M = U S Vᵀ in N R C by Newton–Schulz iterations, which bring S close to 1.
+    """Approximate U Vᵀ of every matrix M = U S Vᵀ in N R C by Newton–Schulz iterations, which bring S close to 1.
 
         X ← a X + (b G + c G²) X,   G = X Xᵀ,   X₀ = M / ‖M‖
 
@@ -137,7 +137,7 @@ def orthogonalize(matrices: Tensor, precision: torch.dtype = torch.float32, step
     """
     a, b, c = NEWTON_SCHULZ
     tall = matrices.shape[-2] > matrices.shape[-1]
-    x = matrices.mT if tall else matrices
+    x = matrices.mT if tall else matrices  # so that X Xᵀ is the smaller of both products
     x = (x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=1e-7)).to(precision)
     for _ in range(steps):
         gram = x @ x.mT  # N R R
@@ -169,7 +169,10 @@ class Muon(torch.optim.Optimizer):
         eps: float = 1e-8,
         precision: torch.dtype = torch.float32,
     ) -> None:
-        """Create zero state: a momentum buffer for hidden matrices, AdamW's moments for all other weights."""
+        """Create zero state: a momentum buffer for hidden matrices, AdamW's moments for all other weights.
+
+        `matrices` are the hidden matrices with the rows of their blocks, `others` parameter groups for AdamW.
+        """
         self.precision, self.blocks = precision, dict(matrices)
         hidden: Group = {"params": list(matrices), "momentum": momentum}
         defaults = {"lr": 0.0, "weight_decay": weight_decay, "betas": betas, "eps": eps}
@@ -268,7 +271,7 @@ def adafactor(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer
 
 
 def _check_not_sharded(model: nn.Module, name: str) -> None:
-    """Raise a UserError if the weights are sharded, for an optimizer that needs them whole."""
+    """Raise a UserError if the weights are sharded, for the optimizer `name`, which needs them whole."""
     if any(is_sharded(weight) for weight in model.parameters()):
         raise UserError(
             f"training.optimizer={name} does not support sharded weights: choose adamw, or "

@@ -93,17 +93,17 @@ class StoreWriter:
             compared["test"] = self.data_format.read(tests)
         self.folder.mkdir(exist_ok=True)
         inspection = CorpusInspection(compared, folder=self.folder)
-        draws = partial(
+        draws = partial(  # how many pairs of each corpus are drawn in an epoch
             draws_per_corpus, weights=self.config.sampling_weights, temperature=self.config.sampling_temperature
         )
         progress = corpus_passes.ProgressLogger("written", self.log, total)
 
         def columns_of_corpora() -> Iterator[tuple[int, EncodedColumns]]:
             """Yield encoded training pairs with the index of their corpus; held-out pairs are put aside."""
-            read = 0
+            pairs_read = 0
             for chunk in self._encode(train, split, self.config.corpus_tags, self.workers):
-                read += chunk.pairs
-                progress(read)
+                pairs_read += chunk.pairs
+                progress(pairs_read)
                 inspection.add(chunk.train.counts)
                 if chunk.train.columns is not None:
                     yield chunk.corpus, chunk.train.columns
@@ -247,6 +247,11 @@ def _choose_settings(
 
     With `training.auto_batch_size`, settings are first chosen on trial, to measure with them the largest batch size
     that fits into memory; then all are chosen again for that size.
+
+    Args:
+        request: what is known before the text is read, such as a parent run.
+        sizes, store, framing: vocabulary sizes, tokenized training pairs, special tokens around source and target.
+        folder: run folder that is being prepared.
     """
 
     def choose(chosen: Defaults) -> ModelSpec:

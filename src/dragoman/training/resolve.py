@@ -205,9 +205,9 @@ def check_source_kind(name: str, spec: ModelSpec, corpus: Corpus) -> None:
         raise UserError(f"{name} reads text, but {corpus.source} holds vectors: choose --system vision or speech")
     if features is not None and not corpus.has_features:
         raise UserError(f"{name} reads vectors, but {corpus.source} is not a numpy .npz or .npy file: give such a file")
-    if corpus.has_features and (found := data.FeatureFile(corpus.source).features) != features:
+    if corpus.has_features and (width := data.FeatureFile(corpus.source).features) != features:
         raise UserError(
-            f"{corpus.source} has vectors of {found} numbers, but the system reads {features}: remove "
+            f"{corpus.source} has vectors of {width} numbers, but the system reads vectors of {features}: remove "
             "system.settings.feature_dim, or give other files"
         )
 

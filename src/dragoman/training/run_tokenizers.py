@@ -83,10 +83,10 @@ def with_fertility(
         source, target = read_tokenizers(folder)
         fertility = training_fertility(load_preflight(folder), source is target)
     except (OSError, ValueError, KeyError, TypeError, UserError):
-        pass  # an imported run, or a tokenizer file
-    if tokenizers[1].kind == LABEL_TYPE:
+        pass  # unknown: an imported run, or a tokenizer file
+    if tokenizers[1].kind == LABEL_TYPE:  # targets are tags
         fertility = fertility[0], None
-    return replace(preflight, fertility=fertility, learned=False)
+    return replace(preflight, fertility=fertility, learned=False)  # tokenizers were not learned from this corpus
 
 
 def _inherit(text: TextConfig, parent: TextConfig) -> TextConfig:
@@ -125,7 +125,8 @@ def _open_tokenizers(path: Path, data_format: DataFormat) -> tuple[Tokenizer, To
     """
     if is_run_folder(path):
         source, target = read_tokenizers(path)
-        is_shared, source = source is target, with_own_special_tokens(source)
+        is_shared = source is target
+        source = with_own_special_tokens(source)  # PAD, BOS, EOS … at the ids that new models use
         target = source if is_shared else with_own_special_tokens(target)
     else:
         source, target = open_tokenizers(path)

@@ -291,7 +291,8 @@ class TrainStep:
     def _forward_backward(self, tensors: dict[str, Tensor], max_lengths: tuple[int, int] | None, step: int) -> None:
         """Add the gradients of a batch to those of the step, and its losses to `loss_sums`.
 
-        `loss_sums` are loss, negative log-likelihood, and the number of labels whose loss is not finite.
+        `loss_sums` are loss, negative log-likelihood, and the number of labels whose loss is not finite. `max_lengths`
+        are those of the sources and targets in a packed batch.
         """
         batch = batch_from_tensors(tensors, max_lengths)
         bfloat16 = self.precision == "bfloat16"

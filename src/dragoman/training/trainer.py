@@ -241,7 +241,7 @@ class Trainer:
         A thread builds batches some steps ahead.
         """
         accumulation, gpu = self.config.training.gradient_accumulation, self.device.type == "cuda"
-        position, lockstep = self.state.data_position, self.strategy.lockstep
+        position, lockstep = self.state.data_position, self.strategy.lockstep  # as many batches on each process
         return prefetch(
             iterate_steps(self.batches, position, accumulation, self.processes, pinned=gpu, lockstep=lockstep),
             depth=PREFETCHED_STEPS,
@@ -431,7 +431,7 @@ def _handle_interrupts(trainer: Trainer) -> Iterator[None]:
     received = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        """Handle a signal."""
+        """Handle a signal: stop after the current step, or at once if it is the second signal."""
         nonlocal received
         if received:  # by this process, not only by another one
             raise KeyboardInterrupt

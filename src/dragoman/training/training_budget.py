@@ -74,8 +74,8 @@ class TrainingBudget:
             state.extended_at, state.validations_since_best = self.training.extended_at, 0
         if extended or state.minutes != self.training.minutes:
             state.minutes, state.time_used, state.validation_time_used = self.training.minutes, 0.0, 0.0
-            restarts = self.training.minutes is not None and schedule_start(self.training)
-            state.start_seconds = state.seconds if restarts else 0.0
+            schedule_restarts = self.training.minutes is not None and schedule_start(self.training)
+            state.start_seconds = state.seconds if schedule_restarts else 0.0
             self.update_time_used(state, state.seconds)
 
     def update_time_used(self, state: TrainState, seconds: float) -> None:
