@@ -76,19 +76,19 @@ def paired_test(
     results = []
     for name in dict.fromkeys(metrics):
         statistics = [text_metric(name).sentence_statistics(texts, references, sources) for texts in (baseline, system)]
-        before, after = (_bootstrap([text_statistics], samples) for text_statistics in statistics)
-        difference, p_value = contrast_test([after, before], [1.0, -1.0])
+        baseline_scores, system_scores = (_bootstrap([text_statistics], samples) for text_statistics in statistics)
+        difference, p_value = contrast_test([system_scores, baseline_scores], weights=[1.0, -1.0])
         if method == "randomization" and difference:
             p_value = _randomization_p_value(statistics[0], statistics[1], samples)
         results.append(
             PairedTestResult(
                 metric=name,
-                baseline=float(before.scores[0]),
-                baseline_interval=_interval(before.samples[0]),
-                system=float(after.scores[0]),
-                system_interval=_interval(after.samples[0]),
+                baseline=float(baseline_scores.scores[0]),
+                baseline_interval=_interval(baseline_scores.samples[0]),
+                system=float(system_scores.scores[0]),
+                system_interval=_interval(system_scores.samples[0]),
                 difference=difference,
-                difference_interval=_interval(after.samples[0] - before.samples[0]),
+                difference_interval=_interval(system_scores.samples[0] - baseline_scores.samples[0]),
                 p_value=p_value,
                 signature=text_metric(name)(system, references, sources).signature,
             )
@@ -246,7 +246,7 @@ def student_t_p_value(t: float, freedom: float) -> float:
 
 @cache
 def _quadrature() -> tuple[Floats, Floats]:
-    """Nodes and weights of Gauss–Legendre quadrature on [−1, 1]."""
+    """Nodes and weights of Gauss–Legendre quadrature on [−1, 1], for numerical integration with 200 points."""
     nodes, node_weights = np.polynomial.legendre.leggauss(200)
     return nodes, node_weights
 

@@ -259,7 +259,7 @@ class SystemComparison:
 
     @property
     def method(self) -> str:
-        """One sentence about the significance test."""
+        """A description of the significance test: its kind, the number of sentences, and the correction."""
         seeds, count = len(self.seeds), len(self.differences)
         test = (
             f"paired bootstrap resampling ({self.samples:,} resamples)"

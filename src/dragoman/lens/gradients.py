@@ -76,7 +76,7 @@ def measure_gradient_reach(
     """Measure how gradient norms fall with distance, for at most `max_positions` evenly spaced positions of each pair.
 
     For each target position t, the gradient of log p(y_t) by the embeddings of all source and target tokens is taken,
-    and its norms are collected by their distance from t; likewise for encoder states. Framing are the special tokens.
+    and its norms are collected by their distance from t; likewise for encoder states. `framing` has the special tokens.
     """
     if len(sources) != len(targets) or not targets:
         raise UserError(

@@ -156,7 +156,7 @@ class SentenceInspector:
     def inspect_text(self, text: str) -> Inspection:
         """Inspect a text that a language model scores; there is no source."""
         framing, tokenizer = self.run.framing, self.run.target_tokenizer
-        begin = framing.source_prefix or (framing.bos,)
+        begin = framing.source_prefix or (framing.bos,)  # special tokens before the text
         ids = [*begin, *tokenizer.encode(text), framing.eos]
         no_source, inputs = self.run.pad_batch([[]]), self.run.pad_batch([ids[:-1]])
         forward = record_forward(self.run.model, *no_source, *inputs)
@@ -256,7 +256,7 @@ def _token_name(tokenizer: Tokenizer) -> TokenName:
 
 
 def _compressed_keys(keys: Sequence[str], stride: int, count: int) -> tuple[str, ...]:
-    """Return labels of `count` keys that each stand for `stride` tokens; the first is the key of zeros."""
+    """Return labels of `count` keys: a key of zeros, then keys that each stand for `stride` tokens, labeled `keys`."""
     return ("(zero)", *("".join(keys[n * stride : (n + 1) * stride]) for n in range(count - 1)))
 
 

@@ -146,7 +146,10 @@ class BeamSearch(Strategy):
         )
 
     def _truncate(self, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor) -> BeamState:
-        """Store the live hypotheses of sources at their length limit: scores (log p) and parents, B K."""
+        """Store the live hypotheses of sources at their length limit in `beam.truncated`.
+
+        `scores` (log p) and `parents` (the rows that they continue) are B K.
+        """
         return replace(beam, truncated=self._add_truncated(beam.truncated, state, beam, scores, parents))
 
     def _continue(
@@ -212,7 +215,7 @@ def search_ends(config: Beam, finished: Tensor, live: Tensor, length: Tensor, ma
     Args:
         finished: B N, normalized scores of the finished hypotheses, best first, −∞ for none.
         live: B K, log p of the hypotheses that can be continued, −∞ for none.
-        length: B, the number of their tokens.
+        length: B, the number of tokens of the live hypotheses.
         max_length: B, the length limit, EOS included.
 
     "steps" never stops early. True stops at `config.max_finished` finished hypotheses. False stops when moreover the
@@ -232,7 +235,8 @@ def search_ends(config: Beam, finished: Tensor, live: Tensor, length: Tensor, ma
     if rule is False:
         worst = finished[:, config.max_finished - 1]
         return (worst > -torch.inf) & (best / config.length_divisor(length) <= worst)
-    max_divisor = config.length_divisor(max_length if config.length_penalty > 0 else length + 1)  # lp is monotonic
+    # lp grows with the length if α > 0, and falls otherwise
+    max_divisor = config.length_divisor(max_length if config.length_penalty > 0 else length + 1)
     return best / max_divisor <= finished[:, config.n_best - 1]
 
 

@@ -114,7 +114,7 @@ class Beam(TokenSearch):
 
     @property
     def rows_per_source(self) -> int:
-        """The number of rows that a source occupies in a batch: the size of the beam."""
+        """The number of rows (hypotheses) of a source in a batch: the size of the beam."""
         return self.size
 
     @property
@@ -218,7 +218,7 @@ class Sample(TokenSearch):
 
     @property
     def rows_per_source(self) -> int:
-        """The number of rows that a source occupies in a batch: one per sample."""
+        """The number of rows (hypotheses) of a source in a batch: one per sample."""
         return self.n_best
 
     @property

@@ -43,7 +43,10 @@ class PhraseAutomaton:
     ends: Bools  # S: whether a phrase is complete at the end of the text
 
     def class_of(self, character: str) -> int:
-        """Return the class of a character, which is its column in `next` and `hit`."""
+        """Return the class of a character, which is its column in the tables `next` and `hit` of the automaton.
+
+        Characters of phrases have classes of their own; all others are OTHER, LETTER or SPACE.
+        """
         return self.alphabet[character] if character in self.alphabet else _other_class(character)
 
     def occurs_in(self, text: str) -> bool:
@@ -302,10 +305,12 @@ class ForbiddenPhrases(LogitsProcessor):
     def _partial_hit(self, own_state: ReadState, last: Tensor) -> Tensor:
         """B K P: whether a token with a part of a character completes a phrase, now or with whatever byte follows.
 
-        The latter holds if the code points that the missing bytes can yield are all no letters, or all letters.
+        The latter holds after a phrase if none of the characters that the missing bytes can yield is a letter: the
+        phrase is then a whole word. `last` (B 1): it is the last token before the length limit.
         """
         tables = self.tables
         hit, after = self._read_bytes(map_tensors(lambda leaf: leaf[..., None], own_state), tables.partial_bytes)
+        # range of code points that can become of an incomplete character
         lowest, highest = (((after.bits + more) << (6 * after.missing)).clamp(max=NUM_CODE_POINTS) for more in (0, 1))
         dead = (after.missing > 0) & (tables.letters_before[lowest] == tables.letters_before[highest])
         return hit | (tables.ends[after.state] & (dead | last[..., None]))

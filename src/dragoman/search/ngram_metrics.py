@@ -67,7 +67,7 @@ def match_all_pairs(counts: NGramCounts, left: Array, right: Array) -> Array:
     """
     columns = _second_largest_counts(counts)  # G, per n-gram
     first = columns.cumsum() - columns  # G: index of the first column
-    width = max(1, MAX_MATRIX_SIZE // max(1, len(counts.totals)))
+    width = max(1, MAX_MATRIX_SIZE // max(1, len(counts.totals)))  # columns of a block
     starts = np.arange(0, int(columns.sum()), width)
     bounds = np.unique(np.append(np.searchsorted(first, starts), len(columns)))  # n-grams at which blocks begin
     entries = np.searchsorted(counts.ngram, bounds)  # where the counts of each block begin

@@ -48,6 +48,7 @@ def required_phrase_tensors(
     tokens (B C L, padded), lengths (B C), counts (B C: how often it must occur) and transitions (B C L L, see
     `_transitions`) of C phrases of up to L tokens.
     """
+    # how often each different phrase of a source is required
     counted = [_without_contained(Counter(map(tuple, phrases))) for phrases in required]
     batch = len(counted)
     num_phrases = max((len(phrases) for phrases in counted), default=0) or 1
@@ -166,7 +167,7 @@ class ConstrainedBeam(BeamSearch):
     def _truncate(self, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor) -> BeamState:
         """Store the live hypotheses of sources at their length limit: those with all phrases, and others, separately.
 
-        `scores` (log p) and `parents` are B K.
+        `scores` (log p) and `parents` (the rows that they continue) are B K; a score of −∞ marks an empty place.
         """
         assert isinstance(beam, ConstrainedBeamState)
         assert state.constraints.required is not None

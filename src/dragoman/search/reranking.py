@@ -132,11 +132,14 @@ class Rerank(SearchConfig):
             )
         nbest = self.candidates.decode(run, request)
         decode = run.target_tokenizer.decode
-        candidates = [[Candidate(decode(h.tokens), h.score, len(h.tokens)) for h in source] for source in nbest]
+        candidates = [
+            [Candidate(decode(h.tokens), direct=h.score, length=len(h.tokens)) for h in hypotheses]
+            for hypotheses in nbest
+        ]
         sources = [str(text) for text in request.texts]
         scored = score_candidates(run, sources, candidates, self.channel_model, self.language_model)
         orders = [self.weights.rank(candidates) for candidates in scored]  # indices, best first
-        return [[source[index] for index in order[: self.n_best]] for source, order in zip(nbest, orders)]
+        return [[hypotheses[i] for i in order[: self.n_best]] for hypotheses, order in zip(nbest, orders)]
 
 
 def score_candidates(

@@ -254,12 +254,12 @@ class SpeculativeEngine(SearchEngine):
 
         Args:
             logits: B N+1 V, at the last token and at the drafted tokens.
-            drafts: B N.
+            drafts: B N, the drafted tokens.
 
         Returns:
-            the state, and the number of new tokens (B).
+            the state, and the number of new tokens (B). `self.acceptance` counts how many drafted tokens were accepted.
         """
-        active, generated = ~state.done, torch.zeros_like(state.step)  # B
+        active, generated = ~state.done, torch.zeros_like(state.step)  # B: rows whose draft is right so far
         log_normalizer = log_sum_exp(logits)  # B N+1
         self.acceptance.rounds += int(active.sum())
         for n, draft in enumerate([*drafts.unbind(1), None]):  # None: after the last drafted token

@@ -112,8 +112,8 @@ def _best_of_rows(scores: Tensor, logits: Tensor, log_normalizer: Tensor, count:
     """Return the `count` best continuations of each row: scores and indices in K·V, B K·N each.
 
     They include the `count` best of a source. `scores` (B K) are those of the hypotheses, logits B K V, and
-    `log_normalizer` (B K) their log Σ exp. A tie with a continuation
-    that is left out would be `count` ranks behind, so it cannot be one of the best.
+    `log_normalizer` (B K) their log Σ exp. A tie with a continuation that is left out would be `count` ranks behind, so
+    it cannot be one of the best.
     """
     rows, width = logits.shape[1:]
     best_logits, tokens = logits.topk(min(count, width), dim=-1)  # B K N

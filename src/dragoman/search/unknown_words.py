@@ -75,7 +75,7 @@ class UnknownWordReplacer:
         """
         source_tokens = _token_texts(self.source, source)[: weights.shape[1] - 1]
         source_words = _span_indices(source_tokens, word_spans(source))
-        target_tokens = [*range(len(ids))]
+        target_tokens = [*range(len(ids))]  # every target token is a word
         alignment = word_alignment(
             weights, TokenWordMap(source_words, source_words), TokenWordMap(target_tokens, target_tokens)
         )
@@ -84,6 +84,7 @@ class UnknownWordReplacer:
         marked_first = self.target.marker == "initial"  # tokens begin with their space, or else end with it
         shift = int(marked_first and text.startswith(" "))
         text = text.removeprefix(" ") if marked_first else text.removesuffix(" ")
+        # align again, between words as split by white space
         starts = [start - shift for start in (0, *accumulate(map(len, parts)))]
         part_words = _span_indices(list(zip(parts, starts)), alignment_spans(text))
         token_words = TokenWordMap.from_tokens(
@@ -123,7 +124,7 @@ class UnknownWordReplacer:
 
 
 def source_words(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return for each token of a text the index of its word in `alignment_words(text)`, −1 for white space.
+    """Return for each token of a text the index of its word in `alignment_words(text)`, −1 if it belongs to none.
 
     Unlike `tokenizer.word_ids`, it knows the text of unknown words.
     """

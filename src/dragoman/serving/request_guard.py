@@ -68,6 +68,7 @@ class RequestGuard:
             size += len(chunk)
             if size <= limit:
                 body += chunk
+            # a body that is too large is read to its end, unless that is far away, so that the client gets the error
             if size > MAX_DISCARD_FACTOR * limit or (size > limit and not more):
                 raise RequestError(413, f"a request may have at most {limit:,} bytes: send the text in parts")
             if not more:
@@ -93,7 +94,7 @@ class RateLimiter:
     """A token bucket per client, refilled with `requests_per_minute`; 0 disables the limit."""
 
     def __init__(self, requests_per_minute: int) -> None:
-        """Allow each client this number of requests; it may use those of `BURST_SECONDS` at once. 0: no limit."""
+        """Allow each client this number of requests; it may send those of `BURST_SECONDS` at once. 0: no limit."""
         self.per_second = requests_per_minute / 60
         self.capacity = max(1.0, self.per_second * BURST_SECONDS)
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # client → (level, time)
