@@ -61,7 +61,8 @@ class RecordingStrategy(Strategy):
             status="kept",
         )
         self.nodes = [root]
-        self.row_nodes = [0] * strategy.rows_per_source  # the index of the last node of each row
+        # the index of the last node of each row
+        self.row_nodes = [0] * strategy.rows_per_source
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
         """Return the initial state of the strategy that is recorded."""

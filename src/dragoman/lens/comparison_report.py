@@ -29,7 +29,7 @@ def write_comparison(folder: Path, comparison: SystemComparison, command: Sequen
 
 
 def comparison_markdown(comparison: SystemComparison, command: Sequence[str]) -> str:
-    """Return the command, the setup, the tables and the findings as Markdown."""
+    """Return the command line, the setup, the tables and the findings of a comparison as Markdown."""
     parts = [
         f"    {shlex.join(command)}",
         _setup(comparison),
@@ -46,7 +46,7 @@ def comparison_markdown(comparison: SystemComparison, command: Sequence[str]) ->
 
 
 def comparison_page(comparison: SystemComparison, command: Sequence[str]) -> str:
-    """Return the findings, tables and charts as an HTML page."""
+    """Return the findings, tables and charts of a comparison as an HTML page; `command` is the command that made it."""
     systems = comparison.systems
     quality_and_cost = {
         system.name: (sum(run.flops for run in system.runs) / len(system.runs), MeanStd.of(system.scores).mean)

@@ -110,7 +110,8 @@ class BeamTree:
         path = [node]
         while (parent := path[-1].parent) is not None:
             path.append(self.nodes[parent])
-        return path[-2::-1]  # reversed, without the last
+        # from the root on, but without it
+        return path[-2::-1]
 
     @property
     def best(self) -> BeamNode:

@@ -80,7 +80,10 @@ def match_all_pairs(counts: NGramCounts, left: Array, right: Array) -> Array:
 
 
 def _second_largest_counts(counts: NGramCounts) -> Array:
-    """G: the second largest count of each n-gram in a text, 0 if only one text contains it."""
+    """G: of each n-gram, its count in the text with the second most occurrences, 0 if only one text contains it.
+
+    Counts are sorted by n-gram and then by size, so the second largest is next to last.
+    """
     order = np.lexsort((counts.count, counts.ngram))
     largest = np.cumsum(np.bincount(counts.ngram, minlength=counts.num_ngrams)) - 1  # its index in `order`
     in_two_texts = np.diff(largest, prepend=-1) > 1
@@ -126,6 +129,7 @@ class NGramMetric(ABC):
 
     def pairwise(self, candidates: Sequence[str], references: Sequence[str]) -> Array:
         """C R: the metric of every candidate with every reference; neither list contains a text twice."""
+        # counts by order, and the indices of candidates (left) and references (right) among all texts
         orders, left, right = self._count_all(candidates, references)
         return self.score(
             [order.totals[left, None].astype(float) for order in orders],

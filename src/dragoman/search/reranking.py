@@ -230,7 +230,8 @@ def _better(best: TuningResult, weights: RerankWeights, score: Callable[[RerankW
 def _features(candidates: Sequence[Candidate]) -> Array:
     """N 4: log p(y|x), log p(x|y) by the channel model, log p(y) by the language model, and |y| of N candidates."""
     features = [(c.direct, c.channel, c.language, c.length) for c in candidates]
-    return np.maximum(np.array(features, float), MIN_SCORE)  # −∞ would make NaN of a weight of 0
+    # −∞ times a weight of 0 would be NaN
+    return np.maximum(np.array(features, float), MIN_SCORE)
 
 
 def _corpus_score(

@@ -149,7 +149,10 @@ class SpeculativeEngine(SearchEngine):
     """
 
     def __init__(self, plain: SearchEngine, draft: Model, draft_tokens: int = 4) -> None:
-        """`plain` is the engine that would search without a draft model."""
+        """Search as `plain`, the engine without a draft model, does; `draft` drafts `draft_tokens` tokens at a time.
+
+        The draft model becomes the last of the models.
+        """
         super().__init__([*plain.models, draft], plain.special_tokens, plain.strategy, plain.logits_processors)
         if plain.strategy.rows_per_source > 1 or plain.strategy.reorders_rows:
             raise UserError(
@@ -162,7 +165,8 @@ class SpeculativeEngine(SearchEngine):
                 "use a run that was trained with the same tokenizer"
             )
         self.draft_tokens, self.acceptance = draft_tokens, AcceptanceStats()
-        self.graphed_start = self._start  # never as a CUDA graph: the step is not one, and reads values
+        # never as a CUDA graph: the step is not one, and reads values
+        self.graphed_start = self._start
 
     def _begin_batch(self, max_lengths: list[int], count: int, use_cuda_graphs: bool) -> BatchProgress:
         """Decide on slots and cache length as without drafts, but with positions for drafted tokens after the last."""

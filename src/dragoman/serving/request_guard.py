@@ -97,7 +97,8 @@ class RateLimiter:
         """Allow each client this number of requests; it may send those of `BURST_SECONDS` at once. 0: no limit."""
         self.per_second = requests_per_minute / 60
         self.capacity = max(1.0, self.per_second * BURST_SECONDS)
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # client → (level, time)
+        # client → (remaining requests, time of the last update)
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def check(self, client: str) -> None:
         """Count a request of a client; raise a RequestError (429) if the client has sent too many.
