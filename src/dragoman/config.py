@@ -263,6 +263,12 @@ class TrainingConfig(Section, section="training"):
     warmup_start_factor: float | None = setting(
         None, "Learning rate at the start of warm-up, as a fraction of the peak.", min=0, max=1, fallback=0.0
     )
+    hold_steps: int | None = setting(
+        None,
+        "Steps at the peak learning rate between the warm-up and the decay. Only for training.schedule=inverse-sqrt.",
+        min=0,
+        fallback=0,
+    )
     final_rate_factor: float | None = setting(
         None,
         "Learning rate at the end of training, as a fraction of the peak. Only for training.schedule=cosine, linear or "

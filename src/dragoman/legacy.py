@@ -131,6 +131,9 @@ FIELDS = _tables(
     """
 )
 
+#: fields of a kind that now belong to a spec in it: (field that holds this spec, its kind, their names)
+MOVED_FIELDS = {"MixtureOfExperts": ("gating", "SoftmaxGating", ("balance_loss_weight", "router_noise"))}
+
 #: options of the command line without "--": of all commands, then of single ones
 OPTIONS = _tables(
     """
@@ -256,7 +259,15 @@ def translate_description(data: dict[str, Any]) -> dict[str, Any]:
     kind = NAMES["kinds"].get(stored_kind, stored_kind)
     present_names = FIELDS.get(kind, {})
     renamed = {present_names.get(name, name): value for name, value in data.items()} | {"kind": kind}
+    if kind in MOVED_FIELDS:
+        renamed = _move_fields(renamed, *MOVED_FIELDS[kind])
     return {name: _present_value(f"{kind}.{name}", value) for name, value in renamed.items()}
+
+
+def _move_fields(fields: dict[str, Any], part: str, part_kind: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the fields of a spec with those in `names` as fields of a nested spec of `part_kind`, in field `part`."""
+    moved = {name: fields.pop(name) for name in names if name in fields}
+    return fields | {part: {"kind": part_kind, **moved}} if moved else fields
 
 
 def translate_tokenizer(fields: Mapping[str, Any]) -> dict[str, Any]:

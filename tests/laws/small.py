@@ -62,6 +62,11 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name 
     "roformer pre-norm": ("roformer", {"pre_norm": True, "rope_base": 100.0}),
     "moe": ("moe", {"ffn_dim": 40}),
     "moe one of three": ("moe", {"ffn_dim": 32, "experts": 3, "experts_per_token": 1, "pre_norm": True}),
+    "moe-2017": ("moe-2017", {"ffn_dim": 24}),
+    "moe-2017 shallow": ("moe-2017", {"layers": 1, "ffn_dim": 24, "experts": 3}),
+    "moe-2017 every expert": ("moe-2017", {"layers": 3, "ffn_dim": 24, "experts": 2, "experts_per_token": 2}),
+    "luong tanh product": ("luong", {"attention_score": "tanh-product"}),
+    "transformer-dmca-moe": ("transformer-dmca-moe", {"ffn_dim": 24, "experts": 4, "block_size": 4}),
     "gpt3 narrow": ("gpt3", {"attention_window": 3, "layers": 4}),
     "palm narrow heads": ("palm", {"head_dim": 6, "tied_embeddings": False}),
     "llama one key head": ("llama", {"kv_heads": 1, "tied_embeddings": True}),
@@ -71,6 +76,8 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name 
         {"kernel_size": 4, "decoder_layers": 1, "max_positions": 40, "tied_embeddings": False},
     ),
     "bytenet short sets": ("bytenet", {"blocks_per_layer": 2, "kernel_size": 2, "tied_embeddings": False}),
+    "bytenet not extended": ("bytenet", {"unfolding_ratio": 1.0}),
+    "bytenet far extended": ("bytenet", {"unfolding_ratio": 1.5, "unfolding_offset": 4.0}),
     "t5": ("t5", {"sentinels": None}),  # so that what it may write can be counted
     "t5 gated": (
         "t5",

@@ -23,7 +23,7 @@ from dragoman.models import Model
 from dragoman.parts import attention, convolution, recurrent_decoder
 from dragoman.parts import long_attention as compressed
 from dragoman.parts.attention_function import AttentionArgs
-from dragoman.parts.attention_scores import AdditiveScore, ConcatScore
+from dragoman.parts.attention_scores import AdditiveScore, ConcatScore, TanhProductScore
 from dragoman.parts.long_attention import LocalAttentionMixer
 from dragoman.parts.mixer import Context, Layout
 from dragoman.parts.positions import ShawKeys
@@ -87,6 +87,8 @@ def by_hand(call: Call) -> Tensor:
         matrix = score.query.weight if isinstance(score, AdditiveScore) else score.both.weight[:, : query.shape[-1]]
         inner = torch.tanh((query @ matrix.T)[..., :, None, :] + key[..., None, :, :])
         scores = (inner * score.value.weight[0]).sum(-1)
+    elif isinstance(score, TanhProductScore):  # the keys are tanh(U k)
+        scores = torch.einsum("a,bhta,bhsa->bhts", score.value.weight[0], (query @ score.query.weight.T).tanh(), key)
     elif score is not None:
         scaled = type(score).__name__ == "ScaledDotScore"
         scores = torch.einsum("bhte,bhse->bhts", query, key) * (1 / math.sqrt(query.shape[-1]) if scaled else 1.0)

@@ -40,6 +40,10 @@ def test_report_needs_no_network(run: Run) -> None:
     assert len(page) < 1_000_000
 
 
+def test_report_without_experts_has_no_charts_of_them(run: Run) -> None:
+    assert "experts" not in run_report(run)
+
+
 def test_report_sections_in_order(run: Run) -> None:
     titles = re.findall(r"<h2[^>]*>(.*?)</h2>", run_report(run))
     assert titles == [
@@ -91,6 +95,22 @@ def test_report_of_recurrent_systems(make_run: Callable[..., Run], system: str) 
     page = run_report(make_run(system=system))
     balanced(page)
     assert ("This system has no cross-attention" in page) == (system == "sutskever")
+
+
+def test_load_of_experts_is_logged_and_drawn(make_run: Callable[..., Run]) -> None:
+    """The logged variation is that of the logged shares, in the layer where it is largest: √(mean of squares − 1)."""
+    run = make_run(system="moe-2017")
+    (*_, last) = (record for record in run.metrics() if record["kind"] == "valid")
+    shares = last["expert_load"]
+    assert list(shares) == ["encoder.layers.0.1.body", "decoder.layers.0.1.body"]
+    assert [sum(layer) for layer in shares.values()] == pytest.approx([1, 1], abs=1e-4)
+    variations = [(sum((4 * share) ** 2 for share in layer) / 4 - 1) ** 0.5 for layer in shares.values()]
+    assert last["expert_load_cv"] == pytest.approx(max(variations), abs=1e-3)
+    assert last["expert_importance_cv"] >= 0
+    page = run_report(run)
+    balanced(page)
+    assert "Load of experts" in page
+    assert "Balance of experts" in visible(page)
 
 
 def test_report_of_a_run_without_validation(make_run: Callable[..., Run]) -> None:

@@ -1,4 +1,4 @@
-"""The five scores against their formulas, entry by entry."""
+"""The scores against their formulas, entry by entry."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.parts.attention_scores import Additive, Concat, Dot, General, ScaledDot, Score
+from dragoman.parts.attention_scores import Additive, Concat, Dot, General, ScaledDot, Score, TanhProduct
 from dragoman.parts.spec import Spec
 
 Formula = Callable[[Score, Tensor, Tensor], Tensor]
@@ -27,6 +27,12 @@ FORMULAS: dict[str, tuple[Spec, Formula]] = {
         Additive(inner_dim=5),
         lambda score, q, k: (
             weight(score, "value")[0] @ torch.tanh(weight(score, "query") @ q + weight(score, "key") @ k)
+        ),
+    ),
+    "v·(tanh(Wq) ⊙ tanh(Uk))": (
+        TanhProduct(inner_dim=5),
+        lambda score, q, k: (
+            weight(score, "value")[0] @ (torch.tanh(weight(score, "query") @ q) * torch.tanh(weight(score, "key") @ k))
         ),
     ),
     "v·tanh(W[q; k])": (
@@ -54,4 +60,4 @@ def test_score_equals_its_formula(formula: str) -> None:
 
 def test_only_the_general_scores_have_weights() -> None:
     counts = [sum(w.numel() for w in spec.build(3).parameters()) for spec, _ in FORMULAS.values()]
-    assert counts == [0, 0, 3 * 3, 5 * 3 + 5 * 3 + 5, 5 * 6 + 5]
+    assert counts == [0, 0, 3 * 3, 5 * 3 + 5 * 3 + 5, 5 * 3 + 5 * 3 + 5, 5 * 6 + 5]

@@ -130,8 +130,8 @@ def test_a_description_without_a_kind() -> None:
         (
             "FeedForward",
             "activation",
-            "sigmoid",
-            "'relu' or 'gelu' or 'gelu-tanh' or 'quick-gelu' or 'silu' or 'tanh' or 'identity'",
+            "softmax",
+            "'relu' or 'gelu' or 'gelu-tanh' or 'quick-gelu' or 'silu' or 'tanh' or 'sigmoid' or 'identity'",
         ),
         ("Stack", "block", {"kind": "FeedForward"}, "tuple[Spec, ...]"),
         ("Stack", "block", [3], "tuple[Spec, ...]"),

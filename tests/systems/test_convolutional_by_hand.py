@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel, count_parameters
-from dragoman.parts.convolution import DilatedBlock, WeightNormLinear
-from dragoman.parts.mixer import Layout
+from dragoman.parts.convolution import DilatedBlock, SourceExtension, WeightNormLinear
+from dragoman.parts.mixer import Context, Layout
 from dragoman.parts.spec import find_specs
 from dragoman.search.forced_decoding import attention_weights, cross_attention
 from dragoman.systems import SYSTEMS, VocabularySizes
@@ -214,15 +215,43 @@ def test_receptive_field_of_the_bytenet_decoder(back: int) -> None:
     assert torch.equal(before, model(tokens, lengths, changed, lengths)[0, place])
 
 
+@pytest.mark.parametrize(("ratio", "offset", "columns"), [(1.0, 0.0, 3), (1.2, 0.0, 4), (1.0, 2.0, 5), (2.0, 1.5, 8)])
 @torch.no_grad()
-def test_bytenet_target_may_be_longer_than_the_source() -> None:
-    """A logit sees the columns of 12 places back: at 14 the last of three words, at 15 none."""
-    model = bytenet(layers=2, blocks_per_layer=2)
-    target, lengths = torch.arange(16)[None], torch.tensor([16])
+def test_bytenet_unfolds_over_the_extended_source_and_beyond(ratio: float, offset: float, columns: int) -> None:
+    """Three words have ⌈3a + b⌉ columns. A logit sees those of 12 places back: the last at columns + 11, then none."""
+    model = bytenet(layers=2, blocks_per_layer=2, unfolding_ratio=ratio, unfolding_offset=offset)
+    target, lengths = torch.arange(21)[None], torch.tensor([21])
     one, other = (
         model(torch.tensor([source]), torch.tensor([3]), target, lengths)[0] for source in ([5, 6, 7], [8, 9, 10])
     )
-    assert [torch.equal(one[place], other[place]) for place in range(16)] == [False] * 15 + [True]
+    seen = columns + 12
+    assert [torch.equal(one[place], other[place]) for place in range(21)] == [False] * seen + [True] * (21 - seen)
+
+
+@torch.no_grad()
+def test_bytenet_encodes_the_source_and_a_padding_vector_after_it() -> None:
+    """|t̂| = 1.5 |s| + 1: rows of 4 and 2 words become 7 and 4 vectors, whatever the other row is."""
+    model = bytenet(layers=1, blocks_per_layer=2, unfolding_ratio=1.5, unfolding_offset=1.0)
+    source = torch.tensor([[5, 6, 7, 8], [9, 4, 0, 0]])
+    memory = model.encode(source, Layout.padded(4, torch.tensor([4, 2])))
+    assert memory.layout.lengths is not None
+    assert memory.layout.lengths.tolist() == [7, 4]
+    assert memory.states.shape[1] == 7
+    padding = model.state_dict()["source_extension.padding"]
+    for row, words, length in ((0, 4, 7), (1, 2, 4)):
+        vectors = [*model.source_embedding(source[row, :words]), *[padding] * (length - words)]
+        alone = model.encoder(torch.stack(vectors)[None], Context(Layout.padded(length, torch.tensor([length]))))
+        torch.testing.assert_close(memory.states[row, :length], alone.output[0])
+
+
+def test_extended_lengths_are_rounded_up() -> None:
+    """1.2 · 3 = 3.6; 1.1 · 10 is 11, although 1.1 is a little more than eleven tenths in binary."""
+    for ratio, offset, source, length in ((1.2, 0, 3, 4), (1.2, 0, 5, 6), (1.1, 0, 10, 11), (1.5, 4, 5, 12)):
+        assert SourceExtension(ratio, offset).length(source) == length
+    for extension in (SourceExtension(), SourceExtension(1.1, 0.3), SourceExtension(1.5, 4)):
+        assert extension.lengths(torch.arange(300)).tolist() == [extension.length(n) for n in range(300)]
+    with pytest.raises(UserError, match="unfolding_ratio must be at least 1"):
+        bytenet(unfolding_ratio=0.9)
 
 
 def test_number_of_parameters_of_bytenet() -> None:
@@ -230,7 +259,7 @@ def test_number_of_parameters_of_bytenet() -> None:
     d, k, layers, blocks = 8, 3, 2, 4
     half = d // 2
     block = (d * half + half) + (k * half * half + half) + (half * d + d) + 2 * (d + half + half)
-    unfolding = d * d + d
+    unfolding = d * d + d + d  # and the vector after the source
     body = 2 * (layers * blocks * block + 2 * d) + unfolding
     settings: dict[str, Any] = {"model_dim": d, "layers": layers, "blocks_per_layer": blocks, "kernel_size": k}
     separate, joint = VocabularySizes(30, 20), VocabularySizes(30, 30, joint=True)

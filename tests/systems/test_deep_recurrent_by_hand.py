@@ -1,7 +1,8 @@
-"""GNMT and Deep-Att, layer by layer over torch.nn.LSTM and LSTMCell with the same weights."""
+"""GNMT, Deep-Att and the LSTMs with experts, layer by layer over torch.nn.LSTM and LSTMCell with the same weights."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.models import EncoderDecoderModel, count_parameters
+from dragoman.parts.experts import MixtureOfExperts, NoisyTopKGating
 from dragoman.parts.mixer import Layout
+from dragoman.parts.spec import find_specs
 from dragoman.search.forced_decoding import attention_weights, cross_attention
 from dragoman.systems import SYSTEMS, VocabularySizes
 
@@ -41,17 +44,27 @@ def lstm(weights: Weights, path: str, cell: bool = False, both: bool = False) ->
     return torchs
 
 
-def attending_layer(weights: Weights, path: str, words: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def additive(q: Tensor, k: Tensor) -> Tensor:
+    return torch.tanh(q + k)
+
+
+def tanh_product(q: Tensor, k: Tensor) -> Tensor:
+    return torch.tanh(q) * torch.tanh(k)
+
+
+def attending_layer(
+    weights: Weights, path: str, words: Tensor, memory: Tensor, combined: Callable[[Tensor, Tensor], Tensor] = additive
+) -> tuple[Tensor, Tensor, Tensor]:
     """The bottom layer of a decoder: T D words and S D states → states T D, contexts T D, weights T S.
 
-    e_tj = v·tanh(W h_{t−1} + U m_j), c_t = Σ_j α_tj m_j, h_t = LSTM([y_t; c_t], h_{t−1}).
+    e_tj = v·combined(W h_{t−1}, U m_j), c_t = Σ_j α_tj m_j, h_t = LSTM([y_t; c_t], h_{t−1}).
     """
     W, U, v = (weights[f"{path}.context.score.{name}.weight"] for name in ("query", "key", "value"))
     step = lstm(weights, f"{path}.cells", cell=True)
     hidden, cell = torch.zeros(1, D), torch.zeros(1, D)
     states, contexts, alphas = [], [], []
     for word in words:
-        alpha = torch.stack([v[0] @ torch.tanh(W @ hidden[0] + U @ m) for m in memory]).softmax(0)
+        alpha = torch.stack([v[0] @ combined(W @ hidden[0], U @ m) for m in memory]).softmax(0)
         context = alpha @ memory
         hidden, cell = step(torch.cat((word, context))[None], (hidden, cell))
         states.append(hidden[0])
@@ -210,6 +223,60 @@ def test_only_the_bottom_layer_of_deep_att_attends() -> None:
     assert model.memory_paths == ["decoder.layers.0.0.bottom"]
     weights = attention_weights(model, SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS)
     assert {path: tuple(w.shape) for path, w in weights.items()} == {"decoder.layers.0.0.bottom": (2, 1, 4, 4)}
+
+
+# ---- LSTMs with a mixture of experts between them (Shazeer et al. 2017)
+
+
+def experts(weights: Weights, path: str, x: Tensor, top_k: int) -> Tensor:
+    """σ(Σ_e g_e · (W₂ max(0, W₁ x + b₁) + b₂)_e), g the softmax of the `top_k` largest scores: T D → T D."""
+    rows = []
+    for token in x:
+        scores = weights[f"{path}.router.weight"] @ token
+        best = sorted(range(len(scores)), key=lambda e: -float(scores[e]))[:top_k]
+        total = sum(scores[e].exp() for e in best)
+        row = torch.zeros(D)
+        for e in best:
+            (W1, b1), (W2, b2) = (
+                (weights[f"{path}.experts.{e}.{name}.weight"], weights[f"{path}.experts.{e}.{name}.bias"])
+                for name in ("widen", "narrow")
+            )
+            row += scores[e].exp() / total * (W2 @ (W1 @ token + b1).clamp(min=0) + b2)
+        rows.append(1 / (1 + (-row).exp()))
+    return torch.stack(rows)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_moe_2017_equals_torch_lstms_with_a_loop_over_experts_between_them(layers: int, row: int) -> None:
+    """Every layer is residual; the experts come after the bottom layer, whose attention context all above it read."""
+    model = model_of("moe-2017", layers=layers, experts=5, experts_per_token=3, ffn_dim=7)
+    weights = model.state_dict()
+    x, words = embedded(weights, row)
+    x = x + lstm(weights, "encoder.layers.0.0.body.cells", both=True)(x[None])[0][0]
+    x = x + experts(weights, "encoder.layers.0.1.body", x, 3)
+    for layer in range(2, layers + 1):
+        x = x + lstm(weights, f"encoder.layers.0.{layer}.body.cells")(x[None])[0][0]
+    memory = x
+    y, contexts, alpha = attending_layer(weights, "decoder.layers.0.0.body", words, memory, tanh_product)
+    x = words + y
+    x = x + experts(weights, "decoder.layers.0.1.body", x, 3)
+    for layer in range(2, layers + 1):
+        x = x + lstm(weights, f"decoder.layers.0.{layer}.body.cells")(torch.cat((x, contexts), -1)[None])[0][0]
+    check(model, row, memory, x, alpha)
+
+
+def test_moe_2017_has_the_papers_experts() -> None:
+    """§E: 32 experts of 512 · 2048 + 2048 · 512 = 2M weights in either stack, 4 for each token; gates start at 0."""
+    spec = SYSTEMS["moe-2017"].spec(VocabularySizes(100, 100, joint=True), "big")
+    mixtures = list(find_specs(spec, MixtureOfExperts))
+    assert [(m.num_experts, m.top_k, m.expert.inner_dim, spec.dim) for m in mixtures] == [(32, 4, 2048, 512)] * 2
+    assert {(m.gating, m.output_activation) for m in mixtures} == {(NoisyTopKGating(0.01, 0.01), "sigmoid")}
+    model = SYSTEMS["moe-2017"].spec(VocabularySizes(9, 9), "tiny").build()
+    routers = [weight for name, weight in model.named_parameters() if ".router." in name]
+    assert len(routers) == 4  # W and W_noise of either stack
+    assert not any(weight.any() for weight in routers)
 
 
 # ---- weights counted by hand

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from dragoman.errors import UserError
 from dragoman.models import DecoderOnlyModel, EncoderDecoderModel, count_parameters
 from dragoman.parts.attention import SelfAttention
-from dragoman.parts.feedforward import FeedForward, MixtureOfExperts
+from dragoman.parts.experts import MixtureOfExperts, NoisyTopKGating
+from dragoman.parts.feedforward import FeedForward
 from dragoman.parts.mixer import Context, Layout
 from dragoman.parts.positions import NoPosition, Rotary, Shaw
 from dragoman.parts.spec import differences, find_specs, replace_everywhere
@@ -244,6 +245,16 @@ def test_every_mixture_of_experts_has_a_balance_loss_in_training() -> None:
         features = model.train(training).forward_features(tokens, layout, tokens, layout)
         assert len(features.auxiliary_losses) == losses
         assert all(0.005 < float(loss.detach()) <= 0.01 * 4 for loss in features.auxiliary_losses)
+
+
+def test_transformer_dmca_has_one_mixture_of_experts_in_the_middle() -> None:
+    """LMLML (Liu et al. 2018, §4.2.4) with the third feed-forward layer replaced and nothing else."""
+    for layers, replaced in ((5, 5), (4, 5), (3, 3), (1, 1)):
+        plain, mixed = (SYSTEMS[f"transformer-dmca{name}"].spec(JOINT, layers=layers) for name in ("", "-moe"))
+        changes = list(differences(plain, mixed))
+        assert [path for path, _, _ in changes] == [f"decoder.block[{replaced}].body"]
+        (_, expert, mixture) = changes[0]
+        assert mixture == MixtureOfExperts(expert, 128, 2, NoisyTopKGating(0.01, 0.01))
 
 
 # ---- decoders alone

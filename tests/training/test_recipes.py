@@ -77,6 +77,10 @@ TEXTBOOK = {
     "llama": Expected("adamw", "cosine", 2000, 3e-4, 1, 0, 0, betas=(0.9, 0.95), more=LARGE, steps=250_000),
     "transformer-dmca": Expected("adam", "inverse-sqrt", 4000, NOAM, 0, 0.1, 0.1),
     "moe": Expected("adafactor", "inverse-sqrt", 10_000, 0.01, 0, 0.1, 0.1, more=HELD),
+    "moe-2017": Expected(
+        "adam", "inverse-sqrt", 2000, 2e-4, 0, 0, 0.4, betas=(0.9, 0.999), more={"hold_steps": 8000, "epsilon": 1e-8}
+    ),
+    "transformer-dmca-moe": Expected("adam", "inverse-sqrt", 4000, NOAM, 0, 0.1, 0.1),
     "speech": Expected("adam", "inverse-sqrt", 25_000, 10 / math.sqrt(WIDTH * 25_000), 0, 0.1, 0.1),
     "vision": Expected(
         "adamw", "linear", 10_000, 8e-4, 1, 0, 0, betas=(0.9, 0.999), more={"weight_decay": 0.1}, steps=518_000
@@ -112,6 +116,8 @@ PLAIN = {
     "llama": (0.4, 0.1, 0.1),
     "transformer-dmca": (0.4, 0.1, 0.0),
     "moe": (0.4, 0.1, 0.1),
+    "moe-2017": (1.0, 0.2, 0.1),
+    "transformer-dmca-moe": (0.4, 0.1, 0.0),
     "speech": (0.4, 0.1, 0.1),
     "vision": (0.4, 0.1, 0.1),
 }

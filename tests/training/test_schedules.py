@@ -55,6 +55,13 @@ def test_warmup_of_t5_is_constant() -> None:
         assert learning_rate(config, step) == pytest.approx(1 / math.sqrt(max(step, 10_000)))
 
 
+def test_peak_is_held_before_the_decay() -> None:
+    """Shazeer et al. (2017, §E): linear for 2,000 steps, constant for 8,000, then as 1/√step."""
+    config = TrainingConfig(learning_rate=0.4, warmup_steps=2000, hold_steps=8000)
+    rates = {1000: 0.2, 2000: 0.4, 6000: 0.4, 10_000: 0.4, 40_000: 0.2, 160_000: 0.1}
+    assert {step: pytest.approx(learning_rate(config, step)) for step in rates} == rates
+
+
 def test_plateau_reduces_the_rate_after_each_worse_validation() -> None:
     config = TrainingConfig(schedule="plateau", learning_rate=0.25, warmup_steps=0)
     rates = [learning_rate(config, 500, ScheduleHorizon(reductions=reductions)) for reductions in (0, 1, 2)]

@@ -153,6 +153,8 @@ def training_curves(metrics: list[Record]) -> dict[str, Points]:
         "accuracy": points("valid", "accuracy"),
         "learning rate": points("train", "learning_rate"),
         "tokens per second": points("train", "tokens_per_second"),
+        "expert load": points("valid", "expert_load_cv"),
+        "expert importance": points("valid", "expert_importance_cv"),
     }
 
 
@@ -168,6 +170,21 @@ def _charts(metrics: list[Record]) -> dict[str, str]:
         "accuracy": line_chart({"accuracy, %": curves["accuracy"]}, "Accuracy"),
         "learning_rate": line_chart({"learning rate": curves["learning rate"]}, "Learning rate"),
         "speed": line_chart(speed, "Speed", y_label="target tokens per second"),
+        **(_expert_charts(metrics, curves) if curves["expert load"] else {}),
+    }
+
+
+def _expert_charts(metrics: list[Record], curves: dict[str, Points]) -> dict[str, str]:
+    """Draw how evenly tokens are distributed over experts: during training, and at the last validation by layer."""
+    balance = {"load": curves["expert load"], "importance": curves["expert importance"]}
+    last = [record["expert_load"] for record in metrics if "expert_load" in record][-1]
+    load = {
+        path: [(rank, share * len(shares)) for rank, share in enumerate(sorted(shares, reverse=True), 1)]
+        for path, shares in last.items()
+    }
+    return {
+        "expert_balance": line_chart(balance, "Balance of experts", y_label="coefficient of variation"),
+        "expert_load": line_chart(load, "Load of experts", "expert, by load", "load, relative to an equal share"),
     }
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from dragoman.errors import UserError
 from dragoman.models.model import DecodingStart, Model, ModelSpec, first_tokens, position_limit
 from dragoman.models.usage import TRANSLATE
+from dragoman.parts.convolution import SourceExtension
 from dragoman.parts.embedding import (
     Embedding,
     Frames,
@@ -54,6 +55,7 @@ class EncoderDecoder(ModelSpec):
     transform: Transform | None = None  # layer before the output layer
     output_scaled: bool = False  # the input of the output layer is divided by √D
     input: Patches | Frames | None = None  # embedding of feature vectors, if the source is not tokens
+    source_extension: SourceExtension | None = None  # lengthens the source before it is encoded
 
     def build(self, dim: int = 0) -> EncoderDecoderModel:
         """Create the model; the argument `dim` is unused, because the width is a field of this spec."""
@@ -83,6 +85,7 @@ class EncoderDecoderModel(Model):
             self.source_embedding = self.target_embedding
         else:
             self.source_embedding = spec.embedding.build_embedding(spec.source_vocab_size, spec.dim)
+        self.source_extension = spec.source_extension.build(spec.dim) if spec.source_extension else None
         tied = self.target_embedding if spec.tied_embeddings else None
         self.output = OutputLayer(
             spec.target_vocab_size, spec.dim, tied, spec.output_bias, spec.transform, spec.output_scaled
@@ -124,6 +127,8 @@ class EncoderDecoderModel(Model):
         The layout holds their positions and lengths; `recorder` collects attention weights.
         """
         x, layout = self.source_embedding.embed_source(source, layout)
+        if self.source_extension is not None:
+            x, layout = self.source_extension(x, layout)
         encoded = self.encoder(x, Context(layout, recorder=recorder))
         return Memory(encoded.output, layout, encoded.stack_inputs, encoded.final_state, encoded.auxiliary_losses)
 
@@ -165,6 +170,9 @@ class EncoderDecoderModel(Model):
     def flops(self, work: Workload) -> int:
         """FLOPs: embedding and encoder for `work.source` tokens, decoder and output layer for `work.tokens`."""
         embedding = module_flops(self.source_embedding, work.of(work.source))
-        work = replace(work, source=-(-work.source // self.source_embedding.stride))  # shortened by the embedding
+        encoded = -(-work.source // self.source_embedding.stride)  # shortened by the embedding
+        if self.spec.source_extension is not None:
+            encoded = self.spec.source_extension.length(encoded)
+        work = replace(work, source=encoded)
         encoder = module_flops(self.encoder, work.of(work.source))
         return embedding + encoder + module_flops(self.decoder, work) + module_flops(self.output, work)

@@ -1,4 +1,4 @@
-"""Attention scores of recurrent decoders: dot, scaled dot, general, additive, concat."""
+"""Attention scores of recurrent decoders: dot, scaled dot, general, additive, tanh product, concat."""
 
 from __future__ import annotations
 
@@ -110,6 +110,39 @@ class AdditiveScore(Score):
         per_source_token, per_pair = work.of(work.source), work.of(work.tokens * work.source)
         projections = module_flops(self.query, work) + module_flops(self.key, per_source_token)
         return projections + module_flops(self.value, per_pair)
+
+
+@dataclass(frozen=True)
+class TanhProduct(Spec):
+    """score(q, k) = Σ_d v_d tanh((W q)_d) tanh((U k)_d), a matrix product over all keys (Shazeer et al. 2017, §G)."""
+
+    inner_dim: int | None = None
+
+    def build(self, dim: int) -> TanhProductScore:
+        """Create the score for queries and keys of width `dim`, with `inner_dim` tanh units (`dim` by default)."""
+        return TanhProductScore(dim, self.inner_dim or dim)
+
+
+class TanhProductScore(Score):
+    def __init__(self, dim: int, inner_dim: int) -> None:
+        """`query` is W and `key` U (`dim` to `inner_dim` each), `value` the vector v."""
+        super().__init__()
+        self.query = nn.Linear(dim, inner_dim, bias=False)
+        self.key = nn.Linear(dim, inner_dim, bias=False)
+        self.value = nn.Linear(inner_dim, 1, bias=False)
+
+    def prepare(self, key: Tensor) -> Tensor:
+        """Compute tanh(U k), once per source: B S D → B S A, with A = `inner_dim`."""
+        return torch.tanh(self.key(key))
+
+    def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
+        """Queries B … T D, prepared keys tanh(U k), B … S A → scores B … T S."""
+        return super().forward(torch.tanh(self.query(query)) * self.value.weight[0].to(query.dtype), prepared)
+
+    def flops(self, work: Workload) -> int:
+        """Count W q per target token, U k per source token, and a dot product per pair of both."""
+        projections = module_flops(self.query, work) + module_flops(self.key, work.of(work.source))
+        return projections + 2 * work.tokens * work.source * self.query.out_features
 
 
 @dataclass(frozen=True)

@@ -249,10 +249,64 @@ class DilatedBlockMixer(Mixer):
 
 
 @dataclass(frozen=True)
+class SourceExtension(Spec):
+    """Lengthens a source of |s| vectors to |t̂| = ⌈ratio · |s| + offset⌉ (Kalchbrenner et al. 2016, §3.2, eq. 2).
+
+    The vectors after the source are a learned one, so that the encoder computes as many columns as the target is
+    expected to have tokens at most.
+    """
+
+    ratio: float = 1.2
+    offset: float = 0.0
+
+    def build(self, dim: int) -> SourceExtensionModule:
+        """Create the extension for vectors of width `dim`."""
+        return SourceExtensionModule(self, dim)
+
+    def length(self, source: int) -> int:
+        """|t̂| of a source of this length."""
+        return math.ceil(self.ratio * source + self.offset - CEIL_TOLERANCE)
+
+    def lengths(self, source: Tensor) -> Tensor:
+        """B: |t̂| of sources of these lengths, as `length` computes it."""
+        return torch.ceil(self.ratio * source.double() + self.offset - CEIL_TOLERANCE).long()
+
+
+CEIL_TOLERANCE = 1e-6  # 1.1 · 10 is 11, although its floating-point number is a little larger
+
+
+class SourceExtensionModule(nn.Module):
+    supports_packing = False
+
+    def __init__(self, spec: SourceExtension, dim: int) -> None:
+        """`padding` is the vector after the end of a source, D."""
+        super().__init__()
+        if spec.ratio < 1 or spec.offset < 0:
+            raise UserError(
+                "the encoder's output must not be shorter than the source: unfolding_ratio must be at least 1 and "
+                f"unfolding_offset at least 0, but they are {spec.ratio:g} and {spec.offset:g}"
+            )
+        self.spec = spec
+        self.padding = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
+        """Source vectors, B S D, and their layout (lengths) → B |t̂| D and the layout of these."""
+        lengths = layout.lengths
+        if lengths is None:
+            lengths = torch.full((len(x),), x.shape[1], device=x.device)
+        width = self.spec.length(x.shape[1])
+        x = F.pad(x, (0, 0, 0, width - x.shape[1]))
+        is_source = torch.arange(width, device=x.device) < lengths[:, None]  # B |t̂|
+        x = torch.where(is_source[..., None], x, self.padding.to(x.dtype))
+        return x, Layout.padded(width, self.spec.lengths(lengths))
+
+
+@dataclass(frozen=True)
 class Unfolding(Spec):
     """x_t + W z_t + b: the encoder's output z is added position by position (Kalchbrenner et al. 2016, §3.1–3.2).
 
-    Beyond the end of the source nothing is added; in the paper, the source is padded to a·|s| + b.
+    The decoder unfolds until it predicts EOS. Beyond the encoder's output, whose length is that of the source or of its
+    `SourceExtension`, nothing is added.
     """
 
     def build(self, dim: int) -> UnfoldingMixer:

@@ -13,7 +13,10 @@ from dragoman.parts.spec import Spec
 
 
 class Initialization(Spec):
-    """Base class: matrices uniform within ±√(6 / (in + out)), embeddings normal, biases zero, norms unchanged."""
+    """Base class: matrices uniform within ±√(6 / (in + out)), embeddings normal, biases zero, norms unchanged.
+
+    A module with `starts_with_zeros` gets zeros.
+    """
 
     def matrix(self, weight: nn.Parameter) -> None:
         """Initialize a weight matrix in place."""
@@ -37,7 +40,7 @@ class Initialization(Spec):
                 if weight.is_meta or id(weight) in initialized:  # on the meta device, or a tied weight
                     continue
                 initialized.add(id(weight))
-                if weight.dim() < 2:
+                if weight.dim() < 2 or getattr(module, "starts_with_zeros", False):
                     nn.init.zeros_(weight)
                 elif is_embedding_table(module):
                     self.table(weight)

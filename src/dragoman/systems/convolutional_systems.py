@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dragoman.models import EncoderDecoder
-from dragoman.parts.convolution import DilatedBlock, GatedConvolution, MultiStepAttention, ScaledResidual, Unfolding
+from dragoman.parts.convolution import (
+    DilatedBlock,
+    GatedConvolution,
+    MultiStepAttention,
+    ScaledResidual,
+    SourceExtension,
+    Unfolding,
+)
 from dragoman.parts.embedding import Embedding
 from dragoman.parts.initialization import Normal
 from dragoman.parts.norm import LayerNorm
@@ -60,6 +67,8 @@ def bytenet(
     layers: int = 6,
     blocks_per_layer: int = 5,
     kernel_size: int = 3,
+    unfolding_ratio: float = 1.2,
+    unfolding_offset: float = 0.0,
     dropout: float = 0.1,
     shared_embeddings: bool = True,
     tied_embeddings: bool = True,
@@ -67,8 +76,12 @@ def bytenet(
     """Dilated convolutions; the decoder is stacked on the encoder, position by position (Kalchbrenner et al. 2016).
 
     A layer consists of `blocks_per_layer` residual blocks whose dilation doubles: 1, 2, 4, 8, 16 for the paper's five.
+    The encoder reads the source padded to `unfolding_ratio` · |s| + `unfolding_offset` (§3.2; 1.2 and 0 from English
+    characters to German ones), and the decoder unfolds over its output, and beyond it, until it predicts EOS.
     Additions to the paper: a layer norm at the end of each stack, and dropout in the blocks.
     """
+
+    extension = SourceExtension(unfolding_ratio, unfolding_offset)
 
     def blocks(causal: bool) -> tuple[Spec, ...]:
         """Return the residual blocks of a layer, with dilations 1, 2, 4, …; `causal` ones see no later tokens."""
@@ -85,6 +98,7 @@ def bytenet(
         embedding=Embedding(scaled=True),
         shared_embeddings=vocabulary.joint and shared_embeddings,
         tied_embeddings=tied_embeddings,
+        source_extension=extension if extension != SourceExtension(1.0, 0.0) else None,
     )
 
 
@@ -118,5 +132,6 @@ CONVOLUTIONAL_SYSTEMS = {
         model_sizes(layers=3, big={"model_dim": 1600}),
         replace(ADAM_TRAINING, learning_rate=3e-4, dropout=0.0),
         "the paper translates characters: --set text.tokenizer=character",
+        tuned_settings={"unfolding_ratio": 1.5, "unfolding_offset": 4.0},  # most pairs of subwords, in both directions
     ),
 }

@@ -9,6 +9,7 @@ from dragoman.errors import UserError
 from dragoman.models import DecoderOnly
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.embedding import Embedding, Transform
+from dragoman.parts.experts import MixtureOfExperts, NoisyTopKGating
 from dragoman.parts.feedforward import FeedForward
 from dragoman.parts.initialization import Normal
 from dragoman.parts.long_attention import CompressedAttention, LocalAttention
@@ -66,8 +67,7 @@ def transformer_dmca(spec: DecoderOnly, *, block_size: int = 256, kernel_size: i
     """Decoder for long inputs: local and memory-compressed attention in alternating layers (Liu et al. 2018, §4.2.4).
 
     Local layers attend within blocks of `block_size` tokens; the others attend to all previous tokens through keys
-    and values that a convolution of `kernel_size` tokens and stride `stride` compresses. The mixture of experts of
-    some of the paper's models is left out.
+    and values that a convolution of `kernel_size` tokens and stride `stride` compresses.
     """
     attention, feed_forward = spec.decoder.block
     residual = cast(PostNorm, attention)
@@ -79,6 +79,29 @@ def transformer_dmca(spec: DecoderOnly, *, block_size: int = 256, kernel_size: i
         for part in (replace(residual, body=attentions[layer % 2]), feed_forward)
     ]
     return replace(spec, decoder=replace(spec.decoder, block=tuple(block), depth=1))
+
+
+@variant_of(transformer_dmca)
+def transformer_dmca_moe(
+    spec: DecoderOnly,
+    *,
+    experts: int = 128,
+    experts_per_token: int = 2,
+    importance_loss_weight: float = 0.01,
+    load_loss_weight: float = 0.01,
+) -> DecoderOnly:
+    """Transformer-DMCA with one mixture-of-experts layer (Liu et al. 2018, table 4: 128 and 256 experts).
+
+    The mixture replaces the feed-forward layer in the middle of the stack. The paper states neither the place nor
+    `experts_per_token`: both are the defaults of the authors' library, and the gating is Shazeer et al.'s (2017).
+    """
+    block = list(spec.decoder.block)
+    middle = len(block) // 4 * 2 + 1  # parts are attention, feed-forward, attention, feed-forward, …
+    residual = cast(PostNorm, block[middle])
+    gating = NoisyTopKGating(importance_loss_weight, load_loss_weight)
+    mixture = MixtureOfExperts(cast(FeedForward, residual.body), experts, experts_per_token, gating)
+    block[middle] = replace(residual, body=mixture)
+    return replace(spec, decoder=replace(spec.decoder, block=tuple(block)))
 
 
 def gpt(
@@ -241,6 +264,20 @@ DECODER_SYSTEMS = {
         "Generating Wikipedia by Summarizing Long Sequences",
         2018,
         model_sizes(layers=(3, 4), heads=4, big={"model_dim": 1024, "heads": 16}),
+        TRANSFORMER_TRAINING,
+        default_objectives={"pairs": ("concatenation", {})},
+    ),
+    "transformer-dmca-moe": System(
+        transformer_dmca_moe,
+        "Generating Wikipedia by Summarizing Long Sequences",
+        2018,
+        model_sizes(
+            layers=(3, 4),
+            heads=4,
+            ffn_dim=(256, 512),
+            experts=(8, 16),
+            big={"model_dim": 1024, "heads": 16},
+        ),
         TRANSFORMER_TRAINING,
         default_objectives={"pairs": ("concatenation", {})},
     ),

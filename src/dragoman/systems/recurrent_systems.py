@@ -1,4 +1,4 @@
-"""Recurrent encoder–decoders: Sutskever, Cho, Bahdanau, Luong, GNMT and Deep-Att."""
+"""Recurrent encoder–decoders: Sutskever, Cho, Bahdanau, Luong, GNMT, Deep-Att and LSTMs with experts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Literal
 
 from dragoman.errors import unknown_name
 from dragoman.models import EncoderDecoder
-from dragoman.parts.attention_scores import Additive, Concat, Dot, General, ScaledDot
+from dragoman.parts.attention_scores import Additive, Concat, Dot, General, ScaledDot, TanhProduct
+from dragoman.parts.experts import MixtureOfExperts, NoisyTopKGating
 from dragoman.parts.fast_forward import FastForwardDecoder, FastForwardEncoder
+from dragoman.parts.feedforward import FeedForward
 from dragoman.parts.initialization import Orthogonal
 from dragoman.parts.recurrence import Recurrent
 from dragoman.parts.recurrent_decoder import (
@@ -36,6 +38,7 @@ ATTENTION_SCORES: dict[str, Spec] = {
     "general": General(),
     "concat": Concat(),
     "additive": Additive(),
+    "tanh-product": TanhProduct(),
 }
 
 
@@ -145,6 +148,44 @@ def gnmt(spec: EncoderDecoder, *, layers: int = 8, dropout: float = 0.2) -> Enco
 
 
 @variant_of(sutskever, model_dim=512)
+def moe_2017(
+    spec: EncoderDecoder,
+    *,
+    layers: int = 2,
+    experts: int = 32,
+    experts_per_token: int = 4,
+    ffn_dim: int = 2048,
+    importance_loss_weight: float = 0.01,
+    load_loss_weight: float = 0.01,
+    dropout: float = 0.2,
+) -> EncoderDecoder:
+    """GNMT's LSTMs with a mixture of experts above the bottom layer of each stack (Shazeer et al. 2017, §E).
+
+    The bottom encoder layer is bidirectional, with half of the dimension per direction; the paper counts it as two of
+    its three. All layers are residual, and the mixture has a sigmoid at the end. The gating is the paper's noisy top-k
+    (§2.1), flat with 32 experts; its bilingual models use a strictly balanced gating (§F), which fixes the load within
+    a batch. LSTMs have no projection: the paper's have 2048 cells, projected to 512.
+    """
+    gating = NoisyTopKGating(importance_loss_weight, load_loss_weight)
+    mixture = MixtureOfExperts(FeedForward(ffn_dim), experts, experts_per_token, gating, output_activation="sigmoid")
+
+    def stack(bottom: Spec, attention_context: bool) -> Stack:
+        """Return bottom layer, experts and further layers; `attention_context`: those above the bottom read it."""
+        layer = Recurrent("lstm", attention_context=attention_context)
+        block = tuple(Residual(part, dropout) for part in (bottom, mixture, *[layer] * (layers - 1)))
+        return Stack(block, dropout=dropout)
+
+    decoder_bottom = RecurrentDecoder(
+        "lstm", context=AttentionContext(TanhProduct()), initial_state=FromZero(), readout=StateReadout()
+    )
+    return replace(
+        spec,
+        encoder=stack(Recurrent("lstm", direction="both"), attention_context=False),
+        decoder=stack(decoder_bottom, attention_context=True),
+    )
+
+
+@variant_of(sutskever, model_dim=512)
 def deep_att(
     spec: EncoderDecoder, *, layers: int = 9, decoder_layers: int | None = None, dropout: float = 0.1
 ) -> EncoderDecoder:
@@ -236,6 +277,30 @@ RECURRENT_SYSTEMS = {
         replace(SGD_TRAINING, schedule="plateau", learning_rate=1.0, plateau_factor=0.5, dropout=0.1),
         "the paper's SGD with strong L2 regularization and one rate for each kind of layer is replaced by plain SGD "
         "with Luong's rate and clipping, the rate halved when validation does not improve",
+        base_learning_rate=1.0,
+    ),
+    "moe-2017": System(
+        moe_2017,
+        "Outrageously Large Neural Networks: The Sparsely-Gated Mixture-of-Experts Layer",
+        2017,
+        model_sizes(
+            tied_embeddings=True,
+            experts=(4, 8),
+            experts_per_token=2,
+            ffn_dim=(128, 256),
+            base={"experts": 16, "ffn_dim": 1024, "tied_embeddings": True},
+            big={},
+        ),
+        replace(
+            ADAM_TRAINING,
+            schedule="inverse-sqrt",
+            learning_rate=2e-4,
+            warmup_steps=2000,
+            hold_steps=8000,
+            dropout=0.4,
+        ),
+        "the paper does not state its rate: 2·10⁻⁴ is GNMT's; it does not mention clipping; batches of 16,000 words on "
+        "each of 64 GPUs",
         base_learning_rate=1.0,
     ),
 }

@@ -44,6 +44,7 @@ class PaperTraining:
     label_smoothing: float | None = None
     loss_normalization: str | None = None
     warmup_start_factor: float | None = None
+    hold_steps: int | None = None
     final_rate_factor: float | None = None
     plateau_factor: float | None = None
     halving_start_epoch: float | None = None

@@ -9,7 +9,8 @@ from dragoman.errors import UserError
 from dragoman.models import EncoderDecoder
 from dragoman.parts.attention import CrossAttention, SelfAttention
 from dragoman.parts.embedding import Embedding, Frames, Patches
-from dragoman.parts.feedforward import FeedForward, MixtureOfExperts
+from dragoman.parts.experts import MixtureOfExperts, SoftmaxGating
+from dragoman.parts.feedforward import FeedForward
 from dragoman.parts.initialization import Normal
 from dragoman.parts.norm import BatchNorm, LayerNorm, RMSNorm
 from dragoman.parts.positions import ALiBi, Concatenated, Learned, NoPosition, RelativeBias, Rotary, Shaw, Sinusoidal
@@ -169,7 +170,8 @@ def moe(
         *attention, feed_forward = stack.block
         residual = cast(PostNorm | PreNorm, feed_forward)
         expert = cast(FeedForward, residual.body)
-        mixture = MixtureOfExperts(expert, experts, experts_per_token, balance_loss_weight, router_noise)
+        gating = SoftmaxGating(balance_loss_weight, router_noise)
+        mixture = MixtureOfExperts(expert, experts, experts_per_token, gating)
         block = (*stack.block, *attention, replace(residual, body=mixture))
         return replace(stack, block=block, depth=stack.depth // 2)
 

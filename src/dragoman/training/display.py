@@ -107,9 +107,13 @@ class SilentDisplay(Display):
 
 
 def format_metrics(record: Mapping[str, Any]) -> str:
-    """Format the metrics of a validation: those of decoded sentences if there are any, else the accuracy."""
+    """Format the metrics of a validation: those of decoded sentences if there are any, else the accuracy.
+
+    For mixtures of experts, also the coefficient of variation of their load, which is 0 if they are balanced.
+    """
+    experts = f"  expert load CV {record['expert_load_cv']:.2f}" if "expert_load_cv" in record else ""
     if "bleu" not in record:
-        return f"accuracy {record['accuracy']:.1f} %"
+        return f"accuracy {record['accuracy']:.1f} %{experts}"
     chrf = f"  chrF {record['chrf']:.1f}" if "chrf" in record else ""
     search = f" ({record['search']})" if "search" in record else ""
-    return f"BLEU {record['bleu']:.1f}{chrf}  exact match {record['exact_match']:.1f} %{search}"
+    return f"BLEU {record['bleu']:.1f}{chrf}  exact match {record['exact_match']:.1f} %{search}{experts}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from dragoman.data import Batches, TokenStore
 from dragoman.data.feature_files import describe_features
 from dragoman.errors import UserError
 from dragoman.objectives import Objective, pretraining_examples
+from dragoman.parts.experts import record_expert_usage
 from dragoman.run import Run, Source, filling
 from dragoman.text import Tokenizer
 
@@ -85,11 +86,13 @@ class ValidationResult:
     metrics: dict[str, float]
     samples: list[ValidationSample]
     search: str = ""  # name of the search that decoded sentences
+    expert_load: dict[str, list[float]] = field(default_factory=dict)  # path of a layer → share of each of its experts
 
     def to_record(self) -> dict[str, Any]:
         """Return the record for metrics.jsonl."""
-        search = {"search": self.search} if self.search else {}
-        return {"loss": self.loss, "perplexity": self.perplexity, **self.metrics, **search}
+        rounded = {path: [round(share, 5) for share in shares] for path, shares in self.expert_load.items()}
+        named = {name: value for name, value in (("search", self.search), ("expert_load", rounded)) if value}
+        return {"loss": self.loss, "perplexity": self.perplexity, **self.metrics, **named}
 
 
 class Validator:
@@ -143,11 +146,15 @@ class Validator:
         torch.manual_seed(0)  # for objectives that sample tokens
         sums: Counter[str] = Counter()
         count = 0
-        for batch in self.batches.iterate_epoch(0):
-            loss = self.objective.validation_loss(batch.to(self.run.device))
-            count += int(loss.num_labels)
-            sums.update({"total": float(loss.total)} | {name: float(value) for name, value in loss.metrics.items()})
+        with record_expert_usage(model) as usage:
+            for batch in self.batches.iterate_epoch(0):
+                loss = self.objective.validation_loss(batch.to(self.run.device))
+                count += int(loss.num_labels)
+                sums.update({"total": float(loss.total)} | {name: float(value) for name, value in loss.metrics.items()})
         metrics = {"accuracy": 100 * sums["correct"] / count}
+        if usage:
+            metrics["expert_load_cv"] = max(layer.load_variation for layer in usage.values())
+            metrics["expert_importance_cv"] = max(layer.importance_variation for layer in usage.values())
         metrics |= {name: sums[name] / count for name in sums if name not in LOSS_SUMS}
         samples, search = [], ""
         if self.sources:
@@ -162,7 +169,8 @@ class Validator:
             samples = self._reconstruct()
         model.train(training)
         perplexity = evaluation.perplexity(-sums["nll_loss"], count).value
-        return ValidationResult(sums["total"] / count, perplexity, metrics, samples, search)
+        expert_load = {path: layer.load_fractions for path, layer in usage.items()}
+        return ValidationResult(sums["total"] / count, perplexity, metrics, samples, search, expert_load)
 
     def _score_texts(self, metric: str, texts: list[str]) -> float:
         """Score decoded sentences by a selection metric, chrf or rouge_l."""

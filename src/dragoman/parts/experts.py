@@ -1,0 +1,312 @@
+"""Sparsely gated mixtures of experts: gating networks, the layer, and how often each expert is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dragoman.errors import UserError
+from dragoman.parts.feedforward import ACTIVATIONS, Activation, FeedForward
+from dragoman.parts.flops import Workload, module_flops
+from dragoman.parts.mixer import Context, Mixer, MixerOutput, State
+from dragoman.parts.precision import at_least_float32
+from dragoman.parts.spec import Spec, build_part
+
+# ---- gating networks: which experts a token is sent to
+
+
+class Routing(NamedTuple):
+    """The experts of each token, and the balancing losses of a training step."""
+
+    gates: Tensor  # B T top_k: weights of the selected experts
+    selected: Tensor  # B T top_k: numbers of the selected experts
+    losses: tuple[Tensor, ...] = ()
+
+
+class Router(nn.Module):
+    """Base class of gating networks: scores W x of the experts, without a bias."""
+
+    def __init__(self, dim: int, num_experts: int, top_k: int) -> None:
+        """`weight` is W, `num_experts` × `dim`; each token is sent to `top_k` experts."""
+        super().__init__()
+        self.top_k = top_k
+        self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_experts, dim)))
+
+    def forward(self, x: Tensor, token_mask: Tensor | None) -> Routing:
+        """Choose the experts of each token: x B T D; `token_mask` (B T) is False at padding, which is not balanced."""
+        raise NotImplementedError
+
+    def flops(self, work: Workload) -> int:
+        """Count W x; what is computed in training alone is left out."""
+        return 2 * work.tokens * self.weight.numel()
+
+
+class Gating(Spec):
+    """Base class of descriptions of gating networks."""
+
+    def build_router(self, dim: int, num_experts: int, top_k: int) -> Router:
+        """Create the gating network for vectors of width `dim`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class SoftmaxGating(Gating):
+    """p = softmax(W x); the gates are the `top_k` largest p, divided by their sum (Lepikhin et al. 2020).
+
+    If top_k is 1 the gate is p itself, so that the router gets a gradient (Fedus et al. 2021, §2.1). In training,
+    normal noise with standard deviation `router_noise` is added to W x, and the loss is num_experts · Σ_e fraction_e ·
+    mean p_e, times `balance_loss_weight` (Fedus et al. 2021, §2.2).
+    """
+
+    balance_loss_weight: float = 0.01
+    router_noise: float = 0.0
+
+    def build_router(self, dim: int, num_experts: int, top_k: int) -> Router:
+        """Create the gating network for vectors of width `dim`."""
+        return SoftmaxRouter(self, dim, num_experts, top_k)
+
+
+class SoftmaxRouter(Router):
+    def __init__(self, spec: SoftmaxGating, dim: int, num_experts: int, top_k: int) -> None:
+        """Take noise and weight of the loss from the spec."""
+        super().__init__(dim, num_experts, top_k)
+        self.noise, self.balance_loss_weight = spec.router_noise, spec.balance_loss_weight
+
+    def forward(self, x: Tensor, token_mask: Tensor | None) -> Routing:
+        """x, B T D → the experts with the largest p = softmax(W x + noise), and in training the balancing loss."""
+        scores = at_least_float32(F.linear(x, self.weight))  # B T experts
+        if self.training and self.noise:
+            scores = scores + self.noise * torch.randn_like(scores)
+        p = scores.softmax(-1)
+        gates, selected = p.topk(self.top_k, -1)
+        losses: tuple[Tensor, ...] = ()
+        if self.training:
+            losses = (self.balance_loss_weight * load_balancing_loss(p, selected, token_mask),)
+        return Routing(gates / gates.sum(-1, keepdim=True) if self.top_k > 1 else gates, selected, losses)
+
+
+@dataclass(frozen=True)
+class NoisyTopKGating(Gating):
+    """G(x) = softmax(KeepTopK(H(x), k)), H(x) = W x + ε ⊙ softplus(W_noise x), ε ~ N(0, 1) (Shazeer et al. 2017, §2.1).
+
+    The noise is for training. Its losses are `importance_loss_weight` · CV(Σ_x G(x))² (§4) and `load_loss_weight` ·
+    CV(Σ_x P(x))² (§A), with CV the coefficient of variation over the experts, and P(x)_i the probability that expert i
+    is among the k best if only its own noise is drawn again. W and W_noise start with zeros (§A).
+    """
+
+    importance_loss_weight: float = 0.01
+    load_loss_weight: float = 0.01
+
+    def build_router(self, dim: int, num_experts: int, top_k: int) -> Router:
+        """Create the gating network for vectors of width `dim`."""
+        return NoisyTopKRouter(self, dim, num_experts, top_k)
+
+
+class NoisyTopKRouter(Router):
+    starts_with_zeros = True  # all experts are equally likely at first (§A)
+
+    def __init__(self, spec: NoisyTopKGating, dim: int, num_experts: int, top_k: int) -> None:
+        """`weight` is W, `noise_weight` W_noise; both losses have their weights from the spec."""
+        super().__init__(dim, num_experts, top_k)
+        if top_k == 1 < num_experts:
+            raise UserError(
+                "noisy top-k gating needs at least two experts per token, because a single gate is always 1 and the "
+                "router learns nothing from it: set experts_per_token to 2 or more"
+            )
+        self.weight, self.noise_weight = (nn.Parameter(torch.zeros(num_experts, dim)) for _ in range(2))
+        self.importance_loss_weight, self.load_loss_weight = spec.importance_loss_weight, spec.load_loss_weight
+
+    def forward(self, x: Tensor, token_mask: Tensor | None) -> Routing:
+        """x, B T D → softmax over the k largest H(x), and in training the losses of importance and load."""
+        clean = at_least_float32(F.linear(x, self.weight))  # B T experts
+        if not self.training:
+            best, selected = clean.topk(self.top_k, -1)
+            return Routing(best.softmax(-1), selected)
+        deviation = F.softplus(at_least_float32(F.linear(x, self.noise_weight)))
+        noisy = clean + deviation * torch.randn_like(clean)
+        best, selected = noisy.topk(self.top_k, -1)
+        gates = best.softmax(-1)
+        all_gates = torch.zeros_like(noisy).scatter(-1, selected, gates)
+        p = selection_probability(clean, noisy, deviation, self.top_k)
+        weight = token_weights(noisy, token_mask)
+        importance, load = (all_gates * weight).sum((0, 1)), (p * weight).sum((0, 1))
+        losses = (
+            self.importance_loss_weight * squared_variation(importance),
+            self.load_loss_weight * squared_variation(load),
+        )
+        return Routing(gates, selected, losses)
+
+
+def selection_probability(clean: Tensor, noisy: Tensor, deviation: Tensor, top_k: int) -> Tensor:
+    """P(x, i) = Φ((clean_i − k-th largest noisy score of the other experts) / deviation_i) (Shazeer et al. 2017, §A).
+
+    The probability, … experts, that expert i is among the `top_k` if its noise alone is drawn again; 1 if all are.
+    """
+    if top_k == clean.shape[-1]:
+        return torch.ones_like(clean)
+    best = noisy.topk(top_k + 1, -1).values  # … top_k+1, descending
+    last_selected, first_rejected = best[..., -2, None], best[..., -1, None]
+    threshold = torch.where(noisy > first_rejected, first_rejected, last_selected)  # without expert i itself
+    return torch.special.ndtr((clean - threshold) / deviation)
+
+
+def squared_variation(x: Tensor) -> Tensor:
+    """Square of the coefficient of variation, Var(x) / mean(x)², of a vector: 0 if all values are equal."""
+    return x.var(correction=0) / x.mean().square().clamp(min=1e-10)
+
+
+def token_weights(scores: Tensor, token_mask: Tensor | None) -> Tensor:
+    """B T 1: 1 for tokens and 0 for padding, with the dtype of the scores (B T experts)."""
+    return torch.ones_like(scores[..., :1]) if token_mask is None else token_mask[..., None].to(scores.dtype)
+
+
+def load_balancing_loss(p: Tensor, selected: Tensor, token_mask: Tensor | None) -> Tensor:
+    """num_experts · Σ_e fraction_e · mean p_e over tokens: 1 if balanced, `num_experts` if one expert gets all.
+
+    p (B T experts) are the router's probabilities, `selected` (B T top_k) the chosen experts, `token_mask` (B T) False
+    at padding.
+    """
+    weight = token_weights(p, token_mask)
+    tokens, num_experts = weight.sum(), p.shape[-1]
+    mean = (p * weight).sum((0, 1)) / tokens
+    selections = torch.zeros_like(p).scatter(-1, selected, 1.0) * weight
+    fraction = selections.sum((0, 1)) / (tokens * selected.shape[-1])
+    return num_experts * (fraction * mean).sum()
+
+
+# ---- the layer
+
+
+@dataclass(frozen=True)
+class MixtureOfExperts(Spec):
+    """y = f(Σ_e g_e(x) · expert_e(x)) over the `top_k` experts that a gating network selects (Shazeer et al. 2017, §2).
+
+    f is `output_activation`. Experts have no capacity limit: no token is dropped, and the output of a token does not
+    depend on other tokens.
+    """
+
+    expert: FeedForward = field(default_factory=FeedForward)
+    num_experts: int = 8
+    top_k: int = 2
+    gating: Gating = field(default_factory=SoftmaxGating)
+    output_activation: Activation = "identity"
+
+    def build(self, dim: int) -> ExpertsMixer:
+        """Create router and experts for vectors of width `dim`."""
+        return ExpertsMixer(self, dim)
+
+
+class ExpertsMixer(Mixer):
+    supports_packing = False  # unused columns of a packed row would enter the balancing losses
+
+    def __init__(self, spec: MixtureOfExperts, dim: int) -> None:
+        """A router that selects experts, and the experts, which are feed-forward layers of width `dim`."""
+        super().__init__()
+        if not 1 <= spec.top_k <= spec.num_experts:
+            raise UserError(
+                f"experts_per_token must be at least 1 and at most the number of experts, {spec.num_experts}, but is "
+                f"{spec.top_k}"
+            )
+        self.router = spec.gating.build_router(dim, spec.num_experts, spec.top_k)
+        self.experts = nn.ModuleList(build_part(spec.expert, dim, Mixer) for _ in range(spec.num_experts))
+        self.top_k, self.output_activation = spec.top_k, ACTIVATIONS[spec.output_activation]
+
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        """f(Σ_e g_e(x) · expert_e(x)) over the `top_k` experts of each token: x, B T D → B T D.
+
+        In training, the balancing losses are returned too. The state, if any, is returned unchanged.
+        """
+        routing: Routing = self.router(x, context.layout.token_mask)
+        is_step = state is not None and x.shape[1] == 1
+        mix = self._dense if is_step else self._grouped
+        y = self.output_activation(mix(x, routing.gates.to(x.dtype), routing.selected, context))
+        return MixerOutput(y, state, auxiliary_losses=routing.losses)
+
+    def _outputs(self, inputs: list[Tensor], context: Context) -> list[Tensor]:
+        """Compute the output of each expert from its own input, `inputs[e]` for expert e, B T D or N D."""
+        return [cast(Mixer, expert)(x, context).output for expert, x in zip(self.experts, inputs)]
+
+    def _dense(self, x: Tensor, gates: Tensor, selected: Tensor, context: Context) -> Tensor:
+        """Compute all experts for all tokens x (B T D), with gates of 0 for those not selected: static shapes.
+
+        `gates` and `selected` (B T top_k) are weights and numbers of the selected experts.
+        """
+        all_gates = gates.new_zeros(*x.shape[:-1], len(self.experts)).scatter(-1, selected, gates)  # B T experts
+        outputs = torch.stack(self._outputs([x] * len(self.experts), context), -1)  # B T D experts
+        return (outputs @ all_gates[..., None]).squeeze(-1)
+
+    def _grouped(self, x: Tensor, gates: Tensor, selected: Tensor, context: Context) -> Tensor:
+        """Compute each expert for the tokens of x (B T D) that selected it; the order of summation is deterministic.
+
+        Tokens are sorted by expert, split into one batch per expert, and their outputs put back in order. `gates` and
+        `selected` (B T top_k) are weights and numbers of the selected experts.
+        """
+        expert = selected.flatten()  # B·T·top_k
+        order = expert.argsort(stable=True)
+        counts = expert.bincount(minlength=len(self.experts)).tolist()
+        tokens = x.flatten(0, 1)[order // self.top_k]  # B·T·top_k D, sorted by expert
+        outputs = torch.cat(self._outputs(list(tokens.split(counts)), context))[order.argsort()]  # order undone
+        return (outputs.unflatten(0, gates.shape) * gates[..., None]).sum(-2)  # B T D
+
+    def flops(self, work: Workload) -> int:
+        """FLOPs for `work.tokens` tokens: the router, and `top_k` experts each."""
+        per_expert_and_token = work.of(work.tokens * self.top_k)
+        return module_flops(self.router, work) + module_flops(self.experts[0], per_expert_and_token)
+
+
+# ---- how often each expert is used
+
+
+@dataclass
+class ExpertUsage:
+    """How a mixture of experts has distributed the tokens that it has read, padding excluded."""
+
+    load: Tensor  # experts: number of tokens sent to each
+    importance: Tensor  # experts: sum of the gates of each
+
+    def count(self, router: nn.Module, inputs: tuple[Tensor, Tensor | None], routing: Routing) -> None:
+        """Add a call of the router; `inputs` are x and the token mask. Nothing is copied from the device."""
+        gates, selected = routing.gates.detach().double(), routing.selected.flatten()
+        weight = token_weights(gates, inputs[1]).expand_as(gates)
+        self.load.index_add_(0, selected, weight.flatten())
+        self.importance.index_add_(0, selected, (weight * gates).flatten())
+
+    @property
+    def load_fractions(self) -> list[float]:
+        """The share of each expert in all selections; together 1."""
+        return (self.load / self.load.sum().clamp(min=1)).tolist()
+
+    @property
+    def load_variation(self) -> float:
+        """The coefficient of variation of the load: 0 if balanced, √(num_experts / top_k − 1) if always the same."""
+        return float(squared_variation(self.load).sqrt())
+
+    @property
+    def importance_variation(self) -> float:
+        """The coefficient of variation of the importance: 0 if balanced."""
+        return float(squared_variation(self.importance).sqrt())
+
+
+@contextmanager
+def record_expert_usage(model: nn.Module) -> Iterator[dict[str, ExpertUsage]]:
+    """Count the tokens that each expert of a model gets within the context: path of the layer → usage.
+
+    The result is empty for a model without experts.
+    """
+    layers = {path: part for path, part in model.named_modules() if isinstance(part, ExpertsMixer)}
+    usage, hooks = {}, []
+    for path, layer in layers.items():
+        load, importance = layer.router.weight.new_zeros(2, len(layer.experts), dtype=torch.float64)
+        usage[path] = ExpertUsage(load, importance)
+        hooks.append(layer.router.register_forward_hook(usage[path].count))
+    try:
+        yield usage
+    finally:
+        for hook in hooks:
+            hook.remove()
