@@ -106,19 +106,19 @@ class TextConfig(Section, section="text"):
     tokenizer: str | None = setting(
         None,
         "Tokenizer to learn: bpe, byte-bpe (byte-level BPE as in GPT-2), unigram, word, character or byte.",
-        auto="bpe; in the recipe textbook that of the paper",
+        auto="bpe; with training.recipe=textbook, that of the paper",
     )
     vocab_size: int | None = setting(
         None,
         "Vocabulary size in tokens.",
         min=1,
         max=10**7,
-        auto="8·√(words of the corpus), at most 32,000; 32,000 with `compression_ratio`",
+        auto="8·√(words of the corpus), at most 32,000; 32,000 with text.compression_ratio",
     )
     compression_ratio: float | None = setting(
         None,
         "Stop learning BPE when the training text has this many characters (bpe) or bytes (byte-bpe) per token, spaces "
-        "included, unless `vocab_size` is reached first.",
+        "included, unless text.vocab_size is reached first.",
         min=1,
         max=1000,
     )

@@ -251,6 +251,7 @@ def _comparison_row(result: PairedTestResult) -> dict[str, str]:
     from dragoman.evaluation.significance import format_p_value
 
     def with_interval(score: str, interval: tuple[float, float], sign: str = "") -> str:
+        """Add an interval in brackets to a score; `sign` "+" writes the sign of positive limits too."""
         low, high = interval
         return f"{score} [{low:{sign}.2f}, {high:{sign}.2f}]"
 

@@ -201,8 +201,8 @@ def _check_line_count(inputs: Input, path: Path) -> None:
     expected, count = count_lines(inputs), count_lines(Input(path, SourceFormat("text"), may_be_empty=True))
     if count != expected and None not in (count, expected):
         raise UserError(
-            f"{path} has {count:,} lines, but {inputs.file} has {expected:,}: it needs one line for each "
-            "source, possibly empty"
+            f"{path} has {count:,} lines, but the input {inputs.file} has {expected:,}: {path} needs one line for each "
+            "source, which may be empty"
         )
 
 

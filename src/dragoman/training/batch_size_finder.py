@@ -140,8 +140,8 @@ def _run_steps(trainer: Trainer) -> int | None:
 def widest_batch(batches: Batches) -> Batch:
     """Build the largest batch: as many copies of the longest row as fit; a row is one sequence of a batch."""
     if batches.packed_shape is not None:  # packed batches all have the same shape
-        first_batch = batches.plan_window(epoch=0, window=0)[0]
-        return batches.build_batch(first_batch, epoch=0)
+        first_pairs = batches.plan_window(epoch=0, window=0)[0]  # indices of the pairs of the first batch
+        return batches.build_batch(first_pairs, epoch=0)
     rows = slice(0, min(MAX_PAIRS_INSPECTED, len(batches.store)))
     columns = (np.asarray(column.lengths[rows], np.int64) for column in batches.store.columns)
     lengths = batches.rows.row_length(*columns)
@@ -171,7 +171,7 @@ def estimate_batch_size(config: Config, spec: ModelSpec, lowest: int, highest: i
 
 
 def available_memory() -> int:
-    """Return the bytes that this process can still allocate."""
+    """Return the bytes that this process can still allocate: the least of what machine, system and cgroup allow."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

@@ -116,7 +116,10 @@ def check_systems(labels: Sequence[str]) -> None:
 
 
 def check_settings(labels: Sequence[str], config: Config) -> None:
-    """Raise a UserError for a setting that no system has; each setting applies to the systems that have it."""
+    """Raise a UserError for an entry of `system.settings` that none of the compared systems has.
+
+    `labels` are names of systems, possibly with settings: "transformer@size=big".
+    """
     known = {setting for label in labels for setting in SYSTEMS[split_label(label)[0]].settings()}
     for setting in config.system.settings:
         if setting not in known:
@@ -164,8 +167,8 @@ def train_system(
 ) -> None:
     """Train a system in its own run folder within `folder`, or continue where it stopped.
 
-    `label` is its name, possibly with settings (see `split_label`). `config` is shared by all systems; each gets those
-    `system.settings` that it has.
+    `label` is its name, possibly with settings: "transformer@size=big". `config` is shared by all systems; each gets
+    those `system.settings` that it has.
     """
     run = run_folder(folder, label, seed)
     if not is_run_folder(run):
@@ -301,7 +304,10 @@ def evaluate_run(
 def evaluate_ensemble(
     folder: Path, label: str, results: Sequence[RunResult], sources: Sequence[str], device: str = "auto"
 ) -> RunResult:
-    """Translate the test set with the ensemble of all seeds of a system; its cost is the sum of theirs."""
+    """Translate the test set with the ensemble of all seeds of a system; its training cost is the sum of theirs.
+
+    `results` are those of the single seeds; `label` is the name of the system, possibly with settings.
+    """
     first, *others = (load(run_folder(folder, label, result.seed), device=device) for result in results)
     texts = [translation.text for translation in first.ensemble(*others).translate(sources, alignment=False)]
     device_flops = [result.device_flops for result in results if result.device_flops is not None]

@@ -73,7 +73,8 @@ def choose_tokenizer(defaults: Defaults) -> None:
     """Choose the type of tokenizer: that of the paper in the recipe `textbook`, otherwise BPE."""
     if defaults.config.text.tokenizer is not None:
         return
-    paper = _recipe(defaults.config)[1].paper
+    _, recipe = _recipe(defaults.config)
+    paper = recipe.paper  # None unless the recipe is `textbook`
     if paper and paper.tokenizer:
         reason = f"the paper's; {DEFAULT_TOKENIZER} by default"
         defaults.set_and_report("text.tokenizer", paper.tokenizer, reason)
@@ -150,7 +151,7 @@ def choose_settings(
 
 
 def _recipe(config: Config) -> tuple[str, Recipe]:
-    """Return the name of the configured recipe, by default that of the system, and the recipe."""
+    """Return name and content of the configured recipe, a set of training defaults; by default that of the system."""
     system = SYSTEMS.get(config.system.name or "")
     name = default_recipe(system) if config.training.recipe == "auto" else config.training.recipe
     return name, get_recipe(name, system)

@@ -52,7 +52,7 @@ class TrainingMeter:
         return sums | {"tokens": self.tokens, "skipped": float(self.train_step.skipped_steps)}
 
     def record_step(self, batches: StepBatches, learning_rate: float) -> None:
-        """Count a step; `batches.target_tokens` are those of all processes."""
+        """Add a step to the sums of the next record; `batches.target_tokens` are those of all processes."""
         self.tokens += batches.target_tokens
         self.measured_tokens += batches.target_tokens
         self.padding += sum(batch.padding_ratio for _, batch in batches.batches)

@@ -211,7 +211,7 @@ class Muon(torch.optim.Optimizer):
             gradient, before = torch.stack(gradients), torch.stack(momenta)  # N R C
             after = before.lerp(gradient, 1 - group["momentum"])
             update = orthogonalize(gradient.lerp(after, group["momentum"]), self.precision)
-            update = update * (group["lr"] * (-0.2 * math.sqrt(max(shape))))
+            update = update * (group["lr"] * (-0.2 * math.sqrt(max(shape))))  # as large as the updates of AdamW
             decay = torch.where(skip, 1.0, 1 - group["lr"] * group["weight_decay"])
             torch._foreach_copy_(momenta, list(torch.where(skip, before, after).unbind()))
             torch._foreach_mul_(matrices, decay)

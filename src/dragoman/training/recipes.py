@@ -100,7 +100,7 @@ def modern(system: System | None) -> Recipe:
     """Return the recipe with Muon, a cosine schedule, and settings of the system found better than the paper's."""
     settings = dict(system.tuned_settings) | dict(system.modern_settings) if system else {}
     training = {"optimizer": "muon", "schedule": "cosine"}
-    reason = "--recipe textbook is the paper's own"
+    reason = "--recipe textbook is the paper's own"  # printed beside the name of the recipe
     return Recipe(reason, training, system=settings, bpe_dropout=0.1, dropout=SMALL_CORPUS_DROPOUT, rate=MODERN_RATE)
 
 

@@ -43,7 +43,7 @@ class SchedulePoint:
         The warmup takes `warmup_steps`, but at most a tenth of a time budget if the user has not set it.
         """
         self.config, self.horizon = config, horizon
-        self.warmups = (step - schedule_start(config)) / warmup_steps(config, horizon.steps)
+        self.warmups = (step - schedule_start(config)) / warmup_steps(config, horizon.steps)  # 1 where it ends
         if horizon.limits_warmup and horizon.time_used is not None:
             self.warmups = max(self.warmups, horizon.time_used / MAX_WARMUP_TIME)
         self.epochs = None if horizon.steps_per_epoch is None else (step - 1) / horizon.steps_per_epoch
