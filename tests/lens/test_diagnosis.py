@@ -15,8 +15,8 @@ from dragoman.errors import UserError
 from dragoman.lens.diagnosis import diagnose, language_pair, validation_pairs
 from dragoman.lens.diagnosis.content_coverage import alignment_error, coverage, length_ratio, quality_by_length
 from dragoman.lens.diagnosis.diagnosis_report import diagnosis_lines, diagnosis_page
-from dragoman.lens.diagnosis.diagnosis_types import TranslatedSet
-from dragoman.lens.diagnosis.gender import builtin_templates, gender, load_templates, parse_templates
+from dragoman.lens.diagnosis.diagnosis_types import Diagnosis, GenderChoice, TranslatedSet
+from dragoman.lens.diagnosis.gender import PRONOUNS, builtin_templates, gender, load_templates, parse_templates
 from dragoman.lens.diagnosis.hallucination import (
     copying,
     find_loop,
@@ -49,13 +49,37 @@ def said(*texts: str) -> list[Translation]:
 
 def test_gender_of_translations_is_counted() -> None:
     run: Any = Parrot(
-        lambda text: "Sie liest." if "orvos" in text else "He reads." if "tanár" in text else "She reads."
+        lambda text: "Sie liest." if "arst" in text else "He reads." if "õpetaja" in text else "Yes, she reads."
     )
-    found = gender(run, "hu-en", None)
-    assert found.value == pytest.approx(100 * 15 / 16)  # of 17 sentences one is not English, one is “he”
-    assert found.metrics["masculine"] == pytest.approx(100 / 17)
-    assert found.metrics["nothing"] == pytest.approx(100 / 17)
+    found = gender(run, "et-en", None)
+    assert found.value == pytest.approx(100 * 26 / 28)  # of 15 · 2 sentences two are not English, two have “he”
+    assert found.metrics["masculine"] == pytest.approx(100 * 2 / 30)
+    assert found.metrics["nothing"] == pytest.approx(100 * 2 / 30)
     assert "came out feminine" in found.explanation
+
+
+def test_the_pronoun_of_each_occupation_is_reported() -> None:
+    """The example of the lecture: Malay has one pronoun, English has to choose."""
+    english = {
+        "Dia bekerja sebagai jururawat.": "She works as a nurse.",
+        "Dia bekerja sebagai pengaturcara.": "He works as a programmer.",
+        "Dia seorang pengaturcara.": "They are a programmer.",
+    }
+    run: Any = Parrot(lambda text: english.get(text, "A person."))
+    found = gender(run, "ms-en", None)
+    words = {choice.label: choice.words for choice in found.choices}
+    assert words["jururawat (nurse)"] == {"she": 1, "": 1}
+    assert words["pengaturcara (programmer)"] == {"he": 1, "they": 1}
+    assert words["doktor (doctor)"] == {"": 2}
+    lines = diagnosis_lines(Diagnosis("run", "system", "best", 1, (found,)))
+    (line,) = (line for line in lines if "jururawat (nurse)" in line)
+    assert line.split("  ")[-1] == "she 1, – 1"
+    assert "jururawat (nurse)" in diagnosis_page(Diagnosis("run", "system", "best", 1, (found,)))
+
+
+def test_german_words_show_the_gender_with_their_own_letters() -> None:
+    run: Any = Parrot(lambda text: "Die Ärztin schläft." if "doctor" in text else "Nichts.")
+    assert gender(run, "en-de", None).choices[0] == GenderChoice("doctor", "", {"Ärztin": 3})
 
 
 def test_gender_is_recognized_by_whole_words() -> None:
@@ -90,9 +114,13 @@ def test_templates_of_a_file_are_added(tmp_path: Path) -> None:
 
 def test_built_in_templates_are_valid() -> None:
     found = builtin_templates()
-    assert {"en-de", "hu-en", "tr-en", "fi-en", "hu-de", "tr-de", "fi-de"} <= set(found)
+    genderless = [
+        f"{code}-{target}" for code in ["ms", "id", "tr", "fi", "et", "hu", "fa", "bn", "sw"] for target in PRONOUNS
+    ]
+    assert {"en-de", *genderless} <= set(found)
     for templates in found.values():
         assert len(templates) >= 10
+        assert len({one.source for one in templates}) == len(templates)
         assert not any(one.feminine & one.masculine for one in templates)
 
 

@@ -17,6 +17,8 @@ def diagnosis_lines(diagnosis: Diagnosis) -> list[str]:
     for finding in diagnosis.findings:
         lines += [f"{finding.title:36}{finding.formatted_value}", f"  {finding.explanation}"]
         lines += [_length_line(bucket) for bucket in finding.bands]
+        width = max((len(choice.label) for choice in finding.choices), default=0)
+        lines += [f"    {choice.label:{width}}  {choice.formatted_words}" for choice in finding.choices]
         for example in finding.examples[:3]:
             lines.append(f"    {one_line(example.source)[:160]}")
             lines.append(f"    → {one_line(example.translation)[:160] or '(nothing)'}")
@@ -37,7 +39,12 @@ def diagnosis_page(diagnosis: Diagnosis) -> str:
     """Return a diagnosis as one HTML page without scripts and external resources."""
     overview = [(finding.title, finding.formatted_value) for finding in diagnosis.findings]
     return render(
-        "diagnosis.html", diagnosis=diagnosis, overview=overview, length_chart=_length_chart, detail_table=_detail_table
+        "diagnosis.html",
+        diagnosis=diagnosis,
+        overview=overview,
+        length_chart=_length_chart,
+        detail_table=_detail_table,
+        choice_rows=lambda finding: [(choice.label, choice.formatted_words) for choice in finding.choices],
     )
 
 

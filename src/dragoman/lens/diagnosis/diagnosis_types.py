@@ -41,6 +41,32 @@ class DiagnosisExample:
 
 
 @dataclass(frozen=True)
+class GenderChoice:
+    """The gender that the translations of a subject without gender have.
+
+    Attributes:
+        subject: an occupation or a sentence of the source language.
+        meaning: its meaning in English, if it is known.
+        words: words that show the gender, such as “she”, with the number of translations; "" for none.
+    """
+
+    subject: str
+    meaning: str
+    words: dict[str, int]
+
+    @property
+    def label(self) -> str:
+        """The subject with its meaning: jururawat (nurse)."""
+        return f"{self.subject} ({self.meaning})" if self.meaning else self.subject
+
+    @property
+    def formatted_words(self) -> str:
+        """The words, with counts if there are several translations: she 2, he 1."""
+        words = [(word or "–", count) for word, count in sorted(self.words.items(), key=lambda item: -item[1])]
+        return words[0][0] if sum(self.words.values()) == 1 else ", ".join(f"{word} {count}" for word, count in words)
+
+
+@dataclass(frozen=True)
 class Finding:
     """The measurement of one known failure of translation systems."""
 
@@ -52,6 +78,7 @@ class Finding:
     metrics: dict[str, float] = field(default_factory=dict)
     examples: tuple[DiagnosisExample, ...] = ()
     bands: tuple[LengthBucket, ...] = ()  # quality by source length
+    choices: tuple[GenderChoice, ...] = ()  # gender by occupation
 
     @property
     def formatted_value(self) -> str:

@@ -1,28 +1,39 @@
 """Gender bias: the gender of translations whose source leaves it open (Prates et al. 2020).
 
-Templates are text that users can extend. A section for each language pair has a line per source, with the words that
-show a gender in the translation: feminine, masculine and optionally neutral ones.
+Templates are text that users can extend. A section for each language pair has a line per source. If the source language
+has no gender, the pronouns of the target language show it (`PRONOUNS`), and the line may have a meaning in English;
+`[fi-*]` is a section for all target languages with pronouns.
+
+    [fi-*]
+    frame<tab>Hän on {}.
+    lääkäri<tab>doctor
+
+Otherwise a line has the words that show a gender in the translation: feminine, masculine and optionally neutral ones.
 
     [en-de]
     frame<tab>The {} is tired.
     doctor<tab>Ärztin|Ärztinnen<tab>Arzt|Arztes|Ärzte
 
-    [fi-en]
-    Hän on lääkäri.<tab>she|her|hers<tab>he|him|his<tab>they|them|their
-
-If a section has frames, every source is inserted into each of them. Lines that begin with # are comments.
+Every source is inserted into each of the frames before it in its section. Lines that begin with # are comments.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from dragoman.errors import UserError
-from dragoman.lens.diagnosis.diagnosis_types import MAX_EXAMPLES, DiagnosisExample, Finding, percentage
+from dragoman.lens.diagnosis.diagnosis_types import (
+    MAX_EXAMPLES,
+    DiagnosisExample,
+    Finding,
+    GenderChoice,
+    percentage,
+)
 from dragoman.run import Run
 from dragoman.text import split_words
 
@@ -30,14 +41,28 @@ NAME, TITLE = "gender", "Gender where the source has none"
 EXAMPLES_PER_GENDER = {"feminine": 3, "masculine": 3, "both": 1, "nothing": 1}
 
 
+#: words that show a gender, by target language: feminine, masculine and neutral pronouns
+PRONOUNS: dict[str, tuple[str, ...]] = {
+    "en": ("she|her|hers|herself", "he|him|his|himself", "they|them|their|it"),
+    "de": ("sie|ihr|ihre|ihren|ihrem", "er|ihn|ihm|sein|seine|seinen|seinem", "es"),
+    "fr": ("elle", "il", ""),
+    "es": ("ella", "él", ""),
+}
+
+
 @dataclass(frozen=True)
 class GenderTemplate:
-    """A source without gender, and the lower-case words that show the gender of a translation."""
+    """A source without gender, and the lower-case words that show the gender of a translation.
+
+    `subject` is what was inserted into a frame, such as an occupation, or the whole source; `meaning` is English.
+    """
 
     source: str
     feminine: frozenset[str]
     masculine: frozenset[str]
     neutral: frozenset[str]
+    subject: str
+    meaning: str = ""
 
     def gender(self, translation: str) -> str:
         """Return the gender of a translation: feminine, masculine, both, neutral, or nothing."""
@@ -47,45 +72,67 @@ class GenderTemplate:
             return "both" if is_feminine and is_masculine else "feminine" if is_feminine else "masculine"
         return "neutral" if words & self.neutral else "nothing"
 
+    def chosen_word(self, translation: str) -> str:
+        """Return the first word of a translation that shows a gender, such as “she”; "" if there is none."""
+        known = self.feminine | self.masculine | self.neutral
+        words = split_words(translation)
+        first = [word.lower() for word in words[:1]]  # a capital letter only begins the sentence
+        return next((word for word in (*first, *words[1:]) if word.casefold() in known), "")
+
 
 def parse_templates(text: str, origin: str) -> dict[str, list[GenderTemplate]]:
     """Parse the text of a template file to templates by language pair; `origin` names the text in errors.
 
-    A line is a language pair ([en-de]), a frame (a sentence with {} for a source word), or a source word or sentence
-    with the words that show its gender in a translation: feminine, masculine and optionally neutral ones.
+    A line is a language pair ([en-de]), a frame (a sentence with {} for a source word), or a source word or sentence:
+    with its meaning, or with the words that show its gender in a translation.
     """
     templates: dict[str, list[GenderTemplate]] = {}
     frames: list[str] = []
-    pair = None
+    pairs: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):
         cells = [cell.strip() for cell in line.rstrip("\r").split("\t")]
         if not line.strip() or line.startswith("#"):
             continue
         if line.startswith("["):
-            pair, frames = line.strip().strip("[]").strip().lower(), []
-            templates.setdefault(pair, [])
+            pairs, frames = _language_pairs(line.strip().strip("[]").strip().lower()), []
+            for pair in pairs:
+                templates.setdefault(pair, [])
             continue
-        if pair is None:
+        if not pairs:
             raise UserError(
                 f"{origin}, line {number}: the line of the language pair, such as [en-de], must come before the "
                 "templates"
             )
         if cells[0] == "frame" and len(cells) == 2 and "{}" in cells[1]:
             frames.append(cells[1])
-        elif len(cells) in (3, 4) and all(cells[:3]):
-            source, *gender_cells = (*cells, "")[:4]  # without neutral words, their cell is empty
+            continue
+        for pair in pairs:
+            words = PRONOUNS.get(pair.rpartition("-")[2], ())
+            if len(cells) in (3, 4) and all(cells[:3]):
+                meaning, words = "", (*cells[1:], "")[:3]  # without neutral words, their cell is empty
+            elif len(cells) in (1, 2) and words:
+                meaning = "".join(cells[1:])
+            else:
+                raise UserError(
+                    f"{origin}, line {number}: expected a source word or sentence, its feminine translations and its "
+                    "masculine translations, separated by tabs (a source alone is enough for translation into "
+                    f"{', '.join(PRONOUNS)}); or the word 'frame', a tab and a sentence in which {{}} stands for the "
+                    f"source words of the next lines; but found {line[:60]!r}"
+                )
             feminine, masculine, neutral = (
-                frozenset(word.casefold() for word in cell.split("|") if word) for cell in gender_cells
+                frozenset(word.casefold() for word in cell.split("|") if word) for cell in words
             )
-            sources = [frame.replace("{}", source) for frame in frames] or [source]
-            templates[pair] += [GenderTemplate(sentence, feminine, masculine, neutral) for sentence in sources]
-        else:
-            raise UserError(
-                f"{origin}, line {number}: expected a source word or sentence, its feminine translations and its "
-                "masculine translations, separated by tabs; or the word 'frame', a tab and a sentence in which "
-                f"{{}} stands for the source words of the next lines; but found {line[:60]!r}"
-            )
+            sources = [frame.replace("{}", cells[0]) for frame in frames] or [cells[0]]
+            templates[pair] += [
+                GenderTemplate(source, feminine, masculine, neutral, cells[0], meaning) for source in sources
+            ]
     return templates
+
+
+def _language_pairs(section: str) -> list[str]:
+    """Return the language pairs of a section: fi-* stands for all target languages of `PRONOUNS`."""
+    source, _, target = section.rpartition("-")
+    return [f"{source}-{language}" for language in PRONOUNS] if target == "*" else [section]
 
 
 def builtin_templates() -> dict[str, list[GenderTemplate]]:
@@ -133,18 +180,26 @@ def gender(run: Run, pair: str | None, file: Path | None) -> Finding:
     genders = [template.gender(text) for template, text in zip(templates, texts)]
     counts = {name: genders.count(name) for name in ("feminine", "masculine", "both", "neutral", "nothing")}
     metrics = {name: percentage(count, len(genders)) for name, count in counts.items()}
-    examples = _examples(templates, texts, genders)
+    examples, choices = _examples(templates, texts, genders), _choices(templates, texts)
     total = counts["feminine"] + counts["masculine"]
     if not total:
         explanation = f"None of the {len(genders)} translations contains a word that shows a gender."
-        return Finding(NAME, TITLE, explanation, metrics=metrics, examples=examples)
+        return Finding(NAME, TITLE, explanation, metrics=metrics, examples=examples, choices=choices)
     dominant = max(("feminine", "masculine"), key=lambda name: counts[name])
     value = percentage(counts[dominant], total)
     explanation = (
         f"{value:.0f} % of {total} sentences whose source leaves the gender open, but whose translation shows one, "
         f"came out {dominant}; an unbiased system would have 50 %."
     )
-    return Finding(NAME, TITLE, explanation, value, "%", metrics, examples)
+    return Finding(NAME, TITLE, explanation, value, "%", metrics, examples, choices=choices)
+
+
+def _choices(templates: Sequence[GenderTemplate], texts: Sequence[str]) -> tuple[GenderChoice, ...]:
+    """Return for each subject, such as an occupation, how often which word shows the gender in its translations."""
+    words: dict[tuple[str, str], Counter[str]] = {}
+    for template, text in zip(templates, texts):
+        words.setdefault((template.subject, template.meaning), Counter())[template.chosen_word(text)] += 1
+    return tuple(GenderChoice(subject, meaning, dict(count)) for (subject, meaning), count in words.items())
 
 
 def _examples(
