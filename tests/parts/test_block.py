@@ -191,7 +191,7 @@ def test_uniform_keeps_within_its_bound() -> None:
             assert 0.079 < float(weight.abs().max()) <= 0.08
 
 
-@pytest.mark.parametrize(("cell", "gates"), [("rnn", 1), ("gru", 3), ("lstm", 4)])
+@pytest.mark.parametrize(("cell", "gates"), [("rnn", 1), ("gru", 3), ("gru-reset-before", 3), ("lstm", 4)])
 def test_orthogonal_recurrences_keep_lengths(cell: str, gates: int) -> None:
     weights = initialised(Orthogonal(), Recurrent(cell, layers=2), 12)  # type: ignore[arg-type]
     for layer in range(2):

@@ -14,7 +14,7 @@ INPUTS, WIDTH = 5, 4
 LENGTHS = torch.tensor([6, 1, 4, 6, 2])
 
 
-@pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
+@pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("both_ways", [False, True])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_padding_changes_nothing(cell: CellKind, both_ways: bool, layers: int) -> None:
@@ -42,7 +42,7 @@ def test_padding_changes_nothing(cell: CellKind, both_ways: bool, layers: int) -
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
+@pytest.mark.parametrize("cell", CELLS)
 def test_padding_values_do_not_matter(cell: CellKind) -> None:
     cells = CELLS[cell](INPUTS, WIDTH, 2, 0.0, True)
     x = torch.randn(5, 6, INPUTS)
@@ -69,7 +69,7 @@ def test_large_lstm_cell_is_unchanged_by_padding() -> None:
         torch.testing.assert_close(padded["cell"][row], alone["cell"][0], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
+@pytest.mark.parametrize("cell", CELLS)
 def test_dropout_between_layers_only_in_training(cell: CellKind) -> None:
     cells = CELLS[cell](INPUTS, WIDTH, 2, 0.5, True)
     x = torch.randn(5, 6, INPUTS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -185,3 +186,71 @@ def test_loaded_weights_are_used_for_whole_sequences(way: Any) -> None:
 def test_two_directions_need_an_even_width() -> None:
     with pytest.raises(UserError, match="a bidirectional recurrent layer needs an even width, but model_dim is 7"):
         Recurrent("gru", direction="both").build(7)
+
+
+# ---- the reset gate before the matrix product
+
+RESET_BEFORE: CellKind = "gru-reset-before"
+
+
+def test_reset_gate_before_the_product_by_hand() -> None:
+    """Cho et al. (2014), eq. 5–8, in NumPy: h̃ = tanh(W x + U (r ⊙ h)), h = z h + (1 − z) h̃."""
+    part = Recurrent(RESET_BEFORE).build(WIDTH)
+    for weight in part.parameters():  # biases too
+        nn.init.normal_(weight)
+    x = torch.randn(2, 4, WIDTH)
+    y = part(x, Context(Layout.padded(4, torch.tensor([4, 4])))).output
+    weights = (weight.detach().double().numpy() for weight in part.cells.layer_weights(0, backward=False))
+    (W_r, W_z, W), (U_r, U_z, U), (b_r, b_z, b), (c_r, c_z, c) = (np.split(weight, 3) for weight in weights)
+    for row in range(2):
+        h = np.zeros(WIDTH)
+        for t in range(4):
+            x_t = x[row, t].double().numpy()
+            r = 1 / (1 + np.exp(-(W_r @ x_t + b_r + U_r @ h + c_r)))
+            z = 1 / (1 + np.exp(-(W_z @ x_t + b_z + U_z @ h + c_z)))
+            h = z * h + (1 - z) * np.tanh(W @ x_t + b + U @ (r * h) + c)
+            np.testing.assert_allclose(y[row, t].detach().numpy(), h, atol=1e-5)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward", "both"])
+def test_both_grus_agree_if_the_matrix_is_diagonal(direction: Any) -> None:
+    """U (r ⊙ h) = r ⊙ (U h) for a diagonal U without a bias; outputs, final states and gradients equal torch's."""
+    before, after = (Recurrent(cell, LAYERS, direction).build(WIDTH) for cell in (RESET_BEFORE, "gru"))
+    width = before.cells.dim
+    with torch.no_grad():
+        for name, weight in before.cells.named_parameters():
+            nn.init.normal_(weight, std=0.5)
+            if name.startswith("weight_hh"):
+                weight[2 * width :] *= torch.eye(width)
+            elif name.startswith("bias_hh"):
+                weight[2 * width :] = 0
+    after.load_state_dict(before.state_dict())
+    x, context = torch.randn(4, 5, WIDTH, requires_grad=True), Context(Layout.padded(5, LENGTHS))
+    real, answer = torch.arange(5) < LENGTHS[:, None], torch.randn(4, 5, WIDTH)
+    found, expected = before(x, context), after(x, context)
+    close(found.output[real], expected.output[real])
+    assert found.final_state is not None
+    assert expected.final_state is not None
+    close(found.final_state["hidden"], expected.final_state["hidden"])
+    names = [name for name, _ in before.cells.named_parameters() if "_hh" not in name]  # U's gradient is not diagonal
+    gradients = [
+        torch.autograd.grad((y * answer)[real].sum(), [x, *(part.cells.get_parameter(name) for name in names)])
+        for y, part in ((found.output, before), (expected.output, after))
+    ]
+    for ours, torchs in zip(*gradients):
+        close(ours, torchs)
+
+
+@pytest.mark.parametrize("chunks", [[1, 1, 1, 1], [2, 1, 1], [3, 1]])
+def test_reset_gate_before_the_product_in_chunks(chunks: list[int]) -> None:
+    part, x = Recurrent(RESET_BEFORE, LAYERS).build(WIDTH), torch.randn(2, 4, WIDTH)
+    expected, _, _, final, *_ = part(x, Context(Layout.padded(4, torch.tensor([4, 4]))))
+    state: State | None = part.init_state(2, 4, x)
+    read = []
+    for chunk in x.split(chunks, dim=1):
+        y, state, *_ = part(chunk, Context(Layout(torch.zeros(0))), state)
+        read.append(y)
+    assert state is not None
+    assert final is not None
+    close(torch.cat(read, 1), expected)
+    close(state["hidden"], final["hidden"])

@@ -12,7 +12,7 @@ from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel
 from dragoman.parts.fast_forward import FastForwardEncoder
 from dragoman.parts.mixer import Context, Layout, Memory, State
-from dragoman.parts.recurrence import Recurrent
+from dragoman.parts.recurrence import CELLS, Recurrent
 from dragoman.systems import SYSTEMS, VocabularySizes
 
 WIDTH = 8
@@ -58,7 +58,7 @@ def test_prefill_of_rows_with_different_lengths(name: str, settings: dict[str, A
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
+@pytest.mark.parametrize("cell", CELLS)
 def test_empty_row_keeps_its_state(cell: Any) -> None:
     part = Recurrent(cell, 2).build(WIDTH)
     x = torch.randn(3, 4, WIDTH)

@@ -54,13 +54,14 @@ def softmax(x: Array) -> Array:
     return np.exp(x) / np.exp(x).sum()
 
 
-def gru(w: Weights, x: Array, h: Array) -> Array:
-    """r, z = σ(W x + U h); n = tanh(W x + r (U h)); h = (1 − z) n + z h."""
+def gru(w: Weights, x: Array, h: Array, cell: str = "gru") -> Array:
+    """r, z = σ(W x + U h); n = tanh(W x + r (U h)), or tanh(W x + U (r h)) as in Cho et al.; h = (1 − z) n + z h."""
     W, U, b, c = (w[f"cells.{name}_l0"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
     D = len(h)
     r = sigmoid(W[:D] @ x + b[:D] + U[:D] @ h + c[:D])
     z = sigmoid(W[D : 2 * D] @ x + b[D : 2 * D] + U[D : 2 * D] @ h + c[D : 2 * D])
-    n = np.tanh(W[2 * D :] @ x + b[2 * D :] + r * (U[2 * D :] @ h + c[2 * D :]))
+    reset_after, reset_before = r * (U[2 * D :] @ h + c[2 * D :]), U[2 * D :] @ (r * h) + c[2 * D :]
+    n = np.tanh(W[2 * D :] @ x + b[2 * D :] + (reset_before if cell == "gru-reset-before" else reset_after))
     return (1 - z) * n + z * h
 
 
@@ -86,9 +87,13 @@ def states_of(memory: Memory, row: int) -> Array:
     return memory.states[row, : int(SOURCE_LENGTHS[row])].double().numpy()
 
 
+both_grus = pytest.mark.parametrize("cell", ["gru", "gru-reset-before"])
+
+
 @torch.no_grad()
-def test_bahdanau_scores_with_the_state_before_the_step() -> None:
-    model = model_of("bahdanau")
+@both_grus
+def test_bahdanau_scores_with_the_state_before_the_step(cell: str) -> None:
+    model = model_of("bahdanau", cell=cell)
     w, memory = Weights(model), encode(model)
     assert memory.final_state is not None
     logits = model(SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS).numpy()
@@ -105,7 +110,7 @@ def test_bahdanau_scores_with_the_state_before_the_step() -> None:
             energies = np.array([v[0] @ np.tanh(W @ s + U @ h_j) for h_j in h])  # e_ij = v·tanh(W s_{i−1} + U h_j)
             alpha = softmax(energies)
             c = sum(a * h_j for a, h_j in zip(alpha, h))
-            s = gru(w, np.concatenate((y, c)), s)
+            s = gru(w, np.concatenate((y, c)), s, cell)
             np.testing.assert_allclose(logits[row, i], w.logits(maxout(w, s, y, c)), atol=1e-5)
             np.testing.assert_allclose(looks[row, i, : len(h)], alpha, atol=1e-6)
             assert (looks[row, i, len(h) :] == 0).all()
@@ -132,8 +137,9 @@ def test_luong_scores_with_the_state_after_the_step(input_feeding: bool) -> None
 
 
 @torch.no_grad()
-def test_chos_context_starts_the_decoder_and_enters_every_step_and_the_output() -> None:
-    model = model_of("cho")
+@both_grus
+def test_chos_context_starts_the_decoder_and_enters_every_step_and_the_output(cell: str) -> None:
+    model = model_of("cho", cell=cell)
     w, memory = Weights(model), encode(model)
     logits = model(SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS).numpy()
     for row in range(2):
@@ -142,7 +148,7 @@ def test_chos_context_starts_the_decoder_and_enters_every_step_and_the_output() 
         s = np.tanh(w["start.hidden.weight"] @ c + w["start.hidden.bias"])
         for i, token in enumerate(TARGET[row].tolist()):
             y = w.embedding(token)
-            s = gru(w, np.concatenate((y, c)), s)
+            s = gru(w, np.concatenate((y, c)), s, cell)
             np.testing.assert_allclose(logits[row, i], w.logits(maxout(w, s, y, c)), atol=1e-5)
 
 

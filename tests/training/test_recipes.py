@@ -14,6 +14,7 @@ from dragoman.data import EncodedPair, SentencePair, TokenStore, write_store
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec
 from dragoman.parts.recurrence import Recurrent
+from dragoman.parts.recurrent_decoder import RecurrentDecoder
 from dragoman.parts.spec import find_specs
 from dragoman.parts.stack import PreNorm, Stack
 from dragoman.systems import SYSTEMS, VocabularySizes
@@ -163,6 +164,15 @@ def test_textbook_trains_as_in_the_paper(name: str, store: TokenStore) -> None:
     assert next(find_specs(spec, Stack)).dropout == expected.dropout
     for setting, value in expected.more.items():
         assert getattr(training, setting) == value, setting
+
+
+@pytest.mark.parametrize("name", ["cho", "bahdanau"])
+def test_textbook_has_the_papers_gru_and_the_others_have_torchs(name: str, store: TokenStore) -> None:
+    for recipe, cell in (("textbook", "gru-reset-before"), ("plain", "gru"), ("modern", "gru")):
+        _, spec, _ = resolve(store, name, recipe=recipe)
+        assert next(find_specs(spec, RecurrentDecoder)).cell == next(find_specs(spec, Recurrent)).cell == cell
+    _, spec, _ = resolve(store, name, settings={"cell": "gru"}, recipe="textbook")
+    assert next(find_specs(spec, RecurrentDecoder)).cell == "gru"
 
 
 @pytest.mark.parametrize("recipe", ["plain", "modern"])

@@ -1,7 +1,7 @@
 """Recurrent layers: Elman RNN, LSTM and GRU cells, forward, backward or bidirectional.
 
-Whole sequences use the kernels of `torch.nn.RNN/LSTM/GRU`. `Cells.step` computes the same equations with the same
-weights, for loops with feedback and for compiled graphs.
+Whole sequences use the kernels of `torch.nn.RNN/LSTM/GRU`, where torch has one. `Cells.step` computes the same
+equations with the same weights, for loops with feedback and for compiled graphs.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from dragoman.errors import UserError
+from dragoman.parts.deferred_gradients import deferred_weight_gradients
 from dragoman.parts.dropout import dropout
 from dragoman.parts.mixer import Context, Layout, Mixer, MixerOutput, State
 from dragoman.parts.spec import Spec
 
-CellKind = Literal["rnn", "lstm", "gru"]
+CellKind = Literal["rnn", "lstm", "gru", "gru-reset-before"]
 SATURATED = 1e4  # input that closes or opens a gate exactly: σ(−10⁴) = 0 and σ(10⁴) = 1
 
 
@@ -63,7 +64,7 @@ class Cells(nn.Module):
         """Create a state of zeros for `batch` rows, B L D per name, with dtype and device of `like`."""
         return {name: like.new_zeros(batch, self.layers, self.dim) for name in self.state_names}
 
-    def run_sequence(self, x: Tensor | PackedSequence, state: State | None = None) -> tuple[Any, Any]:
+    def run_sequence(self, x: Tensor | PackedSequence, state: State | None = None) -> tuple[Any, State]:
         """Read whole sequences, B T I or packed, with torch's module; return its outputs (B T D) and final state."""
         rnn = self.rnn[0]
         replaced = [name for name, weight in self.named_parameters() if getattr(rnn, name) is not weight]
@@ -72,18 +73,19 @@ class Cells(nn.Module):
                 setattr(rnn, name, getattr(self, name))
             if self.flatten_weights:
                 rnn.flatten_parameters()
-        return rnn(x, None if state is None else self.pack(state))
+        y, last = rnn(x, None if state is None else self.pack(state))
+        return y, self.unpack(last)
 
-    def run_layer(self, x: Tensor, padding: Tensor, layer: int, backward: bool) -> tuple[Tensor, State]:
+    def run_layer(self, x: Tensor, padding: Tensor, layer: int, backward: bool, initial: State) -> tuple[Tensor, State]:
         """Read whole sequences with one layer and direction, B T I → B T D; `padding` (B T) is True at padding.
 
-        The returned state holds what is not an output: the LSTM's cell after the last token of each row.
+        `initial` is the state before the first token, B D per name. The returned state holds what is not an output: the
+        LSTM's cell after the last token of each row.
         """
-        weights = self.layer_weights(layer, backward)
-        initial = x.new_zeros(1, x.shape[0], self.dim)
+        weights, hidden = self.layer_weights(layer, backward), initial["hidden"][None]
         with ignore_chunk_warning():
             # has_biases, num_layers, dropout, train, bidirectional, batch_first
-            y, _ = self.kernel(x, initial, weights, True, 1, 0.0, self.training, False, True)
+            y, _ = self.kernel(x, hidden, weights, True, 1, 0.0, self.training, False, True)
         return y, {}
 
     def layer_weights(self, layer: int, backward: bool) -> list[Tensor]:
@@ -97,8 +99,7 @@ class Cells(nn.Module):
             gates = self.project(x[:, 0])
             hidden, state = self.step(gates, state)
             return hidden[:, None], state
-        y, last = self.run_sequence(x, state)
-        return y, self.unpack(last)
+        return self.run_sequence(x, state)
 
     def project(self, x: Tensor) -> Tensor:
         """Return W x + b, the input of the bottom layer's gates: … I → … G, with G = D times the number of gates.
@@ -124,10 +125,14 @@ class Cells(nn.Module):
                 x = dropout(states[-1]["hidden"], self.dropout, self.training)
                 gates = F.linear(x, *self.weight("ih", layer))
             previous = {name: values[layer] for name, values in by_layer.items()}  # B D
-            states.append(self.cell(gates, F.linear(previous["hidden"], *self.weight("hh", layer)), previous))
+            states.append(self.next_state(gates, previous, *self.weight("hh", layer)))
         if self.layers == 1:  # without a copy
             return states[0]["hidden"], {name: states[0][name].unsqueeze(1) for name in state}
         return states[-1]["hidden"], {name: torch.stack([s[name] for s in states], dim=1) for name in state}  # B L D
+
+    def next_state(self, gates: Tensor, previous: State, weight: Tensor, bias: Tensor) -> State:
+        """One step of one layer: `gates` = W x (B G), previous state (B D), matrix U and its bias → new state, B D."""
+        return self.cell(gates, F.linear(previous["hidden"], weight, bias), previous)
 
     def cell(self, gates: Tensor, recurrent: Tensor, previous: State) -> State:
         """One step of an Elman RNN: h = tanh(W x + U h), with `gates` = W x and `recurrent` = U h, B D each."""
@@ -163,7 +168,7 @@ class LSTMCells(Cells):
     state_names = ("hidden", "cell")
     torch_module = nn.LSTM
 
-    def run_layer(self, x: Tensor, padding: Tensor, layer: int, backward: bool) -> tuple[Tensor, State]:
+    def run_layer(self, x: Tensor, padding: Tensor, layer: int, backward: bool, initial: State) -> tuple[Tensor, State]:
         """Read whole sequences with one layer and direction: x, B T I → outputs B T D, and the final cell, B D.
 
         At padding (`padding`, B T) the cell stays unchanged: an additional input, 1 at padding, has such large weights
@@ -174,12 +179,12 @@ class LSTMCells(Cells):
         gate_weight = input_weight.new_zeros(len(input_weight), 8)  # one column is enough; kernels prefer even widths
         gate_weight[:dim, 0], gate_weight[dim : 2 * dim, 0] = -SATURATED, SATURATED  # rows of i and of f
         flag = F.pad(padding[..., None].to(x.dtype), (0, 7))
-        zeros = x.new_zeros(1, x.shape[0], dim)
+        state = tuple(initial[name][None] for name in self.state_names)
         weights = [torch.cat((input_weight, gate_weight), 1), *others]
         inputs = torch.cat((x, flag), -1)
         with ignore_chunk_warning():
             # has_biases, num_layers, dropout, train, bidirectional, batch_first
-            y, _, cell = torch.lstm(inputs, (zeros, zeros), weights, True, 1, 0.0, self.training, False, True)
+            y, _, cell = torch.lstm(inputs, state, weights, True, 1, 0.0, self.training, False, True)
         return y, {"cell": cell[0]}
 
     def cell(self, gates: Tensor, recurrent: Tensor, previous: State) -> State:
@@ -227,9 +232,9 @@ class LSTMCell(torch.autograd.Function):
 
 
 class GRUCells(Cells):
-    """r, z = σ(…); n = tanh(W x + r ⊙ (U h + b)); h = (1 − z) ⊙ n + z ⊙ h (Cho et al. 2014).
+    """r, z = σ(…); n = tanh(W x + r ⊙ (U h + b)); h = (1 − z) ⊙ n + z ⊙ h.
 
-    As in cuDNN, the reset gate is applied after the multiplication by U, in the paper before it.
+    As in cuDNN, the reset gate is applied after the multiplication by U; in the paper before it (ResetBeforeGRUCells).
     """
 
     torch_module = nn.GRU
@@ -247,7 +252,51 @@ class GRUCells(Cells):
         return {"hidden": n + z * (previous["hidden"] - n)}
 
 
-CELLS: dict[str, type[Cells]] = {"rnn": Cells, "lstm": LSTMCells, "gru": GRUCells}
+class ResetBeforeGRUCells(GRUCells):
+    """r, z = σ(…); n = tanh(W x + U (r ⊙ h)); h = (1 − z) ⊙ n + z ⊙ h (Cho et al. 2014, eq. 5–8).
+
+    The reset gate is applied before the multiplication by U, for which torch has no kernel: sequences are read in a
+    loop. Weights have torch's format, with both biases in every gate.
+    """
+
+    def run_sequence(self, x: Tensor | PackedSequence, state: State | None = None) -> tuple[Any, State]:
+        """Read whole sequences, B T I or packed, step by step; return the outputs (B T D) and the final state."""
+        if isinstance(x, PackedSequence):
+            rows, lengths = pad_packed_sequence(x, batch_first=True)
+            y, final = run_padded(self, rows, Layout.padded(rows.shape[1], lengths.to(rows.device)), state)
+            return pack_padded_sequence(y, lengths, batch_first=True, enforce_sorted=False), final
+        lengths = torch.full(x.shape[:1], x.shape[1], device=x.device)
+        return run_padded(self, x, Layout.padded(x.shape[1], lengths), state)
+
+    def run_layer(self, x: Tensor, padding: Tensor, layer: int, backward: bool, initial: State) -> tuple[Tensor, State]:
+        """Read whole sequences with one layer and direction, step by step: B T I → B T D; padding comes last."""
+        input_weight, weight, input_bias, bias = self.layer_weights(layer, backward)
+        gates, state, outputs = F.linear(x, input_weight, input_bias), initial, []  # gates: B T 3D
+        with deferred_weight_gradients():
+            for gate in gates.unbind(1):
+                state = self.next_state(gate, state, weight, bias)
+                outputs.append(state["hidden"])
+        return torch.stack(outputs, 1), {}
+
+    def next_state(self, gates: Tensor, previous: State, weight: Tensor, bias: Tensor) -> State:
+        """One step: `gates` = W x (B 3D), previous state (B D), the three matrices U and their biases → state, B D."""
+        hidden, sizes = previous["hidden"], (2 * self.dim, self.dim)
+        (gates, n), (gate_weight, weight), (gate_bias, bias) = (
+            gates.split(sizes, -1),
+            weight.split(sizes),
+            bias.split(sizes),
+        )
+        r, z = (gates + F.linear(hidden, gate_weight, gate_bias)).sigmoid().chunk(2, -1)
+        n = torch.tanh(n + F.linear(r * hidden, weight, bias))
+        return {"hidden": n + z * (hidden - n)}
+
+
+CELLS: dict[str, type[Cells]] = {
+    "rnn": Cells,
+    "lstm": LSTMCells,
+    "gru": GRUCells,
+    "gru-reset-before": ResetBeforeGRUCells,
+}
 
 
 @dataclass(frozen=True)
@@ -329,41 +378,40 @@ def run_rows(cells: Cells, x: Tensor, layout: Layout, state: State | None = None
     """
     token_mask = layout.token_mask
     if token_mask is None or (state is None and not x.is_cuda and bool(token_mask.all())):
-        y, last = cells.run_sequence(x, state)
-        return y, cells.unpack(last)
+        return cells.run_sequence(x, state)
     if state is None:
         return run_padded(cells, x, layout)
     lengths = token_mask.sum(1)  # B
     packed = pack_padded_sequence(x, lengths.cpu().clamp(min=1), batch_first=True, enforce_sorted=False)
-    packed, last = cells.run_sequence(packed, state)
+    packed, new = cells.run_sequence(packed, state)
     y, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])
-    new = cells.unpack(last)
     # A row without a token keeps its state.
     return y, {name: torch.where((lengths > 0)[:, None, None], new[name], state[name]) for name in state}
 
 
-def run_padded(cells: Cells, x: Tensor, layout: Layout) -> tuple[Tensor, State]:
+def run_padded(cells: Cells, x: Tensor, layout: Layout, state: State | None = None) -> tuple[Tensor, State]:
     """Read padded rows, B T I → B T D and the final state, layer by layer, each direction separately.
 
     The layout holds the lengths of the rows. For the backward direction, rows are flipped. Padding comes last and does
-    not change the outputs before it; the final state is taken at the end of each row.
+    not change the outputs before it; the final state is taken at the end of each row. Rows of cells with one direction
+    may continue a state.
     """
     assert layout.lengths is not None
     padding = layout.positions >= layout.lengths[:, None]
     ends = (layout.lengths - 1).clamp(min=0)[:, None, None]  # B 1 1: the last token of each row
+    zero = {name: x.new_zeros(x.shape[0], cells.dim) for name in cells.state_names}
     final: list[State] = []
     for layer in range(cells.layers):
         x = dropout(x, cells.dropout if layer else 0.0, cells.training)
+        initial = zero if state is None else {name: value[:, layer] for name, value in state.items()}
         directions = []
         for backward in (False, True)[: 2 if cells.bidirectional else 1]:
-            y, state = cells.run_layer(flip(x, layout) if backward else x, padding, layer, backward)
-            state["hidden"] = y.gather(1, ends.expand(-1, 1, y.shape[-1]))[:, 0]
-            directions.append((flip(y, layout) if backward else y, state))
+            y, last = cells.run_layer(flip(x, layout) if backward else x, padding, layer, backward, initial)
+            last["hidden"] = y.gather(1, ends.expand(-1, 1, y.shape[-1]))[:, 0]
+            directions.append((flip(y, layout) if backward else y, last))
         x = torch.cat([y for y, _ in directions], -1)
-        final.append(
-            {name: torch.cat([state[name] for _, state in directions], -1) for name in directions[0][1]}
-        )  # B D
-    return x, {name: torch.stack([state[name] for state in final], 1) for name in final[0]}
+        final.append({name: torch.cat([last[name] for _, last in directions], -1) for name in directions[0][1]})  # B D
+    return x, {name: torch.stack([last[name] for last in final], 1) for name in final[0]}
 
 
 def flip(x: Tensor, layout: Layout) -> Tensor:

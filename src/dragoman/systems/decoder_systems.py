@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, cast
+from typing import cast
 
 from dragoman.errors import UserError
 from dragoman.models import DecoderOnly
@@ -15,7 +15,7 @@ from dragoman.parts.initialization import Normal
 from dragoman.parts.long_attention import CompressedAttention, LocalAttention
 from dragoman.parts.norm import LayerNorm, RMSNorm
 from dragoman.parts.positions import Learned, Rotary, Sinusoidal
-from dragoman.parts.recurrence import Recurrent
+from dragoman.parts.recurrence import CellKind, Recurrent
 from dragoman.parts.spec import replace_everywhere
 from dragoman.parts.stack import Parallel, PostNorm, PreNorm, Stack
 from dragoman.parts.visibility import Causal, Prefix, Window
@@ -29,7 +29,7 @@ def rnn_lm(
     *,
     model_dim: int = 512,
     layers: int = 1,
-    cell: Literal["rnn", "lstm", "gru"] = "lstm",
+    cell: CellKind = "lstm",
     dropout: float = 0.2,
     tied_embeddings: bool = True,
 ) -> DecoderOnly:

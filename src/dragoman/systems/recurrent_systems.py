@@ -12,7 +12,7 @@ from dragoman.parts.experts import MixtureOfExperts, NoisyTopKGating
 from dragoman.parts.fast_forward import FastForwardDecoder, FastForwardEncoder
 from dragoman.parts.feedforward import FeedForward
 from dragoman.parts.initialization import Orthogonal
-from dragoman.parts.recurrence import Recurrent
+from dragoman.parts.recurrence import CellKind, Recurrent
 from dragoman.parts.recurrent_decoder import (
     AttentionalReadout,
     AttentionContext,
@@ -98,10 +98,13 @@ def luong(
 
 
 @variant_of(sutskever, layers=1)
-def cho(spec: EncoderDecoder) -> EncoderDecoder:
-    """GRUs; one context vector of the source enters every decoder step and the maxout output (Cho et al. 2014)."""
-    spec = replace_everywhere(spec, Recurrent, cell="gru", direction="forward")
-    spec = replace_everywhere(spec, RecurrentDecoder, cell="gru", initial_state=FromContext(), readout=MaxoutReadout())
+def cho(spec: EncoderDecoder, *, cell: CellKind = "gru") -> EncoderDecoder:
+    """GRUs; one context vector of the source enters every decoder step and the maxout output (Cho et al. 2014).
+
+    `cell`: gru has torch's kernels; the paper's applies the reset gate before the product (gru-reset-before).
+    """
+    spec = replace_everywhere(spec, Recurrent, cell=cell, direction="forward")
+    spec = replace_everywhere(spec, RecurrentDecoder, cell=cell, initial_state=FromContext(), readout=MaxoutReadout())
     spec = replace_everywhere(spec, RecurrentDecoder, context=FixedContext(LastState()), feedback="context")
     return replace(spec, initialization=Orthogonal())
 
@@ -205,9 +208,15 @@ RNN_SIZES = model_sizes(
 #: SGD; the loss is divided by the number of sentences, and the norm of the gradient is clipped at 5
 SGD_TRAINING = PaperTraining("sgd", "halving", clip_norm=5.0, label_smoothing=0.0, loss_normalization="sentences")
 
-#: Adadelta with ρ = 0.95 and ε = 10⁻⁶; the norm of the gradient is clipped at 1
+#: Adadelta with ρ = 0.95 and ε = 10⁻⁶; the norm of the gradient is clipped at 1; the papers' GRU
 ADADELTA_TRAINING = replace(
-    SGD_TRAINING, optimizer="adadelta", schedule="constant", learning_rate=1.0, clip_norm=1.0, dropout=0.0
+    SGD_TRAINING,
+    optimizer="adadelta",
+    schedule="constant",
+    learning_rate=1.0,
+    clip_norm=1.0,
+    dropout=0.0,
+    cell="gru-reset-before",
 )
 
 RECURRENT_SYSTEMS = {

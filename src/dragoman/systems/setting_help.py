@@ -10,7 +10,10 @@ SETTING_HELP: dict[str, str] = {
     "balance_loss_weight": "Weight of the loss that distributes tokens evenly over experts.",
     "block_size": "Tokens in a block of local attention.",
     "blocks_per_layer": "Residual blocks in a layer, whose dilation doubles from block to block.",
-    "cell": "Recurrent cell: rnn, lstm or gru.",
+    "cell": (
+        "Recurrent cell: rnn, lstm, gru (cuDNN's: the reset gate is applied after the matrix product) or "
+        "gru-reset-before (Cho et al. 2014: before it)."
+    ),
     "decoder_layers": "Layers of the decoder; `layers` if not set.",
     "dropout": "Dropout of embeddings and of the output of every layer.",
     "embedding_dim": "Dimension of token embeddings; `model_dim` if not set.",
