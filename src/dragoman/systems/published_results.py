@@ -49,8 +49,8 @@ PUBLISHED_RESULTS = tuple(
         ("transformer", "Transformer-ED, L = 500", 2.46645, 34.2),
         ("transformer-d", "Transformer-D, L = 4000", 2.22216, 33.6),
         ("transformer-dmca", "Transformer-DMCA, L = 11000", 2.05159, 36.2),
-        ("transformer-dmca", "Transformer-DMCA, MoE-128, L = 11000", 1.92871, 37.9),
-        ("transformer-dmca", "Transformer-DMCA, MoE-256, L = 7500", 1.90325, 38.8),
+        ("transformer-dmca-moe", "Transformer-DMCA, MoE-128, L = 11000", 1.92871, 37.9),
+        ("transformer-dmca-moe", "Transformer-DMCA, MoE-256, L = 7500", 1.90325, 38.8),
     )
     for metric, score in zip(("perplexity", "ROUGE-L"), scores)
 )
