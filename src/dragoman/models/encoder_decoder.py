@@ -140,9 +140,23 @@ class EncoderDecoderModel(Model):
         The layouts hold positions and lengths of the tokens; `recorder` collects attention weights.
         """
         memory = self.encode(source, source_layout, recorder)
-        context = Context(target_layout, memory, recorder=recorder)
+        return self._decode_features(target, Context(target_layout, memory, recorder=recorder))
+
+    def forward_targets(
+        self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor, source_rows: Tensor
+    ) -> MixerOutput:
+        """Encode each source once, and return the inputs of the output layer for several targets of each, R T D.
+
+        Target r (R T, of `target_lengths` R) belongs to source `source_rows[r]` (of B S, `source_lengths` B).
+        """
+        memory = self.encode(source, Layout.padded(source.shape[1], source_lengths)).select_rows(source_rows)
+        return self._decode_features(target, Context(Layout.padded(target.shape[1], target_lengths), memory))
+
+    def _decode_features(self, target: Tensor, context: Context) -> MixerOutput:
+        """Return the inputs of the output layer, B T D, and the auxiliary losses of encoder and decoder."""
         decoded: MixerOutput = self.decoder(self.target_embedding(target), context)
-        return decoded._replace(auxiliary_losses=memory.auxiliary_losses + decoded.auxiliary_losses)
+        encoder_losses = context.memory.auxiliary_losses if context.memory is not None else ()
+        return decoded._replace(auxiliary_losses=encoder_losses + decoded.auxiliary_losses)
 
     def restrict_vocabulary(self, tokens: Tensor) -> EncoderDecoderModel:
         """Return a model that generates only `tokens` (N), under new ids 0 … N−1; it shares the other modules."""

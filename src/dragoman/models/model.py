@@ -98,6 +98,17 @@ class Model(nn.Module):
         """
         raise NotImplementedError
 
+    def forward_targets(
+        self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor, source_rows: Tensor
+    ) -> MixerOutput:
+        """Return `forward_features` for several targets of each source, padded: R T D.
+
+        Target r (R T, of `target_lengths` R) belongs to source `source_rows[r]` (of B S, `source_lengths` B).
+        """
+        source_layout = Layout.padded(source.shape[1], source_lengths[source_rows])
+        target_layout = Layout.padded(target.shape[1], target_lengths)
+        return self.forward_features(source[source_rows], source_layout, target, target_layout)
+
     def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor) -> Tensor:
         """Teacher forcing: padded tokens, B S and B T → logits of the next tokens, B T V."""
         source_layout = Layout.padded(source.shape[1], source_lengths)

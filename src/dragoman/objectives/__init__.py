@@ -9,6 +9,7 @@ from typing import Any
 from dragoman.errors import UserError, unknown_name
 from dragoman.objectives import denoising, language_modeling, masked_language_modeling
 from dragoman.objectives.objective import Loss, Objective, TaskContext
+from dragoman.objectives.reward_objective import MinimumRiskObjective, RewardObjective
 from dragoman.objectives.translation_objective import TranslationObjective
 from dragoman.systems.system import validate_setting
 
@@ -16,6 +17,8 @@ __all__ = ["OBJECTIVES", "Loss", "Objective", "TaskContext", "TranslationObjecti
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "translation": TranslationObjective,
+    "reward": RewardObjective,
+    "minimum-risk": MinimumRiskObjective,
     "concatenation": language_modeling.ConcatenationObjective,
     "causal-lm": language_modeling.LanguageModelObjective,
     "dialogue": language_modeling.DialogueObjective,

@@ -1,7 +1,8 @@
 """Fused output layer and cross-entropy: logits are computed once, a chunk of tokens at a time.
 
 The forward pass computes logits, loss and gradients of a chunk, since the gradient of cross-entropy with respect to
-the logits is known with the softmax: p − y. The backward pass only scales the stored gradients.
+the logits is known with the softmax: p − y. The backward pass only scales the stored gradients. Log-probabilities of
+single tokens, whose gradients are weighted later, are computed in chunks as well (`TokenLogProbs`).
 """
 
 from __future__ import annotations
@@ -174,6 +175,53 @@ class RDropCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Scale the stored gradients by the gradient of the total; the other outputs have none."""
         return (*FusedCrossEntropy.backward(ctx, gradients[0]), None)
+
+
+class TokenLogProbs(torch.autograd.Function):
+    """log p(label) of each token, differentiable, from features x and the output layer W, b.
+
+    Logits exist for a chunk of tokens at a time: the backward pass computes them again. With g the gradient of log p,
+    ∂/∂logits = g ([label] − p).
+
+    Shape: x (N, D), weight (V, D), bias (V), labels (N) → N; 0 where there is no label.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, rows: int) -> Tensor:
+        """Return log p of the labels (N); `rows` tokens are processed at a time."""
+        normalizers, log_probs = [], []
+        for chunk, label in zip(x.split(rows), labels.split(rows)):
+            logits = _chunk_logits(chunk, weight, bias)  # n V
+            normalizers.append(logits.logsumexp(-1))
+            log_probs.append(logits.gather(1, label.clamp(min=0)[:, None])[:, 0] - normalizers[-1])
+        ctx.rows = rows
+        ctx.save_for_backward(x, weight, bias, labels, torch.cat(normalizers))
+        return torch.cat(log_probs).masked_fill(labels == IGNORE_INDEX, 0.0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of x, weight and bias from those of the log-probabilities (N)."""
+        x, weight, bias, labels, normalizers = ctx.saved_tensors
+        grad_log_p = gradients[0].masked_fill(labels == IGNORE_INDEX, 0.0)
+        table = weight.to(x.dtype)
+        grad_x, grad_weight = torch.empty_like(x), torch.zeros_like(weight)
+        grad_bias = None if bias is None else torch.zeros_like(bias)
+        for start in range(0, len(x), ctx.rows):
+            part = slice(start, start + ctx.rows)
+            p = (_chunk_logits(x[part], weight, bias) - normalizers[part, None]).exp_()
+            g = grad_log_p[part, None]
+            scaled = _subtract_at(p.mul_(-g), labels[part].clamp(min=0)[:, None], -g).to(x.dtype)
+            grad_x[part] = scaled @ table
+            grad_weight = _add_product(grad_weight, scaled.T, x[part])
+            if grad_bias is not None:
+                grad_bias = grad_bias + at_least_float32(scaled).sum(0)
+        return grad_x, grad_weight, grad_bias, None, None
+
+
+def _chunk_logits(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the logits W x + b of some tokens, n D → n V, in float32 or better."""
+    logits = at_least_float32(x @ weight.to(x.dtype).T)
+    return logits if bias is None else logits + bias
 
 
 def _zero(x: Tensor) -> Tensor:

@@ -15,7 +15,13 @@ from dragoman.data import IGNORE_INDEX, Batch, BatchRow, RowBuilder, RowFormat, 
 from dragoman.errors import UserError
 from dragoman.models import Model, Usage
 from dragoman.models.usage import TRANSLATE
-from dragoman.objectives.cross_entropy import FusedCrossEntropy, RDropCrossEntropy, chunk_rows, token_metrics
+from dragoman.objectives.cross_entropy import (
+    FusedCrossEntropy,
+    RDropCrossEntropy,
+    TokenLogProbs,
+    chunk_rows,
+    token_metrics,
+)
 from dragoman.parts.embedding import OutputLayer
 from dragoman.parts.mixer import Layout, MixerOutput
 from dragoman.text import Framing, Tokenizer
@@ -70,6 +76,11 @@ class Objective(nn.Module):
     other_commands: ClassVar[tuple[str, ...]] = ()  # further commands that can use it
     infilling: ClassVar[Infilling | None] = None  # how a trained run fills gaps
     corrupts_input: ClassVar[bool] = False  # pretraining that reconstructs a corrupted text
+    decodes_in_training: ClassVar[bool] = False  # every step generates text, which needs all weights on one device
+    improves: ClassVar[tuple[str, ...]] = ()  # objectives whose runs already solve the task, and are improved by this
+    learning_rate_factor: ClassVar[float] = 1.0  # of the recipe's peak learning rate
+    learning_rate_reason: ClassVar[str] = ""  # for that factor
+    warm_start_reason: ClassVar[str] = ""  # why a run should start from a trained one; empty: it need not
     build_row: RowBuilder | None = None  # builds a row from a pair of the store; None: the pair with its framing
 
     def __init__(self, task: TaskContext) -> None:
@@ -107,6 +118,16 @@ class Objective(nn.Module):
         """Whether a run trained with this objective can be used by a command such as `translate`."""
         return command == cls.usage.command or command in cls.other_commands
 
+    @classmethod
+    def rows_per_pair(cls, settings: Mapping[str, Any]) -> int:
+        """Return how many sequences the model is trained on for each pair of a batch, with these settings."""
+        return 1
+
+    @classmethod
+    def uses_dropout(cls, settings: Mapping[str, Any]) -> bool:
+        """Whether the system's dropout is applied in training with these settings."""
+        return True
+
     def forward(self, batch: Batch, step: int = 0) -> Loss:
         """Compute the loss of a batch on the model's device at a training step, counted from 1."""
         raise NotImplementedError
@@ -114,6 +135,10 @@ class Objective(nn.Module):
     def validation_loss(self, batch: Batch) -> Loss:
         """Compute a loss that is comparable between checkpoints: here the training loss."""
         return self(batch)
+
+    def text_metrics(self, texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        """Return metrics of decoded validation sentences, by name, besides those that every objective has."""
+        return {}
 
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
         """Estimate the lengths of rows (padded sequences) from source and target lengths without special tokens."""
@@ -201,9 +226,7 @@ def token_loss(
     if x.device.type == "cpu" and not torch.compiler.is_compiling():  # on a GPU this would synchronize
         labeled = (labels != IGNORE_INDEX).nonzero()[:, 0]
         x, labels = x[labeled], labels[labeled]
-    x = output.output_features(x)
-    if torch.is_autocast_enabled(x.device.type):
-        x = x.to(torch.get_autocast_dtype(x.device.type))
+    x = output_inputs(output, x)
     rows = chunk_rows(x, output.weight)
     if torch.is_grad_enabled() and rdrop_alpha:
         total, nll, smooth, divergence = RDropCrossEntropy.apply(
@@ -216,6 +239,27 @@ def token_loss(
     nll, smooth, correct = token_metrics(x, output.weight.to(x.dtype), output.bias, labels)
     total = (1 - smoothing) * nll + smoothing * smooth
     return {"total": total, "nll_loss": nll, "smooth_loss": smooth, "correct": correct}
+
+
+def output_inputs(output: OutputLayer, features: Tensor) -> Tensor:
+    """Return what the weights of the output layer are multiplied with, N D → N W, in the precision of autocast."""
+    x = output.output_features(features)
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+
+
+def token_log_probs(output: OutputLayer, features: Tensor, labels: Tensor) -> Tensor:
+    """Return log p of each label, differentiable: features B T D, labels B T → B T, 0 where there is no label."""
+    x, flat = features.flatten(0, -2), labels.flatten()  # N D, N
+    labeled = None
+    if x.device.type == "cpu":  # on a GPU this would synchronize
+        labeled = (flat != IGNORE_INDEX).nonzero()[:, 0]
+        x, flat = x[labeled], flat[labeled]
+    x = output_inputs(output, x)
+    log_p = TokenLogProbs.apply(x, output.weight, output.bias, flat, chunk_rows(x, output.weight))
+    if labeled is not None:
+        log_p = log_p.new_zeros(labels.numel()).index_copy(0, labeled, log_p)
+    return log_p.view_as(labels)
 
 
 def reduce_loss(sums: dict[str, Tensor], labels: Tensor, auxiliary_losses: Sequence[Tensor] = ()) -> Loss:

@@ -92,6 +92,15 @@ class Memory:
     auxiliary_losses: tuple[Tensor, ...] = ()  # of the encoder
     projections: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # for decoding: path → project_memory()
 
+    def select_rows(self, rows: Tensor) -> Memory:
+        """Return the memory of the sources `rows` (R), which may repeat, of a padded batch; without projections."""
+        layout = replace(self.layout, positions=self.layout.positions[rows])
+        if layout.lengths is not None:
+            layout = replace(layout, lengths=layout.lengths[rows])
+        inputs = None if self.encoder_inputs is None else self.encoder_inputs[rows]
+        final = None if self.final_state is None else map_state(lambda leaf: leaf[rows], self.final_state)
+        return Memory(self.states[rows], layout, inputs, final, self.auxiliary_losses)
+
 
 class AttentionMasks:
     """Masks of one call, computed by the first layer that needs them and shared by all layers with the same key."""

@@ -144,6 +144,17 @@ def replace_everywhere(spec: Any, kind: type[Spec], **changes: Any) -> Any:
     return replace_parts(spec, kind, lambda part: replace(part, **changes))  # type: ignore[type-var]
 
 
+def without_dropout(spec: AnySpec) -> AnySpec:
+    """Return the spec with all rates of dropout 0: fields whose names end in "dropout"."""
+
+    def replacement(part: Spec) -> Spec:
+        """Return a part without dropout."""
+        rates = {f.name: 0.0 for f in _fields(part) if f.name.endswith("dropout")}
+        return replace(part, **rates)  # type: ignore[type-var]
+
+    return replace_parts(spec, Spec, replacement)
+
+
 def find_specs(spec: Any, kind: type[AnySpec]) -> Iterator[AnySpec]:
     """Yield the spec and all specs inside it that are of class `kind`, outermost first."""
     if isinstance(spec, kind):

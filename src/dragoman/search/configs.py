@@ -217,6 +217,11 @@ class Sample(TokenSearch):
         )
 
     @property
+    def truncates(self) -> bool:
+        """Whether tokens are excluded by their rank or probability."""
+        return any(value is not None for value in (self.top_k, self.top_p, self.min_p))
+
+    @property
     def rows_per_source(self) -> int:
         """The number of rows (hypotheses) of a source in a batch: one per sample."""
         return self.n_best

@@ -1,4 +1,4 @@
-"""Sentence chrF and BLEU of many pairs of texts at once, as utilities of minimum Bayes risk decoding and reranking."""
+"""Sentence chrF, BLEU and GLEU of many pairs of texts at once: utilities of searches, and rewards of training."""
 
 from __future__ import annotations
 
@@ -79,6 +79,22 @@ def match_all_pairs(counts: NGramCounts, left: Array, right: Array) -> Array:
     return np.where(left[:, None] == right, counts.totals[right], matches)
 
 
+def match_pairs(counts: NGramCounts, left: Array, right: Array) -> Array:
+    """N: the number of matching n-grams, Σ_g min(c_g, r_g), of text `left[n]` with text `right[n]`."""
+    by_text = np.argsort(counts.text, kind="stable")  # entries, text by text
+    num_entries = np.bincount(counts.text, minlength=len(counts.totals))
+    first = num_entries.cumsum() - num_entries
+    lengths = num_entries[left]
+    pair = np.repeat(np.arange(len(left)), lengths)  # each entry of each left text, as often as the text occurs
+    offset = np.arange(len(pair)) - np.repeat(lengths.cumsum() - lengths, lengths)
+    entry = by_text[first[left[pair]] + offset]
+    keys = counts.ngram * len(counts.totals) + counts.text  # sorted, as entries are
+    wanted = counts.ngram[entry] * len(counts.totals) + right[pair]
+    found = np.minimum(np.searchsorted(keys, wanted), max(0, len(keys) - 1))
+    shared = np.where(keys[found] == wanted, np.minimum(counts.count[entry], counts.count[found]), 0)
+    return np.bincount(pair, shared, len(left))
+
+
 def _second_largest_counts(counts: NGramCounts) -> Array:
     """G: of each n-gram, its count in the text with the second most occurrences, 0 if only one text contains it.
 
@@ -153,6 +169,15 @@ class NGramMetric(ABC):
         in_candidates = [order.totals[left].astype(float) for order in orders]
         in_references = [np.asarray(weights @ order.totals[right], dtype=float) for order in orders]
         return self.score(in_candidates, in_references, matches)
+
+    def paired(self, candidates: Sequence[str], references: Sequence[str]) -> Array:
+        """N: the metric of candidate n with reference n."""
+        orders, left, right = self._count_all(candidates, references)
+        return self.score(
+            [order.totals[left].astype(float) for order in orders],
+            [order.totals[right].astype(float) for order in orders],
+            [match_pairs(order, left, right) for order in orders],
+        )
 
     def _count_all(
         self, candidates: Sequence[str], references: Sequence[str]
@@ -241,6 +266,27 @@ class Bleu(NGramMetric):
             num_orders = num_orders + (total > 0)
         mean = log_precision / np.maximum(num_orders, 1)
         return np.where(sum(matches) > 0, 100 * brevity * np.exp(mean), 0)
+
+
+@dataclass(frozen=True)
+class Gleu(NGramMetric):
+    """GLEU, the reward of GNMT (Wu et al. 2016, §5.3): the smaller of precision and recall of all n-grams together.
+
+        GLEU = 100 · Σ_n matches_n / max(Σ_n candidate n-grams, Σ_n reference n-grams),  n = 1 … 4
+
+    Words are those of BLEU (sacreBLEU's tokenizer 13a).
+    """
+
+    max_order: int = 4
+
+    def count_ngrams(self, texts: Sequence[str]) -> list[NGramCounts]:
+        """Return the word n-grams of the texts, by order."""
+        return Bleu(self.max_order).count_ngrams(texts)
+
+    def score(self, candidates: Sequence[Array], references: Sequence[Array], matches: Sequence[Array]) -> Array:
+        """Return GLEU from numbers of n-grams; arguments as in `NGramMetric.score`."""
+        total = np.maximum(sum(candidates), sum(references))
+        return 100 * sum(matches) / np.where(total > 0, total, 1)
 
 
 #: the utilities of minimum Bayes risk decoding

@@ -205,10 +205,12 @@ def _choose_training(defaults: Defaults, recipe: Recipe, spec: ModelSpec, store:
     tokens = training.batch_tokens
     if tokens is None:
         longest_row = 2 * (defaults.config.data.max_length + 2)  # source and target in one row, with BOS and EOS
-        tokens = max(_batch_tokens(target_tokens, gpu), longest_row)
-        defaults.set_and_report(
-            "training.batch_tokens", tokens, "tokens per batch, by the amount of data and the device"
-        )
+        reason, settings = "tokens per batch, by the amount of data and the device", defaults.config.objective.settings
+        rows_per_pair = objective_class(defaults.config.objective.name or "translation").rows_per_pair(settings)
+        if rows_per_pair > 1:
+            reason += f", divided by the {rows_per_pair} sequences per pair"
+        tokens = max(_batch_tokens(target_tokens, gpu) // rows_per_pair, longest_row)
+        defaults.set_and_report("training.batch_tokens", tokens, reason)
     elif tokens < store.max_length + 2:  # BOS and EOS
         raise UserError(
             f"training.batch_tokens is {tokens:,}, but the longest sentence has {store.max_length:,} tokens, which "
@@ -269,6 +271,13 @@ def _choose_learning_rate(
     if training.learning_rate is None:
         warm_start = training.start_from is not None
         peak, reason = recipe.peak_learning_rate(dim, warmup, defaults.config.system.size, warm_start)
+        objective = objective_class(defaults.config.objective.name or "translation")
+        if objective.learning_rate_factor != 1:
+            factor = objective.learning_rate_factor
+            peak, reason = (
+                peak * factor,
+                f"{factor:g} × that of likelihood ({reason}): {objective.learning_rate_reason}",
+            )
         defaults.set_and_report("training.learning_rate", peak, reason)
 
 

@@ -115,5 +115,6 @@ def format_metrics(record: Mapping[str, Any]) -> str:
     if "bleu" not in record:
         return f"accuracy {record['accuracy']:.1f} %{experts}"
     chrf = f"  chrF {record['chrf']:.1f}" if "chrf" in record else ""
+    reward = f"  reward {record['reward']:.1f}" if "reward" in record else ""
     search = f" ({record['search']})" if "search" in record else ""
-    return f"BLEU {record['bleu']:.1f}{chrf}  exact match {record['exact_match']:.1f} %{search}{experts}"
+    return f"BLEU {record['bleu']:.1f}{chrf}{reward}  exact match {record['exact_match']:.1f} %{search}{experts}"

@@ -29,7 +29,7 @@ from dragoman.data.preflight import PREFLIGHT_FILE
 from dragoman.data.token_store import EncodedColumns
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec, count_parameters, meta_model
-from dragoman.objectives import TaskContext, build_objective
+from dragoman.objectives import TaskContext, build_objective, objective_class
 from dragoman.objectives.pretraining_examples import PretrainingExample, pretraining_examples
 from dragoman.parts.spec import Spec
 from dragoman.processes import parallel_map
@@ -165,6 +165,9 @@ def prepare_run(folder: Path, config: Config, log: Log, custom_parts: Sequence[t
     check_new_folder(folder)
     request = resolve.resolve_request(config)
     data_format, defaults = request.data_format, Defaults(request.config)
+    objective_name = request.config.objective.name or ""
+    if request.parent is None and (reason := objective_class(objective_name).warm_start_reason):
+        log(f"warning: the objective {objective_name} needs a trained model: {reason}")
     with atomic_folder(folder) as partial:
         log("reading the corpus")
         workers = corpus_passes.choose_num_workers(config.data.num_workers, request.train, data_format)

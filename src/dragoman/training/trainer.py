@@ -23,8 +23,8 @@ from dragoman.data import Batches, TokenStore, longer_side, prefetch
 from dragoman.errors import UserError
 from dragoman.memory import keep_freed_memory
 from dragoman.models import Model
-from dragoman.objectives import Objective, TaskContext, build_objective
-from dragoman.parts.spec import Spec, replace_everywhere
+from dragoman.objectives import Objective, TaskContext, build_objective, objective_class
+from dragoman.parts.spec import Spec, replace_everywhere, without_dropout
 from dragoman.parts.stack import Stack
 from dragoman.run import Run, read_framing, read_spec, read_tokenizers, select_device
 from dragoman.run_files import CONFIG_FILE, INITIAL_CHECKPOINT
@@ -97,6 +97,9 @@ class Trainer:
         torch.manual_seed(training.seed)
         spec = read_spec(folder, custom_parts)
         spec = replace_everywhere(spec, Stack, gradient_checkpointing=training.gradient_checkpointing)
+        objective = self.config.objective
+        if not objective_class(objective.name or "translation").uses_dropout(objective.settings):
+            spec = without_dropout(spec)
         self.model = spec.build()
         if (folder / INITIAL_CHECKPOINT).exists():  # from another run, or from word vectors
             checkpoint.load_weights(self.model, folder / INITIAL_CHECKPOINT)
@@ -112,6 +115,11 @@ class Trainer:
         packed = self._use_packing()
         self.batches = self._build_batches(packed)
         self.strategy = make_strategy(training.parallelism, processes, self.device)
+        if self.strategy.lockstep and self.objective.decodes_in_training:
+            raise UserError(
+                f"the objective {objective.name} generates text in every step, which sharded weights cannot: set "
+                "training.parallelism=replicated"
+            )
         self.strategy.distribute(self.objective)
         if self.strategy.lockstep and processes.rank == 0:  # sharded weights cannot decode: they are copied
             self.run.model = spec.build().to(self.device)

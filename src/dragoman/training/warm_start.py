@@ -96,8 +96,9 @@ def write_initial_weights(
     values: dict[str, Any] = {}  # for the manifest of the checkpoint
     if start_from:
         parent = ParentRun.open(start_from)
-        usage = objective_class(config.objective.name or "translation").usage
-        values["same_task"] = parent.usage == usage and parent.config.objective.name in (None, config.objective.name)
+        objective = objective_class(config.objective.name or "translation")
+        solving = (None, config.objective.name, *objective.improves)
+        values["same_task"] = parent.usage == objective.usage and parent.config.objective.name in solving
         load_matching_weights(model, parent, log)
     paths = {"source": text.source_word_vectors, "target": text.target_word_vectors}
     for (side, path), tokenizer, table in zip(paths.items(), tokenizers, model.embedding_tables):

@@ -1,0 +1,340 @@
+"""Expected reward: −Σ_y p(y|x) r(y, y*), estimated on candidates that the model generates in every training step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dragoman.data import IGNORE_INDEX, Batch
+from dragoman.data.batch_arrays import pad_rows
+from dragoman.errors import UserError
+from dragoman.models import DecoderOnlyModel, EncoderDecoderModel
+from dragoman.objectives.objective import Loss, SequenceObjective, TaskContext, token_log_probs
+from dragoman.objectives.translation_objective import bpe_dropout_segmenters
+from dragoman.search import Beam, Sample, SearchEngine, SpecialTokens, build_engine
+from dragoman.search.ngram_metrics import Bleu, ChrF, Gleu, NGramMetric
+
+Reward = Literal["gleu", "bleu", "chrf"]
+CandidateSearch = Literal["samples", "beam"]
+Baseline = Literal["samples", "greedy", "none"]
+Floats = NDArray[np.float64]
+
+REWARD_METRICS: dict[str, NGramMetric] = {"gleu": Gleu(), "bleu": Bleu(), "chrf": ChrF()}
+
+GNMT_SAMPLES, GNMT_LIKELIHOOD_WEIGHT = 15, 0.017  # Wu et al. 2016, §5.3
+RISK_SAMPLES, RISK_SHARPNESS = 100, 5e-3  # Shen et al. 2016, §4.2
+
+# the largest length of a candidate by that of its reference; samples of a trained model hardly reach it
+MAX_LENGTH_RATIO, MAX_LENGTH_OFFSET = 1.5, 5
+
+
+@dataclass(frozen=True)
+class CandidateSet:
+    """Different candidates for the targets of N sentences: C candidates in all.
+
+    Attributes:
+        labels: the token ids of each candidate, with EOS if it ended by itself.
+        sentence: C, the sentence that each belongs to.
+        rewards: C, r(y, y*) from 0 to 1.
+        counts: C, how often each was generated; 0 for a reference that was not.
+        baseline: N, or None for the mean reward of the sentence's other candidates.
+    """
+
+    labels: list[list[int]]
+    sentence: NDArray[np.int64]
+    rewards: Floats
+    counts: NDArray[np.int64]
+    baseline: Floats | None = None
+
+    def sum_by_sentence(self, values: Floats) -> Floats:
+        """Sum values of the candidates (C) over each sentence, and return the sum of each candidate's sentence (C)."""
+        return np.bincount(self.sentence, values).astype(float)[self.sentence]
+
+    def advantages(self) -> Floats:
+        """C: reward minus baseline, times the share of the candidate among those of its sentence."""
+        generated = self.sum_by_sentence(self.counts.astype(float))
+        if self.baseline is not None:
+            baseline = self.baseline[self.sentence]
+        else:  # of the others only, so that it is independent of the candidate
+            total = self.sum_by_sentence(self.counts * self.rewards)
+            baseline = (total - self.rewards) / np.maximum(generated - 1, 1)
+        return (self.rewards - baseline) * self.counts / generated
+
+
+class RewardObjective(SequenceObjective):
+    """Maximizes the expected reward of generated targets, mixed with the likelihood (Wu et al. 2016, §5.2–5.3).
+
+    L = −E_{y ~ p(y|x)} r(y, y*) − α log p(y*|x). The gradient of the expectation is that of Σ (r − b) log p over
+    samples (REINFORCE, Williams 1992), where the baseline b only reduces the variance. The reward compares the
+    detokenized words of a candidate with those of the reference. The system's dropout is off, as in GNMT: samples
+    would otherwise come from another distribution than the one whose gradient is taken. Every token can be sampled,
+    also those that a search suppresses later.
+
+    Args:
+        reward: sentence GLEU, BLEU or chrF.
+        candidates: samples, or the n best of a beam, whose gradient is biased because they are not drawn from p.
+        num_candidates: candidates per sentence (15 in GNMT).
+        temperature: of the samples; other than 1, the gradient is biased.
+        baseline: what is subtracted from the reward: the mean reward of the sentence's other samples (GNMT), the reward
+            of the greedy translation (self-critical; Rennie et al. 2017), or none.
+        likelihood_weight: weight α of −log p(y*|x) in the loss (0.017 in GNMT).
+        dropout_enabled: apply the dropout of the system when gradients are computed; candidates are generated without.
+    """
+
+    model_kind = (EncoderDecoderModel, DecoderOnlyModel)
+    generates = True
+    selection_metric = "bleu"
+    default_bpe_dropout = False
+    decodes_in_training = True
+    improves = ("translation", "concatenation", "reward", "minimum-risk")
+    learning_rate_factor = 0.1
+    learning_rate_reason = "rewards of samples are noisy, and large steps would undo what is learned"
+    warm_start_reason = (
+        "an untrained model generates nothing that resembles a reference, so that all rewards are about 0: train it "
+        "with the objective translation first, and give that run to --start-from"
+    )
+    default_candidates: ClassVar[int] = GNMT_SAMPLES
+    include_reference = False
+
+    def __init__(
+        self,
+        task: TaskContext,
+        *,
+        reward: Reward = "gleu",
+        candidates: CandidateSearch = "samples",
+        num_candidates: int = GNMT_SAMPLES,
+        temperature: float = 1.0,
+        baseline: Baseline = "samples",
+        likelihood_weight: float = GNMT_LIKELIHOOD_WEIGHT,
+        dropout_enabled: bool = False,
+    ) -> None:
+        """Check the settings, and choose the search for candidates and the metric that scores them."""
+        super().__init__(task)
+        if baseline == "samples" and num_candidates < 2:
+            raise UserError(
+                "the baseline of a sample is the mean reward of the sentence's other samples, but there is only one: "
+                "set objective.settings.num_candidates to 2 or more, or objective.settings.baseline to greedy"
+            )
+        if likelihood_weight < 0:
+            raise UserError(f"objective.settings.likelihood_weight must be at least 0, but is {likelihood_weight}")
+        self.metric, self.baseline, self.likelihood_weight = REWARD_METRICS[reward], baseline, likelihood_weight
+        self.search: Beam | Sample = Sample(temperature, n_best=num_candidates)
+        if candidates == "beam":
+            self.search = Beam(num_candidates, n_best=num_candidates)
+        self.subword_samplers = bpe_dropout_segmenters(task)
+        self.static_shapes = self.supports_packing = False  # the candidates of every step have other lengths
+
+    @classmethod
+    def rows_per_pair(cls, settings: Mapping[str, Any]) -> int:
+        """Count the candidates of a pair and its reference."""
+        return 1 + int(settings.get("num_candidates", cls.default_candidates))
+
+    @classmethod
+    def uses_dropout(cls, settings: Mapping[str, Any]) -> bool:
+        """Whether the setting `dropout_enabled` turns it on."""
+        return bool(settings.get("dropout_enabled", False))
+
+    def text_metrics(self, texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        """Return the mean reward of decoded validation sentences, from 0 to 100."""
+        return {"reward": float(self.metric.paired(texts, references).mean())}
+
+    def forward(self, batch: Batch, step: int = 0) -> Loss:
+        """Add the risk of generated candidates to the weighted loss of the references; in validation only the latter.
+
+        The value of the risk is minus the mean reward of each sentence's candidates, summed over the sentences.
+        """
+        likelihood = super().forward(batch, step)
+        if not torch.is_grad_enabled():
+            return likelihood
+        rows, references = self.references(batch)
+        source, lengths = batch.source[rows], batch.source_lengths[rows]
+        candidates = self.find_candidates(source, lengths, references)
+        log_p, auxiliary_losses = self.log_probs(source, lengths, candidates)
+        total = self.likelihood_weight * likelihood.total + self.risk(candidates, log_p)
+        for auxiliary in auxiliary_losses:
+            total = total + auxiliary * likelihood.num_labels
+        return likelihood._replace(total=total)
+
+    def references(self, batch: Batch) -> tuple[Tensor, list[list[int]]]:
+        """Return the rows of a batch that hold a pair, and the token ids of their targets, with EOS."""
+        labels = batch.labels.tolist()
+        targets = [[token for token in row if token != IGNORE_INDEX] for row in labels]
+        rows = [number for number, target in enumerate(targets) if target]
+        return torch.tensor(rows, device=batch.source.device), [targets[number] for number in rows]
+
+    def find_candidates(self, source: Tensor, lengths: Tensor, references: Sequence[list[int]]) -> CandidateSet:
+        """Generate candidates for sources (N S, with lengths N), and compute their rewards and baseline.
+
+        The references are the token ids of the targets, with EOS. Random numbers come from torch's generator, which a
+        training step seeds by seed, step and batch.
+        """
+        keys = torch.randint(2**62, (len(references),))
+        limits = torch.tensor([int(MAX_LENGTH_RATIO * len(target)) + MAX_LENGTH_OFFSET for target in references])
+        searches = [self.engine, self.greedy_engine] if self.baseline == "greedy" else [self.engine]
+        found, *greedy = (self._generate(engine, source, lengths, limits, keys) for engine in searches)
+        labels: list[list[int]] = []
+        sentence: list[int] = []
+        counts: list[int] = []
+        for number, generated in enumerate(found):
+            unique: dict[tuple[int, ...], int] = {tuple(references[number]): 0} if self.include_reference else {}
+            for tokens in generated:
+                unique[tuple(tokens)] = unique.get(tuple(tokens), 0) + 1
+            labels += map(list, unique)
+            sentence += [number] * len(unique)
+            counts += unique.values()
+        reference_texts = [self._text(target) for target in references]
+        rewards = self._rewards(labels, [reference_texts[number] for number in sentence])
+        baseline = None
+        if self.baseline == "greedy":
+            baseline = self._rewards([tokens for (tokens,) in greedy[0]], reference_texts)
+        elif self.baseline == "none":
+            baseline = np.zeros(len(references))
+        return CandidateSet(labels, np.array(sentence), rewards, np.array(counts), baseline)
+
+    def _generate(
+        self, engine: SearchEngine, source: Tensor, lengths: Tensor, limits: Tensor, keys: Tensor
+    ) -> list[list[list[int]]]:
+        """Return the token ids, with EOS, of the targets that an engine generates for each source.
+
+        Sources are N S, with lengths N; `limits` N are those of the targets, `keys` N decide the random numbers.
+        """
+        model, max_lengths = self.model, limits.to(source.device)
+        if (limit := model.max_target_length(lengths)) is not None:
+            max_lengths = torch.minimum(max_lengths, limit.clamp(min=1))
+        was_training = model.training
+        model.eval()
+        # CUDA graphs must not refer to the weights that autocast converts and caches for a step
+        with torch.autocast(source.device.type, enabled=False), cumulative_sums_allowed():
+            found = engine.search(source, lengths, max_lengths, keys)
+        model.train(was_training)
+        eos = [self.task.framing.eos]
+        return [[[*y.tokens, *(eos if y.finished else ())] for y in hypotheses] for hypotheses in found]
+
+    @cached_property
+    def engine(self) -> SearchEngine:
+        """The engine that generates candidates with the present weights."""
+        return build_engine([self.model], self._special_tokens, self.search)
+
+    @cached_property
+    def greedy_engine(self) -> SearchEngine:
+        """The engine that generates the greedy translation, whose reward may be the baseline."""
+        return build_engine([self.model], self._special_tokens, Beam(1))
+
+    @property
+    def _special_tokens(self) -> SpecialTokens:
+        """The special tokens of a search in which every token can be generated."""
+        framing = self.task.framing
+        return SpecialTokens(framing.bos, framing.eos, forced_bos=framing.forced_bos)
+
+    def _rewards(self, labels: Sequence[list[int]], references: Sequence[str]) -> Floats:
+        """Return the rewards, from 0 to 1, of candidates by the texts of their references."""
+        return self.metric.paired([self._text(tokens) for tokens in labels], references) / 100
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        """Return the text of token ids; those that the tokenizer does not know, such as sentinels, have none."""
+        tokenizer, framing = self.task.target_tokenizer, self.task.framing
+        ignored = {framing.eos, *framing.suppressed, *framing.forced_bos}
+        return tokenizer.decode([token for token in tokens if token not in ignored and token < tokenizer.vocab_size])
+
+    def log_probs(self, source: Tensor, lengths: Tensor, candidates: CandidateSet) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return log p(y|x) of every candidate (C) with teacher forcing, and the auxiliary losses of the layers.
+
+        Sources are N S, with lengths N.
+        """
+        device, framing = source.device, self.task.framing
+        inputs, input_lengths = pad_rows([[framing.bos, *tokens[:-1]] for tokens in candidates.labels], framing.pad)
+        labels, _ = pad_rows(candidates.labels, IGNORE_INDEX)
+        labels[:, : len(framing.forced_bos)] = IGNORE_INDEX  # generated with probability 1
+        target, target_lengths, sentence = (
+            tensor.to(device) for tensor in (inputs, input_lengths, torch.from_numpy(candidates.sentence))
+        )
+        features = self.model.forward_targets(source, lengths, target, target_lengths, sentence)
+        log_p = token_log_probs(self.model.output, features.output, labels.to(device)).sum(1)
+        return log_p, features.auxiliary_losses
+
+    def risk(self, candidates: CandidateSet, log_p: Tensor) -> Tensor:
+        """Return minus the mean reward, summed over sentences; its gradient is that of −Σ (r − b) log p(y|x).
+
+        `log_p` (C) are the log-probabilities of the candidates.
+        """
+        weights = torch.from_numpy(candidates.advantages()).to(log_p)
+        surrogate = -(weights * log_p).sum()
+        shares = candidates.counts / candidates.sum_by_sentence(candidates.counts.astype(float))
+        return surrogate - surrogate.detach() - float((shares * candidates.rewards).sum())
+
+
+@contextmanager
+def cumulative_sums_allowed() -> Iterator[None]:
+    """Allow sampling with `training.deterministic`: torch rejects cumsum on a GPU, which is deterministic for rows."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(deterministic)
+
+
+class MinimumRiskObjective(RewardObjective):
+    """Minimizes the risk over a set of candidates (Shen et al. 2016): −Σ_y q(y) r(y, y*).
+
+    q(y) = p(y|x)^α / Σ_y′ p(y′|x)^α over the different candidates of a sentence. It is differentiated exactly, without
+    a baseline. Otherwise as the objective reward.
+
+    Args:
+        reward: sentence GLEU, BLEU or chrF.
+        candidates: samples, or the n best of a beam.
+        num_candidates: candidates per sentence (100 in the paper).
+        temperature: of the samples.
+        sharpness: exponent α of p(y|x) (0.005 in the paper); with 1, q is p renormalized.
+        include_reference: add the reference to the candidates, as in the paper.
+        likelihood_weight: weight of −log p(y*|x) in the loss (0 in the paper).
+        dropout_enabled: apply the dropout of the system when gradients are computed; candidates are generated without.
+    """
+
+    default_candidates = RISK_SAMPLES
+
+    def __init__(
+        self,
+        task: TaskContext,
+        *,
+        reward: Reward = "bleu",
+        candidates: CandidateSearch = "samples",
+        num_candidates: int = RISK_SAMPLES,
+        temperature: float = 1.0,
+        sharpness: float = RISK_SHARPNESS,
+        include_reference: bool = True,
+        likelihood_weight: float = 0.0,
+        dropout_enabled: bool = False,
+    ) -> None:
+        """Set up the candidates as described in the class."""
+        super().__init__(
+            task,
+            reward=reward,
+            candidates=candidates,
+            num_candidates=num_candidates,
+            temperature=temperature,
+            baseline="none",
+            likelihood_weight=likelihood_weight,
+            dropout_enabled=dropout_enabled,
+        )
+        if sharpness <= 0:
+            raise UserError(f"objective.settings.sharpness must be above 0, but is {sharpness}")
+        self.sharpness, self.include_reference = sharpness, include_reference
+
+    def risk(self, candidates: CandidateSet, log_p: Tensor) -> Tensor:
+        """Return −Σ q(y) r(y), summed over sentences; log p and rewards are those of C candidates."""
+        sentence = candidates.sentence
+        slot = np.arange(len(sentence)) - np.searchsorted(sentence, sentence)  # number within the sentence
+        index = tuple(torch.from_numpy(values).to(log_p.device) for values in (sentence, slot))
+        shape = (int(sentence.max()) + 1, int(slot.max()) + 1)
+        scores = log_p.new_full(shape, -torch.inf).index_put(index, self.sharpness * log_p)
+        rewards = log_p.new_zeros(shape).index_put(index, torch.from_numpy(candidates.rewards).to(log_p))
+        return -(scores.softmax(-1) * rewards).sum()
