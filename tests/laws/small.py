@@ -45,6 +45,8 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name 
     "luong dot": ("luong", {"attention_score": "dot"}),
     "luong scaled dot": ("luong", {"attention_score": "scaled-dot"}),
     "luong concat": ("luong", {"attention_score": "concat"}),
+    "bow sum": ("bow", {"pooling": "sum"}),
+    "bow attention": ("bow", {"pooling": "attention"}),
     "cho reset before": ("cho", {"cell": "gru-reset-before", "layers": 1}),
     "bahdanau reset before": ("bahdanau", {"cell": "gru-reset-before", "layers": 2}),
     "bahdanau lstm": ("bahdanau", {"cell": "lstm"}),

@@ -23,6 +23,7 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name in 
     "luong without input feeding": ("luong", {"input_feeding": False}),
     "rnn-lm plain": ("rnn-lm", {"cell": "rnn"}),
     "rnn-lm gru": ("rnn-lm", {"cell": "gru"}),
+    "bow attention": ("bow", {"pooling": "attention"}),
     "bahdanau reset before": ("bahdanau", {"cell": "gru-reset-before"}),
     "gnmt residual": ("gnmt", {"layers": 4}),
     "deep-att deep": ("deep-att", {"layers": 3, "decoder_layers": 4}),

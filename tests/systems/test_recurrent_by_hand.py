@@ -153,6 +153,45 @@ def test_chos_context_starts_the_decoder_and_enters_every_step_and_the_output(ce
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("pooling", ["mean", "sum"])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_bag_of_words_is_pooled_and_passes_feed_forward_layers(pooling: str, layers: int) -> None:
+    """z_0 = mean or sum of embeddings, z_k = tanh(W z_{k−1} + b); z takes the place of Cho's h_T."""
+    model = model_of("bow", pooling=pooling, layers=layers)
+    w, memory = Weights(model), encode(model)
+    logits = model(SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS).numpy()
+    for row in range(2):
+        words = w.all["source_embedding.weight"][SOURCE[row, : SOURCE_LENGTHS[row]].numpy()]
+        z = words.sum(0) / (len(words) if pooling == "mean" else 1)
+        for k in range(layers):
+            name = f"encoder.layers.0.0.layers.{k}"
+            z = np.tanh(w.all[f"{name}.weight"] @ z + w.all[f"{name}.bias"])
+        assert memory.final_state is not None
+        np.testing.assert_allclose(memory.final_state["hidden"][row, 0], z, atol=1e-6)
+        if layers == 1:
+            c = np.tanh(w["context.project.weight"] @ z + w["context.project.bias"])
+            s = np.tanh(w["start.hidden.weight"] @ c + w["start.hidden.bias"])
+            for i, token in enumerate(TARGET[row].tolist()):
+                y = w.embedding(token)
+                s = gru(w, np.concatenate((y, c)), s)
+                np.testing.assert_allclose(logits[row, i], w.logits(maxout(w, s, y, c)), atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pooling", ["mean", "sum", "attention"])
+def test_order_of_the_source_does_not_matter_to_a_bag_of_words(pooling: str) -> None:
+    model = model_of("bow", pooling=pooling, layers=2)
+    shuffled = torch.tensor([[6, 4, 7, 5], [4, 8, 0, 0]])
+    expected = model(SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS)
+    torch.testing.assert_close(model(shuffled, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS), expected, atol=1e-5, rtol=1e-5)
+    other = model_of("cho", layers=1)  # a recurrent encoder reads the order
+    logits = [other(source, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS) for source in (SOURCE, shuffled)]
+    assert (logits[0] - logits[1]).abs().max() > 1e-3
+    repeated = model(torch.tensor([[4, 5, 6, 6], [8, 8, 0, 0]]), SOURCE_LENGTHS, TARGET, TARGET_LENGTHS)
+    assert (repeated - expected).abs().amax((1, 2)).min() > 1e-3  # but it counts: other words, other logits
+
+
+@torch.no_grad()
 def test_sutskever_equals_torch_lstms() -> None:
     layers = 3
     model = model_of("sutskever", layers=layers)

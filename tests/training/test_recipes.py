@@ -50,6 +50,7 @@ TEXTBOOK = {
     ),
     "cho": Expected("adadelta", "constant", 0, 1, 1, 0, 0, SENTENCES),
     "bahdanau": Expected("adadelta", "constant", 0, 1, 1, 0, 0, SENTENCES),
+    "bow": Expected("adadelta", "constant", 0, 1, 1, 0, 0, SENTENCES),
     "luong": Expected(
         "sgd", "halving", 0, 1, 5, 0, 0.2, SENTENCES, more={"halving_start_epoch": 8, "halving_interval": 1}
     ),
@@ -93,6 +94,7 @@ PLAIN = {
     "sutskever": (1.0, 0.2, 0.1),
     "cho": (1.0, 0.2, 0.1),
     "bahdanau": (1.0, 0.2, 0.1),
+    "bow": (1.0, 0.2, 0.1),
     "luong": (1.0, 0.2, 0.1),
     "gnmt": (1.0, 0.2, 0.1),
     "deep-att": (1.0, 0.1, 0.1),

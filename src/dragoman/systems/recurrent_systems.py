@@ -1,4 +1,4 @@
-"""Recurrent encoder–decoders: Sutskever, Cho, Bahdanau, Luong, GNMT, Deep-Att and LSTMs with experts."""
+"""Recurrent encoder–decoders: Sutskever, Cho, Bahdanau, bag of words, Luong, GNMT, Deep-Att and LSTMs with experts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Literal
 from dragoman.errors import unknown_name
 from dragoman.models import EncoderDecoder
 from dragoman.parts.attention_scores import Additive, Concat, Dot, General, ScaledDot, TanhProduct
+from dragoman.parts.bag_of_words import BagOfWords
 from dragoman.parts.experts import MixtureOfExperts, NoisyTopKGating
 from dragoman.parts.fast_forward import FastForwardDecoder, FastForwardEncoder
 from dragoman.parts.feedforward import FeedForward
@@ -24,11 +25,12 @@ from dragoman.parts.recurrent_decoder import (
     FromZero,
     LastState,
     MaxoutReadout,
+    MeanState,
     NoContext,
     RecurrentDecoder,
     StateReadout,
 )
-from dragoman.parts.spec import Spec, replace_everywhere
+from dragoman.parts.spec import Spec, find_specs, replace_everywhere
 from dragoman.parts.stack import Residual, Stack
 from dragoman.systems.system import ADAM_TRAINING, PaperTraining, System, VocabularySizes, model_sizes, variant_of
 
@@ -115,6 +117,23 @@ def bahdanau(spec: EncoderDecoder, *, attention_score: str = "additive") -> Enco
     spec = replace_everywhere(spec, Recurrent, direction="both")
     context, start = _attention(attention_score), FromSummary(BackwardState())
     return replace_everywhere(spec, RecurrentDecoder, context=context, attends="before", initial_state=start)
+
+
+@variant_of(cho)
+def bow(spec: EncoderDecoder, *, pooling: Literal["mean", "sum", "attention"] = "mean") -> EncoderDecoder:
+    """Cho's decoder over a bag of words: pooled embeddings and tanh layers (Rush et al. 2015, §3.2).
+
+    `layers` feed-forward layers follow the mean or sum of the source's embeddings. `pooling` attention: they are
+    applied to each word, and Bahdanau's decoder attends to the results; its initial state depends on their mean. In
+    all three, the order of the source words does not matter.
+    """
+    layers, dropout = next(find_specs(spec, RecurrentDecoder)).layers, spec.encoder.dropout
+    if pooling != "attention":
+        return replace(spec, encoder=Stack((BagOfWords(layers, pooling, dropout=dropout),), dropout=dropout))
+    words = Stack((FeedForward(activation="tanh", dropout=dropout),), depth=layers, dropout=dropout)
+    context, start = _attention("additive"), FromSummary(MeanState())
+    spec = replace_everywhere(spec, RecurrentDecoder, context=context, attends="before", initial_state=start)
+    return replace(spec, encoder=words)
 
 
 @variant_of(sutskever, model_dim=1024)
@@ -247,6 +266,16 @@ RECURRENT_SYSTEMS = {
         RNN_SIZES,
         ADADELTA_TRAINING,
         "batches have a number of tokens instead of 80 sentences",
+        base_learning_rate=1.0,
+    ),
+    "bow": System(
+        bow,
+        "A Neural Attention Model for Abstractive Sentence Summarization",
+        2015,
+        RNN_SIZES,
+        ADADELTA_TRAINING,
+        "the paper's bag-of-words encoder; the decoder and its training are those of cho in place of the paper's "
+        "feed-forward language model",
         base_learning_rate=1.0,
     ),
     "luong": System(

@@ -37,6 +37,7 @@ SETTING_HELP: dict[str, str] = {
     "model_dim": "Dimension of hidden states (d_model).",
     "norm": "Normalization: layer (LayerNorm), rms (RMSNorm) or batch (BatchNorm).",
     "norm_eps": "ε of RMSNorm: added to the mean square before the square root, against division by zero.",
+    "pooling": "How the words of the source become one vector: mean, sum, or attention of the decoder to each word.",
     "position_buckets": "Number of relative-position buckets; each has one attention bias per head.",
     "position_dim": (
         "Dimension of positions that are concatenated to token embeddings of dimension `model_dim` − `position_dim`; "
