@@ -20,6 +20,7 @@ COMMANDS = {
     "quickstart": ("quickstart:quickstart", "Train a small translator on generated sentences, and try it."),
     "phrasebook": ("quickstart:phrasebook", "Write generated sentence pairs with gold alignments."),
     "train": ("train:train", "Train a model from text files."),
+    "recipe": ("recipe:recipe", "Train and score a known task with one command, or list the tasks."),
     "translate": ("translate:translate", "Translate a file or standard input."),
     "tune": ("search_commands:tune", "Find the reranking weights that maximize BLEU or chrF."),
     "generate": ("line_commands:generate", "Continue texts with a language model."),

@@ -29,6 +29,9 @@ def evaluate(
     hypothesis: Annotated[
         list[Path] | None, "Score these translations instead of a run's. Repeat to compare systems with the first."
     ] = None,
+    lead: Annotated[
+        bool, "Score the first sentence of each source, a baseline of summarization; it precedes any --hypothesis."
+    ] = False,
     metrics: Annotated[
         str | None,
         "Comma-separated: bleu, chrf, chrf++, ter, rouge-1, rouge-2, rouge-l (with -stem: of English stems), "
@@ -62,8 +65,10 @@ def evaluate(
 
     names = [name.strip() for name in (metrics or "").split(",") if name.strip()]
     evaluation.check_metric_names(names, (*evaluation.LIKELIHOOD_METRICS, PSEUDO_PERPLEXITY))
-    if (run is None) == (not hypothesis):
-        raise UserError("name a run to evaluate, or translations of another system with --hypothesis, but not both")
+    if (run is None) != bool(hypothesis or lead):
+        raise UserError(
+            "name a run to evaluate, or translations of another system with --hypothesis (or --lead), but not both"
+        )
     options = {
         "--output": output,
         "--beam-size": beam_size,
@@ -71,10 +76,10 @@ def evaluate(
         "--alignments": alignments,
         "--against": against,
     }
-    if hypothesis and (run_options := [name for name, value in options.items() if value is not None]):
+    if run is None and (run_options := [name for name, value in options.items() if value is not None]):
         raise UserError(
-            f"{run_options[0]} applies to the translations of a run: leave it out with --hypothesis, which scores "
-            "existing translations"
+            f"{run_options[0]} applies to the translations of a run: leave it out with --hypothesis and --lead, which "
+            "score existing texts"
         )
     if output is not None and not output.parent.is_dir():
         raise UserError(f"{output} cannot be written: create the folder {output.parent} first")
@@ -88,16 +93,17 @@ def evaluate(
     if by_length and not (test_set.sources and all(isinstance(text, str) for text in test_set.sources)):
         raise UserError("--by-length groups scores by the length of the source: name the source texts with --source")
     gold = None if alignments is None else test_set.read_alignments(alignments)
-    if hypothesis:
-        texts = [read_texts(path, layout.format) for path in hypothesis]
-        check_counts([*test_set.line_counts, *((path, len(lines)) for path, lines in zip(hypothesis, texts))])
+    if run is None:
+        files, texts = list(hypothesis or []), [read_texts(path, layout.format) for path in hypothesis or []]
+        check_counts([*test_set.line_counts, *((path, len(lines)) for path, lines in zip(files, texts))])
+        if lead:
+            files, texts = [Path("first sentence"), *files], [_lead_sentences(test_set), *texts]
         scores, comparisons = _score_hypotheses(
-            hypothesis, texts, test_set, names or list(TRANSLATION_METRICS), test, resamples
+            files, texts, test_set, names or list(TRANSLATION_METRICS), test, resamples
         )
-        scored_files = list(zip(map(str, hypothesis), scores, texts))
-        _print_scores(scored_files, test_set, by_length, as_json, str(hypothesis[0]), test, comparisons)
+        scored_files = list(zip(map(str, files), scores, texts))
+        _print_scores(scored_files, test_set, by_length, as_json, str(files[0]), test, comparisons)
         return
-    assert run is not None
     from dragoman.api.evaluate_run import evaluate as evaluate_run
     from dragoman.storage import write_file
 
@@ -175,6 +181,15 @@ def read_test_set(source: Path | None, references: list[Path], layout: FileLayou
     line_counts = [(path, len(lines)) for path, lines in zip(files, columns)]
     check_counts(line_counts)
     return TestSet(sources, [list(texts) for texts in zip(*columns)], line_counts)
+
+
+def _lead_sentences(test_set: TestSet) -> list[str]:
+    """Return the first sentence of each source; raise a UserError if the sources are not texts."""
+    from dragoman import evaluation
+
+    if not test_set.sources or not all(isinstance(text, str) for text in test_set.sources):
+        raise UserError("--lead scores the first sentence of each source: name the source texts with --source")
+    return evaluation.lead_sentences(test_set.sources)
 
 
 def _score_hypotheses(

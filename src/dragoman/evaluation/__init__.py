@@ -9,6 +9,7 @@ from dragoman.evaluation.error_rates import (
 )
 from dragoman.evaluation.likelihood import LIKELIHOOD_METRICS, likelihood_metric, perplexity
 from dragoman.evaluation.metric_score import MetricScore
+from dragoman.evaluation.rouge import lead_sentences
 from dragoman.evaluation.significance import PAIRED_TESTS, PairedTestResult, paired_test
 from dragoman.evaluation.table import MeanStd, format_csv, format_latex, format_table
 from dragoman.evaluation.text_metrics import (
@@ -36,6 +37,7 @@ __all__ = [
 __all__ += ["check_metric_names", "chrf", "evaluate", "exact_match", "format_csv", "format_latex", "format_table"]
 __all__ += [
     "is_text_metric",
+    "lead_sentences",
     "likelihood_metric",
     "paired_test",
     "parse_pharaoh",

@@ -9,6 +9,7 @@ from statistics import fmean
 
 from dragoman.errors import UserError
 from dragoman.evaluation.metric_score import MetricScore, References, reference_lists
+from dragoman.text.sentences import split_sentences
 
 ROUGE_NAMES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
 _CJK = "\u3040-\u30ff\u3400-\u9fff"  # scripts without spaces, in which every character counts as a word
@@ -49,6 +50,12 @@ def rouge_by_sentence(
         for hypothesis, its_references in zip(hypotheses, lists)
     ]
     return scores, "default" if ascii_only else "unicode"
+
+
+def lead_sentences(texts: Sequence[str]) -> list[str]:
+    """Return the first sentence of each text: the usual baseline of summarization."""
+    splits = [split_sentences(text, count_tokens=len, max_tokens=len(text)) for text in texts]  # at any length
+    return [split.sentences[0] if split.sentences else "" for split in splits]
 
 
 class UnicodeTokenizer:

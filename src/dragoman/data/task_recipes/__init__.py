@@ -1,0 +1,230 @@
+"""Task recipes: a corpus, its splits, settings, metrics and published figures, each as one TOML file in this folder.
+
+`dragoman recipe NAME RUN` carries one out. A recipe contains no code; a file of the user's own is read like these.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dragoman import config as configuration
+from dragoman.config_fields import convert
+from dragoman.errors import UserError, unknown_name
+
+RECIPE_FOLDER = Path(__file__).parent
+TRAIN, VALID = "train", "valid"  # the other splits of a recipe are its test sets
+
+
+@dataclass(frozen=True)
+class Split:
+    """Files of a training, validation or test set; names may contain placeholders of the variant, such as {source}.
+
+    Attributes:
+        source: name of the file with the sources, or with both sides (TSV, JSON lines), without .gz.
+        target: name of the file with the targets, line by line.
+        group_by_source: lines with the same source are one item with several references.
+    """
+
+    source: str
+    target: str = ""
+    group_by_source: bool = False
+
+
+@dataclass(frozen=True)
+class CorpusFile:
+    """A file of a corpus as it is used here.
+
+    Attributes:
+        sha256: checksum of the contents after decompression and conversion, so that it holds for gzipped copies too.
+        url: where to download it; by default the recipe's `url` with {file} replaced.
+    """
+
+    sha256: str = ""
+    url: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A published or measured value of a metric.
+
+    Attributes:
+        value: the value, in the unit of the metric.
+        metric: name of the metric, as in `dragoman evaluate --metrics`.
+        test: test set; empty: the first one.
+        variant: variant of the corpus; empty: the first one.
+        note: how it was computed, if that differs from our metric; for measured values the settings and the machine.
+        citation: paper of a published value.
+    """
+
+    value: float
+    metric: str
+    test: str = ""
+    variant: str = ""
+    note: str = ""
+    citation: str = ""
+
+    @property
+    def origin(self) -> str:
+        """How the value was obtained and where it is published, for display."""
+        return "; ".join(filter(None, (self.note, self.citation)))
+
+
+@dataclass(frozen=True)
+class TaskRecipe:
+    """One task on one corpus, from the files to the figures that a training is compared with.
+
+    Attributes:
+        name: the name in `dragoman recipe NAME`.
+        task: the task, such as "translation".
+        shows: what a run of the recipe demonstrates.
+        corpus: description of the corpus.
+        size: number of examples for training / validation / test.
+        licence: licence of the corpus.
+        metrics: names of the metrics, the most important one first.
+        splits: files of `train`, `valid` (optional) and the test sets.
+        folder: name of the folder of the corpus, where --data names a folder of corpora; by default the recipe's name.
+        homepage: where the corpus is described.
+        obtain: how to get the files, for a corpus that cannot be downloaded.
+        url: address of a file, with the placeholder {file}; only https.
+        conversion: name of the conversion of downloaded files, see `corpus_files.CONVERSIONS`.
+        files: checksums of the files by name.
+        variants: values of the placeholders by the name of the variant (a language, a split); the first is the default.
+        generator: name of the generator of the corpus (`dragoman.data.generated_tasks`), for generated ones.
+        generator_settings: arguments of the generator, such as train = 20000.
+        settings: settings of the training by their dotted names.
+        baseline: trivial system that is scored too: "lead" (the first sentence of the source), or none.
+        published: figures of other systems.
+        measured: our own figures.
+    """
+
+    name: str
+    task: str
+    shows: str
+    corpus: str
+    size: str
+    licence: str
+    metrics: tuple[str, ...]
+    splits: dict[str, Split]
+    folder: str = ""
+    homepage: str = ""
+    obtain: str = ""
+    url: str = ""
+    conversion: str = ""
+    files: dict[str, CorpusFile] = field(default_factory=dict)
+    variants: dict[str, dict[str, str]] = field(default_factory=dict)
+    generator: str = ""
+    generator_settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    baseline: str = ""
+    published: tuple[Figure, ...] = ()
+    measured: tuple[Figure, ...] = ()
+
+    @property
+    def test_sets(self) -> list[str]:
+        """The names of the splits that are evaluated, in the order of the file."""
+        return [name for name in self.splits if name not in (TRAIN, VALID)]
+
+    @property
+    def default_variant(self) -> str:
+        """The name of the first variant; empty if there is only one form of the corpus."""
+        return next(iter(self.variants), "")
+
+    def check_variant(self, variant: str | None) -> str:
+        """Return the name of a variant, the first one for None; raise a UserError for an unknown name."""
+        if variant is None:
+            return self.default_variant
+        if variant not in self.variants:
+            if not self.variants:
+                raise UserError(f"the recipe {self.name} has no variants: leave out --variant")
+            raise unknown_name(f"variant of the recipe {self.name}", variant, self.variants)
+        return variant
+
+    def split(self, name: str, variant: str) -> Split:
+        """Return the split with the placeholders in its file names replaced by the values of the variant."""
+        split, values = self.splits[name], {"variant": variant, **self.variants.get(variant, {})}
+        return dataclasses.replace(split, source=split.source.format(**values), target=split.target.format(**values))
+
+    def figures(self, metric: str, test: str = "", variant: str = "", *, measured: bool = False) -> list[Figure]:
+        """Return the published (or our measured) values of a metric on a test set of a variant."""
+        return [
+            figure
+            for figure in (self.measured if measured else self.published)
+            if figure.metric == metric
+            and (figure.test or self.test_sets[0]) == (test or self.test_sets[0])
+            and (figure.variant or self.default_variant) == (variant or self.default_variant)
+        ]
+
+
+def recipe_names() -> list[str]:
+    """Return the names of all recipes of the package."""
+    return sorted(path.stem for path in RECIPE_FOLDER.glob("*.toml"))
+
+
+def load_recipe(name: str) -> TaskRecipe:
+    """Read a recipe of the package by its name, or one of the user's own by the path of its .toml file."""
+    if not name.endswith(".toml"):
+        if name not in (names := recipe_names()):
+            raise unknown_name("recipe", name, names)
+        return read_recipe(RECIPE_FOLDER / f"{name}.toml")
+    return read_recipe(Path(name))
+
+
+def read_recipe(path: Path) -> TaskRecipe:
+    """Read and validate the TOML file of a recipe; raise a UserError that names the entry which is wrong."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist: name a recipe of 'dragoman recipe', or a file of your own") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is not a readable TOML file: {error}") from None
+    recipe: TaskRecipe = _build(TaskRecipe, values, str(path))
+    if TRAIN not in recipe.splits or not recipe.test_sets or not recipe.metrics:
+        raise UserError(f"{path} must have [splits.train], at least one test set such as [splits.test], and metrics")
+    if recipe.url and not recipe.url.startswith("https://"):
+        raise UserError(f"{path}: url must begin with https://, but it is {recipe.url}")
+    configuration.replace_settings(configuration.Config(), recipe.settings)  # raises a UserError for an unknown one
+    for name in recipe.splits:
+        for variant in recipe.variants or [""]:
+            try:
+                recipe.split(name, variant)
+            except (KeyError, ValueError, IndexError) as error:
+                raise UserError(f"{path}: splits.{name} has a placeholder without a value: {error}") from None
+    for figure in (*recipe.published, *recipe.measured):
+        if figure.test and figure.test not in recipe.splits:
+            raise unknown_name(f"test set of a figure in {path}:", figure.test, recipe.test_sets)
+        if figure.variant and figure.variant not in recipe.variants:
+            raise unknown_name(f"variant of a figure in {path}:", figure.variant, recipe.variants)
+    return recipe
+
+
+def _build(kind: Any, values: Any, where: str) -> Any:
+    """Construct the dataclass `kind` from values of a TOML table; `where` names the table in error messages."""
+    if not isinstance(values, dict):
+        raise UserError(f"{where} must be a table of names and values, got {values!r}")
+    hints, declared = typing.get_type_hints(kind), dataclasses.fields(kind)
+    for name in values:
+        if name not in hints:
+            raise unknown_name(f"entry in {where}:", name, hints)
+    for entry in declared:
+        optional = entry.default is not dataclasses.MISSING or entry.default_factory is not dataclasses.MISSING
+        if entry.name not in values and not optional:
+            raise UserError(f"{where} has no entry {entry.name!r}: add it")
+    return kind(**{name: _convert(value, hints[name], f"{where}: {name}") for name, value in values.items()})
+
+
+def _convert(value: Any, hint: Any, where: str) -> Any:
+    """Return a TOML value as the declared type: a dataclass, a table or list of them, or a plain value."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return _build(hint, value, where)
+    if origin is dict and arguments[1] is not Any and isinstance(value, Mapping):
+        return {key: _convert(item, arguments[1], f"{where}.{key}") for key, item in value.items()}
+    if origin is tuple and dataclasses.is_dataclass(arguments[0]) and isinstance(value, list):
+        return tuple(_build(arguments[0], item, where) for item in value)
+    return convert(value, hint, where)
