@@ -78,3 +78,14 @@ def test_a_recipe_trains_and_scores(tmp_path: Path, capsys: pytest.CaptureFixtur
         (tmp_path / "other" / name).write_text((tmp_path / name).read_text())
     with pytest.raises(UserError, match="was trained on"):
         run([*command[:3], "--data", str(tmp_path / "other")], capsys)
+
+
+def test_the_lead_sentence_is_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand: "A cat sleeps" has 2 of its 3 words in the reference of 2 words, F₁ = 2 · 2/3 · 1 / (2/3 + 1) = 80 %."""
+    (tmp_path / "test.tsv").write_text("A cat sleeps. It is old.\tcat sleeps\n")
+    command = ["evaluate", "--lead", "--metrics", "rouge-1", "--json"]
+    scores = json.loads(run([*command, "--source", str(tmp_path / "test.tsv")], capsys))["scores"]
+    assert scores[0]["value"] == pytest.approx(80)
+    (tmp_path / "own.txt").write_text("cat sleeps\n")
+    with pytest.raises(UserError, match="name the source texts"):
+        run([*command, "--reference", str(tmp_path / "own.txt")], capsys)
