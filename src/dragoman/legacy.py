@@ -156,6 +156,7 @@ OPTIONS = _tables(
     beam: penalty=length-penalty
     gradients: of=component
     diagnose: pair=language-pair
+    bpe: compression=compression-ratio
     shortlist: best=translations frequent=frequent-tokens pairs=max-pairs
     """
 )

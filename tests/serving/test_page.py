@@ -389,6 +389,64 @@ def test_beam_steps(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None
     assert sideways(page) <= 0
 
 
+# ---- byte-pair encoding
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    return page.locator(selector).all_inner_texts()
+
+
+def test_merges_of_byte_pair_encoding_are_stepped_through(show: Opening) -> None:
+    """The classical counts: e s, s t and t </w> occur 9 times each, and the first in the text is merged."""
+    page = show(view="bpe")
+    expect = sync_api.expect
+    page.get_by_role("button", name="Classical counts").click()
+    status = page.locator(".bpe output")
+    expect(page.locator(".bpe tr.chosen .symbol")).to_have_text(["e", "s"])
+    expect(status).to_have_text("merge 0 of 15")
+    assert texts(page, ".bpe tr.tied .symbol") == ["s", "t", "t", "</w>"]
+    assert len(texts(page, ".bpe section:has-text('Vocabulary') .symbol")) == 11
+    page.get_by_role("button", name="Next merge").click()
+    expect(status).to_have_text("merge 1 of 15")
+    assert texts(page, ".bpe-headline .symbol") == ["e", "s", "es"]
+    assert texts(page, ".bpe section:has-text('Vocabulary') .symbol")[-1] == "es"
+    assert texts(page, ".bpe-words li:nth-child(3) .symbol") == ["n", "e", "w", "es", "t", "</w>"]
+    for _ in range(4):
+        page.keyboard.press("ArrowRight")
+    expect(status).to_have_text("merge 5 of 15")
+    assert texts(page, ".bpe-segmentation li:last-child .symbol") == ["low", "est</w>"]  # lowest
+    page.keyboard.press("ArrowLeft")
+    expect(status).to_have_text("merge 4 of 15")
+    page.keyboard.press("End")
+    expect(page.locator(".bpe-headline")).to_contain_text("Stopped: every word is one symbol")
+    page.keyboard.press("Home")
+    expect(status).to_have_text("merge 0 of 15")
+    page.get_by_label("or at compression").fill("1.2")
+    expect(status).to_have_text("merge 0 of 2")
+    page.keyboard.press("Tab")
+    page.get_by_role("button", name="Last merge").click()
+    expect(page.locator(".bpe-headline")).to_contain_text("the compression ratio 1.2 is reached")
+
+
+def test_text_of_byte_pair_encoding_is_typed_and_bounded(show: Opening) -> None:
+    page = show(view="bpe", expected="400")
+    expect = sync_api.expect
+    field = page.get_by_label("Learn from")
+    expect(page.locator(".bpe tr.tied")).to_have_count(5)  # low lower newest widest
+    page.get_by_label("Ties").select_option("alphabetical")
+    expect(page.locator(".bpe tr.chosen .symbol")).to_have_text(["e", "s"])
+    field.fill("aab aab")
+    expect(page.locator(".bpe tbody tr")).to_have_count(3)
+    page.get_by_label("Word", exact=True).fill("abba")
+    assert texts(page, ".bpe-segmentation .symbol") == ["a", "b", "b", "a", "</w>"]
+    field.fill("x" * 5000)
+    assert len(field.input_value()) == 2000
+    field.fill(" ")
+    expect(page.locator("#bpe-error")).to_contain_text("The text is empty")
+    expect(page.locator(".bpe-result")).to_be_hidden()
+    wait_for_link(page, "ties=alphabetical")
+
+
 # ---- two runs, training, positions
 
 
@@ -556,9 +614,9 @@ CONTRAST = """() => {
 def test_accessible_names_and_contrast(show: Opening, scheme: str) -> None:
     page = show(text=SENTENCE, compare="recurrent", color_scheme=scheme)
     page.locator(".stage").nth(1).wait_for()
-    for name in ("Probabilities", "Beam", "Layers", "Positions", "Training", "Attention"):
+    for name in ("Probabilities", "Beam", "Layers", "Positions", "Training", "BPE", "Attention"):
         page.get_by_role("tab", name=name).click()
-        page.locator("figure").first.wait_for()
+        page.locator("figure, .bpe-headline").first.wait_for()
         assert page.evaluate(NAMELESS) == []
     assert {pair: ratio for pair, ratio in page.evaluate(CONTRAST).items() if ratio < 4.5} == {}
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -590,7 +648,7 @@ def sideways(page: Page) -> int:
 def test_no_horizontal_scrolling_on_phones(show: Opening) -> None:
     page = show(text=SENTENCE, compare="recurrent", viewport={"width": 360, "height": 740})
     page.locator(".stage").nth(1).wait_for()
-    for name in ("Attention", "Probabilities", "Beam", "Layers", "Positions", "Training"):
+    for name in ("Attention", "Probabilities", "Beam", "Layers", "Positions", "Training", "BPE"):
         page.get_by_role("tab", name=name).click()
-        page.locator("figure").first.wait_for()
+        page.locator("figure, .bpe-headline").first.wait_for()
         assert sideways(page) <= 0, name

@@ -38,6 +38,36 @@ def test_other_files_are_not_served(client: TestClient, name: str) -> None:
     assert client.get(f"/page/{name}").status_code == 404
 
 
+# ---- byte-pair encoding
+
+
+def test_bpe_of_the_classical_counts(client: TestClient) -> None:
+    answer = client.post("/v1/bpe", json={"text": "low=5 lower=2 newest=6 widest=3", "counts": True, "vocab_size": 13})
+    assert answer.status_code == 200
+    found = answer.json()
+    assert found["words"][0] == [5, ["l", "o", "w", "</w>"]]
+    assert [merge["pair"] for merge in found["merges"]] == [["e", "s"], ["es", "t"]]
+    assert (found["merges"][0]["count"], found["merges"][0]["tied"]) == (9, [["s", "t"], ["t", "</w>"]])
+    assert found["merges"][0]["pair_counts"][:2] == [["e", "s", 9], ["s", "t", 9]]
+    assert found["final_counts"][0] == ["est", "</w>", 9]
+    assert found["stopped"] == "the vocabulary has 13 symbols"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"text": " "}, "the text is empty"),
+        ({"text": "low=5 lower", "counts": True}, "expected words with counts"),
+        ({"text": "a" * 2001}, "at most 2,000 characters"),
+        ({"text": "a b", "compression_ratio": 0.5}, "compression_ratio"),
+    ],
+)
+def test_bpe_is_bounded(client: TestClient, fields: dict[str, object], message: str) -> None:
+    answer = client.post("/v1/bpe", json=fields)
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]
+
+
 # ---- a sentence
 
 

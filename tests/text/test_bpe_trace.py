@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dragoman.cli import main
 from dragoman.text.bpe_merges import iterate_merges
-from dragoman.text.bpe_trace import initial_symbols, segment, trace_merges
+from dragoman.text.bpe_trace import count_words, initial_symbols, learn_trace, segment, trace_merges
 
 SENNRICH = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
 
@@ -43,8 +43,29 @@ def test_every_word_becomes_one_symbol() -> None:
     assert segment("lowest", [step.pair for step in trace_merges(SENNRICH)])[-1] == ("low", "est</w>")
 
 
+def test_learning_stops_at_the_first_limit() -> None:
+    """The text has 95 symbols of 11 kinds; three merges of newest and widest save 9 each: 95/86, 95/77, 95/68."""
+    ratio = learn_trace(SENNRICH, 10, vocab_size=14, compression_ratio=1.2)
+    assert (len(ratio.steps), ratio.stopped) == (2, "the compression ratio 1.2 is reached")
+    assert ratio.final_counts[:2] == ((("est", "</w>"), 9), (("l", "o"), 7))
+    size = learn_trace(SENNRICH, 10, vocab_size=12, compression_ratio=1.2)
+    assert (len(size.steps), size.stopped) == (1, "the vocabulary has 12 symbols")
+    assert learn_trace(SENNRICH, 0).stopped == "0 merges are learned"
+    assert learn_trace({"ab": 1}, 10).stopped == "every word is one symbol"
+    assert learn_trace({"ab": 1}, 10).final_counts == ()
+
+
+def test_the_text_of_the_lecture() -> None:
+    """Each word once: six pairs occur twice, and the first in the text is l o; e s is the first in the alphabet."""
+    words = count_words("low lower newest widest")
+    trace = learn_trace(words, 100)
+    assert set(trace.vocabulary) == {*"lowernstid", "</w>"}
+    assert (trace.steps[0].pair, len(trace.steps[0].tied)) == (("l", "o"), 5)
+    assert learn_trace(words, 100, tie_break="alphabetical").steps[0].pair == ("e", "s")
+
+
 def test_command_stops_at_a_compression(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = ["bpe", "--counts", "low=5 lower=2 newest=6 widest=3", "--compression", "1.3", "--json"]
+    arguments = ["bpe", "--counts", "low=5 lower=2 newest=6 widest=3", "--compression-ratio", "1.3", "--json"]
     monkeypatch.setattr("sys.argv", ["dragoman", *arguments])
     with pytest.raises(SystemExit) as exit:
         main()
@@ -58,7 +79,9 @@ def test_command_stops_at_a_compression(capsys: pytest.CaptureFixture[str], monk
     [
         (["bpe"], "give exactly one text to learn BPE merges from"),
         (["bpe", "a b", "--counts", "a=1"], "give exactly one text to learn BPE merges from"),
-        (["bpe", "--counts", "a=x"], "--counts expects words with counts"),
+        (["bpe", "--counts", "a=x"], "expected words with counts"),
+        (["bpe", "--counts", "a=99999999999"], "counts up to 1,000,000,000"),
+        (["bpe", "--counts", "a=0"], "at least one with a count above 0"),
         (["bpe", "  "], "the text is empty"),
     ],
 )

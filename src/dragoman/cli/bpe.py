@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -13,7 +12,7 @@ import typer
 from dragoman.cli.options import Json
 from dragoman.console import print_json, print_lines
 from dragoman.errors import UserError
-from dragoman.text.bpe_trace import MergeStep, TieBreak, initial_symbols, segment, trace_merges
+from dragoman.text.bpe_trace import MergeStep, TieBreak, count_words, learn_trace, parse_word_counts, segment
 
 SHOWN_PAIRS, SHOWN_WORDS = 6, 12
 MAX_CHARACTERS = 1_000_000  # of the text: every merge counts all pairs again
@@ -27,7 +26,13 @@ def bpe(
     counts: Annotated[str | None, "Learn from words with counts, such as 'low=5 lower=2'.", "WORD=N …"] = None,
     merges: Annotated[int, typer.Option(help="Maximum number of BPE merges to learn.", min=0, max=10_000)] = 10,
     vocab_size: Annotated[int | None, "Stop when the vocabulary has this many symbols."] = None,
-    compression: Annotated[float | None, "Stop when the text is this many times shorter than at first."] = None,
+    compression_ratio: Annotated[
+        float | None,
+        typer.Option(
+            help="Stop at this compression ratio: characters (or bytes) of the text and ends of words per symbol.",
+            min=1,
+        ),
+    ] = None,
     word: Annotated[str | None, "Segment this word with the merges, step by step."] = None,
     ties: Annotated[
         TieBreak,
@@ -47,41 +52,36 @@ def bpe(
     widest=3'.
     """
     words = _word_counts(text, file, counts)
-    steps: list[MergeStep] = []
-    for step in islice(trace_merges(words, ties, utf8_bytes), merges):
-        if vocab_size is not None and len(step.vocabulary) > vocab_size:
-            break
-        steps.append(step)
-        if compression is not None and step.compression >= compression:
-            break
-    segmentations = [] if word is None else segment(word, [step.pair for step in steps], utf8_bytes)
+    trace = learn_trace(words, merges, vocab_size, compression_ratio, ties, utf8_bytes)
+    segmentations = [] if word is None else segment(word, [step.pair for step in trace.steps], utf8_bytes)
     if as_json:
-        print_json({"words": words, "merges": [asdict(step) for step in steps], "segmentations": segmentations})
+        print_json(
+            {
+                "words": words,
+                "merges": [asdict(step) for step in trace.steps],
+                "stopped": trace.stopped,
+                "segmentations": segmentations,
+            }
+        )
         return
-    initial = {each: initial_symbols(each, utf8_bytes) for each in words}
-    vocabulary = dict.fromkeys(symbol for symbols in initial.values() for symbol in symbols)
-    print(f"words: {sum(words.values()):,}, different ones: {len(words):,}; {_text_line(initial)}")
-    print(f"vocabulary of {len(vocabulary):,} symbols: {' '.join(islice(vocabulary, 60))}")
-    for number, step in enumerate(steps, 1):
-        print_lines(["", *_step_lines(number, step)])
+    print(f"words: {sum(words.values()):,}, different ones: {len(words):,}; {_text_line(trace.initial)}")
+    print(f"vocabulary of {len(trace.vocabulary):,} symbols: {' '.join(islice(trace.vocabulary, 60))}")
+    size = len(trace.vocabulary)
+    for number, step in enumerate(trace.steps, 1):
+        print_lines(["", *_step_lines(number, step, is_new=len(step.vocabulary) > size)])
+        size = len(step.vocabulary)
+    ratio = trace.steps[-1].compression if trace.steps else 1.0
+    print_lines(["", f"stopped: {trace.stopped} ({size:,} symbols, compression ratio {ratio:.2f})"])
     if word is not None:
         print_lines(["", f"{word!r} with these merges:", *(f"  {' '.join(symbols)}" for symbols in segmentations)])
 
 
 def _word_counts(text: str | None, file: Path | None, counts: str | None) -> dict[str, int]:
-    """Return the words to learn from with their counts, in the order of the text.
-
-    Exactly one of the arguments is not None: a text, a text file, or words with counts such as "low=5 lower=2".
-    """
+    """Return the words to learn from with their counts, in the order of the text."""
     if sum(value is not None for value in (text, file, counts)) != 1:
         raise UserError("give exactly one text to learn BPE merges from: the argument TEXT, --file or --counts")
     if counts is not None:
-        entries = [entry.rpartition("=") for entry in counts.split()]
-        if invalid := [f"{word}{sign}{count}" for word, sign, count in entries if not word or not count.isdecimal()]:
-            raise UserError(f"--counts expects words with counts, such as low=5 lower=2, got {invalid[0]}")
-        if positive := {word: int(count) for word, _, count in entries if int(count)}:
-            return positive
-        raise UserError("--counts is empty: give at least one word with a count above 0, such as low=5")
+        return parse_word_counts(counts)
     if file is not None:
         from dragoman.data.text_files import read_lines
 
@@ -91,22 +91,20 @@ def _word_counts(text: str | None, file: Path | None, counts: str | None) -> dic
         raise UserError(
             f"the text has {len(text):,} characters, but at most {MAX_CHARACTERS:,} are supported: use a part of it"
         )
-    words = dict(Counter(text.split()))
-    if not words:
-        raise UserError("the text is empty: give at least one word")
-    return words
+    return count_words(text)
 
 
-def _step_lines(number: int, step: MergeStep) -> list[str]:
-    """Describe one merge in lines of text."""
-    frequent = ", ".join(f"{' '.join(pair)} {count:,}" for pair, count in step.pair_counts[:SHOWN_PAIRS])
+def _step_lines(number: int, step: MergeStep, is_new: bool) -> list[str]:
+    """Describe one merge in lines of text; `is_new`: its symbol was not in the vocabulary before."""
+    symbol = "".join(step.pair)
+    top = ", ".join(f"{' '.join(pair)} {count:,}" for pair, count in step.pair_counts[:SHOWN_PAIRS])
     more = f", and {len(step.pair_counts) - SHOWN_PAIRS:,} more" if len(step.pair_counts) > SHOWN_PAIRS else ""
     tied = f" (tied with {', '.join(' '.join(pair) for pair in step.tied[:SHOWN_PAIRS])})" if step.tied else ""
-    size = f"{len(step.vocabulary):,} symbols, text of {step.num_symbols:,} symbols ({step.compression:.2f} × shorter)"
     return [
-        f"merge {number}: {' + '.join(step.pair)} → {''.join(step.pair)}, count {step.count:,}{tied}",
-        f"  pairs: {frequent}{more}",
-        f"  vocabulary of {size}",
+        f"merge {number}: {' + '.join(step.pair)} → {symbol}, count {step.count:,}{tied}",
+        f"  pairs: {top}{more}",
+        f"  vocabulary of {len(step.vocabulary):,} symbols: {'+ ' if is_new else 'already with '}{symbol}",
+        f"  text of {step.num_symbols:,} symbols, compression ratio {step.compression:.2f}",
         f"  {_text_line(step.words)}",
     ]
 

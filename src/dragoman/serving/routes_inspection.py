@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
@@ -19,10 +19,13 @@ from dragoman.serving import schemas
 from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
 from dragoman.serving.service import ServedRun, Service
 from dragoman.text import split_words
+from dragoman.text.bpe_merges import Pair
+from dragoman.text.bpe_trace import count_words, learn_trace, parse_word_counts
 
 Result = TypeVar("Result")
 NUM_POSITIONS = 64
 MAX_EXAMPLES = 4
+MAX_BPE_CHARACTERS, MAX_BPE_MERGES, MAX_BPE_PAIRS = 2000, 200, 24  # of byte-pair encoding on the page
 NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": schemas.ErrorResponse, "description": "Unknown run"}}
 
 
@@ -54,6 +57,12 @@ def routes(service: Service) -> APIRouter:
         served = service.resolve_run(fields.run, fields.source, fields.target)
         text = await run_inspection(request, _inspection(service, served, fields))
         return Response(text, media_type="application/json")
+
+    @router.post("/bpe", openapi_extra=schemas.request_body_schema(schemas.BPERequest))
+    async def bpe(request: Request) -> schemas.BPEResponse:
+        """Byte-pair encoding of a short text, merge by merge."""
+        fields = await service.accept(request, schemas.BPERequest)
+        return await run_inspection(request, lambda: _bpe(fields))
 
     @router.get("/runs/{name}/curves", responses=NOT_FOUND)
     async def curves(request: Request, name: str) -> schemas.CurvesResponse:
@@ -107,6 +116,41 @@ def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest
         return _to_json(run=served.name, forced_tokens=forced_tokens, inspection=inspection.to_dict())
 
     return inspect
+
+
+def _bpe(fields: schemas.BPERequest) -> schemas.BPEResponse:
+    """Learn byte-pair encoding from the text of a request."""
+    if len(fields.text) > MAX_BPE_CHARACTERS:
+        message = f"byte-pair encoding is shown for at most {MAX_BPE_CHARACTERS:,} characters, but the text has"
+        raise RequestError(400, f"{message} {len(fields.text):,}: shorten it")
+    words = parse_word_counts(fields.text) if fields.counts else count_words(fields.text)
+    trace = learn_trace(
+        words, MAX_BPE_MERGES, fields.vocab_size, fields.compression_ratio, fields.ties, fields.utf8_bytes
+    )
+
+    def most_frequent(counts: Sequence[tuple[Pair, int]]) -> list[tuple[str, str, int]]:
+        """Return the most frequent pairs of symbols with their counts."""
+        return [(*pair, count) for pair, count in counts[:MAX_BPE_PAIRS]]
+
+    merges = [
+        schemas.BPEMerge(
+            pair=step.pair,
+            count=step.count,
+            tied=list(step.tied[:MAX_BPE_PAIRS]),
+            num_symbols=step.num_symbols,
+            compression=step.compression,
+            pair_counts=most_frequent(step.pair_counts),
+            num_pairs=len(step.pair_counts),
+        )
+        for step in trace.steps
+    ]
+    return schemas.BPEResponse(
+        words=[(count, list(trace.initial[word])) for word, count in words.items()],
+        vocabulary=list(trace.vocabulary),
+        merges=merges,
+        final_counts=most_frequent(trace.final_counts),
+        stopped=trace.stopped,
+    )
 
 
 def _to_json(**response: object) -> str:

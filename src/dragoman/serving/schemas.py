@@ -165,6 +165,44 @@ class LensResponse(BaseModel):
     inspection: dict[str, Any] = Field(description="The JSON document of docs/seeing.md.")
 
 
+class BPERequest(ApiRequest):
+    """A text to learn byte-pair encoding from, merge by merge."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: str = Field(description="Words separated by spaces; with `counts`, words with counts such as low=5 lower=2.")
+    counts: bool = Field(False, description="Whether the words of `text` have counts.")
+    ties: Literal["first", "alphabetical"] = Field("first", description="Which of equally frequent pairs is merged.")
+    utf8_bytes: bool = Field(False, description="Start with bytes instead of characters.")
+    vocab_size: int | None = Field(None, ge=1, description="Stop at this number of symbols.")
+    compression_ratio: float | None = Field(None, ge=1, description="Stop at this compression ratio.")
+
+    @property
+    def texts(self) -> list[str]:
+        """The text to learn from."""
+        return [self.text]
+
+
+class BPEMerge(BaseModel):
+    """A merge, and the text before it."""
+
+    pair: tuple[str, str]
+    count: int
+    tied: list[tuple[str, str]] = Field(description="Other pairs that are as frequent.")
+    num_symbols: int = Field(description="Length of the text after the merge.")
+    compression: float = Field(description="Initial length of the text divided by `num_symbols`.")
+    pair_counts: list[tuple[str, str, int]] = Field(description="The most frequent pairs before the merge.")
+    num_pairs: int = Field(description="Number of different pairs before the merge.")
+
+
+class BPEResponse(BaseModel):
+    words: list[tuple[int, list[str]]] = Field(description="Count and initial symbols of each word.")
+    vocabulary: list[str] = Field(description="The initial symbols.")
+    merges: list[BPEMerge]
+    final_counts: list[tuple[str, str, int]] = Field(description="The most frequent pairs after the last merge.")
+    stopped: str = Field(description="Why there are no further merges.")
+
+
 class TrainingCurve(BaseModel):
     name: str = Field(examples=["training loss", "validation loss", "BLEU"])
     points: list[tuple[float, float]] = Field(description="Step and value; at most 400 points.")

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+from dragoman.errors import UserError
 from dragoman.text.bpe_merges import Pair
 
 END_OF_WORD = "</w>"
 TieBreak = Literal["first", "alphabetical"]
+MAX_COUNT = 10**9  # of a word
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class MergeStep:
         vocabulary: all symbols after the merge, in the order in which they were added.
         words: symbols of each word after the merge.
         num_symbols: length of the text in symbols after the merge.
-        compression: length of the text in initial symbols divided by `num_symbols`.
+        compression: compression ratio: length of the text in initial symbols (characters or bytes, and one end-of-word
+            symbol per word) divided by `num_symbols`.
     """
 
     pair: Pair
@@ -37,6 +40,92 @@ class MergeStep:
     words: dict[str, tuple[str, ...]]
     num_symbols: int
     compression: float
+
+
+@dataclass(frozen=True)
+class BPETrace:
+    """Byte-pair encoding of a text, learned until a limit.
+
+    Attributes:
+        counts: the words of the text and their counts.
+        initial: symbols of each word before the first merge.
+        vocabulary: all symbols before the first merge, in the order of the text.
+        steps: the merges.
+        final_counts: all pairs with their counts after the last merge, most frequent first.
+        stopped: why there are no further merges.
+    """
+
+    counts: dict[str, int]
+    initial: dict[str, tuple[str, ...]]
+    vocabulary: tuple[str, ...]
+    steps: tuple[MergeStep, ...]
+    final_counts: tuple[tuple[Pair, int], ...]
+    stopped: str
+
+
+def count_words(text: str) -> dict[str, int]:
+    """Count the words of a text, which are separated by white space, in the order of their first occurrence."""
+    words = dict(Counter(text.split()))
+    if not words:
+        raise UserError("the text is empty: give at least one word")
+    return words
+
+
+def parse_word_counts(text: str) -> dict[str, int]:
+    """Parse words with counts: `low=5 lower=2`; words with the count 0 are left out.
+
+    Examples:
+        >>> parse_word_counts("low=5 lower=2")
+        {'low': 5, 'lower': 2}
+    """
+    words: dict[str, int] = {}
+    for entry in text.split():
+        word, _, number = entry.rpartition("=")
+        if not word or not number.isdecimal() or len(number) > len(str(MAX_COUNT)) or int(number) > MAX_COUNT:
+            raise UserError(
+                f"expected words with counts up to {MAX_COUNT:,}, such as low=5 lower=2, but got {entry[:40]}"
+            )
+        words[word] = int(number)
+    positive = {word: number for word, number in words.items() if number}
+    if not positive:
+        raise UserError("there are no words with counts: give at least one with a count above 0, such as low=5")
+    return positive
+
+
+def learn_trace(
+    counts: Mapping[str, int],
+    max_merges: int,
+    vocab_size: int | None = None,
+    compression_ratio: float | None = None,
+    tie_break: TieBreak = "first",
+    utf8_bytes: bool = False,
+) -> BPETrace:
+    """Learn merges from the counts of words until the first limit: merges, vocabulary size or compression ratio.
+
+    `tie_break` and `utf8_bytes` are those of `trace_merges`.
+
+    Examples:
+        >>> learn_trace({"low": 5, "lower": 2, "newest": 6, "widest": 3}, 100, compression_ratio=1.3).stopped
+        'the compression ratio 1.3 is reached'
+    """
+    initial = {word: initial_symbols(word, utf8_bytes) for word in counts}
+    vocabulary = tuple(dict.fromkeys(symbol for symbols in initial.values() for symbol in symbols))
+    steps: list[MergeStep] = []
+    stopped = "every word is one symbol"
+    final_counts: tuple[tuple[Pair, int], ...] = ()
+    for step in trace_merges(counts, tie_break, utf8_bytes):
+        if compression_ratio is not None and steps and steps[-1].compression >= compression_ratio:
+            stopped = f"the compression ratio {compression_ratio:g} is reached"
+        elif vocab_size is not None and len(step.vocabulary) > vocab_size:
+            stopped = f"the vocabulary has {len(steps[-1].vocabulary if steps else vocabulary):,} symbols"
+        elif len(steps) == max_merges:
+            stopped = f"{max_merges:,} merges are learned"
+        else:
+            steps.append(step)
+            continue
+        final_counts = step.pair_counts
+        break
+    return BPETrace(dict(counts), initial, vocabulary, tuple(steps), final_counts, stopped)
 
 
 def initial_symbols(word: str, utf8_bytes: bool = False) -> tuple[str, ...]:

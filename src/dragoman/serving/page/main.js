@@ -2,6 +2,7 @@
 
 import * as attention from "./attention.js";
 import * as beam from "./beam.js";
+import * as bpe from "./bpe.js";
 import * as curves from "./curves.js";
 import * as layers from "./layers.js";
 import * as positions from "./positions.js";
@@ -13,8 +14,8 @@ import { setUpTheme } from "./theme.js";
 import { direction, joinTokens } from "./tokens.js";
 import { showTranslations } from "./translation.js";
 
-const VIEW_MODULES = { attention, probabilities, beam, layers, positions, training: curves };
-const VIEW_NAMES = { attention: "Attention", probabilities: "Probabilities", beam: "Beam", layers: "Layers", positions: "Positions", training: "Training" };
+const VIEW_MODULES = { attention, probabilities, beam, layers, positions, training: curves, bpe };
+const VIEW_NAMES = { attention: "Attention", probabilities: "Probabilities", beam: "Beam", layers: "Layers", positions: "Positions", training: "Training", bpe: "BPE" };
 const BEAM_SIZES = [1, 2, 3, 4, 5, 8, 12];
 const TYPING_DELAY = 350; // milliseconds after the last key
 const MAX_CACHED_INSPECTIONS = 60;
@@ -40,7 +41,7 @@ function change(patch) {
 }
 
 const findRun = (name) => runs.find((run) => run.name === name);
-const context = () => ({ state, panels, change, selectSentence, force, get });
+const context = () => ({ state, panels, change, selectSentence, force, get, post });
 const updateTranslations = () => showTranslations(byId("target"), context());
 
 /** Show the runs and the text of the state. */
@@ -339,8 +340,15 @@ function markTab() {
     const isSelected = tab.id === `tab-${state.view}`;
     tab.setAttribute("aria-selected", String(isSelected));
     tab.tabIndex = isSelected ? 0 : -1;
+    if (isSelected) scrollToTab(tab);
   }
   byId("views").setAttribute("aria-labelledby", `tab-${state.view}`);
+}
+
+/** Scroll the row of tabs, but not the page, to a tab. */
+function scrollToTab(tab) {
+  const [box, frame] = [tab.getBoundingClientRect(), byId("tabs").getBoundingClientRect()];
+  if (box.left < frame.left || box.right > frame.right) byId("tabs").scrollLeft += box.left - frame.left - (frame.width - box.width) / 2;
 }
 
 function openView(view) {

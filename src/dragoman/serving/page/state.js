@@ -1,6 +1,6 @@
 // The state of the page, which is stored in the fragment of its address.
 
-export const VIEWS = ["attention", "probabilities", "beam", "layers", "positions", "training"];
+export const VIEWS = ["attention", "probabilities", "beam", "layers", "positions", "training", "bpe"];
 
 const DEFAULTS = {
   run: "", compare: "", text: "", // the runs, and the text they translate
@@ -10,6 +10,10 @@ const DEFAULTS = {
   kind: "cross", layer: 0, head: 0, // of attention; 0: mean of all
   unit: "words", word: "", // the pinned word: q3 or k3 for a row or a column
   step: 0, // of the beam; 0: the last
+  corpus: "low lower newest widest", corpusKind: "text", // what byte-pair encoding is learned from: text or counts
+  ties: "first", symbols: "characters", // of byte-pair encoding
+  bpeVocabulary: "", bpeCompression: "", // limits of byte-pair encoding; "": none
+  merge: 0, bpeWord: "lowest", // the number of merges that are shown, and the word that is segmented
   forced: {}, // token ids that a translation must begin with, by "panel.sentence"
 };
 const FORMER_NAMES = { compare: "beside", translation: "own" }; // of links from earlier versions
@@ -18,8 +22,8 @@ const FORMER_NAMES = { compare: "beside", translation: "own" }; // of links from
 export function parseState(hash) {
   const fields = new URLSearchParams(hash.replace(/^#/, ""));
   const state = { ...DEFAULTS, forced: {} };
-  for (const name of ["run", "compare", "text", "beam", "translation", "view", "kind", "unit", "word"]) state[name] = fields.get(name) ?? fields.get(FORMER_NAMES[name]) ?? DEFAULTS[name];
-  for (const name of ["sentence", "layer", "head", "step"]) state[name] = Math.max(0, Number.parseInt(fields.get(name), 10) || 0);
+  for (const name of ["run", "compare", "text", "beam", "translation", "view", "kind", "unit", "word", "corpus", "corpusKind", "ties", "symbols", "bpeVocabulary", "bpeCompression", "bpeWord"]) state[name] = fields.get(name) ?? fields.get(FORMER_NAMES[name]) ?? DEFAULTS[name];
+  for (const name of ["sentence", "layer", "head", "step", "merge"]) state[name] = Math.max(0, Number.parseInt(fields.get(name), 10) || 0);
   if (!VIEWS.includes(state.view)) state.view = DEFAULTS.view;
   if (state.unit === "pieces") state.unit = "tokens";
   for (const part of (fields.get("forced") ?? "").split("_")) {
