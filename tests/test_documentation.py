@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
 import dragoman
 from dragoman import config
@@ -60,6 +61,40 @@ def test_every_block_of_commands_is_executed_or_says_why_not() -> None:
             if words[0] not in ("dragoman", "make") and "dragoman" not in words:
                 wrong.append(f"{page.name}: {line}")
     assert not wrong, "\n".join(wrong)
+
+
+# ---- the page of the lectures
+
+LECTURES = ROOT / "docs" / "lectures.md"
+
+
+def lecture_rows() -> list[tuple[str, str, str]]:
+    """Section, command and test of each row of the tables of the page."""
+    rows = re.findall(r"^\| (.+?) \| `(.+?)` \| `(.+?)` \|$", LECTURES.read_text(encoding="utf-8"), re.MULTILINE)
+    return [(section, command.replace("\\|", "|"), test) for section, command, test in rows]
+
+
+def test_every_section_of_the_lectures_has_a_command_that_exists() -> None:
+    """All rows are complete; the commands exist and have the options that they are given."""
+    lines = [line for line in LECTURES.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    headings = [line for line in lines if line == "| section | command | test |"]
+    assert len(lines) - len(headings) == len(lecture_rows())
+    for _, line, _ in lecture_rows():
+        words = shlex.split(line)
+        arguments, command = words[words.index("dragoman") + 1 :], typer.main.get_command(app)
+        context = command.make_context("dragoman", list(arguments))
+        while hasattr(command, "resolve_command"):
+            name, subcommand, arguments = command.resolve_command(context, arguments)
+            assert subcommand is not None, line
+            command, context = subcommand, subcommand.make_context(name, list(arguments), parent=context)
+
+
+@pytest.mark.slow
+def test_commands_of_the_lectures_run(workspace: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    shutil.copytree(workspace, folder, symlinks=True)
+    for line in [*commands(LECTURES), *dict.fromkeys(command for _, command, _ in lecture_rows())]:
+        execute(line, folder)
 
 
 def test_files_and_settings_exist() -> None:

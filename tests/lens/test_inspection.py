@@ -146,6 +146,13 @@ def test_inspection_of_other_systems(make_run: Callable[..., Run], system: str) 
     assert gradient_lines(measured)
 
 
+def test_gradients_of_a_language_model_reach_back_in_the_text(make_run: Callable[..., Run]) -> None:
+    run = make_run("alone", "transformer-d")
+    measured = measure_gradient_reach(run, None, ["DER dog SIEHT DEN tree."] * 3)
+    assert (set(measured.curves), measured.sentences) == ({"target"}, 3)
+    assert measured.curves["target"][0].distance == 1
+
+
 def test_gradient_reach_has_curves_by_distance(run: Run) -> None:
     """The size at distance 1 of the first word, by changing what stands there a little."""
     text = "DER dog SIEHT DEN tree."

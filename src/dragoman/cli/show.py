@@ -297,7 +297,8 @@ def gradients(
     sentence: Annotated[
         str | None,
         typer.Argument(
-            help="Source sentence for which gradients are measured. Default: sentences of the last validation."
+            help="Source sentence, or text for a language model, for which gradients are measured. Default: sentences "
+            "of the last validation."
         ),
     ] = None,
     target: Annotated[str | None, "Translation of the sentence. Default: the one the run finds."] = None,
@@ -322,7 +323,8 @@ def gradients(
     measured = _measure_gradients([options.load(folder) for folder in folders], sentence, target, max_sentences)
     drawn = component or ("encoder" if "encoder" in measured[0].curves else "target")
     lines = [
-        f"{reach.system}, {reach.sentences} sentences\n" + "\n".join([*text_view.gradient_lines(reach), ""])
+        f"{reach.system}, {reach.sentences} sentence{'' if reach.sentences == 1 else 's'}\n"
+        + "\n".join([*text_view.gradient_lines(reach), ""])
         for reach in measured
     ]
     options.print(measured, lines, lambda: [figures.gradients_figure(measured, drawn)])
@@ -334,12 +336,14 @@ def _measure_gradients(
     """Measure how far gradients reach in each run, on the same sentences for all.
 
     These are `sentence` with the translation `target` (None: the one that the first run finds), or without a sentence
-    up to `max_sentences` of the first run's last validation.
+    up to `max_sentences` of the first run's last validation. Language models read the sentence itself.
     """
     from dragoman.lens.gradients import measure_gradient_reach
     from dragoman.lens.run_report import read_samples
 
     first = runs[0]
+    if sentence is not None and all(run.is_language_model for run in runs):
+        return [measure_gradient_reach(run, None, [sentence]) for run in runs]
     if sentence is not None:
         pairs = [(sentence, target or first.translate([sentence], alignment=False)[0].text)]
     else:

@@ -71,16 +71,17 @@ class NormsByDistance:
 
 
 def measure_gradient_reach(
-    run: Run, sources: Sequence[str], targets: Sequence[str], max_positions: int = 24
+    run: Run, sources: Sequence[str] | None, targets: Sequence[str], max_positions: int = 24
 ) -> GradientReach:
     """Measure how gradient norms fall with distance, for at most `max_positions` evenly spaced positions of each pair.
 
     For each target position t, the gradient of log p(y_t) by the embeddings of all source and target tokens is taken,
     and its norms are collected by their distance from t; likewise for encoder states. `framing` has the special tokens.
+    A language model has no sources (None).
     """
-    if len(sources) != len(targets) or not targets:
+    if not targets or (sources is not None and len(sources) != len(targets)):
         raise UserError(
-            f"got {len(sources):,} sources and {len(targets):,} targets: give one target for each source, and "
+            f"got {len(sources or []):,} sources and {len(targets):,} targets: give one target for each source, and "
             "at least one pair"
         )
     model, framing = run.model, run.framing
@@ -88,9 +89,10 @@ def measure_gradient_reach(
         raise UserError(f"{run.folder} is an encoder-only model: gradients are measured for models with a decoder")
     if model.source_features is not None:
         raise UserError(f"{run.folder} reads feature vectors: gradients are measured for tokens")
-    source, source_lengths = run.pad_batch(run.encode_sources(sources))
+    source, source_lengths = run.pad_batch([[] for _ in targets] if sources is None else run.encode_sources(sources))
+    first_input = framing.source_prefix[-1] if sources is None and framing.source_prefix else framing.bos
     labels = [[*ids, framing.eos] for ids in run.target_tokenizer.encode_batch(list(targets))]
-    target, lengths = run.pad_batch([[framing.bos, *ids[:-1]] for ids in labels])
+    target, lengths = run.pad_batch([[first_input, *ids[:-1]] for ids in labels])
     label_ids, _ = run.pad_batch(labels)
     source_layout = Layout.padded(source.shape[1], source_lengths)
     target_layout = Layout.padded(target.shape[1], lengths)
@@ -114,7 +116,7 @@ def measure_gradient_reach(
         for state in states:
             _measure_encoder(norms["encoder"], state, embedded[0], source_lengths, max_positions)
     curves = {name: curve for name, collected in norms.items() if (curve := collected.curve())}
-    return GradientReach(run.config.system.name or "", len(sources), curves)
+    return GradientReach(run.config.system.name or "", len(targets), curves)
 
 
 def _measure_encoder(
