@@ -434,7 +434,8 @@ class SearchDefaults(Section, section="search"):
     )
     num_finished: int | None = setting(
         None,
-        "Number of finished hypotheses at which beam search stops, if search.early_stopping is true or false.",
+        "Number of finished hypotheses that search.early_stopping=true waits for, and search.early_stopping=false at "
+        "least; the other values of search.early_stopping ignore it.",
         min=1,
         max=100_000,
         auto="search.beam_size",

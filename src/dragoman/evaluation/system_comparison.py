@@ -274,15 +274,15 @@ class SystemComparison:
     @property
     def signature(self) -> str:
         """The signature of the first metric."""
-        return self._perfect_score.signature
+        return self._score_of_references.signature
 
     @property
     def higher_is_better(self) -> bool:
         """Whether a higher value of the first metric is better."""
-        return self._perfect_score.better == "higher"
+        return self._score_of_references.better == "higher"
 
     @cached_property
-    def _perfect_score(self) -> MetricScore:
+    def _score_of_references(self) -> MetricScore:
         """The first metric of the references compared with themselves."""
         return text_metric(self.metric)(self.references, self.references)
 

@@ -135,7 +135,7 @@ def _head(x: float, y: float, attention: AttentionMap, index: int, number: int) 
         return f"“{attention.queries[i]}” ← “{attention.keys[j]}”: {100 * weights[i][j]:.0f} %"
 
     title = f"layer {attention.layer}, head {number}: {attention.entropy[index]:.1f} bits"
-    return join(svg.text(x, y - 5, title, "number"), svg.matrix(x, y, weights, (size, size), tooltip))
+    return join(svg.text(x, y - 5, title, css_class="number"), svg.matrix(x, y, weights, (size, size), tooltip))
 
 
 # ---- tables of tokens
@@ -247,7 +247,7 @@ def _node(node: BeamNode, x: float, y: float, width: float, best: bool) -> Marku
         svg.rect(*box, tag("title", tooltip), class_=css_class, fill_opacity=opacity, rx=5),
         *([svg.rect(*box, class_="best", rx=5)] if best else []),
         svg.text(x + 7, y + 15, rank + svg.shorten(node.token, NODE_CELLS), "bold" if best else None),
-        svg.text(x + 7, y + 29, f"{node.score:.2f} → {node.normalized_score:.2f}", "number"),
+        svg.text(x + 7, y + 29, f"{node.score:.2f} → {node.normalized_score:.2f}", css_class="number"),
     )
 
 
@@ -287,7 +287,7 @@ def positions_figure(positions: PositionEncoding) -> str:
         relative = (shown / (float(shown.abs().max()) or 1.0)).tolist()
         cell_size = MAP_SIZE / shown.shape[1], MAP_SIZE / shown.shape[0]
         parts += [svg.text(x, y - 6, name, "note"), svg.matrix(x, y, relative, cell_size)]
-        parts.append(svg.text(x, y + MAP_SIZE + 15, ends, "number"))
+        parts.append(svg.text(x, y + MAP_SIZE + 15, ends, css_class="number"))
     height = 78 + -(-len(maps) // MAPS_PER_ROW) * (MAP_SIZE + 60)
     note = "blue: positive, orange: negative; the strongest color is the largest absolute value of the map"
     parts.append(svg.text(4, height - 8, note, "note"))

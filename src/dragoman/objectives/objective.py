@@ -129,7 +129,7 @@ class Objective(nn.Module):
         return True
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
-        """Compute the loss of a batch on the model's device at a training step, counted from 1."""
+        """Compute the loss of a batch on the model's device at a training step, counted from 1; 0 outside training."""
         raise NotImplementedError
 
     def validation_loss(self, batch: Batch) -> Loss:

@@ -70,7 +70,10 @@ class Layout:
 
     @staticmethod
     def continuation(first: Tensor, count: int = 1, max_length: int | None = None) -> Layout:
-        """Layout of `count` new tokens in each of R sequences; sequence r continues at position `first[r]`."""
+        """Layout of `count` new tokens in each of R sequences; sequence r continues at position `first[r]`.
+
+        No position is `max_length` or more; None if that is not known.
+        """
         start = first[:, None]
         positions = start if count == 1 else start + torch.arange(count, device=first.device)
         return Layout(positions, max_length=max_length)

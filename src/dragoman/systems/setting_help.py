@@ -45,7 +45,7 @@ SETTING_HELP: dict[str, str] = {
     ),
     "position_encoding": "Positions: sinusoidal, learned, rotary or alibi.",
     "pre_norm": "Pre-norm: normalize the input of every sublayer (true), or the sum after it (false, post-norm).",
-    "query_key_norm": "Apply a norm to the queries and keys of every attention head (QK-norm).",
+    "query_key_norm": "Apply RMSNorm to the queries and keys of every attention head (QK-norm).",
     "relative_values": "Add relative positions to values as well as to keys.",
     "rope_base": "Base of the rotary position frequencies base^(−2i/d).",
     "router_noise": "Standard deviation of the noise that is added to router logits in training.",

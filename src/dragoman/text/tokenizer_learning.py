@@ -71,7 +71,7 @@ def learn_byte_bpe(words: Mapping[str, int], limits: VocabularyLimits) -> models
             f"a vocabulary of size {limits.size} is too small: {len(SPECIAL_TOKENS)} special tokens and "
             f"{len(BYTE_LETTERS)} bytes need {len(SPECIAL_TOKENS) + len(BYTE_LETTERS)}; use a larger size"
         )
-    merges = _learn_merges(words, words, BYTE_LETTERS, max_tokens, limits)
+    merges = _learn_merges(words, mergeable=words, alphabet=BYTE_LETTERS, max_tokens=max_tokens, limits=limits)
     return models.BPE(_enumerate(dict.fromkeys([*SPECIAL_TOKENS, *BYTE_LETTERS, *map("".join, merges)])), merges)
 
 

@@ -102,12 +102,14 @@ class TrainingBudget:
 
         With a time budget and no interval set by the user, validations take at most about a fifth of the time.
         """
-        if self.training.minutes is None or "training.validation_interval" not in self.config.chosen:
+        set_by_user = "training.validation_interval" not in self.config.chosen  # `chosen` lists automatic choices
+        if self.training.minutes is None or set_by_user:
             return state.step % (self.training.validation_interval or 1) == 0
         budget = self._budget_seconds(state)
         interval = min(budget / VALIDATIONS_PER_BUDGET, MAX_VALIDATION_INTERVAL)  # in seconds
         interval = max(MIN_TRAINING_PER_VALIDATION * state.validation_seconds, interval)
-        return (self.fraction_used(state) or 0.0) - state.validation_time_used >= interval / max(1e-9, budget)
+        since_last = (self.fraction_used(state) or 0.0) - state.validation_time_used  # fraction of the budget
+        return since_last >= interval / max(1e-9, budget)
 
     def horizon(self, state: TrainState) -> ScheduleHorizon:
         """Return what the learning-rate schedule depends on: the length of the training, as far as it is known."""
