@@ -338,9 +338,19 @@ def test_model_decodes_across_block_borders() -> None:
         at += count
 
 
-def test_source_of_11000_tokens() -> None:
-    settings = {"model_dim": 16, "heads": 2, "layers": 3}
-    model = SYSTEMS["transformer-dmca"].spec(VocabularySizes(20, 20, joint=True), "tiny", **settings).build()
+@pytest.mark.parametrize(
+    ("system", "settings"),
+    [
+        ("transformer-dmca", {}),
+        pytest.param("transformer-dmca-moe", {"experts": 128, "ffn_dim": 16}, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_source_of_11000_tokens(system: str, settings: dict[str, int]) -> None:
+    settings = {"model_dim": 16, "heads": 2, "layers": 3} | settings
+    model = SYSTEMS[system].spec(VocabularySizes(20, 20, joint=True), "tiny", **settings).build().double()
+    for name, weight in model.named_parameters():
+        if ".router." in name:  # which starts with zeros
+            torch.nn.init.normal_(weight)
     source, lengths = torch.randint(4, 20, (1, 11_000)), torch.tensor([11_000])
     model.train()(source, lengths, source[:, :3], torch.tensor([3])).sum().backward()
     symbols = SpecialTokens(bos=2, eos=3, suppressed=(0, 1, 2))

@@ -74,6 +74,17 @@ def test_one_recurrent_sequence_is_worse_than_attention(perplexities: dict[str, 
     assert perplexities["bahdanau"][-1] < perplexities["rnn-lm"][-1]
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("system", ["moe-2017", "transformer-dmca-moe"])
+def test_experts_learn_the_phrasebook_and_are_balanced(system: str, corpus: Path, tmp_path: Path) -> None:
+    """The coefficient of variation of importance and load is far below that of always the same two of 4 or 8: 1, √3."""
+    half, end = train(tmp_path, corpus, system)
+    assert end < 0.8 * half
+    (*_, last) = (record for record in read_metrics(tmp_path / system) if record["kind"] == "valid")
+    assert last["expert_importance_cv"] < 0.5
+    assert last["expert_load_cv"] < 0.5
+
+
 def test_language_modeling_objective_includes_the_source(corpus: Path, tmp_path: Path) -> None:
     values = {"data": {"source": [str(corpus / "valid.en")], "target": [str(corpus / "valid.de")]}}
     values |= {
