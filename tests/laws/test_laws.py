@@ -113,6 +113,17 @@ def test_padding_is_invisible(variant: str) -> None:
     close(model(garbage, p.source_lengths, p.target, p.target_lengths)[:, :3], together[:, :3])
 
 
+@every_writer
+@torch.no_grad()
+def test_several_targets_of_a_source_equal_repeated_sources(variant: str) -> None:
+    model, p = small_model(variant), pairs(variant)
+    rows, targets = torch.tensor([0, 0, 1, 2, 2]), torch.tensor([0, 1, 1, 2, 0])
+    several = model.forward_targets(p.source, p.source_lengths, p.target[targets], p.target_lengths[targets], rows)
+    repeated = model(p.source[rows], p.source_lengths[rows], p.target[targets], p.target_lengths[targets])
+    mask = torch.arange(p.target.shape[1]) < p.target_lengths[targets][:, None]
+    close(model.output(several.output)[mask], repeated[mask])
+
+
 PACKING = [variant for variant in VARIANTS if small_spec(variant).build().supports_packing]
 
 

@@ -18,6 +18,7 @@ from dragoman.data import IGNORE_INDEX, Batch, Batches, EncodedPair, SentencePai
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel, Model
 from dragoman.objectives import Objective, TaskContext, build_objective, check_objective
+from dragoman.objectives.translation_objective import sample_tokens
 from dragoman.parts.mixer import Layout
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import Tokenizer, learn_tokenizer
@@ -286,6 +287,43 @@ def test_discriminator_loss_covers_every_token(tokenizer: Tokenizer, store_of: A
     each = F.binary_cross_entropy_with_logits(logits, torch.zeros_like(logits), reduction="none")
     expected = each[real].mean() * 3.0 * batch.target_tokens + loss.metrics["nll_loss"]
     torch.testing.assert_close(loss.total, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_electra_masks_as_its_published_code(tokenizer: Tokenizer, store_of: Any) -> None:
+    """15 % of the tokens, of which 85 % become the mask and the others stay; with keep_rate 0, all become the mask."""
+    model = small("electra", tokenizer.vocab_size)
+    store = store_of([[8 + n % 3 for n in range(100)]] * 200)
+    for keep_rate in (0.15, 0.0):
+        settings = {} if keep_rate else {"keep_rate": 0.0}
+        objective = build_objective("replaced-token-detection", material(model, tokenizer), settings)
+        assert objective.discriminator_weight == 50
+        assert objective.build_row is not None
+        masked = selected = 0
+        for index in range(len(store)):
+            row = objective.build_row(store, index, np.random.default_rng(index))
+            labeled = row.target != PAD
+            assert row.target[labeled].tolist() == store.source(index)[labeled[1:-1]].tolist()
+            stays = row.source == np.concatenate(([row.source[0]], store.source(index), [row.source[-1]]))
+            is_mask = row.source == tokenizer.mask
+            assert (stays | is_mask).all()
+            assert not is_mask[~labeled].any()
+            selected, masked = selected + int(labeled.sum()), masked + int(is_mask.sum())
+        assert selected == 15 * len(store)
+        assert abs(masked / selected - (1 - keep_rate)) < 5 * 0.5 / selected**0.5
+        assert keep_rate or masked == selected
+
+
+def test_the_largest_electra_selects_a_quarter_of_the_tokens() -> None:
+    """Clark et al. 2020, table 6."""
+    assert SYSTEMS["electra"].default_objective("text", "big") == ("replaced-token-detection", {"mask_rate": 0.25})
+    assert SYSTEMS["electra"].default_objective("text", "base") == ("replaced-token-detection", {})
+
+
+def test_generator_samples_come_as_often_as_their_probability() -> None:
+    torch.manual_seed(0)
+    p = torch.tensor([0.5, 0.3, 0.15, 0.05])
+    tokens = sample_tokens(p.log().expand(20_000, -1))
+    torch.testing.assert_close(tokens.bincount(minlength=4) / 20_000, p, rtol=0, atol=5 * 0.5 / 20_000**0.5)
 
 
 LEARN = [

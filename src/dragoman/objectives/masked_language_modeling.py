@@ -143,8 +143,13 @@ def truncate_pair(first: np.ndarray, second: np.ndarray, max_tokens: int) -> tup
     return first[len(first) - first_length :], second[: max_tokens - first_length]
 
 
-def make_masker(task: TaskContext, mask_rate: float) -> MaskedLanguageModeling:
-    """Build the function that masks tokens at `mask_rate`; random replacements are neither special tokens nor bytes."""
+def make_masker(
+    task: TaskContext, mask_rate: float, random_share: float = 0.1, keep_share: float = 0.1
+) -> MaskedLanguageModeling:
+    """Build the function that masks tokens at `mask_rate`; random replacements are neither special tokens nor bytes.
+
+    Of the selected tokens, `random_share` become random ones, `keep_share` stay, and the others become the mask.
+    """
     tokenizer = task.source_tokenizer
     # ids start with special tokens and, in subword vocabularies, bytes
     first_word = len(SPECIAL_TOKENS) if tokenizer.kind == "word" else len(SPECIAL_TOKENS) + len(BYTE_TOKENS)
@@ -152,6 +157,8 @@ def make_masker(task: TaskContext, mask_rate: float) -> MaskedLanguageModeling:
         vocab_size=tokenizer.vocab_size,
         first_token=min(first_word, tokenizer.vocab_size - 1),
         rate=mask_rate,
+        random_share=random_share,
+        keep_share=keep_share,
         mask=mask_id(tokenizer),
         pad=task.framing.pad,
     )
@@ -177,19 +184,30 @@ def framed_row(framing: Framing, ids: np.ndarray, labels: np.ndarray) -> BatchRo
 class ReplacedTokenObjective(MaskedLanguageObjective):
     """Adds the generator's masked-language loss and the discriminator's binary loss (Clark et al. 2020, §2).
 
-    A token that the generator predicts correctly counts as original. Sampling from the generator is not
-    differentiated.
+    Selected tokens become the mask, or stay, but none becomes random: the generator samples one for each of them, with
+    Gumbel noise. A token that it predicts correctly counts as original. Sampling is not differentiated. The
+    discriminator's loss is over all tokens but padding.
 
     Args:
-        mask_rate: probability that a token is masked.
+        mask_rate: probability that a token is selected (0.15, and 0.25 for the largest model; table 6).
+        keep_rate: probability that a selected token stays instead of becoming the mask: 0.15 in the published code, 0
+            by the paper's equations.
         discriminator_weight: weight of the discriminator's loss, a mean over all tokens.
     """
 
     model_kind: ClassVar[tuple[type[Model], ...]] = (ReplacedTokensModel,)
 
-    def __init__(self, task: TaskContext, *, mask_rate: float = 0.15, discriminator_weight: float = 50.0) -> None:
-        """`mask_rate` of the tokens are masked for the generator; `discriminator_weight` multiplies the other loss."""
+    def __init__(
+        self,
+        task: TaskContext,
+        *,
+        mask_rate: float = 0.15,
+        keep_rate: float = 0.15,
+        discriminator_weight: float = 50.0,
+    ) -> None:
+        """`mask_rate` of the tokens are selected for the generator; `discriminator_weight` scales the other loss."""
         super().__init__(task, mask_rate=mask_rate)
+        self.masker = make_masker(task, mask_rate, random_share=0.0, keep_share=keep_rate)
         self.discriminator_weight = discriminator_weight
 
     def describe_row(self, row: BatchRow) -> str:

@@ -192,6 +192,8 @@ ENCODER_SYSTEMS = {
         replace(BERT_TRAINING, learning_rate=2e-4, learning_rates={"tiny": 5e-4, "small": 5e-4}),
         "the paper trains its base model for 766,000 and its largest for 400,000 steps with the same warm-up; the "
         "clipping at 1 is that of its published code",
+        default_objectives={"text": ("replaced-token-detection", {})},
+        objective_settings={"big": {"mask_rate": 0.25}},
         default_recipe="plain",
     ),
     "tagger": System(

@@ -105,6 +105,7 @@ class System:
         base_learning_rate: peak learning rate with AdamW, times the model dimension: 0.4 gives 0.0008 for 512.
         default_objectives: objective and its settings by data format (`pairs`, `text`, `turns`), where it differs
             from the default of the model kind.
+        objective_settings: further settings of that objective by size, where the paper's differ.
         tuned_settings: settings that train better than the paper's; used by every recipe but `textbook`.
         modern_settings: further settings of the recipe `modern`.
     """
@@ -117,9 +118,17 @@ class System:
     differences: str = ""
     base_learning_rate: float = 0.4
     default_objectives: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+    objective_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     tuned_settings: Mapping[str, Any] = field(default_factory=dict)
     modern_settings: Mapping[str, Any] = field(default_factory=dict)
     default_recipe: Literal["plain", "modern"] = "modern"
+
+    def default_objective(self, content: str, size: str | None) -> tuple[str, dict[str, Any]] | None:
+        """Return objective and settings for `content` (pairs, text …) and a size, if the system has its own."""
+        if content not in self.default_objectives:
+            return None
+        name, settings = self.default_objectives[content]
+        return name, dict(settings) | dict(self.objective_settings.get(size or "", {}))
 
     @property
     def summary(self) -> str:

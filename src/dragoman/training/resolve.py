@@ -185,8 +185,9 @@ def resolve_objective(config: Config, spec: ModelSpec, content: str) -> Config:
     name, settings = config.objective.name, config.objective.settings
     if name is None:
         # those of the system come first, then those of the kind of model; by the content of the data
-        by_system = SYSTEMS[config.system.name].default_objectives if config.system.name in SYSTEMS else {}
-        name, defaults = by_system.get(content) or (spec.default_objectives.get(content), {})
+        system = SYSTEMS.get(config.system.name or "")
+        by_system = system.default_objective(content, config.system.size) if system else None
+        name, defaults = by_system or (spec.default_objectives.get(content), {})
         if name is None:
             expected = " or ".join(spec.default_objectives)
             raise UserError(
