@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dragoman.parts.attention_function import AttentionArgs
 from dragoman.parts.mixer import AttentionMasks, Layout
-from dragoman.parts.packed_attention import BLOCK, packed_attention, varlen_attention
+from dragoman.parts.packed_attention import PACK_MULTIPLE, packed_attention, varlen_attention
 from dragoman.parts.visibility import Causal, Full, Visibility
 
 
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--head-dim", type=int, default=64)
     options = parser.parse_args()
-    tokens = options.tokens // BLOCK * BLOCK
+    tokens = options.tokens // PACK_MULTIPLE * PACK_MULTIPLE
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {tokens} tokens, {options.heads} heads")
     print("| mean length | causal | flex | varying | padded | (ms, forward and backward)")
     for mean in (12, 28, 64, 256, 1024):

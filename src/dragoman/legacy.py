@@ -75,7 +75,7 @@ VALUES = _tables(
 
 #: kinds of specs and search configurations; types and fields of tokenizers; fields of the framing in `model.json`,
 #: of the training state in a checkpoint and its sums that have not been logged yet, and of `preflight.json`
-NAMES = _tables(
+RENAMED = _tables(
     """
     kinds:
         Fixed=FixedContext Attention=AttentionContext Plain=StateReadout Attentional=AttentionalReadout
@@ -244,8 +244,8 @@ def translate_stopping(values: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def rename_fields(fields: Mapping[str, Any], table: str) -> dict[str, Any]:
-    """Return fields of an old file under their present names; `table` is a key of `NAMES`, such as "framing"."""
-    return {NAMES[table].get(name, name): value for name, value in fields.items()}
+    """Return fields of an old file under their present names; `table` is a key of `RENAMED`, such as "framing"."""
+    return {RENAMED[table].get(name, name): value for name, value in fields.items()}
 
 
 def translate_description(data: dict[str, Any]) -> dict[str, Any]:
@@ -257,7 +257,7 @@ def translate_description(data: dict[str, Any]) -> dict[str, Any]:
     stored_kind = data.get("kind")
     if not isinstance(stored_kind, str):
         return data
-    kind = NAMES["kinds"].get(stored_kind, stored_kind)
+    kind = RENAMED["kinds"].get(stored_kind, stored_kind)
     present_names = FIELDS.get(kind, {})
     renamed = {present_names.get(name, name): value for name, value in data.items()} | {"kind": kind}
     if kind in MOVED_FIELDS:

@@ -16,7 +16,7 @@ from dragoman.lens.diagnosis import diagnose, language_pair, validation_pairs
 from dragoman.lens.diagnosis.content_coverage import alignment_error, coverage, length_ratio, quality_by_length
 from dragoman.lens.diagnosis.diagnosis_report import diagnosis_lines, diagnosis_page
 from dragoman.lens.diagnosis.diagnosis_types import Diagnosis, GenderChoice, TranslatedSet
-from dragoman.lens.diagnosis.gender import PRONOUNS, builtin_templates, gender, load_templates, parse_templates
+from dragoman.lens.diagnosis.gender import TARGET_PRONOUNS, builtin_templates, gender, load_templates, parse_templates
 from dragoman.lens.diagnosis.hallucination import (
     copying,
     find_loop,
@@ -115,7 +115,9 @@ def test_templates_of_a_file_are_added(tmp_path: Path) -> None:
 def test_built_in_templates_are_valid() -> None:
     found = builtin_templates()
     genderless = [
-        f"{code}-{target}" for code in ["ms", "id", "tr", "fi", "et", "hu", "fa", "bn", "sw"] for target in PRONOUNS
+        f"{code}-{target}"
+        for code in ["ms", "id", "tr", "fi", "et", "hu", "fa", "bn", "sw"]
+        for target in TARGET_PRONOUNS
     ]
     assert {"en-de", *genderless} <= set(found)
     for templates in found.values():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dragoman.parts.attention_function import AttentionArgs, attend
 from dragoman.parts.mixer import AttentionMasks, Context, Layout
-from dragoman.parts.packed_attention import BLOCK, block_mask, packed_attention
+from dragoman.parts.packed_attention import PACK_MULTIPLE, block_mask, packed_attention
 from dragoman.parts.positions import ALiBi, NoPosition, Position, RelativeBias
 from dragoman.parts.spec import Spec
 from dragoman.parts.visibility import Block, Causal, Full, Visibility, Window
@@ -113,10 +113,12 @@ def shown(layout: Layout, keys: Layout, sees: Visibility | None) -> tuple[Tensor
     allowed = layout.segment_ids[0][:, None] == keys.segment_ids[0]
     if sees is not None:
         allowed &= sees.allows(layout.positions[0][:, None], keys.positions[0])
-    size = [-(-side // BLOCK) * BLOCK for side in allowed.shape]
+    size = [-(-side // PACK_MULTIPLE) * PACK_MULTIPLE for side in allowed.shape]
     padded = torch.zeros(size, dtype=torch.bool)
     padded[: allowed.shape[0], : allowed.shape[1]] = allowed
-    return looked, padded.view(size[0] // BLOCK, BLOCK, size[1] // BLOCK, BLOCK).any(3).any(1)
+    return looked, padded.view(size[0] // PACK_MULTIPLE, PACK_MULTIPLE, size[1] // PACK_MULTIPLE, PACK_MULTIPLE).any(
+        3
+    ).any(1)
 
 
 @pytest.mark.parametrize(("lengths", "visibility"), list(itertools.product(LENGTHS, VISIBILITIES)))

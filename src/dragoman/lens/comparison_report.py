@@ -13,7 +13,7 @@ from dragoman.lens.html_page import render
 from dragoman.storage import write_file
 from dragoman.systems.published_results import published_rows
 
-REPORT_FILE = "comparison.html"
+COMPARISON_FILE = "comparison.html"
 MAX_CURVES = 4  # in one chart
 
 
@@ -22,7 +22,7 @@ def write_comparison(folder: Path, comparison: SystemComparison, command: Sequen
 
     `command` is the command line that made the comparison.
     """
-    path = folder / REPORT_FILE
+    path = folder / COMPARISON_FILE
     write_file(path, comparison_page(comparison, command))
     write_file(folder / "comparison.md", comparison_markdown(comparison, command))
     return path

@@ -23,7 +23,7 @@ from dragoman.parts.visibility import Visibility
 if TYPE_CHECKING:
     from dragoman.parts.attention_function import AttentionArgs
 
-BLOCK = 128  # tokens; the length of packed rows is a multiple of it
+PACK_MULTIPLE = 128  # tokens; the length of packed rows is a multiple of it
 MIN_HEAD_WIDTH = 16  # of FlexAttention; narrower heads are padded with zeros
 
 
@@ -101,13 +101,13 @@ def block_mask(queries: Layout, keys: Layout, visibility: Visibility | None) -> 
     assert keys.segment_ids is not None
     assert keys.cu_seqlens is not None
     width, key_width = queries.segment_ids.shape[1], keys.segment_ids.shape[1]
-    blocks, key_blocks = -(-width // BLOCK), -(-key_width // BLOCK)
+    blocks, key_blocks = -(-width // PACK_MULTIPLE), -(-key_width // PACK_MULTIPLE)
     segment, key_segment = queries.segment_ids[0], keys.segment_ids[0]
-    first = segment[::BLOCK]  # sequence of the first query of each block
-    last = torch.cat((segment[BLOCK - 1 :: BLOCK], segment[-1:]))[:blocks]  # and of the last
+    first = segment[::PACK_MULTIPLE]  # sequence of the first query of each block
+    last = torch.cat((segment[PACK_MULTIPLE - 1 :: PACK_MULTIPLE], segment[-1:]))[:blocks]  # and of the last
     ends = torch.cat((keys.cu_seqlens[1:], torch.full_like(keys.cu_seqlens[:1], key_width)))  # and of unused columns
-    low = (keys.cu_seqlens[first] // BLOCK).clamp(max=key_blocks - 1)
-    high = torch.maximum((ends[last] - 1) // BLOCK, low)
+    low = (keys.cu_seqlens[first] // PACK_MULTIPLE).clamp(max=key_blocks - 1)
+    high = torch.maximum((ends[last] - 1) // PACK_MULTIPLE, low)
     if queries is keys and visibility is not None and visibility.past_only:
         high = torch.minimum(high, torch.arange(blocks, device=high.device))
     count = (high - low + 1).int()  # of key blocks that each query block sees; `index` holds their numbers
@@ -122,7 +122,11 @@ def block_mask(queries: Layout, keys: Layout, visibility: Visibility | None) -> 
         return same & visibility.allows(position[i], key_position[j])
 
     return BlockMask.from_kv_blocks(
-        count[None, None], index[None, None], BLOCK_SIZE=BLOCK, mask_mod=mask_mod, seq_lengths=(width, key_width)
+        count[None, None],
+        index[None, None],
+        BLOCK_SIZE=PACK_MULTIPLE,
+        mask_mod=mask_mod,
+        seq_lengths=(width, key_width),
     )
 
 

@@ -24,7 +24,7 @@ from dragoman.text.bpe_trace import count_words, learn_trace, parse_word_counts
 
 Result = TypeVar("Result")
 NUM_POSITIONS = 64
-MAX_EXAMPLES = 4
+MAX_PAGE_EXAMPLES = 4
 MAX_BPE_CHARACTERS, MAX_BPE_MERGES, MAX_BPE_PAIRS = 2000, 200, 24  # of byte-pair encoding on the page
 NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": schemas.ErrorResponse, "description": "Unknown run"}}
 
@@ -173,4 +173,4 @@ def _examples(run: Run) -> list[str]:
     """Return a few sources of 4 to 14 words from the last validation."""
     samples = read_samples(run.folder)
     sources = dict.fromkeys(sample.source for sample in samples[max(samples)]) if samples else {}
-    return [source for source in sources if 4 <= len(split_words(source)) <= 14][:MAX_EXAMPLES]
+    return [source for source in sources if 4 <= len(split_words(source)) <= 14][:MAX_PAGE_EXAMPLES]

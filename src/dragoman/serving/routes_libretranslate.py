@@ -16,7 +16,7 @@ from dragoman.serving.service import ServedRun, Service
 
 RequestType = TypeVar("RequestType", bound=schemas.DetectRequest)
 UNTRANSLATED_ELEMENTS = "script|style|code|pre|kbd|samp|textarea|svg|math"
-TAG = re.compile(
+HTML_TAG = re.compile(
     rf"<!--.*?-->|<({UNTRANSLATED_ELEMENTS})\b[^<>]*>.*?</\1\s*>|</?[a-z](?:\"[^\"]*\"|'[^']*'|[^\"'<>])*>|<[!?][^<>]*>",
     re.S | re.I,
 )
@@ -137,7 +137,7 @@ class HtmlText:
 
     def __init__(self, source: str) -> None:
         """Split the HTML document `source` into texts and the tags between them."""
-        tags = list(TAG.finditer(source))
+        tags = list(HTML_TAG.finditer(source))
         begins, ends = [0, *(tag.end() for tag in tags)], [*(tag.start() for tag in tags), len(source)]
         self.texts = [html.unescape(source[begin:end]) for begin, end in zip(begins, ends)]
         self.markup = [*(tag.group() for tag in tags), ""]

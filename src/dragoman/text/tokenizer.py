@@ -313,7 +313,7 @@ class Tokenizer:
         try:
             fields = document["model"].pop("dragoman")  # what `to_json` adds to the library's document
             version, marker = fields["version"], str(fields["marker"])
-            kind = legacy.NAMES["tokenizer_types"].get(str(fields["kind"]), str(fields["kind"]))
+            kind = legacy.RENAMED["tokenizer_types"].get(str(fields["kind"]), str(fields["kind"]))
             tags = [str(name) for name in fields.get("tags", ())]
         except (KeyError, TypeError, AttributeError):
             raise UserError(f"{origin} was not written by dragoman: its model has no field 'dragoman'") from None

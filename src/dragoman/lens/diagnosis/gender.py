@@ -1,8 +1,8 @@
 """Gender bias: the gender of translations whose source leaves it open (Prates et al. 2020).
 
 Templates are text that users can extend. A section for each language pair has a line per source. If the source language
-has no gender, the pronouns of the target language show it (`PRONOUNS`), and the line may have a meaning in English;
-`[fi-*]` is a section for all target languages with pronouns.
+has no gender, the pronouns of the target language show it (`TARGET_PRONOUNS`), and the line may have a meaning in
+English; `[fi-*]` is a section for all target languages with pronouns.
 
     [fi-*]
     frame<tab>Hän on {}.
@@ -42,7 +42,7 @@ EXAMPLES_PER_GENDER = {"feminine": 3, "masculine": 3, "both": 1, "nothing": 1}
 
 
 #: words that show a gender, by target language: feminine, masculine and neutral pronouns
-PRONOUNS: dict[str, tuple[str, ...]] = {
+TARGET_PRONOUNS: dict[str, tuple[str, ...]] = {
     "en": ("she|her|hers|herself", "he|him|his|himself", "they|them|their|it"),
     "de": ("sie|ihr|ihre|ihren|ihrem", "er|ihn|ihm|sein|seine|seinen|seinem", "es"),
     "fr": ("elle", "il", ""),
@@ -107,7 +107,7 @@ def parse_templates(text: str, origin: str) -> dict[str, list[GenderTemplate]]:
             frames.append(cells[1])
             continue
         for pair in pairs:
-            words = PRONOUNS.get(pair.rpartition("-")[2], ())
+            words = TARGET_PRONOUNS.get(pair.rpartition("-")[2], ())
             if len(cells) in (3, 4) and all(cells[:3]):
                 meaning, words = "", (*cells[1:], "")[:3]  # without neutral words, their cell is empty
             elif len(cells) in (1, 2) and words:
@@ -116,8 +116,8 @@ def parse_templates(text: str, origin: str) -> dict[str, list[GenderTemplate]]:
                 raise UserError(
                     f"{origin}, line {number}: expected a source word or sentence, its feminine translations and its "
                     "masculine translations, separated by tabs (a source alone is enough for translation into "
-                    f"{', '.join(PRONOUNS)}); or the word 'frame', a tab and a sentence in which {{}} stands for the "
-                    f"source words of the next lines; but found {line[:60]!r}"
+                    f"{', '.join(TARGET_PRONOUNS)}); or the word 'frame', a tab and a sentence in which {{}} stands for "
+                    f"the source words of the next lines; but found {line[:60]!r}"
                 )
             feminine, masculine, neutral = (
                 frozenset(word.casefold() for word in cell.split("|") if word) for cell in words
@@ -130,9 +130,9 @@ def parse_templates(text: str, origin: str) -> dict[str, list[GenderTemplate]]:
 
 
 def _language_pairs(section: str) -> list[str]:
-    """Return the language pairs of a section: fi-* stands for all target languages of `PRONOUNS`."""
+    """Return the language pairs of a section: fi-* stands for all target languages of `TARGET_PRONOUNS`."""
     source, _, target = section.rpartition("-")
-    return [f"{source}-{language}" for language in PRONOUNS] if target == "*" else [section]
+    return [f"{source}-{language}" for language in TARGET_PRONOUNS] if target == "*" else [section]
 
 
 def builtin_templates() -> dict[str, list[GenderTemplate]]:
