@@ -71,6 +71,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name 
     "moe-2017": ("moe-2017", {"ffn_dim": 24}),
     "moe-2017 shallow": ("moe-2017", {"layers": 1, "ffn_dim": 24, "experts": 3}),
     "moe-2017 every expert": ("moe-2017", {"layers": 3, "ffn_dim": 24, "experts": 2, "experts_per_token": 2}),
+    "moe-2017 projected": ("moe-2017", {"ffn_dim": 24, "cell_dim": 22}),
     "luong tanh product": ("luong", {"attention_score": "tanh-product"}),
     "transformer-dmca-moe": ("transformer-dmca-moe", {"ffn_dim": 24, "experts": 4, "block_size": 4}),
     "gpt3 narrow": ("gpt3", {"attention_window": 3, "layers": 4}),

@@ -40,6 +40,7 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name in 
     "shaw keys alone": ("shaw", {"max_distance": 3, "relative_values": False}),
     "moe one of three": ("moe", {"experts": 3, "experts_per_token": 1}),
     "moe-2017 three of five": ("moe-2017", {"layers": 3, "experts": 5, "experts_per_token": 3}),
+    "moe-2017 projected": ("moe-2017", {"cell_dim": 96}),
     "luong tanh product": ("luong", {"attention_score": "tanh-product"}),
     "bytenet far extended": ("bytenet", {"unfolding_ratio": 1.5, "unfolding_offset": 4.0}),
     "llama one key head": ("llama", {"kv_heads": 1}),

@@ -254,3 +254,34 @@ def test_reset_gate_before_the_product_in_chunks(chunks: list[int]) -> None:
     assert final is not None
     close(torch.cat(read, 1), expected)
     close(state["hidden"], final["hidden"])
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")  # said by torch's module
+@pytest.mark.parametrize("direction", ["forward", "backward", "both"])
+@torch.no_grad()
+def test_projected_lstm_equals_torchs_on_each_row_alone(direction: Any) -> None:
+    """Six outputs of ten cells, in both directions three of five each: outputs and final states, h and the wider c."""
+    ours = Recurrent("lstm", 2, direction, cell_dim=10).build(WIDTH)
+    ways = 2 if direction == "both" else 1
+    torchs = nn.LSTM(WIDTH, 10 // ways, 2, batch_first=True, bidirectional=ways == 2, proj_size=WIDTH // ways)
+    torchs.load_state_dict(ours.cells.state_dict())
+    x = torch.randn(4, 5, WIDTH)
+    result = ours(x, Context(Layout.padded(5, LENGTHS)))
+    assert result.final_state is not None
+    for row, length in enumerate(LENGTHS.tolist()):
+        alone = x[row : row + 1, :length]
+        states, last = torchs(alone.flip(1) if direction == "backward" else alone)
+        close(result.output[row, :length], states[0].flip(0) if direction == "backward" else states[0])
+        for name, final in zip(("hidden", "cell"), last):
+            close(result.final_state[name][row], final[:, 0].unflatten(0, (2, ways)).flatten(1))
+    if direction == "forward":
+        state = ours.init_state(4, 9, x)
+        for t in range(5):
+            y, state, *_ = ours(x[:, t : t + 1], Context(Layout.continuation(torch.full((4,), t))), state)
+            close(y[:, 0], ours(x, Context(Layout.padded(5, torch.full((4,), 5)))).output[:, t])
+
+
+@pytest.mark.parametrize(("cell", "cell_dim"), [("gru", 10), ("lstm", WIDTH)])
+def test_only_a_wider_lstm_is_projected(cell: Any, cell_dim: int) -> None:
+    with pytest.raises(UserError, match=r"it must be larger, and the cell must be 'lstm'"):
+        Recurrent(cell, cell_dim=cell_dim).build(WIDTH)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dragoman.models import EncoderDecoderModel, count_parameters
 from dragoman.parts.experts import MixtureOfExperts, NoisyTopKGating
 from dragoman.parts.mixer import Layout
+from dragoman.parts.recurrence import Recurrent
 from dragoman.parts.spec import find_specs
 from dragoman.search.forced_decoding import attention_weights, cross_attention
 from dragoman.systems import SYSTEMS, VocabularySizes
@@ -39,7 +40,8 @@ def lstm(weights: Weights, path: str, cell: bool = False, both: bool = False) ->
     if cell:
         found = {name.removesuffix("_l0"): weight for name, weight in found.items()}
     else:
-        torchs = nn.LSTM(inputs, gates // 4, batch_first=True, bidirectional=both)
+        projected = len(found["weight_hr_l0"]) if "weight_hr_l0" in found else 0
+        torchs = nn.LSTM(inputs, gates // 4, batch_first=True, bidirectional=both, proj_size=projected)
     torchs.load_state_dict(found)
     return torchs
 
@@ -60,13 +62,15 @@ def attending_layer(
     e_tj = v·combined(W h_{t−1}, U m_j), c_t = Σ_j α_tj m_j, h_t = LSTM([y_t; c_t], h_{t−1}).
     """
     W, U, v = (weights[f"{path}.context.score.{name}.weight"] for name in ("query", "key", "value"))
-    step = lstm(weights, f"{path}.cells", cell=True)
-    hidden, cell = torch.zeros(1, D), torch.zeros(1, D)
+    gates, projected = len(weights[f"{path}.cells.weight_ih_l0"]), f"{path}.cells.weight_hr_l0" in weights
+    step = lstm(weights, f"{path}.cells", cell=not projected)
+    hidden, cell = torch.zeros(1, D), torch.zeros(1, gates // 4)
     states, contexts, alphas = [], [], []
     for word in words:
         alpha = torch.stack([v[0] @ combined(W @ hidden[0], U @ m) for m in memory]).softmax(0)
         context = alpha @ memory
-        hidden, cell = step(torch.cat((word, context))[None], (hidden, cell))
+        inputs = torch.cat((word, context))[None]
+        hidden, cell = step(inputs, (hidden, cell))[1] if projected else step(inputs, (hidden, cell))
         states.append(hidden[0])
         contexts.append(context)
         alphas.append(alpha)
@@ -248,10 +252,13 @@ def experts(weights: Weights, path: str, x: Tensor, top_k: int) -> Tensor:
 
 @torch.no_grad()
 @pytest.mark.parametrize("row", ROWS)
-@pytest.mark.parametrize("layers", [1, 2, 3])
-def test_moe_2017_equals_torch_lstms_with_a_loop_over_experts_between_them(layers: int, row: int) -> None:
+@pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")  # said by torch's module
+@pytest.mark.parametrize(("layers", "cell_dim"), [(1, None), (2, None), (3, 10), (2, 8)])
+def test_moe_2017_equals_torch_lstms_with_a_loop_over_experts_between_them(
+    layers: int, cell_dim: int | None, row: int
+) -> None:
     """Every layer is residual; the experts come after the bottom layer, whose attention context all above it read."""
-    model = model_of("moe-2017", layers=layers, experts=5, experts_per_token=3, ffn_dim=7)
+    model = model_of("moe-2017", layers=layers, cell_dim=cell_dim, experts=5, experts_per_token=3, ffn_dim=7)
     weights = model.state_dict()
     x, words = embedded(weights, row)
     x = x + lstm(weights, "encoder.layers.0.0.body.cells", both=True)(x[None])[0][0]
@@ -273,6 +280,7 @@ def test_moe_2017_has_the_papers_experts() -> None:
     mixtures = list(find_specs(spec, MixtureOfExperts))
     assert [(m.num_experts, m.top_k, m.expert.inner_dim, spec.dim) for m in mixtures] == [(32, 4, 2048, 512)] * 2
     assert {(m.gating, m.output_activation) for m in mixtures} == {(NoisyTopKGating(0.01, 0.01), "sigmoid")}
+    assert {part.cell_dim for part in find_specs(spec, Recurrent)} == {2048}  # projected to 512
     model = SYSTEMS["moe-2017"].spec(VocabularySizes(9, 9), "tiny").build()
     routers = [weight for name, weight in model.named_parameters() if ".router." in name]
     assert len(routers) == 4  # W and W_noise of either stack

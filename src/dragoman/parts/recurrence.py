@@ -35,17 +35,42 @@ class Cells(nn.Module):
     kernel: Callable[..., tuple[Tensor, Tensor]] = staticmethod(torch.rnn_tanh)
     flatten_weights = True  # whether cuDNN's contiguous copy of the weights may be made; not for sharded weights
 
-    def __init__(self, inputs: int, dim: int, layers: int, dropout: float, bidirectional: bool = False) -> None:
-        """`inputs` is the width of x, `dim` that of the state per direction; `dropout` is applied between layers."""
+    def __init__(
+        self,
+        inputs: int,
+        dim: int,
+        layers: int,
+        dropout: float,
+        bidirectional: bool = False,
+        cell_dim: int | None = None,
+    ) -> None:
+        """`inputs` is the width of x, `dim` that of the state per direction; `dropout` is applied between layers.
+
+        `cell_dim` is the width of the cells of an LSTM whose output is projected to `dim`.
+        """
         super().__init__()
         self.layers, self.dim, self.dropout, self.bidirectional = layers, dim, dropout, bidirectional
+        self.state_dims = {"hidden": dim, "cell": cell_dim or dim}
         dropout = dropout if layers > 1 else 0.0
         module: Any = self.torch_module
-        rnn = module(inputs, dim, layers, batch_first=True, dropout=dropout, bidirectional=bidirectional)
+        projection = {} if cell_dim is None else {"proj_size": dim}
+        rnn = module(
+            inputs,
+            cell_dim or dim,
+            layers,
+            batch_first=True,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            **projection,
+        )
         for name, weight in rnn.named_parameters():
             self.register_parameter(name, weight)
-        #: {name of a matrix: rows of each matrix stacked in it}; torch stacks one matrix of `dim` rows per gate
-        self.blocks = {name: (dim,) * (len(w) // dim) for name, w in rnn.named_parameters() if w.dim() > 1}
+        #: {name of a matrix: rows of each matrix stacked in it}; torch stacks one matrix per gate, with a row per cell
+        self.blocks = {
+            name: (len(w),) if name.startswith("weight_hr") else (rnn.hidden_size,) * (len(w) // rnn.hidden_size)
+            for name, w in rnn.named_parameters()
+            if w.dim() > 1
+        }
         #: torch's module with the same weights; in a tuple, because the compiler does not support it as a submodule
         self.rnn = (rnn,)
 
@@ -62,7 +87,7 @@ class Cells(nn.Module):
 
     def init_state(self, batch: int, like: Tensor) -> State:
         """Create a state of zeros for `batch` rows, B L D per name, with dtype and device of `like`."""
-        return {name: like.new_zeros(batch, self.layers, self.dim) for name in self.state_names}
+        return {name: like.new_zeros(batch, self.layers, self.state_dims[name]) for name in self.state_names}
 
     def run_sequence(self, x: Tensor | PackedSequence, state: State | None = None) -> tuple[Any, State]:
         """Read whole sequences, B T I or packed, with torch's module; return its outputs (B T D) and final state."""
@@ -83,7 +108,7 @@ class Cells(nn.Module):
         LSTM's cell after the last token of each row.
         """
         weights, hidden = self.layer_weights(layer, backward), initial["hidden"][None]
-        with ignore_chunk_warning():
+        with ignore_kernel_warnings():
             # has_biases, num_layers, dropout, train, bidirectional, batch_first
             y, _ = self.kernel(x, hidden, weights, True, 1, 0.0, self.training, False, True)
         return y, {}
@@ -125,14 +150,18 @@ class Cells(nn.Module):
                 x = dropout(states[-1]["hidden"], self.dropout, self.training)
                 gates = F.linear(x, *self.weight("ih", layer))
             previous = {name: values[layer] for name, values in by_layer.items()}  # B D
-            states.append(self.next_state(gates, previous, *self.weight("hh", layer)))
+            states.append(self.next_state(gates, previous, *self.recurrent_weights(layer)))
         if self.layers == 1:  # without a copy
             return states[0]["hidden"], {name: states[0][name].unsqueeze(1) for name in state}
         return states[-1]["hidden"], {name: torch.stack([s[name] for s in states], dim=1) for name in state}  # B L D
 
-    def next_state(self, gates: Tensor, previous: State, weight: Tensor, bias: Tensor) -> State:
+    def recurrent_weights(self, layer: int) -> tuple[Tensor, ...]:
+        """Return the matrix U of a layer, from state to gates, and its bias."""
+        return self.weight("hh", layer)
+
+    def next_state(self, gates: Tensor, previous: State, *weights: Tensor) -> State:
         """One step of one layer: `gates` = W x (B G), previous state (B D), matrix U and its bias → new state, B D."""
-        return self.cell(gates, F.linear(previous["hidden"], weight, bias), previous)
+        return self.cell(gates, F.linear(previous["hidden"], *weights), previous)
 
     def cell(self, gates: Tensor, recurrent: Tensor, previous: State) -> State:
         """One step of an Elman RNN: h = tanh(W x + U h), with `gates` = W x and `recurrent` = U h, B D each."""
@@ -155,10 +184,15 @@ class Cells(nn.Module):
 
 
 @contextmanager
-def ignore_chunk_warning() -> Iterator[None]:
-    """Ignore cuDNN's warning about weights that are not contiguous: for a single layer, copying them costs little."""
+def ignore_kernel_warnings() -> Iterator[None]:
+    """Ignore torch's warnings about slower kernels.
+
+    For weights that are not contiguous, cuDNN copies them, which costs little for a single layer. For an LSTM with a
+    projection, a CPU uses other kernels than oneDNN's.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
+        warnings.filterwarnings("ignore", message="LSTM with projections is not supported with oneDNN")
         yield
 
 
@@ -175,14 +209,14 @@ class LSTMCells(Cells):
         that the input gate i is 0 and the forget gate f is 1.
         """
         input_weight, *others = self.layer_weights(layer, backward)
-        dim = others[0].shape[1]
+        dim = len(input_weight) // 4
         gate_weight = input_weight.new_zeros(len(input_weight), 8)  # one column is enough; kernels prefer even widths
         gate_weight[:dim, 0], gate_weight[dim : 2 * dim, 0] = -SATURATED, SATURATED  # rows of i and of f
         flag = F.pad(padding[..., None].to(x.dtype), (0, 7))
         state = tuple(initial[name][None] for name in self.state_names)
         weights = [torch.cat((input_weight, gate_weight), 1), *others]
         inputs = torch.cat((x, flag), -1)
-        with ignore_chunk_warning():
+        with ignore_kernel_warnings():
             # has_biases, num_layers, dropout, train, bidirectional, batch_first
             y, _, cell = torch.lstm(inputs, state, weights, True, 1, 0.0, self.training, False, True)
         return y, {"cell": cell[0]}
@@ -198,6 +232,30 @@ class LSTMCells(Cells):
         i, f, g, o = (gates + recurrent).chunk(4, dim=-1)
         cell = f.sigmoid() * previous["cell"] + i.sigmoid() * g.tanh()
         return {"hidden": o.sigmoid() * cell.tanh(), "cell": cell}
+
+
+class ProjectedLSTMCells(LSTMCells):
+    """h = W_r (o ⊙ tanh(c)): an LSTM with more cells than outputs (Sak et al. 2014); the cell state is wider than h."""
+
+    def run_sequence(self, x: Tensor | PackedSequence, state: State | None = None) -> tuple[Any, State]:
+        """Read whole sequences, B T I or packed, with torch's module; return its outputs (B T D) and final state."""
+        with ignore_kernel_warnings():
+            return super().run_sequence(x, state)
+
+    def layer_weights(self, layer: int, backward: bool) -> list[Tensor]:
+        """Return the matrices for input and previous state, their biases, and W_r, of a layer and direction."""
+        projection = getattr(self, f"weight_hr_l{layer}{'_reverse' if backward else ''}")
+        return [*super().layer_weights(layer, backward), projection]
+
+    def recurrent_weights(self, layer: int) -> tuple[Tensor, ...]:
+        """Return the matrix U of a layer, from state to gates, its bias, and W_r."""
+        return *super().recurrent_weights(layer), getattr(self, f"weight_hr_l{layer}")
+
+    def next_state(self, gates: Tensor, previous: State, *weights: Tensor) -> State:
+        """One step of one layer: `gates` = W x (B G), previous state, U, its bias and W_r → new state."""
+        weight, bias, projection = weights
+        state = super().next_state(gates, previous, weight, bias)
+        return state | {"hidden": F.linear(state["hidden"], projection)}
 
 
 class LSTMCell(torch.autograd.Function):
@@ -278,9 +336,9 @@ class ResetBeforeGRUCells(GRUCells):
                 outputs.append(state["hidden"])
         return torch.stack(outputs, 1), {}
 
-    def next_state(self, gates: Tensor, previous: State, weight: Tensor, bias: Tensor) -> State:
+    def next_state(self, gates: Tensor, previous: State, *weights: Tensor) -> State:
         """One step: `gates` = W x (B 3D), previous state (B D), the three matrices U and their biases → state, B D."""
-        hidden, sizes = previous["hidden"], (2 * self.dim, self.dim)
+        (weight, bias), hidden, sizes = weights, previous["hidden"], (2 * self.dim, self.dim)
         (gates, n), (gate_weight, weight), (gate_bias, bias) = (
             gates.split(sizes, -1),
             weight.split(sizes),
@@ -299,13 +357,31 @@ CELLS: dict[str, type[Cells]] = {
 }
 
 
+def build_cells(
+    kind: CellKind, inputs: int, dim: int, layers: int, dropout: float, bidirectional: bool, cell_dim: int | None
+) -> Cells:
+    """Create cells that map `inputs` to `dim` numbers; with `cell_dim`, an LSTM of so many cells, projected to `dim`.
+
+    For both directions, all three widths are those of one direction.
+    """
+    if cell_dim is None:
+        return CELLS[kind](inputs, dim, layers, dropout, bidirectional)
+    if CELLS[kind] is not LSTMCells or cell_dim <= dim:
+        raise UserError(
+            f"cell_dim is the number of cells of an LSTM whose output is projected to fewer numbers, {dim} here: it "
+            f"must be larger, and the cell must be 'lstm', but they are {cell_dim} and {kind!r}"
+        )
+    return ProjectedLSTMCells(inputs, dim, layers, dropout, bidirectional, cell_dim)
+
+
 @dataclass(frozen=True)
 class Recurrent(Spec):
     """h_t = g(x_t, h_{t−1}) with cell g, in `layers` layers.
 
     In direction "both" (Schuster & Paliwal 1997), each direction has half of the width. `attention_context`: the
     attention c_t of a layer below over the source is an additional input, g([x_t; c_t], h_{t−1}) (Wu et al. 2016, §3).
-    `dropout` is applied between layers, `input_dropout` to the input of the first (Zaremba et al. 2014).
+    `dropout` is applied between layers, `input_dropout` to the input of the first (Zaremba et al. 2014). `cell_dim`: an
+    LSTM with so many cells in all directions together, whose output is projected to the width of the model.
     """
 
     cell: CellKind = "lstm"
@@ -314,6 +390,7 @@ class Recurrent(Spec):
     dropout: float = 0.0
     attention_context: bool = False
     input_dropout: float = 0.0
+    cell_dim: int | None = None
 
     def build(self, dim: int) -> RecurrentMixer:
         """Create the layer for vectors of width `dim`."""
@@ -332,8 +409,11 @@ class RecurrentMixer(Mixer):
                 f"a bidirectional recurrent layer needs an even width, but model_dim is {dim}: change model_dim"
             )
         self.attention_context, self.input_dropout = spec.attention_context, spec.input_dropout
-        inputs, outputs = 2 * dim if spec.attention_context else dim, dim // 2 if self.bidirectional else dim
-        self.cells = CELLS[spec.cell](inputs, outputs, spec.layers, spec.dropout, self.bidirectional)
+        inputs, directions = 2 * dim if spec.attention_context else dim, 2 if self.bidirectional else 1
+        cell_dim = spec.cell_dim // directions if spec.cell_dim else None
+        self.cells = build_cells(
+            spec.cell, inputs, dim // directions, spec.layers, spec.dropout, self.bidirectional, cell_dim
+        )
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
         """Create a state of zeros, with dtype and device of `like`."""
@@ -399,7 +479,7 @@ def run_padded(cells: Cells, x: Tensor, layout: Layout, state: State | None = No
     assert layout.lengths is not None
     padding = layout.positions >= layout.lengths[:, None]
     ends = (layout.lengths - 1).clamp(min=0)[:, None, None]  # B 1 1: the last token of each row
-    zero = {name: x.new_zeros(x.shape[0], cells.dim) for name in cells.state_names}
+    zero = {name: x.new_zeros(x.shape[0], cells.state_dims[name]) for name in cells.state_names}
     final: list[State] = []
     for layer in range(cells.layers):
         x = dropout(x, cells.dropout if layer else 0.0, cells.training)

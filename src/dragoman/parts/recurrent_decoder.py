@@ -16,7 +16,7 @@ from dragoman.parts.deferred_gradients import deferred_weight_gradients
 from dragoman.parts.dropout import dropout
 from dragoman.parts.flops import Workload, matrix_flops, module_flops
 from dragoman.parts.mixer import Context, Layout, Memory, Mixer, MixerOutput, State, beam_size
-from dragoman.parts.recurrence import CELLS, CellKind, continue_rows
+from dragoman.parts.recurrence import CellKind, build_cells, continue_rows
 from dragoman.parts.spec import Spec, build_part
 
 # ---- summaries of the source
@@ -352,6 +352,7 @@ class RecurrentDecoder(Spec):
 
     `attends`: the query of the context is s_{i−1}, "before" the step (Bahdanau), or s_i, "after" it (Luong).
     `feedback`: additional input of the cell: "nothing", the "context", or the last "output" (Luong §3.3).
+    `cell_dim`: an LSTM with so many cells, whose output is projected to the width of the model.
     """
 
     cell: CellKind = "gru"
@@ -362,6 +363,7 @@ class RecurrentDecoder(Spec):
     initial_state: FromZero | FromLast | FromSummary | FromContext = field(default_factory=FromSummary)
     readout: Spec = field(default_factory=StateReadout)
     dropout: float = 0.0
+    cell_dim: int | None = None
 
     def build(self, dim: int) -> RecurrentDecoderMixer:
         """Create the decoder for a model of width `dim`."""
@@ -387,7 +389,9 @@ class RecurrentDecoderMixer(Mixer):
         #: whether a step needs a result of the previous step; otherwise whole sequences are computed at once
         self.sequential = self.feeds_output or (self.context.attends and (self.attends_before or self.feeds_context))
         inputs = dim * (2 if self.feeds_context or self.feeds_output else 1)
-        self.cells = CELLS[spec.cell](inputs, dim, spec.layers, spec.dropout)
+        self.cells = build_cells(
+            spec.cell, inputs, dim, spec.layers, spec.dropout, bidirectional=False, cell_dim=spec.cell_dim
+        )
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
         """Create a state of zeros as `like`: that of the cells, and the feedback into the next step, B D."""

@@ -177,6 +177,7 @@ def moe_2017(
     experts: int = 32,
     experts_per_token: int = 4,
     ffn_dim: int = 2048,
+    cell_dim: int | None = 2048,
     importance_loss_weight: float = 0.01,
     load_loss_weight: float = 0.01,
     dropout: float = 0.2,
@@ -184,25 +185,25 @@ def moe_2017(
     """GNMT's LSTMs with a mixture of experts above the bottom layer of each stack (Shazeer et al. 2017, §E).
 
     The bottom encoder layer is bidirectional, with half of the dimension per direction; the paper counts it as two of
-    its three. All layers are residual, and the mixture has a sigmoid at the end. The gating is the paper's noisy top-k
-    (§2.1), flat with 32 experts; its bilingual models use a strictly balanced gating (§F), which fixes the load within
-    a batch. LSTMs have no projection: the paper's have 2048 cells, projected to 512.
+    its three. LSTMs have `cell_dim` cells, projected to the dimension of the model. All layers are residual, and the
+    mixture has a sigmoid at the end. The gating is the paper's noisy top-k (§2.1), flat with 32 experts; its bilingual
+    models use a strictly balanced gating (§F), which fixes the load within a batch.
     """
     gating = NoisyTopKGating(importance_loss_weight, load_loss_weight)
     mixture = MixtureOfExperts(FeedForward(ffn_dim), experts, experts_per_token, gating, output_activation="sigmoid")
 
     def stack(bottom: Spec, attention_context: bool) -> Stack:
         """Return bottom layer, experts and further layers; `attention_context`: those above the bottom read it."""
-        layer = Recurrent("lstm", attention_context=attention_context)
+        layer = Recurrent("lstm", attention_context=attention_context, cell_dim=cell_dim)
         block = tuple(Residual(part, dropout) for part in (bottom, mixture, *[layer] * (layers - 1)))
         return Stack(block, dropout=dropout)
 
     decoder_bottom = RecurrentDecoder(
-        "lstm", context=AttentionContext(TanhProduct()), initial_state=FromZero(), readout=StateReadout()
+        "lstm", context=AttentionContext(TanhProduct()), initial_state=FromZero(), cell_dim=cell_dim
     )
     return replace(
         spec,
-        encoder=stack(Recurrent("lstm", direction="both"), attention_context=False),
+        encoder=stack(Recurrent("lstm", direction="both", cell_dim=cell_dim), attention_context=False),
         decoder=stack(decoder_bottom, attention_context=True),
     )
 
@@ -326,7 +327,8 @@ RECURRENT_SYSTEMS = {
             experts=(4, 8),
             experts_per_token=2,
             ffn_dim=(128, 256),
-            base={"experts": 16, "ffn_dim": 1024, "tied_embeddings": True},
+            cell_dim=None,
+            base={"experts": 16, "ffn_dim": 1024, "cell_dim": None, "tied_embeddings": True},
             big={},
         ),
         replace(

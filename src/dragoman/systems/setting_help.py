@@ -14,6 +14,7 @@ SETTING_HELP: dict[str, str] = {
         "Recurrent cell: rnn, lstm, gru (cuDNN's: the reset gate is applied after the matrix product) or "
         "gru-reset-before (Cho et al. 2014: before it)."
     ),
+    "cell_dim": "Cells of an LSTM whose output is projected to `model_dim`; no projection if not set.",
     "decoder_layers": "Layers of the decoder; `layers` if not set.",
     "dropout": "Dropout of embeddings and of the output of every layer.",
     "embedding_dim": "Dimension of token embeddings; `model_dim` if not set.",
