@@ -14,6 +14,7 @@ from dragoman.parts.attention import CrossAttention, SelfAttention
 from dragoman.parts.attention_function import AttentionArgs, attend
 from dragoman.parts.mixer import AttentionMasks, Context, Layout, Memory
 from dragoman.parts.packed_attention import packed_attention, varlen_attention
+from dragoman.parts.positions import Shaw
 from dragoman.parts.visibility import Causal, Full
 from dragoman.search.forced_decoding import attention_weights
 from dragoman.systems import SYSTEMS, VocabularySizes
@@ -124,6 +125,12 @@ def test_cross_attention_with_another_value_width_equals_torch(value_dim: int) -
     expected = part.output(y.transpose(1, 2).flatten(2))
     context = Context(Layout(torch.arange(3).expand(2, 3)), Memory(states, Layout.padded(5, LENGTHS)))
     torch.testing.assert_close(part(x, context).output, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_positions_in_values_have_the_width_of_values() -> None:
+    assert SelfAttention(2, position=Shaw(3, value_dim=5), value_dim=5).build(8).position.value_dim == 5
+    with pytest.raises(UserError, match="adds vectors of width 4 to values of width 5: set its value_dim"):
+        SelfAttention(2, position=Shaw(3), value_dim=5).build(8)
 
 
 def test_rows_of_stacked_matrices_follow_both_widths() -> None:

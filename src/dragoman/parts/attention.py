@@ -80,6 +80,11 @@ class SelfAttentionMixer(Mixer):
                 )
             self.project, self.output = ThreeCopies(), Identity()
         self.position = build_part(spec.position, self.width, Position)
+        if self.position.value_dim not in (None, self.value_width):
+            raise UserError(
+                f"the position part adds vectors of width {self.position.value_dim} to values of width "
+                f"{self.value_width}: set its value_dim to that of the attention"
+            )
         self.visibility = build_part(spec.visibility, dim, Visibility)
         self.visibility_key = repr(spec.visibility)  # equal for layers that may share a mask
         self.query_norm = spec.qk_norm.build(self.width) if spec.qk_norm else Identity()

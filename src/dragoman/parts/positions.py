@@ -21,6 +21,7 @@ class Position(nn.Module):
     max_length: int | None = None  # longest sequence that it supports
     supports_packing = True  # works in packed rows without explicit attention weights
     has_score_bias = has_value_bias = rotates = False  # set for subclasses that override the method
+    value_dim: int | None = None  # width of the values that it adds to; None: it adds nothing to values
     is_concatenated = False  # whether its vectors are concatenated to the embeddings instead of being added
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -418,6 +419,7 @@ class ShawKeysAndValues(ShawKeys):
     def __init__(self, dim: int, value_dim: int, clip: int) -> None:
         """Vectors for keys of width `dim` and, in addition, for values of width `value_dim`."""
         super().__init__(dim, clip)
+        self.value_dim = value_dim
         self.values = nn.Embedding(2 * clip + 1, value_dim)
 
     def value_bias(self, weights: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
