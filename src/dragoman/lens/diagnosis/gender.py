@@ -116,8 +116,8 @@ def parse_templates(text: str, origin: str) -> dict[str, list[GenderTemplate]]:
                 raise UserError(
                     f"{origin}, line {number}: expected a source word or sentence, its feminine translations and its "
                     "masculine translations, separated by tabs (a source alone is enough for translation into "
-                    f"{', '.join(TARGET_PRONOUNS)}); or the word 'frame', a tab and a sentence in which {{}} stands for "
-                    f"the source words of the next lines; but found {line[:60]!r}"
+                    f"{', '.join(TARGET_PRONOUNS)}); or the word 'frame', a tab and a sentence in which {{}} stands "
+                    f"for the source words of the next lines; but found {line[:60]!r}"
                 )
             feminine, masculine, neutral = (
                 frozenset(word.casefold() for word in cell.split("|") if word) for cell in words
