@@ -397,8 +397,11 @@ def texts(page: Page, selector: str) -> list[str]:
 
 
 def test_merges_of_byte_pair_encoding_are_stepped_through(show: Opening) -> None:
-    """The classical counts: e s, s t and t </w> occur 9 times each, and the first in the text is merged."""
-    page = show(view="bpe")
+    """The classical counts: e s, s t and t </w> occur 9 times each, and the first in the text is merged.
+
+    With each word once, six pairs are tied, and e s is the first in the alphabet.
+    """
+    page = show(view="bpe", expected="400")  # the answer to an empty text
     expect = sync_api.expect
     page.get_by_role("button", name="Classical counts").click()
     status = page.locator(".bpe output")
@@ -426,15 +429,12 @@ def test_merges_of_byte_pair_encoding_are_stepped_through(show: Opening) -> None
     page.keyboard.press("Tab")
     page.get_by_role("button", name="Last merge").click()
     expect(page.locator(".bpe-headline")).to_contain_text("the compression ratio 1.2 is reached")
-
-
-def test_text_of_byte_pair_encoding_is_typed_and_bounded(show: Opening) -> None:
-    page = show(view="bpe", expected="400")
-    expect = sync_api.expect
-    field = page.get_by_label("Learn from")
-    expect(page.locator(".bpe tr.tied")).to_have_count(5)  # low lower newest widest
+    page.get_by_label("or at compression").fill("")
+    page.get_by_role("button", name="Each word once").click()
+    expect(page.locator(".bpe tr.tied")).to_have_count(5)
     page.get_by_label("Ties").select_option("alphabetical")
     expect(page.locator(".bpe tr.chosen .symbol")).to_have_text(["e", "s"])
+    field = page.get_by_label("Learn from")
     field.fill("aab aab")
     expect(page.locator(".bpe tbody tr")).to_have_count(3)
     page.get_by_label("Word", exact=True).fill("abba")

@@ -17,7 +17,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 from dragoman.errors import UserError
 from dragoman.text import Tokenizer, alignment_words
 from dragoman.text.hf_tokenizers import tokenizers_from_folder
-from dragoman.text.imported_tokenizer import ImportedTokenizer
+from dragoman.text.imported_tokenizer import ImportedTokenizer, RemappedTokenizer
 
 sentencepiece = pytest.importorskip("sentencepiece")
 transformers = pytest.importorskip("transformers")
@@ -153,6 +153,17 @@ FAMILIES: dict[str, Callable[[Path], Config]] = {
     "roberta": byte_level("roberta", "RobertaTokenizer", FAIRSEQ),
     "bart": byte_level("bart", "BartTokenizer", FAIRSEQ, prefix=True),
 }
+
+
+@pytest.mark.parametrize("family", ["gpt2", "roberta", "bart", "t5", "bert"])
+def test_phrases_are_encoded_as_within_a_text(family: str, tmp_path: Path) -> None:
+    """The tokens of a phrase are those that it has after another word."""
+    imported = tokenizers_from_folder(tmp_path, FAMILIES[family](tmp_path))[1]
+    for tokenizer in (imported, RemappedTokenizer(imported)):
+        assert tokenizer.encode("the the")[-1:] == tokenizer.encode_within_text("the")[-1:]
+        assert tokenizer.encode("ship the")[len(tokenizer.encode("ship")) :] == tokenizer.encode_within_text("the")
+
+
 FORMS = [
     (family, form) for family in FAMILIES for form in ("files", "document") if (family, form) != ("marian", "document")
 ]

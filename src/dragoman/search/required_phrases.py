@@ -30,10 +30,7 @@ def encode_phrase(tokenizer: Tokenizer, phrase: str) -> tuple[int, ...]:
     phrase = " ".join(phrase.split())
     if not phrase:
         raise UserError("a required phrase is empty: remove it, or give the words that the target must contain")
-    ids = tokenizer.encode(phrase)
-    if tokenizer.kind == "foreign" and not tokenizer.tokens(ids[:1])[0].startswith("▁"):
-        with_space = tokenizer.encode(f" {phrase}")
-        ids = with_space if tokenizer.decode(with_space).strip() == phrase else ids
+    ids = tokenizer.encode_within_text(phrase)
     if tokenizer.unk in ids:
         raise UserError(f"the required phrase {phrase!r} has a word outside the target vocabulary: choose other words")
     return tuple(ids)

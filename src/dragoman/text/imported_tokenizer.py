@@ -112,6 +112,10 @@ class ImportedTokenizer(Tokenizer):
             rows = [encoding.ids for encoding in self._library.encode_batch_fast(rest, add_special_tokens=False)]
         return [[*code, *ids] for (code, _), ids in zip(prefixed, rows)]
 
+    def encode_within_text(self, phrase: str) -> list[int]:
+        """Return the token ids of a phrase after a space, which byte-level tokenizers do not add to a text."""
+        return _encode_after_space(self, phrase)
+
     def encode_masked(self, text: str, gap: str) -> list[int]:
         """Encode a text with the mask token in place of every `gap` and of the white space that belongs to the mask."""
         if self.mask is None:
@@ -277,6 +281,10 @@ class RemappedTokenizer(Tokenizer):
         unk, rows = self.inner.unk, self.inner.encode_batch(texts)
         return [[UNK if token_id == unk else token_id + ID_OFFSET for token_id in row] for row in rows]
 
+    def encode_within_text(self, phrase: str) -> list[int]:
+        """Return the token ids of a phrase after a space, which byte-level tokenizers do not add to a text."""
+        return _encode_after_space(self, phrase)
+
     def encode_masked(self, text: str, gap: str) -> list[int]:
         """Tokenize a text with every `gap` replaced by the mask token."""
         return self._encode_joined(text.split(gap), repeat(MASK))
@@ -344,6 +352,15 @@ def _check_charsmap(normalizer: object) -> None:
                 raise ValueError("its table of character rules has a wrong length")
         for step in normalizer.get("normalizers") or ():
             _check_charsmap(step)
+
+
+def _encode_after_space(tokenizer: Tokenizer, phrase: str) -> list[int]:
+    """Encode a phrase with a space before it, unless the tokenizer adds one or the space changes the text."""
+    ids = tokenizer.encode(phrase)
+    if tokenizer.tokens(ids[:1])[0].startswith("▁"):
+        return ids
+    with_space = tokenizer.encode(f" {phrase}")
+    return with_space if tokenizer.decode(with_space).strip() == phrase else ids
 
 
 def _decoder_types(decoder: Mapping[str, Any]) -> set[str]:

@@ -195,6 +195,10 @@ class Tokenizer:
         """Return the token ids of a text, without BOS and EOS."""
         return self.encode_batch([text])[0]
 
+    def encode_within_text(self, phrase: str) -> list[int]:
+        """Return the token ids of a phrase as it is segmented after a space within a text."""
+        return self.encode(phrase)
+
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode many texts at once.
 

@@ -95,7 +95,7 @@ def _inherit(text: TextConfig, parent: TextConfig) -> TextConfig:
     Raises a UserError if `text` sets anything that would change the parent's tokenizers.
     """
     default = TextConfig()
-    if any(getattr(text, name) != getattr(default, name) for name in TOKENIZER_SETTINGS):
+    if any(getattr(text, name) not in (getattr(default, name), getattr(parent, name)) for name in TOKENIZER_SETTINGS):
         raise UserError(
             "--start-from keeps the tokenizers of that run: leave out "
             + ", ".join(f"text.{name}" for name in TOKENIZER_SETTINGS)
