@@ -194,7 +194,7 @@ def _outcome(node: BeamNode) -> str:
 def position_lines(encodings: Sequence[PositionEncoding]) -> list[str]:
     """Return lines with the mechanism of each position encoding, and cosine similarities or biases by distance."""
     if not encodings:
-        return ["this system has no position encodings: recurrence or convolution encode the order"]
+        return ["this system has no position encodings: recurrence or convolution encode the order, if anything does"]
     lines = []
     for positions in encodings:
         lines.append(f"{positions.name}: {MECHANISM_LABELS[positions.mechanism]}  ({positions.modules_label})")

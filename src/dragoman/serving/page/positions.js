@@ -21,7 +21,7 @@ export async function show(container, { panels, get }) {
     try {
       if (!cache.has(name)) cache.set(name, (await get(`/v1/runs/${encodeURIComponent(name)}/positions`)).positions);
       const figures = cache.get(name).map((encoding) => encodingFigure(encoding, name));
-      sections[n].lastChild.replaceWith(...(figures.length ? figures : [emptyMessage("This system has no position encodings: recurrence or convolution encode the order.")]));
+      sections[n].lastChild.replaceWith(...(figures.length ? figures : [emptyMessage("This system has no position encodings: recurrence or convolution encode the order, if anything does.")]));
     } catch (error) {
       sections[n].lastChild.textContent = error.message;
     }
