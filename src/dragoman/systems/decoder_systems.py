@@ -274,7 +274,6 @@ DECODER_SYSTEMS = {
         model_sizes(
             layers=(3, 4),
             heads=4,
-            ffn_dim=(256, 512),
             experts=(8, 16),
             big={"model_dim": 1024, "heads": 16},
         ),
