@@ -32,6 +32,8 @@ LINES = ["The dog walks in a park .", "A sentence is short .", "Hello . The firs
 SMALL = {"model_dim": 16, "layers": 2, "blocks_per_layer": 1, "heads": 2, "feature_dim": 3, "sentinels": 9}
 WANTED = {
     "translation": "translate",
+    "reward": "translate",
+    "minimum-risk": "translate",
     "concatenation": "translate",
     "causal-lm": "generate",
     "dialogue": "generate",
