@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from dragoman.errors import UserError
 from dragoman.evaluation.error_rates import (
+    bracket_f1,
     edit_distance,
     exact_match,
     item_error_rate,
     phoneme_error_rate,
+    span_f1,
     token_accuracy,
     word_error_rate,
 )
@@ -117,6 +119,33 @@ def test_token_accuracy_counts_positions() -> None:
     assert token_accuracy(["b c"], ["a b c"]).value == 0
     # A surplus word is one wrong place more: 2 of 3.
     assert token_accuracy(["a b x"], ["a b"]).value == pytest.approx(100 * 2 / 3)
+
+
+def test_span_f1_counts_labels_and_both_ends() -> None:
+    """By hand: 1 of 2 predicted and of 3 gold spans is right: 2 · 1 / (2 + 3)."""
+    assert span_f1(["B-PER I-PER O B-LOC"], ["B-PER I-PER B-LOC B-ORG"]).value == 40
+    assert span_f1(["O B I O"], ["O B I I"]).value == 0  # another end
+    assert span_f1(["B-PER"], ["B-LOC"]).value == 0
+    assert span_f1(["I I O I"], ["B I O B"]).value == 100  # an I that continues nothing begins a span
+    assert span_f1(["B B"], ["B I"]).value == 0
+    assert span_f1(["O O", "B"], ["O O", "B"]).value == 100  # a sentence without spans counts for nothing
+    assert span_f1(["B O"], [["O B", "B O"]]).value == 100
+    with pytest.raises(UserError, match="no spans"):
+        span_f1(["O"], ["O"])
+
+
+def test_bracket_f1_compares_constituents_without_parts_of_speech() -> None:
+    """By hand: S 0–5, NP 0–2, VP 2–5, NP 3–5 against another attachment of the last word."""
+    gold = "(S (NP (D the) (N man)) (VP (V sees) (NP (D a) (N dog))))"
+    assert bracket_f1([gold], [gold]).detail == {"right": 4, "predicted_and_gold_constituents": 8}
+    assert bracket_f1([gold.replace("(N dog)", "(X dog)")], [gold]).value == 100  # parts of speech do not count
+    flat = "(S (NP (D the) (N man)) (VP (V sees) (D a) (N dog)))"
+    assert bracket_f1([flat], [gold]).value == pytest.approx(100 * 2 * 3 / (3 + 4))
+    spaced = "(S (NP (D the ) (N man ) ) (VP (V sees ) (NP (D a ) (N dog ) ) ) )"
+    assert bracket_f1([spaced], [gold]).value == 100
+    # S and VP are not closed: 2 constituents are left, both right
+    assert bracket_f1([gold.removesuffix("))")], [gold]).value == pytest.approx(100 * 2 * 2 / (2 + 4))
+    assert bracket_f1([f"{gold} )"], [gold]).value == 100
 
 
 def test_an_empty_hypothesis_is_all_wrong_and_an_empty_line_harms_nothing() -> None:

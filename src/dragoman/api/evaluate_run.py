@@ -66,8 +66,8 @@ def evaluate(
         sources: sources of the test set; the texts for a language model.
         references: a reference for each source, or a list of references for each; None for text alone.
         metrics: names of metrics: bleu, chrf, chrf++, ter, rouge-1, rouge-2, rouge-l (and rouge-l-stem …), comet,
-            exact, accuracy, wer, per, ier, perplexity, word-perplexity, bits-per-character, pseudo-perplexity.
-            Empty: those that suit the run.
+            exact, accuracy, span-f1, bracket-f1, wer, per, ier, perplexity, word-perplexity, bits-per-character,
+            pseudo-perplexity. Empty: those that suit the run.
         search: search configuration; the run's own by default.
         alignments: sure and possible gold links, which add the alignment error rate of forced translations.
         translate: translate even if no metric needs translations.

@@ -35,8 +35,8 @@ def evaluate(
     metrics: Annotated[
         str | None,
         "Comma-separated: bleu, chrf, chrf++, ter, rouge-1, rouge-2, rouge-l (with -stem: of English stems), "
-        "comet (or comet=MODEL_FOLDER), exact, accuracy, wer, per, ier, perplexity, word-perplexity, "
-        "bits-per-character, pseudo-perplexity. Default: those that suit the run.",
+        "comet (or comet=MODEL_FOLDER), exact, accuracy, span-f1, bracket-f1, wer, per, ier, perplexity, "
+        "word-perplexity, bits-per-character, pseudo-perplexity. Default: those that suit the run.",
     ] = None,
     against: Annotated[
         Path | None, "Another run, or a file of translations: test whether the scores differ significantly."

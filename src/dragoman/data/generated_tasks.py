@@ -1,23 +1,90 @@
-"""Generated corpora of tasks: small grammars that write training, validation and test sets, without a download."""
+"""Generated corpora of tasks: training, validation and test sets without overlap, the same for the same seed."""
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from dragoman.data import phrasebook
+from dragoman.data.task_grammars import (
+    GeneratedExample,
+    answer_example,
+    dialogue_example,
+    python_example,
+    span_example,
+    tree_example,
+)
 from dragoman.errors import UserError, unknown_name
+from dragoman.storage import atomic_folder
+
+TRIES_PER_EXAMPLE = 100  # draws of a grammar before it counts as exhausted
+
+
+def generate_splits(
+    sample: Callable[[Random], GeneratedExample], train: int, valid: int, test: int, seed: int
+) -> dict[str, list[GeneratedExample]]:
+    """Draw distinct examples for training, validation and test.
+
+    A checksum of the input decides the split of an example, so that no test input is ever trained on, for all sizes and
+    seeds: 1/16 each for validation and test.
+    """
+    random, sizes = Random(seed), {"train": train, "valid": valid, "test": test}
+    examples: dict[str, dict[str, GeneratedExample]] = {name: {} for name in sizes}
+    for _ in range(TRIES_PER_EXAMPLE * (100 + sum(sizes.values()))):
+        if all(len(examples[name]) == size for name, size in sizes.items()):
+            return {name: list(split.values()) for name, split in examples.items()}
+        example = sample(random)
+        name = {0: "valid", 1: "test"}.get(zlib.crc32(example.key.encode()) % 16, "train")
+        if len(examples[name]) < sizes[name]:
+            examples[name].setdefault(example.key, example)
+    raise UserError(
+        f"the grammar has too few different examples for {train:,} / {valid:,} / {test:,}: ask for fewer of them"
+    )
+
+
+def write_examples(
+    folder: Path,
+    sample: Callable[[Random], GeneratedExample],
+    *,
+    train: int = 20_000,
+    valid: int = 500,
+    test: int = 500,
+    seed: int = 0,
+) -> None:
+    """Write the splits of a generated task to a new folder: NAME.tsv, or NAME.jsonl for dialogues."""
+    with atomic_folder(folder) as partial_folder:
+        for name, examples in generate_splits(sample, train, valid, test, seed).items():
+            is_dialogue = bool(examples and examples[0].turns)
+            lines = [
+                json.dumps({"turns": example.turns}) if is_dialogue else f"{example.source}\t{example.target}"
+                for example in examples
+            ]
+            path = partial_folder / f"{name}.{'jsonl' if is_dialogue else 'tsv'}"
+            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+#: generators by name: functions of the new folder and of settings such as train, valid, test and seed
+GENERATORS: Mapping[str, Callable[..., None]] = {
+    "phrasebook": phrasebook.write,
+    "qa-span": partial(write_examples, sample=span_example),
+    "qa": partial(write_examples, sample=answer_example),
+    "dialogue": partial(write_examples, sample=dialogue_example),
+    "tree": partial(write_examples, sample=tree_example),
+    "python": partial(write_examples, sample=python_example),
+}
 
 
 def write_generated(name: str, folder: Path, settings: Mapping[str, Any]) -> None:
     """Write the corpus of the generator `name` to a new folder; `settings` are arguments of the generator."""
     if name not in GENERATORS:
         raise unknown_name("generator", name, GENERATORS)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         GENERATORS[name](folder, **settings)
     except TypeError as error:
         raise UserError(f"the settings of the generator {name} are wrong ({error}): correct them") from None
-
-
-GENERATORS: Mapping[str, Callable[..., None]] = {"phrasebook": phrasebook.write}

@@ -11,6 +11,7 @@ the edit distance in phonemes is the `phoneme_error_rate`.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
 from operator import eq
 
@@ -47,6 +48,24 @@ def token_accuracy(hypotheses: Sequence[str], references: References) -> MetricS
     errors, tokens = _sum_counts(mismatch_counts(hypotheses, references), "tokens")
     detail = {"right": tokens - errors, "tokens": tokens}
     return MetricScore("token accuracy", 100 * (tokens - errors) / tokens, "higher", unit="%", detail=detail)
+
+
+def span_f1(hypotheses: Sequence[str], references: References) -> MetricScore:
+    """F₁ of the spans that B and I tags mark ("O B I O"), in %: a span counts if its label and both ends are right.
+
+    As in the CoNLL shared tasks (Tjong Kim Sang and De Meulder 2003): F₁ = 2 · right / (predicted + gold spans). A tag
+    may carry a label ("B-PER"); an I that continues nothing begins a span.
+    """
+    return _f1("span F1", "spans", span_f1_counts(hypotheses, references))
+
+
+def bracket_f1(hypotheses: Sequence[str], references: References) -> MetricScore:
+    """Labeled bracketing F₁ of trees such as "(S (NP (Det the) (N dog)) (VP …))" in %: PARSEVAL (Black et al. 1991).
+
+    A constituent counts if its label, its first and its last word are right. Brackets around a single word (parts of
+    speech) do not count. Brackets that are never closed or opened are ignored.
+    """
+    return _f1("bracket F1", "constituents", bracket_f1_counts(hypotheses, references))
 
 
 def word_error_rate(hypotheses: Sequence[str], references: References) -> MetricScore:
@@ -115,6 +134,67 @@ def edit_counts(hypotheses: Sequence[str], references: References) -> Counts:
     return _closest_counts(
         hypotheses, references, lambda hypothesis, reference: (edit_distance(hypothesis, reference), len(reference))
     )
+
+
+def span_f1_counts(hypotheses: Sequence[str], references: References) -> Counts:
+    """For each hypothesis, return 2 · right spans, and the number of predicted and gold spans."""
+    return _f1_counts(hypotheses, references, _tagged_spans)
+
+
+def bracket_f1_counts(hypotheses: Sequence[str], references: References) -> Counts:
+    """For each hypothesis, return 2 · right constituents, and the number of predicted and gold constituents."""
+    return _f1_counts(hypotheses, references, _constituents)
+
+
+def _f1(name: str, unit: str, counts: Counts) -> MetricScore:
+    """Return the score `name` from 2 · matches and the number of items on both sides; `unit` names the items."""
+    matched, items = _sum_counts(counts, unit)
+    detail = {"right": matched // 2, f"predicted_and_gold_{unit}": items}
+    return MetricScore(name, 100 * matched / items, "higher", unit="%", detail=detail)
+
+
+def _f1_counts(hypotheses: Sequence[str], references: References, items: Callable[[str], Counter[Hashable]]) -> Counts:
+    """Return (2 · matches, items of both texts) of each hypothesis and its closest reference; `items` counts a text."""
+    counts = []
+    for hypothesis, its_references in zip(hypotheses, reference_lists(hypotheses, references)):
+        found = items(hypothesis)
+        candidates = [(2 * (found & gold).total(), (found + gold).total()) for gold in map(items, its_references)]
+        counts.append(max(candidates, key=lambda counted: counted[0] / max(counted[1], 1)))
+    return counts
+
+
+def _tagged_spans(tags: str) -> Counter[Hashable]:
+    """Count the spans (label, first, end) of a sequence of BIO tags."""
+    spans: Counter[Hashable] = Counter()
+    label: str | None = None  # of the open span
+    start = 0
+    for position, tag in enumerate([*tags.split(), "O"]):
+        kind, _, tag_label = tag.partition("-")
+        continues = kind == "I" and label == tag_label
+        if label is not None and not continues:
+            spans[label, start, position] += 1
+            label = None
+        if kind in ("B", "I") and not continues:
+            label, start = tag_label, position
+    return spans
+
+
+def _constituents(text: str) -> Counter[Hashable]:
+    """Count the constituents (label, first word, end) of a bracketed tree, without those around a single word."""
+    constituents: Counter[Hashable] = Counter()
+    open_brackets: list[tuple[str, int, int]] = []  # label, first word, number of brackets before it
+    words = brackets = 0
+    for token in re.findall(r"\([^()\s]*|\)|[^()\s]+", text):
+        if token.startswith("("):
+            brackets += 1
+            open_brackets.append((token[1:], words, brackets))
+        elif token != ")":
+            words += 1
+        elif open_brackets:
+            label, start, number = open_brackets.pop()
+            if words - start != 1 or brackets > number:  # not a part of speech: it contains other brackets
+                constituents[label, start, words] += 1
+    return constituents
 
 
 def _edit_rate(name: str, unit: str, hypotheses: Sequence[str], references: References) -> MetricScore:

@@ -19,12 +19,16 @@ from dragoman.errors import UserError, unknown_name
 from dragoman.evaluation.comet import comet, comet_by_sentence
 from dragoman.evaluation.error_rates import (
     Counts,
+    bracket_f1,
+    bracket_f1_counts,
     edit_counts,
     exact_match,
     exact_match_counts,
     item_error_rate,
     mismatch_counts,
     phoneme_error_rate,
+    span_f1,
+    span_f1_counts,
     token_accuracy,
     word_error_rate,
 )
@@ -242,6 +246,8 @@ TEXT_METRICS: Mapping[str, TextMetric] = {
     "comet": _comet_metric(),
     "exact": TextMetric(exact_match, _rate_statistics(exact_match_counts)),
     "accuracy": TextMetric(token_accuracy, _rate_statistics(mismatch_counts, complement=True)),
+    "span-f1": TextMetric(span_f1, _rate_statistics(span_f1_counts)),
+    "bracket-f1": TextMetric(bracket_f1, _rate_statistics(bracket_f1_counts)),
     "wer": TextMetric(word_error_rate, _rate_statistics(edit_counts)),
     "per": TextMetric(phoneme_error_rate, _rate_statistics(edit_counts)),
     "ier": TextMetric(item_error_rate, _rate_statistics(exact_match_counts, complement=True)),

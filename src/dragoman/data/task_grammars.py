@@ -1,0 +1,367 @@
+"""Small grammars that generate examples of tasks: question answering, dialogue, parsing and code generation.
+
+Each `…_example` function draws one example from a random generator. The words are chosen so that the answer is unique.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+PEOPLE = (
+    "Anna",
+    "Ben",
+    "Clara",
+    "David",
+    "Emma",
+    "Felix",
+    "Greta",
+    "Hugo",
+    "Ida",
+    "Jonas",
+    "Karl",
+    "Lena",
+    "Maria",
+    "Tom",
+)
+THINGS = ("ball", "book", "box", "coat", "cup", "hat", "key", "lamp", "letter", "map", "pen", "ring", "shoe", "watch")
+COLORS = ("black", "blue", "green", "grey", "red", "white", "yellow")
+PLACES = ("attic", "bathroom", "cellar", "garage", "garden", "hall", "kitchen", "office", "school", "station")
+DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+
+
+@dataclass(frozen=True)
+class GeneratedExample:
+    """An example of a task.
+
+    Attributes:
+        source: the input, words and punctuation separated by spaces.
+        target: the output: an answer, tags, a tree or code.
+        turns: the turns of a dialogue, in place of source and target.
+        result: the value that the code of the target computes.
+    """
+
+    source: str = ""
+    target: str = ""
+    turns: tuple[str, ...] = ()
+    result: Any = None
+
+    @property
+    def key(self) -> str:
+        """The input, which decides whether two examples are the same."""
+        return "\t".join(self.turns) or self.source
+
+
+# ---- question answering
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A sentence, and questions about it whose answer is a phrase of the sentence.
+
+    Attributes:
+        words: the words of the sentence.
+        questions: (question, first word and end of the answer in the sentence).
+        statement: a yes–no question about the sentence with the gap {}, and the words that fill it.
+    """
+
+    words: tuple[str, ...]
+    questions: tuple[tuple[str, int, int], ...]
+    statement: tuple[str, str, tuple[str, ...]]
+
+
+def _put_fact(person: str, other: str, thing: str, random: Random) -> Fact:
+    """Anna put the red ball in the kitchen ."""
+    color, place = random.choice(COLORS), random.choice(PLACES)
+    words = (person, "put", "the", color, thing, "in", "the", place, ".")
+    questions = (
+        (f"Where is the {thing} ?", 5, 8),
+        (f"Who put the {thing} in the {place} ?", 0, 1),
+        (f"What did {person} put in the {place} ?", 2, 5),
+        (f"What is the color of the {thing} ?", 3, 4),
+    )
+    return Fact(words, questions, (f"Is the {thing} in the {{}} ?", place, PLACES))
+
+
+def _give_fact(person: str, other: str, thing: str, random: Random) -> Fact:
+    """Anna gave the ball to Ben on Monday ."""
+    day = random.choice(DAYS)
+    words = (person, "gave", "the", thing, "to", other, "on", day, ".")
+    questions = (
+        (f"Who gave the {thing} to {other} ?", 0, 1),
+        (f"Who got the {thing} ?", 5, 6),
+        (f"What did {other} get from {person} ?", 2, 4),
+        (f"When did {person} give the {thing} to {other} ?", 6, 8),
+    )
+    return Fact(words, questions, (f"Did {{}} get the {thing} ?", other, PEOPLE))
+
+
+def _buy_fact(person: str, other: str, thing: str, random: Random) -> Fact:
+    """Anna bought the ball from Ben for seven coins ."""
+    price = random.choice(NUMBERS)
+    words = (person, "bought", "the", thing, "from", other, "for", price, "coins", ".")
+    questions = (
+        (f"How much did {person} pay for the {thing} ?", 7, 9),
+        (f"Who sold the {thing} ?", 5, 6),
+        (f"Who bought the {thing} ?", 0, 1),
+        (f"What did {other} sell to {person} ?", 2, 4),
+    )
+    return Fact(words, questions, (f"Did the {thing} cost {{}} coins ?", price, NUMBERS))
+
+
+def _story(random: Random) -> list[Fact]:
+    """Return two to four facts about different people and things, so that every question has one answer."""
+    count = random.randint(2, 4)
+    people, things = random.sample(PEOPLE, 2 * count), random.sample(THINGS, count)
+    kinds = random.choices((_put_fact, _give_fact, _buy_fact), k=count)
+    return [kind(people[2 * i], people[2 * i + 1], things[i], random) for i, kind in enumerate(kinds)]
+
+
+def span_example(random: Random) -> GeneratedExample:
+    """Extractive question answering as tagging: question and context, with B and I on the answer and O elsewhere."""
+    story = _story(random)
+    number = random.randrange(len(story))
+    question, begin, end = random.choice(story[number].questions)
+    tags = ["O"] * len(question.split())
+    for index, fact in enumerate(story):
+        answer = range(begin, end) if index == number else range(0)
+        tags += [("B" if i == begin else "I") if i in answer else "O" for i in range(len(fact.words))]
+    words = [*question.split(), *(word for fact in story for word in fact.words)]
+    return GeneratedExample(" ".join(words), " ".join(tags))
+
+
+def answer_example(random: Random) -> GeneratedExample:
+    """Generative question answering: question and context → a phrase of the context, yes, no, or a number of people."""
+    story = _story(random)
+    fact = random.choice(story)
+    kind = random.choice(("phrase", "phrase", "yes-no", "count"))
+    if kind == "phrase":
+        question, begin, end = random.choice(fact.questions)
+        answer = " ".join(fact.words[begin:end])
+    elif kind == "yes-no":
+        template, true, candidates = fact.statement
+        said = true if random.random() < 0.5 else random.choice([word for word in candidates if word != true])
+        question, answer = template.format(said), "yes" if said == true else "no"
+    else:
+        verb, asked = random.choice(
+            (("put", "put something"), ("gave", "gave something"), ("bought", "bought something"))
+        )
+        question = f"How many people {asked} ?"
+        answer = ("nobody", "one", "two", "three", "four")[sum(fact.words[1] == verb for fact in story)]
+    return GeneratedExample(" ".join([question, *(word for fact in story for word in fact.words)]), answer)
+
+
+# ---- dialogue
+
+#: what an assistant must know for a reservation: values, how a user says it, and the question for it
+SLOTS: Mapping[str, tuple[Sequence[str], str, str]] = {
+    "people": (NUMBERS, "for {}", "For how many people ?"),
+    "day": (DAYS, "on {}", "On which day ?"),
+    "time": (NUMBERS, "at {}", "At what time ?"),
+    "name": (PEOPLE, "under the name {}", "Under which name ?"),
+}
+
+
+def dialogue_example(random: Random) -> GeneratedExample:
+    """A reservation: the assistant asks for what it does not know yet, accepts corrections, and repeats everything.
+
+    The reply is determined by all turns before it: the question for the first open slot, or the confirmation.
+    """
+    kind = random.choice(("table", "room", "ticket", "car"))
+    known: dict[str, str] = {}
+
+    def say(slots: Sequence[str]) -> str:
+        """Choose new values of these slots, and return how the user says them."""
+        for slot in slots:
+            known[slot] = random.choice([value for value in SLOTS[slot][0] if value != known.get(slot)])
+        return " ".join(SLOTS[slot][1].format(known[slot]) for slot in slots)
+
+    def reply() -> str:
+        """Return the assistant's reply to everything said so far."""
+        open_slots = [slot for slot in SLOTS if slot not in known]
+        if open_slots:
+            return SLOTS[open_slots[0]][2]
+        said = " ".join(SLOTS[slot][1].format(known[slot]) for slot in SLOTS)
+        return f"I have reserved a {kind} {said} ."
+
+    first = random.sample(list(SLOTS), random.randint(0, 3))
+    turns = [" ".join(filter(None, ("I need a", kind, say(first), "."))), reply()]
+    while len(known) < len(SLOTS):
+        missing = next(slot for slot in SLOTS if slot not in known)
+        correction = [random.choice(list(known))] if known and random.random() < 0.25 else []
+        answer = f"Sorry , {say(correction)} , and {say([missing])}" if correction else say([missing])
+        turns += [f"{answer[0].upper()}{answer[1:]} .", reply()]
+    if random.random() < 0.3:
+        turns += [f"No , {say([random.choice(list(SLOTS))])} please .", reply()]
+    return GeneratedExample(turns=tuple(turns))
+
+
+# ---- constituency trees
+
+Rules = Mapping[str, Sequence[tuple[str, ...]]]
+#: an unambiguous grammar: a noun has one modifier at most, and "with" modifies the verb of the innermost clause;
+#: the label of a symbol is what precedes its hyphen
+TREE_RULES: Rules = {
+    "S": [("NP", "VP")],
+    "VP": [("Vi",), ("Vt", "NP"), ("Vt", "NP", "PP-with"), ("Vs", "SBAR")],
+    "SBAR": [("that", "S")],
+    "PP-with": [("with", "NP-simple")],
+    "NP": [("NP-simple",), ("NP-simple",), ("NP-simple", "PP"), ("NP-simple", "SBAR-relative")],
+    "PP": [("P", "NP")],
+    "SBAR-relative": [("who", "Vt", "NP-simple")],
+    "NP-simple": [("Det", "N"), ("Det", "Adj", "N"), ("Name",)],
+    "Det": [("the",), ("a",), ("every",)],
+    "Adj": [("brave",), ("young",), ("small",), ("happy",), ("tired",)],
+    "N": [("dog",), ("man",), ("woman",), ("child",), ("teacher",), ("farmer",), ("cat",), ("king",)],
+    "Name": [("Anna",), ("Ben",), ("Clara",), ("David",)],
+    "P": [("near",), ("behind",), ("beside",)],
+    "Vi": [("sleeps",), ("laughs",), ("waits",), ("sings",)],
+    "Vt": [("sees",), ("follows",), ("helps",), ("hears",), ("likes",)],
+    "Vs": [("says",), ("thinks",), ("knows",)],
+}
+
+Tree = tuple[str, list[Any]]
+"""A symbol and its children: trees or words."""
+MAX_TREE_DEPTH = 8
+
+
+def expand(rules: Rules, symbol: str, random: Random, depth: int = 0) -> Tree:
+    """Draw a tree from a context-free grammar; the first rule of each symbol is taken from MAX_TREE_DEPTH on."""
+    rule = random.choice(rules[symbol]) if depth < MAX_TREE_DEPTH else rules[symbol][0]
+    return symbol, [expand(rules, part, random, depth + 1) if part in rules else part for part in rule]
+
+
+def tree_words(tree: Tree) -> list[str]:
+    """Return the words of a tree from left to right."""
+    return [word for child in tree[1] for word in ([child] if isinstance(child, str) else tree_words(child))]
+
+
+def bracketed(tree: Tree) -> str:
+    """Write a tree with labeled brackets, all tokens separated by spaces: (NP (Det the ) (N dog ) )."""
+    children = " ".join(child if isinstance(child, str) else bracketed(child) for child in tree[1])
+    return f"({tree[0].partition('-')[0]} {children} )"
+
+
+def tree_example(random: Random) -> GeneratedExample:
+    """Parsing: a sentence → its bracketed tree."""
+    tree = expand(TREE_RULES, "S", random)
+    return GeneratedExample(" ".join([*tree_words(tree), "."]), bracketed(tree))
+
+
+# ---- text to Python
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """A description in English, the Python expression for it, and the value that the description means."""
+
+    text: str
+    code: str
+    value: Any
+
+
+WORDS = ("apple", "banana", "cherry", "lemon", "melon", "orange", "peach", "plum")
+VARIABLES = ("a", "b", "n", "result", "total", "answer")
+OPERATORS: Mapping[str, tuple[str, Callable[[int, int], Any]]] = {
+    "plus": ("+", lambda left, right: left + right),
+    "minus": ("-", lambda left, right: left - right),
+    "times": ("*", lambda left, right: left * right),
+}
+COMPARISONS: Mapping[str, tuple[str, Callable[[int, int], bool]]] = {
+    "greater than": (">", lambda left, right: left > right),
+    "less than": ("<", lambda left, right: left < right),
+    "equal to": ("==", lambda left, right: left == right),
+}
+
+
+def _list_phrase(random: Random) -> Phrase:
+    """The squares of the even numbers from 2 to 9."""
+    low = random.randint(1, 9)
+    high = low + random.randint(2, 12)
+    kind, code, values = random.choice(
+        (
+            ("numbers", f"range({low}, {high + 1})", list(range(low, high + 1))),
+            (
+                "even numbers",
+                f"[x for x in range({low}, {high + 1}) if x % 2 == 0]",
+                [*range(low + low % 2, high + 1, 2)],
+            ),
+            ("odd numbers", f"[x for x in range({low}, {high + 1}) if x % 2 == 1]", [*range(low | 1, high + 1, 2)]),
+        )
+    )
+    text = f"the {kind} from {low} to {high}"
+    change = random.choice(("", "", "squares", "doubles", "reverse"))
+    if change == "squares":
+        return Phrase(f"the squares of {text}", f"[x ** 2 for x in {code}]", [value * value for value in values])
+    if change == "doubles":
+        return Phrase(f"the doubles of {text}", f"[2 * x for x in {code}]", [value + value for value in values])
+    if change == "reverse":
+        return Phrase(f"{text} in reverse order", f"list(reversed({code}))", values[::-1])
+    return Phrase(text, f"list({code})" if code.startswith("range") else code, values)
+
+
+def _number_phrase(random: Random, depth: int = 0) -> Phrase:
+    """The sum of the odd numbers from 1 to 7; 3 plus 4; the length of the word apple."""
+    kind = random.choice(("constant", "list", "list", "operation", "length") if depth == 0 else ("constant", "list"))
+    if kind == "constant":
+        number = random.randint(1, 20)
+        return Phrase(str(number), str(number), number)
+    if kind == "length":
+        word = random.choice(WORDS)
+        return Phrase(f"the length of the word {word}", f"len({word!r})", len(word))
+    if kind == "operation":
+        name = random.choice(tuple(OPERATORS))
+        sign, compute = OPERATORS[name]
+        left, right = _number_phrase(random, 1), _number_phrase(random, 1)
+        return Phrase(
+            f"{left.text} {name} {right.text}", f"{left.code} {sign} {right.code}", compute(left.value, right.value)
+        )
+    numbers = _list_phrase(random)
+    name, function, value = random.choice(
+        (
+            ("sum", "sum", sum(numbers.value)),
+            ("largest", "max", max(numbers.value)),
+            ("smallest", "min", min(numbers.value)),
+            ("count", "len", len(numbers.value)),
+        )
+    )
+    return Phrase(f"the {name} of {numbers.text}", f"{function}({numbers.code})", value)
+
+
+def _text_phrase(random: Random) -> Phrase:
+    """The word apple in upper case, reversed, repeated; its first letters."""
+    word, count = random.choice(WORDS), random.randint(2, 4)
+    text, code, value = random.choice(
+        (
+            ("{} in upper case", "{}.upper()", word.upper()),
+            ("{} reversed", "{}[::-1]", "".join(reversed(word))),
+            (f"{{}} repeated {count} times", f"{{}} * {count}", word * count),
+            (f"the first {count} letters of {{}}", f"{{}}[:{count}]", word[:count]),
+        )
+    )
+    return Phrase(text.format(f"the word {word}"), code.format(repr(word)), value)
+
+
+def _choice_phrase(random: Random) -> Phrase:
+    """The word plum if the sum of the numbers from 1 to 3 is greater than 5, otherwise the word peach."""
+    name = random.choice(tuple(COMPARISONS))
+    sign, holds = COMPARISONS[name]
+    number, limit = _number_phrase(random, 1), random.randint(1, 60)
+    yes, no = random.sample(WORDS, 2)
+    return Phrase(
+        f"the word {yes} if {number.text} is {name} {limit} , otherwise the word {no}",
+        f"{yes!r} if {number.code} {sign} {limit} else {no!r}",
+        yes if holds(number.value, limit) else no,
+    )
+
+
+def python_example(random: Random) -> GeneratedExample:
+    """Code generation: a description → a line of Python that prints the described value or assigns it to a variable."""
+    phrase = random.choice((_number_phrase, _number_phrase, _list_phrase, _text_phrase, _choice_phrase))(random)
+    if random.random() < 0.5:
+        return GeneratedExample(f"print {phrase.text}", f"print({phrase.code})", result=phrase.value)
+    variable = random.choice(VARIABLES)
+    return GeneratedExample(f"let {variable} be {phrase.text}", f"{variable} = {phrase.code}", result=phrase.value)
