@@ -30,7 +30,7 @@ THINGS = ("ball", "book", "box", "coat", "cup", "hat", "key", "lamp", "letter", 
 COLORS = ("black", "blue", "green", "grey", "red", "white", "yellow")
 PLACES = ("attic", "bathroom", "cellar", "garage", "garden", "hall", "kitchen", "office", "school", "station")
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+NUMBER_WORDS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _give_fact(person: str, other: str, thing: str, random: Random) -> Fact:
 
 def _buy_fact(person: str, other: str, thing: str, random: Random) -> Fact:
     """Anna bought the ball from Ben for seven coins ."""
-    price = random.choice(NUMBERS)
+    price = random.choice(NUMBER_WORDS)
     words = (person, "bought", "the", thing, "from", other, "for", price, "coins", ".")
     questions = (
         (f"How much did {person} pay for the {thing} ?", 7, 9),
@@ -109,7 +109,7 @@ def _buy_fact(person: str, other: str, thing: str, random: Random) -> Fact:
         (f"Who bought the {thing} ?", 0, 1),
         (f"What did {other} sell to {person} ?", 2, 4),
     )
-    return Fact(words, questions, (f"Did the {thing} cost {{}} coins ?", price, NUMBERS))
+    return Fact(words, questions, (f"Did the {thing} cost {{}} coins ?", price, NUMBER_WORDS))
 
 
 def _story(random: Random) -> list[Fact]:
@@ -158,9 +158,9 @@ def answer_example(random: Random) -> GeneratedExample:
 
 #: what an assistant must know for a reservation: values, how a user says it, and the question for it
 SLOTS: Mapping[str, tuple[Sequence[str], str, str]] = {
-    "people": (NUMBERS, "for {}", "For how many people ?"),
+    "people": (NUMBER_WORDS, "for {}", "For how many people ?"),
     "day": (DAYS, "on {}", "On which day ?"),
-    "time": (NUMBERS, "at {}", "At what time ?"),
+    "time": (NUMBER_WORDS, "at {}", "At what time ?"),
     "name": (PEOPLE, "under the name {}", "Under which name ?"),
 }
 
