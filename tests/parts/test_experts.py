@@ -46,17 +46,20 @@ def dense_loop(part: ExpertsMixer, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(("count", "chosen"), [(4, 1), (4, 2), (5, 3), (2, 2), (1, 1)])
+@torch.no_grad()
 def test_grouped_and_dense_equal_a_loop_over_experts(count: int, chosen: int) -> None:
     part = MixtureOfExperts(FEED_FORWARD, count, chosen).build(WIDTH).eval()
     x = torch.randn(3, 4, WIDTH)
     expected = dense_loop(part, x)
     torch.testing.assert_close(part(x, ctx_of(4, 4, 4))[0], expected, atol=1e-6, rtol=1e-5)  # grouped by expert
     for t in range(4):
-        y, state, *_ = part(
-            x[:, t : t + 1], Context(Layout.continuation(torch.full((3,), t))), {}
-        )  # every expert at every token
+        token, context = x[:, t : t + 1], Context(Layout.continuation(torch.full((3,), t)))
+        y, state, *_ = part(token, context, {})  # the selected experts alone
         torch.testing.assert_close(y[:, 0], expected[:, t], atol=1e-6, rtol=1e-5)
         assert state == {}
+        routing = part.router(token, None)
+        y = part._dense(token, routing.gates, routing.selected, context)  # every expert, as in a graph
+        torch.testing.assert_close(y[:, 0], expected[:, t], atol=1e-6, rtol=1e-5)
 
 
 def test_gradients_equal_those_of_the_loop() -> None:

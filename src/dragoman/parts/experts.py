@@ -224,13 +224,20 @@ class ExpertsMixer(Mixer):
         """
         routing: Routing = self.router(x, context.layout.token_mask)
         is_step = state is not None and x.shape[1] == 1
-        mix = self._dense if is_step else self._grouped
+        needs_static_shapes = is_step and (x.is_cuda or torch.compiler.is_compiling())  # for graphs
+        mix = self._dense if needs_static_shapes else self._grouped
         y = self.output_activation(mix(x, routing.gates.to(x.dtype), routing.selected, context))
         return MixerOutput(y, state, auxiliary_losses=routing.losses)
 
     def _outputs(self, inputs: list[Tensor], context: Context) -> list[Tensor]:
-        """Compute the output of each expert from its own input, `inputs[e]` for expert e, B T D or N D."""
-        return [cast(Mixer, expert)(x, context).output for expert, x in zip(self.experts, inputs)]
+        """Compute the output of each expert from its own input, `inputs[e]` for expert e, B T D or N D.
+
+        In training, experts without tokens are computed too, so that their weights have a gradient of 0.
+        """
+        return [
+            cast(Mixer, expert)(x, context).output if len(x) or torch.is_grad_enabled() else x
+            for expert, x in zip(self.experts, inputs)
+        ]
 
     def _dense(self, x: Tensor, gates: Tensor, selected: Tensor, context: Context) -> Tensor:
         """Compute all experts for all tokens x (B T D), with gates of 0 for those not selected: static shapes.
