@@ -90,6 +90,20 @@ def test_systems_with_settings_of_their_own_other_metrics_and_ensembles(
     assert "device FLOPs: seconds" in told
 
 
+def test_a_system_is_trained_further_with_another_objective(dragoman: Dragoman, tmp_path: Path, corpus: Path) -> None:
+    further = "cho+reward@objective.settings.num_candidates=2"
+    options = ["--systems", f"cho,{further}", "--steps", 10, *files(corpus), "--set", "search.max_target_length=5"]
+    code, out, err = dragoman("compare", tmp_path / "comparison", *options, "--json")
+    assert code == 0, err
+    first, second = json.loads(out)["systems"]
+    assert second["system"] == further
+    assert (first["steps"], second["steps"]) == (10, 11)  # a tenth more
+    added = second["training FLOPs"] / first["training FLOPs"] - 1
+    assert 0.1 < added < 1.0  # one step instead of ten, but each with two candidates
+    config = (tmp_path / "comparison" / f"{further}-seed1" / "config.yaml").read_text()
+    assert "name: reward" in config
+
+
 def test_published_costs_are_time_times_speed() -> None:
     by_model = {(result.model, result.task): result for result in PUBLISHED_RESULTS}
     p100, hour = 9.5e12, 3600
@@ -102,6 +116,7 @@ def test_published_costs_are_time_times_speed() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
+        (["--systems", "cho+rewards"], "unknown objective 'rewards'"),
         (["--systems", "cho@heads=3"], "unknown setting of cho 'heads'"),
         (["--ensembles"], "name at least two, such as --seeds 1,2,3"),
         (["--metrics", "comet"], "metrics of texts without sources"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,7 +111,7 @@ def compare(
     systems: Annotated[
         str,
         "Systems, comma-separated; see 'dragoman systems'. A system may have settings of its own: "
-        "transformer@size=big@dropout=0.3.",
+        "transformer@size=big@dropout=0.3. NAME+OBJECTIVE is trained further with another objective: gnmt+reward.",
     ] = DEFAULT_SYSTEMS,
     seeds: Annotated[str, "Random seeds, comma-separated; each system is trained with each."] = "1",
     ensembles: Annotated[bool, "Add the ensemble of all seeds of each system."] = False,
@@ -135,7 +136,7 @@ def compare(
     """
     names = [name.strip() for name in systems.split(",") if name.strip()]
     for name in names:
-        check_system(name.partition("@")[0])
+        check_system(re.split("[@+]", name)[0])
     check_device(device)
     metric_names = [name.strip() for name in metrics.split(",") if name.strip()]
     phrasebook = "data.source" not in settings
@@ -270,7 +271,7 @@ def text_report(comparison: SystemComparison) -> str:
         format_table([system.cost() for system in comparison.systems]),
         "training FLOPs: operations of the model, counted. device FLOPs: seconds × the speed of large matrix products.",
     ]
-    if published := published_rows([system.name.partition("@")[0] for system in comparison.systems]):
+    if published := published_rows([re.split("[@+]", system.name)[0] for system in comparison.systems]):
         lines += ["", "As published, on other data", format_table(published)]
     if differences := sorted(comparison.differences, key=lambda difference: difference.adjusted_p_value):
         printed = differences[:MAX_PRINTED_DIFFERENCES]

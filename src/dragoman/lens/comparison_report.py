@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -79,7 +80,7 @@ def comparison_page(comparison: SystemComparison, command: Sequence[str]) -> str
 
 def _system_names(comparison: SystemComparison) -> list[str]:
     """Return the names of the compared systems, without the settings of their own ("transformer@size=big")."""
-    return [system.name.partition("@")[0] for system in comparison.systems]
+    return [re.split("[@+]", system.name)[0] for system in comparison.systems]
 
 
 def _setup(comparison: SystemComparison) -> str:

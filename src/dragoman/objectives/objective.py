@@ -83,6 +83,11 @@ class Objective(nn.Module):
     warm_start_reason: ClassVar[str] = ""  # why a run should start from a trained one; empty: it need not
     build_row: RowBuilder | None = None  # builds a row from a pair of the store; None: the pair with its framing
 
+    @classmethod
+    def training_cost(cls, settings: Mapping[str, Any]) -> float:
+        """Return the training FLOPs of a pair with the settings of this objective, relative to teacher forcing."""
+        return 1.0
+
     def __init__(self, task: TaskContext) -> None:
         """Check that the objective can train the model of the task (model, tokenizers, special tokens).
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,7 @@ from dragoman.training.validation import ValidationResult
 
 REQUEST_FILE = "comparison.json"  # in the folder of a comparison: settings that all its runs share
 RESULT_FILE = "comparison.json"  # in the folder of a run: its result on the test set
+FINE_TUNING_SHARE = 0.1  # budget of a second training with another objective, of that of the first
 VALIDATIONS_PER_RUN = 5  # evenly spaced; the checkpoint with the lowest validation loss is compared
 
 #: training settings of all systems, with batches that do not depend on the system
@@ -67,6 +68,7 @@ class ComparisonBudget:
 
     kind: Literal["tokens", "steps", "flops", "minutes"] = "tokens"
     amount: float | None = None
+    share: float = 1.0  # of the number of steps that follows from the size of the corpus, without an amount
 
     def __post_init__(self) -> None:
         """Check that the amount is positive and finite."""
@@ -74,6 +76,10 @@ class ComparisonBudget:
             raise UserError(
                 f"the training budget of each system must be a positive number of {self.kind}, got {self.amount:g}"
             )
+
+    def part(self, share: float) -> ComparisonBudget:
+        """Return a budget with a share of the amount."""
+        return replace(self, amount=None if self.amount is None else share * self.amount, share=share)
 
     def __str__(self) -> str:
         """Describe the budget, such as "2,000 steps per system"."""
@@ -84,19 +90,31 @@ class ComparisonBudget:
         return f"{amount} {names[self.kind]} per system"
 
 
-def split_label(label: str) -> tuple[str, list[str]]:
-    """Split the label of a compared system into its name and its own settings, such as ["system.size=big"].
+class SystemLabel(NamedTuple):
+    """A compared system with settings of its own, possibly trained further with another objective."""
+
+    name: str
+    settings: list[str]  # such as ["system.size=big"]
+    objective: str | None  # of the second training
+    base: str  # label of the first training; the label itself without a second one
+
+
+def split_label(label: str) -> SystemLabel:
+    """Parse the label of a compared system.
 
     "transformer@size=big@dropout=0.3@training.recipe=textbook" is the transformer with three settings of its own. A
-    setting without a section is the size or a setting of the system.
+    setting without a section is the size or a setting of the system. "gnmt+reward" is gnmt, trained further with the
+    objective reward.
     """
-    name, *assignments = label.split("@")
+    system, *assignments = label.split("@")
+    name, _, objective = system.partition("+")
     settings = []
     for assignment in assignments:
         setting = assignment.partition("=")[0]
         section = "" if "." in setting else "system." if setting == "size" else "system.settings."
         settings.append(section + assignment)
-    return name, settings
+    of_base = [assignment for assignment in assignments if not assignment.startswith("objective.")]
+    return SystemLabel(name, settings, objective or None, "@".join([name, *of_base]) if objective else label)
 
 
 def check_systems(labels: Sequence[str]) -> None:
@@ -106,7 +124,9 @@ def check_systems(labels: Sequence[str]) -> None:
     if len(set(labels)) < len(labels):
         raise UserError(f"--systems names a system twice ({', '.join(labels)}): name each once")
     for label in labels:
-        name, own_settings = split_label(label)
+        name, own_settings, objective, _ = split_label(label)
+        if objective:
+            objective_class(objective)  # an unknown one is an error
         for setting in override_settings(Config(), own_settings).system.settings:
             if setting not in SYSTEMS[name].settings():
                 raise unknown_name(f"setting of {name}", setting, SYSTEMS[name].settings())
@@ -120,7 +140,7 @@ def check_settings(labels: Sequence[str], config: Config) -> None:
 
     `labels` are names of systems, possibly with settings: "transformer@size=big".
     """
-    known = {setting for label in labels for setting in SYSTEMS[split_label(label)[0]].settings()}
+    known = {setting for label in labels for setting in SYSTEMS[split_label(label).name].settings()}
     for setting in config.system.settings:
         if setting not in known:
             raise unknown_name("system setting", setting, known)
@@ -168,11 +188,17 @@ def train_system(
     """Train a system in its own run folder within `folder`, or continue where it stopped.
 
     `label` is its name, possibly with settings: "transformer@size=big". `config` is shared by all systems; each gets
-    those `system.settings` that it has.
+    those `system.settings` that it has. A second training ("gnmt+reward") starts from the run of the first, which is
+    trained now if it does not exist, and has a budget of its own: a share of the first one's.
     """
     run = run_folder(folder, label, seed)
+    name, own_settings, objective, base = split_label(label)
+    if objective:
+        first_run, first_budget, budget = run_folder(folder, base, seed), budget, budget.part(FINE_TUNING_SHARE)
+        if not (first_run / RESULT_FILE).exists():
+            train_system(folder, base, seed, config, first_budget, display)
+        own_settings += [f"objective.name={objective}", f"training.start_from={first_run.resolve()}"]
     if not is_run_folder(run):
-        name, own_settings = split_label(label)
         available = SYSTEMS[name].settings()
         settings = {key: value for key, value in config.system.settings.items() if key in available}
         system, training = replace(config.system, name=name, settings=settings), replace(config.training, seed=seed)
@@ -216,12 +242,12 @@ def budget_steps(run: Path, budget: ComparisonBudget, training: TrainingConfig) 
     the size of the corpus.
     """
     if budget.kind == "steps" and budget.amount is not None:
-        return round(budget.amount)
+        return max(1, round(budget.amount))
     if budget.amount is None:
         store = TokenStore(run / "data" / "train")
         target_tokens = store.columns[1].tokens + len(store)  # with EOS
         step_tokens = (training.batch_tokens or 4096) * training.gradient_accumulation
-        return default_steps(target_tokens, step_tokens)
+        return max(1, round(budget.share * default_steps(target_tokens, step_tokens)))
     costs = TrainingCosts(run)
     count_cost = costs.flops if budget.kind == "flops" else costs.target_tokens
     totals = accumulate(count_cost(pairs) for pairs in costs.iterate_steps())  # after each step
@@ -238,7 +264,9 @@ class TrainingCosts:
         self.batches_per_step, store = config.training.gradient_accumulation, self.batches.store
         self.source, self.target = (column.lengths for column in store.columns)  # lengths of all pairs, without EOS
         self.framing_length = len(framing.source_prefix) + len(framing.source_suffix)  # special tokens of a source
-        self.predicts_source = objective_class(config.objective.name or "translation").predicts_source
+        objective = objective_class(config.objective.name or "translation")
+        self.predicts_source = objective.predicts_source
+        self.cost_factor = objective.training_cost(config.objective.settings)
         spec = read_spec(run)
         model = meta_model(spec)
         # training FLOPs of a pair by its lengths
@@ -264,7 +292,7 @@ class TrainingCosts:
             source, target = 0 * source, source + target
         lengths, counts = np.unique(source << 32 | target, return_counts=True)  # both lengths in one integer
         costs = (self.pair_flops(length >> 32, length & 0xFFFFFFFF) for length in lengths.tolist())
-        return float(sum(count * cost for count, cost in zip(counts.tolist(), costs)))
+        return self.cost_factor * float(sum(count * cost for count, cost in zip(counts.tolist(), costs)))
 
 
 def evaluate_run(
@@ -283,7 +311,7 @@ def evaluate_run(
     result = RunResult(
         system=label,
         seed=seed,
-        year=SYSTEMS[split_label(label)[0]].year,
+        year=SYSTEMS[split_label(label).name].year,
         attention=uses_attention(run, sources[0], references[0]),
         parameters=sum(weight.numel() for weight in run.model.parameters()),
         steps=state.step,
@@ -296,6 +324,19 @@ def evaluate_run(
         texts=[translation.text for translation in run.translate(sources, alignment=False)],
         device_flops=state.seconds * matmul_flops_per_second(run.device, run.config.training.precision),
     )
+    base = split_label(label).base
+    if base != label:  # add the costs of the first training
+        first = saved_result(folder, base, seed, sources, references) or evaluate_run(
+            folder, base, seed, sources, references, device
+        )
+        result = replace(
+            result,
+            steps=result.steps + first.steps,
+            target_tokens=result.target_tokens + first.target_tokens,
+            flops=result.flops + first.flops,
+            seconds=result.seconds + first.seconds,
+            device_flops=(result.device_flops or 0.0) + (first.device_flops or 0.0),
+        )
     values = {"test": _test_set_digest(sources, references), **asdict(result)}
     write_file(path / RESULT_FILE, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
     return result
