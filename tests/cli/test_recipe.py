@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli import app
-from dragoman.data.task_recipes import recipe_names
+from dragoman.data.task_recipes import load_recipe, recipe_names
 from dragoman.errors import UserError
 
 RECIPE = """
@@ -89,3 +89,15 @@ def test_the_lead_sentence_is_scored(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "own.txt").write_text("cat sleeps\n")
     with pytest.raises(UserError, match="name the source texts"):
         run([*command, "--reference", str(tmp_path / "own.txt")], capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [row for row in recipe_names() if load_recipe(row).generator])
+def test_generated_recipes_run(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every recipe with generated data can be carried out, for two steps."""
+    monkeypatch.chdir(tmp_path)
+    short = ["--steps", "2", "--device", "cpu", "--set", "search.max_target_length=4", "--set", "search.beam_size=1"]
+    results = json.loads(run(["recipe", name, "run", "--quiet", "--json", *short], capsys))["results"]
+    assert [result["score"]["value"] >= 0 for result in results] == [True] * len(load_recipe(name).metrics)

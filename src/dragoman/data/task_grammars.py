@@ -147,7 +147,7 @@ def answer_example(random: Random) -> GeneratedExample:
         question, answer = template.format(said), "yes" if said == true else "no"
     else:
         verb, asked = random.choice(
-            (("put", "put something"), ("gave", "gave something"), ("bought", "bought something"))
+            (("put", "put something somewhere"), ("gave", "gave something"), ("bought", "bought something"))
         )
         question = f"How many people {asked} ?"
         answer = ("nobody", "one", "two", "three", "four")[sum(fact.words[1] == verb for fact in story)]
