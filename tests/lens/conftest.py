@@ -54,3 +54,9 @@ def make_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
 @pytest.fixture(scope="session")
 def run(make_run: Callable[..., Run]) -> Run:
     return make_run("run <b>&'\"")
+
+
+@pytest.fixture(scope="session")
+def experts_run(make_run: Callable[..., Run]) -> Run:
+    """LSTMs with a mixture of four experts in either stack, two of them for each token."""
+    return make_run(system="moe-2017")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from dragoman.cli import app
 from dragoman.errors import UserError
 from dragoman.lens.figures import (
     alternatives_figure,
@@ -21,7 +24,15 @@ from dragoman.lens.figures import (
 from dragoman.lens.gradients import measure_gradient_reach
 from dragoman.lens.inspection_types import to_jsonable
 from dragoman.lens.svg import svg_to_png
-from dragoman.lens.text_view import alternative_lines, attention_lines, entropy_lines, gradient_lines, layer_lines
+from dragoman.lens.text_view import (
+    alternative_lines,
+    attention_lines,
+    entropy_lines,
+    expert_lines,
+    gradient_lines,
+    layer_lines,
+)
+from dragoman.parts.mixer import Context, Layout
 from dragoman.run import Run
 from dragoman.search import Beam, LengthLimit, Sample
 
@@ -115,6 +126,7 @@ def test_inspection_as_json(run: Run) -> None:
         "steps",
         "layers",
         "beam",
+        "experts",
     }
     assert math.isclose(sum(document["attention"][0]["weights"][0][0]), 1, abs_tol=1e-4)
     assert to_jsonable(float("-inf")) is None
@@ -205,3 +217,43 @@ def test_invalid_inspections_are_rejected(run: Run, make_run: Callable[..., Run]
         select_attention(inspection, layer=7)
     with pytest.raises(UserError, match="choose one from 1 to 2"):
         select_attention(inspection, head=3)
+
+
+# ---- experts
+
+
+@torch.no_grad()
+def test_experts_of_a_sentence_are_those_of_the_router(experts_run: Run) -> None:
+    """Two of four for each token: the largest scores after the first layer, by their softmax; read from the inputs."""
+    inspection = experts_run.lens(SENTENCE, "DER dog SIEHT DEN tree.")
+    assert inspection.source is not None
+    assert inspection.target is not None
+    encoder, decoder = inspection.experts
+    assert encoder.tokens == inspection.source.tokens
+    assert decoder.tokens == ("<s>", *inspection.target.tokens[:-1])
+    for layer in (encoder, decoder):
+        assert layer.gates.shape == (len(layer.tokens), 4)
+        same(layer.gates.sum(-1), torch.ones(len(layer.tokens)))
+        assert ((layer.gates > 0).sum(-1) == 2).all()
+    model, (ids,) = experts_run.model, experts_run.encode_sources([SENTENCE])
+    context = Context(Layout.padded(len(ids), torch.tensor([len(ids)])))
+    x = model.encoder.layers[0][0](model.source_embedding(torch.tensor([ids])), context).output[0]
+    scores = x @ model.encoder.layers[0][1].body.router.weight.T
+    kept = scores.masked_fill(scores < scores.sort(descending=True).values[:, 1:2], -torch.inf)
+    same(encoder.gates, kept.softmax(-1))
+    lines = expert_lines(inspection.experts)
+    assert lines[0] == "encoder.layers.0.1.body: 4 experts"
+    best = int(encoder.gates[0].argmax())
+    assert f" {best + 1} ({100 * encoder.gates[0, best]:.1f}%)" in lines[1]
+
+
+def test_show_experts(experts_run: Run, run: Run, tmp_path: Path) -> None:
+    arguments = ["show", "experts", str(experts_run.folder), SENTENCE, "--device", "cpu"]
+    answer = CliRunner().invoke(app, [*arguments, "--json", "--svg", str(tmp_path / "experts.svg")])
+    assert [len(layer["gates"][0]) for layer in json.loads(answer.stdout)["experts"]] == [4, 4]
+    for name in ("experts.svg", "experts-2.svg"):
+        drawn = (tmp_path / name).read_text(encoding="utf-8")
+        ElementTree.fromstring(drawn)
+        assert "% of its gates" in drawn
+    with pytest.raises(UserError, match="has no mixtures of experts"):
+        app(["show", "experts", str(run.folder), SENTENCE, "--device", "cpu"], standalone_mode=False)

@@ -97,9 +97,9 @@ def test_report_of_recurrent_systems(make_run: Callable[..., Run], system: str) 
     assert ("This system has no cross-attention" in page) == (system == "sutskever")
 
 
-def test_load_of_experts_is_logged_and_drawn(make_run: Callable[..., Run]) -> None:
+def test_load_of_experts_is_logged_and_drawn(experts_run: Run) -> None:
     """The logged variation is that of the logged shares, in the layer where it is largest: √(mean of squares − 1)."""
-    run = make_run(system="moe-2017")
+    run = experts_run
     (*_, last) = (record for record in run.metrics() if record["kind"] == "valid")
     shares = last["expert_load"]
     assert list(shares) == ["encoder.layers.0.1.body", "decoder.layers.0.1.body"]

@@ -240,6 +240,28 @@ def layers(run: RunFolder, sentence: Sentence, *, inspection: InspectionOptions,
     options.print(_document(result, "layers"), text_view.layer_lines(result), lambda: [figures.layers_figure(result)])
 
 
+def experts(run: RunFolder, sentence: Sentence, *, inspection: InspectionOptions, options: ShowOptions) -> None:
+    """Show to which experts each token is sent, with their gates, in every mixture of experts."""
+    loaded = options.open(run)
+
+    from dragoman.lens import text_view
+    from dragoman.lens.charts import heatmap
+
+    result = inspection.inspect(loaded, sentence)
+    if not result.experts:
+        raise UserError(
+            f"{run} has no mixtures of experts: train a system such as moe-2017, moe or transformer-dmca-moe"
+        )
+
+    def draw() -> Iterable[str]:
+        """Draw the gates of each mixture, tokens by experts."""
+        for layer in result.experts:
+            numbers = [str(number) for number in range(1, layer.gates.shape[-1] + 1)]
+            yield heatmap(layer.gates, layer.tokens, numbers, f"Experts of {layer.path}", "gates")
+
+    options.print(_document(result, "experts"), text_view.expert_lines(result.experts), draw)
+
+
 def beam(
     run: RunFolder,
     sentence: Sentence,
@@ -360,11 +382,12 @@ def _measure_gradients(
 
 app = typer.Typer(
     cls=DefaultToRun,
-    help="Describe a run, or show how it translates: attention, alternatives, layers, beam, positions, gradients.",
+    help="Describe a run, or show how it translates: attention, alternatives, layers, experts, beam, positions, "
+    "gradients.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 add_command(app, show_run, "run")
-for _command in (attention, alternatives, layers, beam, positions, gradients):
+for _command in (attention, alternatives, layers, experts, beam, positions, gradients):
     add_command(app, _command)
 add_command(app, everything, "all")

@@ -36,11 +36,16 @@ def attention_heatmap(attention: SentenceAttention, title: str = "Cross-attentio
 
 
 def heatmap(
-    weights: Sequence[Sequence[float]] | Tensor, rows: Sequence[str], columns: Sequence[str], title: str
+    weights: Sequence[Sequence[float]] | Tensor,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    title: str,
+    quantity: str = "attention",
 ) -> str:
     """Draw attention weights from 0 to 1, (T, S), as an SVG of labeled cells, with a legend and tooltips.
 
-    `rows` are the labels of the target, `columns` those of the source. Positions are in pixels.
+    `rows` are the labels of the target, `columns` those of the source. `quantity` is what the weights are shares of.
+    Positions are in pixels.
     """
     table = [[min(1.0, max(0.0, float(weight))) for weight in row] for row in weights]
     cell = min(CELL_SIZE, max(MIN_CELL_SIZE, MAX_HEATMAP_WIDTH // max(len(rows), len(columns), 1)))
@@ -59,12 +64,12 @@ def heatmap(
             parts.append(svg.label(name, x=left - 8, y=y + cell / 2 + 4.5, text_anchor="end", font_size=font_size))
         for j, (column, weight) in enumerate(zip(columns, row, strict=True)):
             if weight >= MIN_VISIBLE_WEIGHT or len(rows) * len(columns) <= MAX_FULL_CELLS:
-                tooltip = f"“{name}” ← “{column}”: {100 * weight:.1f} % of its attention"
+                tooltip = f"“{name}” ← “{column}”: {100 * weight:.1f} % of its {quantity}"
                 parts.append(_weight_cell(left + cell * j, y, cell, weight, tooltip))
     parts.append(svg.rect(left, top, cell * len(columns), cell * len(rows), class_="frame"))
     for n in range(5):  # the legend: 0, 25, 50, 75 and 100 %
         parts.append(_weight_cell(4 + CELL_SIZE * n, bottom + 14, CELL_SIZE, n / 4, f"{n / 4:.0%}", min_number=0))
-    parts.append(svg.text(12 + 5 * CELL_SIZE, bottom + 14 + CELL_SIZE / 2 + 4.5, "% of its attention"))
+    parts.append(svg.text(12 + 5 * CELL_SIZE, bottom + 14 + CELL_SIZE / 2 + 4.5, f"% of its {quantity}"))
     width = max(left + cell * len(columns) + slant + 8, 380, svg.CHARACTER_WIDTH * 1.15 * cell_len(title))
     strongest = [
         f"{name}: mostly {columns[row.index(max(row))]} ({max(row):.0%})" for name, row in zip(rows, table) if row

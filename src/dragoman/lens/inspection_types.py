@@ -48,6 +48,18 @@ class AttentionMap:
 
 
 @dataclass(frozen=True)
+class ExpertMap:
+    """The experts to which a mixture of experts sent the tokens that it read; each row of the gates sums to 1.
+
+    With one expert per token, the gate of `moe` is the probability of that expert, and may be less than 1.
+    """
+
+    path: str  # of the module in the model
+    tokens: tuple[str, ...]  # that the layer read
+    gates: Tensor  # T experts: 0 for experts that were not selected
+
+
+@dataclass(frozen=True)
 class TokenAlternative:
     """A token that the model could have predicted instead."""
 
@@ -143,6 +155,7 @@ class Inspection:
     steps: tuple[TokenPrediction, ...] = ()  # one for each target token
     layers: tuple[LayerPrediction, ...] = ()  # from the input of the stack to its output
     beam: BeamTree | None = None  # None if the search does not decode step by step
+    experts: tuple[ExpertMap, ...] = ()  # one for each mixture of experts
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to the JSON document of docs/seeing.md."""

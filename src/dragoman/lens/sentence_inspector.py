@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from dragoman.lens.beam_recorder import recorded_search
 from dragoman.lens.inspection_types import (
     AttentionKind,
     AttentionMap,
+    ExpertMap,
     Inspection,
     LayerPrediction,
     TokenAlternative,
@@ -25,6 +26,7 @@ from dragoman.lens.inspection_types import (
 )
 from dragoman.lens.word_attention import word_labels
 from dragoman.models import Model
+from dragoman.parts.experts import record_gates
 from dragoman.parts.mixer import Context, Layout
 from dragoman.parts.precision import at_least_float32
 from dragoman.parts.stack import StackMixer
@@ -184,7 +186,7 @@ class SentenceInspector:
         token_name = _token_name(run.target_tokenizer)
         if num_labels == 1:  # a logit of 0 for the second class turns log softmax into log sigmoid
             layers = {name: pad(logits, (0, 1)) for name, logits in forward.layer_logits.items()}
-            forward = RecordedForward(pad(forward.logits, (0, 1)), forward.attention_weights, layers)
+            forward = replace(forward, logits=pad(forward.logits, (0, 1)), layer_logits=layers)
             token_name = DISCRIMINATOR_LABELS.__getitem__
         label_ids = forward.logits.argmax(-1).tolist()
         if num_labels > 1 and run.target_tokenizer is run.source_tokenizer:  # score the tokens that are not masked
@@ -211,6 +213,10 @@ class SentenceInspector:
             score=sum(step.log_probability for step in steps),
             steps=steps,
             layers=tuple(layers),
+            experts=tuple(
+                ExpertMap(path, tuple(labels[_stack_of(path)][1]), gates)
+                for path, gates in forward.expert_gates.items()
+            ),
         )
 
     def _attention_maps(self, recorded: dict[str, Tensor], labels: AttentionLabels) -> tuple[AttentionMap, ...]:
@@ -220,8 +226,7 @@ class SentenceInspector:
         """
         model, maps = self.run.model, list[AttentionMap]()
         for path, weights in recorded.items():
-            in_encoder = "encoder" in path.split(".")
-            kind: AttentionKind = "cross" if path in model.memory_paths else "encoder" if in_encoder else "decoder"
+            kind: AttentionKind = "cross" if path in model.memory_paths else _stack_of(path)
             queries, keys = labels[kind]
             stride = getattr(model.get_submodule(path), "key_stride", 1)
             if stride > 1:  # each key stands for several tokens
@@ -240,6 +245,11 @@ class SentenceInspector:
             return _tokenized_text(self.run.source_tokenizer, ids, source)
         count = len(ids) if cross is None else cross.shape[-1]  # the encoder may subsample feature vectors
         return TokenizedText("", tuple(str(n) for n in range(1, count + 1)), (), (-1,) * count)
+
+
+def _stack_of(path: str) -> AttentionKind:
+    """Return the stack to which the module at this path of a model belongs: "encoder" or "decoder"."""
+    return "encoder" if "encoder" in path.split(".") else "decoder"
 
 
 def _tokenized_text(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> TokenizedText:
@@ -290,6 +300,7 @@ class RecordedForward:
     logits: Tensor  # T V
     attention_weights: dict[str, Tensor]  # path of the attention module → H T S
     layer_logits: dict[str, Tensor]  # name of the layer → T V, the output layer applied to its states
+    expert_gates: dict[str, Tensor] = field(default_factory=dict)  # path of a mixture of experts → T experts
 
 
 @torch.inference_mode()
@@ -303,7 +314,7 @@ def record_forward(
     recorder: dict[str, list[Tensor]] = {}
     source_layout = Layout.padded(source.shape[1], source_lengths)
     target_layout = Layout.padded(target.shape[1], target_lengths)
-    with record_layers(model.output_stack) as layers:
+    with record_layers(model.output_stack) as layers, record_gates(model) as gates:
         states = model.forward_features(source, source_layout, target, target_layout, recorder).output
     first = source.shape[1] if model.is_decoder_only else 0  # first target position in the joint sequence
     return RecordedForward(
@@ -312,6 +323,7 @@ def record_forward(
             path: at_least_float32(torch.cat(steps, dim=2)[0]).cpu() for path, steps in recorder.items()
         },
         layer_logits={name: at_least_float32(model.output(states[:, first:])[0]) for name, states in layers.items()},
+        expert_gates={path: at_least_float32(rows[0]).cpu() for path, rows in gates.items()},
     )
 
 

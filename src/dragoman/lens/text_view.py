@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dragoman.evaluation import Link
 from dragoman.lens.gradients import GradientReach
-from dragoman.lens.inspection_types import AttentionMap, BeamNode, BeamTree, Inspection
+from dragoman.lens.inspection_types import AttentionMap, BeamNode, BeamTree, ExpertMap, Inspection
 from dragoman.lens.position_encodings import MECHANISM_LABELS, PositionEncoding
 from dragoman.lens.svg import one_line, shorten
 from dragoman.run import SentenceAttention
@@ -117,6 +117,20 @@ def attention_lines(selected: Sequence[AttentionMap], width: int = LINE_WIDTH) -
         lines += [f"{attention.kind} {attention.layer}{heads}"]
         lines += heatmap_lines(attention.weights.mean(0), attention.queries, attention.keys, width)
     return [*lines, LEGEND]
+
+
+def expert_lines(experts: Sequence[ExpertMap]) -> list[str]:
+    """Return for each mixture of experts the tokens with their experts, counted from 1, and gates, largest first."""
+    lines: list[str] = []
+    for layer in experts:
+        width = max(cell_len(_word(token)) for token in layer.tokens) + 2
+        lines.append(f"{layer.path}: {layer.gates.shape[-1]} experts")
+        for token, gates in zip(layer.tokens, layer.gates.tolist()):
+            selected = sorted((-gate, number) for number, gate in enumerate(gates, 1) if gate > 0)
+            shown = "  ".join(f"{number} ({_percent(-gate)})" for gate, number in selected)
+            lines.append(f"  {set_cell_size(_word(token), width)}{shown}")
+        lines.append("")
+    return lines[:-1]
 
 
 def alternative_lines(inspection: Inspection) -> list[str]:

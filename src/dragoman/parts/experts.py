@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
@@ -306,14 +306,39 @@ def record_expert_usage(model: nn.Module) -> Iterator[dict[str, ExpertUsage]]:
 
     The result is empty for a model without experts.
     """
-    layers = {path: part for path, part in model.named_modules() if isinstance(part, ExpertsMixer)}
-    usage, hooks = {}, []
+    layers, usage = expert_layers(model), {}
     for path, layer in layers.items():
         load, importance = layer.router.weight.new_zeros(2, len(layer.experts), dtype=torch.float64)
         usage[path] = ExpertUsage(load, importance)
-        hooks.append(layer.router.register_forward_hook(usage[path].count))
-    try:
+    with ExitStack() as hooks:
+        for path, layer in layers.items():
+            hooks.enter_context(layer.router.register_forward_hook(usage[path].count))
         yield usage
-    finally:
-        for hook in hooks:
-            hook.remove()
+
+
+@contextmanager
+def record_gates(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Record the gates that each mixture of experts computes last within the context: path of the layer → B T experts.
+
+    The gates of experts that are not selected are 0. The result is empty for a model without experts.
+    """
+    recorded: dict[str, Tensor] = {}
+
+    def record(path: str, num_experts: int) -> Callable[[nn.Module, object, Routing], None]:
+        """Return a forward hook of a router that records its gates."""
+
+        def hook(router: nn.Module, inputs: object, routing: Routing) -> None:
+            gates = routing.gates.detach()
+            recorded[path] = gates.new_zeros(*gates.shape[:-1], num_experts).scatter(-1, routing.selected, gates)
+
+        return hook
+
+    with ExitStack() as hooks:
+        for path, layer in expert_layers(model).items():
+            hooks.enter_context(layer.router.register_forward_hook(record(path, len(layer.experts))))
+        yield recorded
+
+
+def expert_layers(model: nn.Module) -> dict[str, ExpertsMixer]:
+    """Return the mixtures of experts of a model by their paths."""
+    return {path: part for path, part in model.named_modules() if isinstance(part, ExpertsMixer)}
