@@ -29,7 +29,7 @@ from dragoman.cli import app
 from dragoman.config_fields import settings_of
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(?:<!-- not executed: (?P<reason>[^>]+) -->\n)?```bash\n(?P<commands>.*?)```", re.DOTALL)
 
 #: options added to commands, to keep them short: a few steps of a very small model, little text

@@ -29,17 +29,17 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 
 def rewrite_links(text: str, source: str) -> str:
     """Return the Markdown `text` of the repository file `source` with its links rewritten to pages of the site."""
+    folder = posixpath.dirname(PAGES.get(source, source.removeprefix("docs/"))) or "."  # of the page, on the site
 
     def rewrite(match: re.Match[str]) -> str:
         image, label, target, anchor = match[1], match[2], match[3], match[4] or ""
         if not target or "://" in target:
             return match[0]
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-        if path in PAGES:
-            return f"{image}[{label}]({PAGES[path]}{anchor})"
-        if path.startswith("docs/"):
-            return f"{image}[{label}]({path.removeprefix('docs/')}{anchor})"
-        return label  # a file that is not part of the site
+        if path not in PAGES and not path.startswith("docs/"):
+            return label  # a file that is not part of the site
+        linked = posixpath.relpath(PAGES.get(path, path.removeprefix("docs/")), folder)
+        return f"{image}[{label}]({linked}{anchor})"
 
     return LINK.sub(rewrite, text)
 

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from dragoman.lens.inspection_types import BeamNode, BeamTree, NodeStatus
 from dragoman.parts.precision import at_least_float32
-from dragoman.run import Run
 from dragoman.search import Constraints, Hypothesis, SearchState, TokenSearch, build_engine
 from dragoman.search.engine import Strategy
+from dragoman.search.probability_table import OTHER_WORD, ProbabilityTable
+from dragoman.search.search_config import DecodingRun
 
 
 def recorded_search(
-    run: Run, source: Tensor, lengths: Tensor, search: TokenSearch, constraints: Constraints
+    run: DecodingRun, source: Tensor, lengths: Tensor, search: TokenSearch, constraints: Constraints
 ) -> tuple[Hypothesis, BeamTree]:
     """Search the targets of one source (1 S); return the best hypothesis and the tree of all that were considered.
 
@@ -35,6 +36,13 @@ def recorded_search(
     tokens = tokenizer.tokens([node.token_id for node in nodes])
     nodes_with_tokens = (replace(node, token=token) for node, token in zip(nodes, tokens))
     return hypotheses[0], BeamTree(type(search).__name__.lower(), (root, *nodes_with_tokens))
+
+
+def table_search_tree(table: ProbabilityTable, search: TokenSearch) -> BeamTree:
+    """Search a table of probabilities; return the tree of all hypotheses that it names and the search considered."""
+    request = table.request()
+    _, tree = recorded_search(table, request.source, request.lengths, search, request.constraints)
+    return tree.without(OTHER_WORD)
 
 
 class RecordingStrategy(Strategy):

@@ -7,7 +7,7 @@ keys of the JSON documents that docs/seeing.md describes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -130,6 +130,19 @@ class BeamTree:
         """The last node of the best hypothesis that the search returned."""
         return next(node for node in self.nodes if node.rank == 1)
 
+    def without(self, token: str) -> BeamTree:
+        """Return the tree without the nodes of a token and their descendants."""
+        numbers: dict[int, int] = {}  # new index of each node that stays
+        for node in self.nodes:
+            if node.token != token and (node.parent is None or node.parent in numbers):
+                numbers[node.index] = len(numbers)
+        nodes = [
+            replace(node, index=numbers[node.index], parent=None if node.parent is None else numbers[node.parent])
+            for node in self.nodes
+            if node.index in numbers
+        ]
+        return BeamTree(self.search, tuple(nodes))
+
     def children(self) -> dict[int, list[BeamNode]]:
         """Map the index of every inner node to its children, best first."""
         children: dict[int, list[BeamNode]] = {}
@@ -156,6 +169,11 @@ class Inspection:
     layers: tuple[LayerPrediction, ...] = ()  # from the input of the stack to its output
     beam: BeamTree | None = None  # None if the search does not decode step by step
     experts: tuple[ExpertMap, ...] = ()  # one for each mixture of experts
+
+    def __repr__(self) -> str:
+        """Name the texts and their score instead of all weights and probabilities."""
+        texts = " → ".join(repr(side.text) for side in (self.source, self.target) if side is not None)
+        return f"<Inspection of {self.system}: {texts}, log p {self.score:.3f}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to the JSON document of docs/seeing.md."""

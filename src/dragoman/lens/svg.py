@@ -59,12 +59,24 @@ STYLE = f"""
 """
 
 
-def figure(width: float, height: float, title: str, description: str, parts: Sequence[str]) -> str:
+class Figure(Markup):
+    """An SVG figure: a string that is inserted unescaped into HTML, and that Jupyter displays."""
+
+    def _repr_svg_(self) -> str:
+        """The SVG, which Jupyter displays."""
+        return str(self)
+
+    def __repr__(self) -> str:
+        """Describe the figure in a few words instead of its source."""
+        return f"<SVG figure of {len(self):,} characters>"
+
+
+def figure(width: float, height: float, title: str, description: str, parts: Sequence[str]) -> Figure:
     """Build a standalone SVG of `parts`, with a title and a description for screen readers."""
     size = {"viewBox": f"0 0 {width:.0f} {height:.0f}", "width": f"{width:.0f}", "height": f"{height:.0f}"}
     content = (tag("desc", description), tag("style", Markup(STYLE)), *parts)
     namespace = "http://www.w3.org/2000/svg"
-    return tag("svg", *content, xmlns=namespace, **size, class_="lens", role="img", aria_label=title)
+    return Figure(tag("svg", *content, xmlns=namespace, **size, class_="lens", role="img", aria_label=title))
 
 
 def svg_to_png(figure_svg: str, dark: bool = False) -> bytes:

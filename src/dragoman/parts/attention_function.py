@@ -81,7 +81,7 @@ def attend(
     with variable lengths.
     """
     if args.needs_weights(context):
-        return _explicit_attention(query, key, value, queries, keys, context, args)
+        return explicit_attention(query, key, value, queries, keys, context, args)
     if keys.cu_seqlens is not None and query.is_cuda:
         if torch.compiler.is_compiling():
             return packed_attention(query, key, value, queries, keys, context.masks or AttentionMasks(), args)
@@ -156,7 +156,7 @@ def _to_additive(visible: Tensor, like: Tensor) -> Tensor:
     return torch.where(visible, 0.0, -torch.inf).to(like.dtype)
 
 
-def _explicit_attention(
+def explicit_attention(
     query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Layout, context: Context, args: AttentionArgs
 ) -> Tensor:
     """Compute attention with explicit weights: to record them, and for scores that no fused kernel implements.

@@ -8,6 +8,7 @@ from dragoman.search.constraints import Constraints
 from dragoman.search.engine import SearchEngine, SpecialTokens
 from dragoman.search.exact_search import ExactSearch
 from dragoman.search.minimum_bayes_risk import MinimumBayesRisk
+from dragoman.search.probability_table import ProbabilityTable
 from dragoman.search.reranking import Rerank, RerankWeights
 from dragoman.search.search_config import LengthLimit, OtherRun, SearchConfig, SearchRequest, TokenSearch, build_engine
 from dragoman.search.search_state import Hypothesis, SearchState
@@ -21,6 +22,7 @@ __all__ = [
     "LengthLimit",
     "MinimumBayesRisk",
     "OtherRun",
+    "ProbabilityTable",
     "Rerank",
     "RerankWeights",
     "Sample",

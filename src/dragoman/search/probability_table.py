@@ -1,0 +1,144 @@
+"""A table of log-probabilities in place of a model, so that every step of a search can be followed by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dragoman.errors import UserError
+from dragoman.models import DecodingStart, Model
+from dragoman.models.model import first_tokens
+from dragoman.parts.mixer import Context, State, map_state
+from dragoman.search.engine import SearchEngine, SpecialTokens
+from dragoman.search.search_config import SearchConfig, SearchRequest
+from dragoman.search.search_state import Hypothesis
+
+if TYPE_CHECKING:
+    from dragoman.search.shortlist import Shortlist
+
+START_SYMBOL, END_SYMBOL, OTHER_WORD = "<s>", "</s>", "…"
+NUM_OTHER_WORDS = 2000  # share the probability that the table leaves, so that none of them is worth a place in a beam
+
+
+class TableModel(Model):
+    """p(next word | prefix) from a table of hypotheses, such as {"he": -0.7, "he hit": -1.7}, with their total log p.
+
+    Probability that the continuations of a prefix leave is spread over `NUM_OTHER_WORDS` words that the table does not
+    name. The state of a row is what it has written.
+    """
+
+    def __init__(self, log_probabilities: Mapping[str, float]) -> None:
+        """Compute the conditional log-probabilities from those of whole hypotheses; `</s>` is the end of sentence."""
+        super().__init__()
+        table = {tuple(hypothesis.split()): total for hypothesis, total in log_probabilities.items()}
+        words = {word for prefix in table for word in prefix} - {END_SYMBOL}
+        self.words = [START_SYMBOL, END_SYMBOL, *sorted(words)]
+        self.vocab_size = len(self.words) + NUM_OTHER_WORDS
+        self.special_tokens = SpecialTokens(bos=0, eos=1, suppressed=(0,))
+        #: log p of every next token, V, by prefix
+        self.conditional: dict[tuple[str, ...], Tensor] = {}
+        for parent in dict.fromkeys(prefix[:-1] for prefix in table):
+            before = table.get(parent, 0.0)
+            following = {prefix[-1]: total - before for prefix, total in table.items() if prefix[:-1] == parent}
+            self.conditional[parent] = self._log_p(" ".join(parent), following)
+        self.unknown_prefix = self._log_p("", {})
+
+    def _log_p(self, prefix: str, following: Mapping[str, float]) -> Tensor:
+        """Return log p of every token, V, after `prefix`: those of `following`, and the rest over all other words."""
+        rest = 1 - sum(math.exp(log_p) for log_p in following.values())
+        if rest < -1e-9:
+            raise UserError(
+                f"the words after {prefix!r} have a total probability of {1 - rest:.3f}, but it must be at most 1: "
+                f"lower log p of {', '.join(following)}"
+            )
+        log_p = torch.full((self.vocab_size,), -torch.inf)
+        log_p[len(self.words) :] = math.log(max(rest, 1e-30) / NUM_OTHER_WORDS)
+        for word, value in following.items():
+            log_p[self.words.index(word)] = value
+        return log_p
+
+    def start_decoding(
+        self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
+    ) -> DecodingStart:
+        """Create the state of a search with `beam` rows per source, which have written nothing; −1 is no token."""
+        tokens = first_tokens(first, len(source), source.device).repeat_interleave(beam)
+        state: State = {"written": torch.full((len(tokens), max_length + 1), -1)}
+        return DecodingStart(None, state, tokens, torch.zeros_like(tokens), max_length + 1)
+
+    def decode(self, target: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
+        """Append one token, R 1, to what each row has written, and return log p of the next ones, R 1 V."""
+        assert state is not None
+        written = state["written"].scatter(1, context.layout.positions, target)  # R S
+        prefixes = [self.prefix([token for token in row[1:] if token >= 0]) for row in written.tolist()]
+        log_p = torch.stack([self.conditional.get(prefix, self.unknown_prefix) for prefix in prefixes])
+        return log_p[:, None], {"written": written}
+
+    def reorder_state(self, state: State, rows: Tensor) -> State:
+        """Return the state whose row r continues row `rows[r]`."""
+        return map_state(lambda leaf: leaf.index_select(0, rows), state)
+
+    def grow_state(self, state: State, rows: int, max_length: int) -> tuple[State, int]:
+        """Return a copy of the state with `max_length` positions."""
+        return {"written": F.pad(state["written"], (0, max_length - state["written"].shape[1]), value=-1)}, max_length
+
+    def prefix(self, tokens: Sequence[int]) -> tuple[str, ...]:
+        """Return the words of tokens."""
+        return tuple(self.words[token] if token < len(self.words) else OTHER_WORD for token in tokens)
+
+
+class ProbabilityTable:
+    """A model given by a table of hypotheses and their log-probabilities, which every search can decode.
+
+    Examples:
+        >>> from dragoman.search import ProbabilityTable
+        >>> table = ProbabilityTable({"a": -0.9, "b": -0.6, "b </s>": -2.6, "a c": -1.0, "a c </s>": -1.1})
+        >>> [(table.text(best), round(best.score, 2)) for best in table.search(dragoman.Beam(2, n_best=2))]
+        [('a c', -1.1), ('b', -2.6)]
+    """
+
+    shortlist: Shortlist | None = None
+    engine_cache: dict[Any, SearchEngine] | None = None
+    compile_steps = False
+
+    def __init__(self, log_probabilities: Mapping[str, float]) -> None:
+        """Make a model of the table, such as {"he": -0.7, "he hit": -1.7, "he hit </s>": -1.9}."""
+        self.model = TableModel(log_probabilities)
+        self.special_tokens = self.model.special_tokens
+        self.models: list[Model] = [self.model]
+        self.inference_models = self.models
+        self.target_tokenizer: Any = self  # `tokens` is all that a search without constraints needs of it
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """Return the words of token ids."""
+        return list(self.model.prefix(ids))
+
+    def request(self) -> SearchRequest:
+        """Return the request for a search: one empty source."""
+        source, lengths, keys = torch.zeros(1, 1).long(), torch.ones(1).long(), torch.zeros(1).long()
+        return SearchRequest(source, lengths, keys)
+
+    def search(self, config: SearchConfig) -> list[Hypothesis]:
+        """Return the hypotheses that a search finds, best first."""
+        return config.decode(self, self.request())[0]
+
+    def text(self, hypothesis: Hypothesis) -> str:
+        """Return the words of a hypothesis."""
+        return " ".join(self.tokens(hypothesis.tokens))
+
+    @property
+    def inference_weights(self) -> Callable[[Model], Model]:
+        """The table has no weights to convert."""
+        return lambda model: model
+
+    def open_run(self, other: Any) -> Any:
+        """Raise an error: a table has no other runs."""
+        raise UserError("a probability table is searched alone: use Beam, ExactSearch or Sample")
+
+    def check_same_vocabulary(self, other: Any, reason: str) -> None:
+        """Raise an error: a table has no other runs."""
+        self.open_run(other)
