@@ -117,6 +117,17 @@ def test_files_are_found_plain_or_gzipped_in_the_folder_or_below_it(tmp_path: Pa
     assert content_checksum(corpus / "train.a.gz") == hashlib.sha256(b"x\n").hexdigest()
 
 
+def test_a_corpus_is_generated_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    """In the named folder if it is new, else below it."""
+    generated = "generator = 'tree'\ngenerator_settings = { train = 20, valid = 2, test = 2 }\n"
+    text = MINIMAL.replace('"train.{left}", target = "train.{right}"', '"train.tsv"')
+    recipe = own_recipe(tmp_path, generated, text)
+    for folder, corpus in ((tmp_path / "new", tmp_path / "new"), (tmp_path, tmp_path / "own")):
+        files = prepare_splits(recipe, "forth", folder, lambda text: None)
+        assert files["train"] == (corpus / "train.tsv", None)
+        assert files == prepare_splits(recipe, "forth", folder, lambda text: None)
+
+
 def test_conversions() -> None:
     """Lines written by hand in the formats of SCAN and of Universal Dependencies."""
     scan = b"IN: jump twice OUT: I_JUMP I_JUMP\nIN: walk OUT: I_WALK\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -81,6 +82,9 @@ def recipe(
         _describe(chosen, as_json)
         return
 
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise UserError("a recipe runs in one process: leave out torchrun, or use 'dragoman train' with the same files")
+
     from dragoman import config as configuration
     from dragoman.evaluation import check_metric_names
     from dragoman.evaluation.likelihood import LIKELIHOOD_METRICS
@@ -101,8 +105,7 @@ def recipe(
         from dragoman.api.train_run import start_training
 
         outcome = start_training(run, config)
-    if outcome is None:  # only the first of several processes evaluates
-        return
+    assert outcome is not None  # there is one process
     finish(run, outcome, as_json=False)
     if outcome.interrupted:
         raise typer.Exit(130)

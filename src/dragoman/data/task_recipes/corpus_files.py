@@ -35,8 +35,8 @@ def prepare_splits(recipe: TaskRecipe, variant: str, folder: Path, log: Log) -> 
     """
     splits = {name: recipe.split(name, variant) for name in recipe.splits}
     names = list(dict.fromkeys(name for split in splits.values() for name in (split.source, split.target) if name))
-    if not any(find_file(folder, name) for name in names) and (folder / (recipe.folder or recipe.name)).is_dir():
-        folder = folder / (recipe.folder or recipe.name)
+    if not any(find_file(folder, name) for name in names) and folder.is_dir() and any(folder.iterdir()):
+        folder = folder / (recipe.folder or recipe.name)  # the folder holds other corpora
     missing = [name for name in names if find_file(folder, name) is None]
     if missing and recipe.generator and not folder.exists():
         log(f"generating the corpus of the recipe {recipe.name} in {folder}")
@@ -46,7 +46,7 @@ def prepare_splits(recipe: TaskRecipe, variant: str, folder: Path, log: Log) -> 
     if unavailable := [name for name, address in addresses.items() if not address]:
         advice = f" {recipe.obtain}" if recipe.obtain else ""
         raise UserError(
-            f"{folder} lacks {', '.join(unavailable)} (plain or .gz) of the corpus {recipe.name}: name a folder that "
+            f"{folder} lacks {', '.join(unavailable)} (plain or .gz) of the corpus {recipe.name}: name the folder that "
             f"has them with --data.{advice}"
         )
     for name in names:
