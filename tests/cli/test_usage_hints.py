@@ -38,6 +38,8 @@ WANTED = {
     "causal-lm": "generate",
     "dialogue": "generate",
     "unified-lm": "generate",
+    "masked-target": "translate",
+    "unified-masked-lm": "fill",
     "masked-lm": "fill",
     "replaced-token-detection": "fill",
     "denoising": "fill",
@@ -129,6 +131,8 @@ def trained_with(objective: str) -> str:
         "span-corruption": "t5",
         "denoising": "bart",
         "unified-lm": "unilm",
+        "unified-masked-lm": "unilm-masked",
+        "masked-target": "unilm-masked",
         "replaced-token-detection": "electra",
         "dialogue": "chat",
     }

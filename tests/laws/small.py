@@ -77,6 +77,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name 
     "gpt3 narrow": ("gpt3", {"attention_window": 3, "layers": 4}),
     "palm narrow heads": ("palm", {"head_dim": 6, "tied_embeddings": False}),
     "llama one key head": ("llama", {"kv_heads": 1, "tied_embeddings": True}),
+    "unilm-masked untied": ("unilm-masked", {"tied_embeddings": False, "max_positions": 40}),
     "unilm untied": ("unilm", {"tied_embeddings": False}),
     "convs2s wide kernel": (
         "convs2s",

@@ -235,6 +235,7 @@ FILLED = [
     *((variant, name, {}) for variant, name in CASES),
     ("bert", "masked-lm", {"next_sentence": True}),
     ("unilm", "unified-lm", {}),
+    ("unilm-masked", "unified-masked-lm", {}),
     ("luong", "translation", {}),
     ("bahdanau", "translation", {}),
     ("gpt", "translation", {}),

@@ -122,7 +122,10 @@ def test_attention_is_what_was_computed_and_its_rows_sum_to_one(variant: str) ->
         if call.kernel is not None:
             torch.testing.assert_close(call.kernel, expected, **TOLERANCE)
     for path, weights in done.attention_weights.items():
-        torch.testing.assert_close(weights, torch.cat(computed[path], 2)[0], **TOLERANCE)
+        expected = torch.cat(computed[path], 2)[0]
+        if model.predicts_masks:  # the attention of masks, which come last, is left out
+            expected = expected[..., : weights.shape[-2], : weights.shape[-1]]
+        torch.testing.assert_close(weights, expected, **TOLERANCE)
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]), **TOLERANCE)
 
 

@@ -335,6 +335,7 @@ LEARN = [
     ("span-corruption", "t5", {}),
     ("denoising", "bart", {"delete_rate": 0.1, "mask_rate": 0.1, "rotate_document": True, "shuffle_distance": 2}),
     ("unified-lm", "unilm", {}),
+    ("unified-masked-lm", "unilm-masked", {}),
 ]
 
 

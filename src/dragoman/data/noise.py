@@ -49,6 +49,8 @@ class MaskedLanguageModeling(_RateNoise):
     Attributes:
         first_token: random tokens are drawn from `first_token` to `vocab_size` − 1.
         random_share: of the selected tokens, those that become a random token; `keep_share`: those that stay.
+        ngram_share: probability that a bigram or a trigram is selected at a time, and not a single token (Dong et al.
+            2019, §2.3).
     """
 
     vocab_size: int
@@ -56,6 +58,7 @@ class MaskedLanguageModeling(_RateNoise):
     rate: float = 0.15
     random_share: float = 0.1
     keep_share: float = 0.1
+    ngram_share: float = 0.0
     mask: int = MASK
     pad: int = PAD
 
@@ -75,7 +78,10 @@ class MaskedLanguageModeling(_RateNoise):
         """
         count = max(1, _sample_count(len(ids), self.rate, random))
         selected = np.zeros(len(ids), bool)
-        selected[_sample_indices(len(ids), count, random)] = True
+        if self.ngram_share:
+            self._select_ngrams(selected, min(count, len(ids)), random)
+        else:
+            selected[_sample_indices(len(ids), count, random)] = True
         positions = np.flatnonzero(selected)
         choice = random.random(len(positions))
         random_tokens = (random.random(len(positions)) * (self.vocab_size - self.first_token)).astype(np.int64)
@@ -86,6 +92,15 @@ class MaskedLanguageModeling(_RateNoise):
             self.mask,
         )
         return corrupted, np.where(selected, ids, self.pad)
+
+    def _select_ngrams(self, selected: NDArray[np.bool_], count: int, random: Random) -> None:
+        """Select `count` positions, in place: one, two or three adjacent ones at a time."""
+        while (missing := count - int(selected.sum())) > 0:
+            is_ngram, is_trigram, place = random.random(3)
+            size = 1 if is_ngram >= self.ngram_share else 2 + int(is_trigram < 0.5)
+            start = int(place * len(selected))
+            free = start + np.flatnonzero(~selected[start : start + size])
+            selected[free[:missing]] = True
 
 
 @dataclass(frozen=True)

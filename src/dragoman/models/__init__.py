@@ -10,6 +10,7 @@ from dragoman.errors import UserError
 from dragoman.models.decoder_only import DecoderOnly, DecoderOnlyModel
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderModel
 from dragoman.models.encoder_only import EncoderOnly, EncoderOnlyModel, ReplacedTokens, ReplacedTokensModel
+from dragoman.models.masked_decoder import MaskedDecoder, MaskedDecoderModel
 from dragoman.models.model import DecodingStart, Model, ModelSpec
 from dragoman.models.usage import Usage
 from dragoman.parts.catalog import PARTS
@@ -25,6 +26,8 @@ __all__ = [
     "EncoderDecoderModel",
     "EncoderOnly",
     "EncoderOnlyModel",
+    "MaskedDecoder",
+    "MaskedDecoderModel",
     "Model",
     "ModelSpec",
     "ReplacedTokens",
@@ -39,7 +42,7 @@ __all__ = [
 ]
 
 MODELS: dict[str, type[Spec]] = {
-    kind.__name__: kind for kind in (EncoderDecoder, DecoderOnly, EncoderOnly, ReplacedTokens)
+    kind.__name__: kind for kind in (EncoderDecoder, DecoderOnly, MaskedDecoder, EncoderOnly, ReplacedTokens)
 }
 
 model_to_dict = to_dict

@@ -68,6 +68,7 @@ class Model(nn.Module):
     target_embedding: TokenEmbedding
     vocab_size: int  # outputs of the output layer
     can_generate = True
+    predicts_masks = False  # whether a token is predicted at a mask in its place, not at the token before it
     is_decoder_only = False  # whether source and target form one sequence
     source_features: int | None = None  # width of the vectors if the source is features (B S F), not tokens (B S)
     num_labels = 0  # labels of a tagger; 0 for models that predict tokens

@@ -11,6 +11,7 @@ from dragoman.objectives import denoising, language_modeling, masked_language_mo
 from dragoman.objectives.objective import Loss, Objective, TaskContext
 from dragoman.objectives.reward_objective import MinimumRiskObjective, RewardObjective
 from dragoman.objectives.translation_objective import TranslationObjective
+from dragoman.objectives.unified_masking import MaskedTargetObjective, UnifiedMaskedObjective
 from dragoman.systems.system import validate_setting
 
 __all__ = ["OBJECTIVES", "Loss", "Objective", "TaskContext", "TranslationObjective", "build_objective"]
@@ -27,6 +28,8 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "denoising": denoising.DenoisingObjective,
     "span-corruption": denoising.SpanCorruptionObjective,
     "unified-lm": language_modeling.UnifiedLanguageObjective,
+    "unified-masked-lm": UnifiedMaskedObjective,
+    "masked-target": MaskedTargetObjective,
     "tagging": masked_language_modeling.TaggingObjective,
 }
 

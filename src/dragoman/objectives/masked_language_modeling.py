@@ -144,11 +144,12 @@ def truncate_pair(first: np.ndarray, second: np.ndarray, max_tokens: int) -> tup
 
 
 def make_masker(
-    task: TaskContext, mask_rate: float, random_share: float = 0.1, keep_share: float = 0.1
+    task: TaskContext, mask_rate: float, random_share: float = 0.1, keep_share: float = 0.1, ngram_share: float = 0.0
 ) -> MaskedLanguageModeling:
     """Build the function that masks tokens at `mask_rate`; random replacements are neither special tokens nor bytes.
 
-    Of the selected tokens, `random_share` become random ones, `keep_share` stay, and the others become the mask.
+    Of the selected tokens, `random_share` become random ones, `keep_share` stay, and the others become the mask;
+    `ngram_share` of them are selected as bigrams or trigrams.
     """
     tokenizer = task.source_tokenizer
     # ids start with special tokens and, in subword vocabularies, bytes
@@ -159,6 +160,7 @@ def make_masker(
         rate=mask_rate,
         random_share=random_share,
         keep_share=keep_share,
+        ngram_share=ngram_share,
         mask=mask_id(tokenizer),
         pad=task.framing.pad,
     )

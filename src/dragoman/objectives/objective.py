@@ -76,6 +76,7 @@ class Objective(nn.Module):
     other_commands: ClassVar[tuple[str, ...]] = ()  # further commands that can use it
     infilling: ClassVar[Infilling | None] = None  # how a trained run fills gaps
     corrupts_input: ClassVar[bool] = False  # pretraining that reconstructs a corrupted text
+    predicts_masks: ClassVar[bool] = False  # labels belong to masks in their places, not to the tokens before them
     decodes_in_training: ClassVar[bool] = False  # every step generates text, which needs all weights on one device
     improves: ClassVar[tuple[str, ...]] = ()  # objectives whose runs already solve the task, and are improved by this
     learning_rate_factor: ClassVar[float] = 1.0  # of the recipe's peak learning rate
@@ -99,6 +100,11 @@ class Objective(nn.Module):
             raise UserError(
                 f"this training objective needs a model of kind {expected}, but the system is of kind "
                 f"{type(task.model).__name__.removesuffix('Model')}: choose another objective or another system"
+            )
+        if self.aligned and task.model.predicts_masks and not self.predicts_masks:
+            raise UserError(
+                "this system predicts tokens at masks in their places, but this objective predicts next tokens: choose "
+                "the objective unified-masked-lm for text or masked-target for pairs, or the system unilm"
             )
         if self.aligned and task.framing.pad == task.framing.eos:
             raise UserError(

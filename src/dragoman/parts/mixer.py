@@ -134,6 +134,7 @@ class Context:
     layout: Layout
     memory: Memory | None = None
     prefix_lengths: Tensor | None = None  # R: length of the prefix of each row that is visible from everywhere
+    placeholders: Tensor | None = None  # B T: True for tokens of whole sequences that no other token sees
     ancestors: Tensor | None = None  # B K S: which hypothesis of the beam wrote the cache at each position
     recorder: Recorder = None
     masks: AttentionMasks | None = None  # shared by all layers of the stack; None: masks are not shared

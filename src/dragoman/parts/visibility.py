@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from dragoman.parts.mixer import Context
@@ -78,14 +79,26 @@ class Block(Visibility):
 class Prefix(Visibility):
     """Position i sees j ≤ i and the prefix of its row: the sequence-to-sequence mask of Dong et al. (2019, §2.2).
 
-    With a prefix as long as the row it is a bidirectional mask, without a prefix a causal one. Decoding steps after the
-    prefix need no prefix length: they see all earlier positions.
+    With a prefix as long as the row it is a bidirectional mask, without a prefix a causal one, and with a negative
+    prefix length a right-to-left one: i sees j ≥ i. Decoding steps after the prefix need no prefix length: they see all
+    earlier positions. A placeholder (`context.placeholders`) sees the tokens before its position and itself, and no
+    other token sees it.
     """
 
     past_only = False
     supports_packing = False  # the context has one prefix length per row
 
     def mask(self, query: Tensor, key: Tensor, context: Context) -> Tensor:
-        """Positions of queries (B T) and keys (B S) → B T S, True for earlier positions and the row's prefix."""
-        past = key[:, None, :] <= query[:, :, None]
-        return past if context.prefix_lengths is None else past | (key < context.prefix_lengths[:, None])[:, None, :]
+        """Positions of queries (B T) and keys (B S) → B T S, True where the mask of the row lets a query see a key."""
+        i, j = query[:, :, None], key[:, None, :]
+        visible = j <= i
+        if context.placeholders is not None:  # queries and keys are the same tokens
+            itself = torch.eye(key.shape[1], dtype=torch.bool, device=key.device)
+            visible = itself | ((j < i) & ~context.placeholders[:, None, :])
+        if context.prefix_lengths is None:
+            return visible
+        prefix, lengths = context.prefix_lengths[:, None, None], context.layout.lengths
+        backward = j >= i
+        if lengths is not None:  # padding sees all tokens, because it must see some
+            backward = backward | (i >= lengths[:, None, None])
+        return torch.where(prefix < 0, backward, visible | (j < prefix))

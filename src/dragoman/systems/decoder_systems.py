@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import cast
 
 from dragoman.errors import UserError
-from dragoman.models import DecoderOnly
+from dragoman.models import DecoderOnly, MaskedDecoder
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.embedding import Embedding, Transform
 from dragoman.parts.experts import MixtureOfExperts, NoisyTopKGating
@@ -165,6 +165,16 @@ def unilm(spec: DecoderOnly) -> DecoderOnly:
     block = tuple(PostNorm(part.body, part.norm, part.dropout) for part in (attention, feed_forward))
     decoder = replace(spec.decoder, block=block, norm=None, input_norm=LayerNorm())
     return replace(spec, decoder=decoder, output_bias=True, transform=Transform("gelu", LayerNorm()))
+
+
+@variant_of(unilm)
+def unilm_masked(spec: DecoderOnly) -> MaskedDecoder:
+    """UniLM as published: masked tokens are predicted under four masks, and text is generated mask by mask.
+
+    Segment embeddings distinguish the masks. Trained on pairs, target tokens are masked; in decoding, a mask is
+    appended and then replaced by the predicted token (Dong et al. 2019, §2.3 and 2.5).
+    """
+    return MaskedDecoder(**{part.name: getattr(spec, part.name) for part in fields(spec)})
 
 
 def palm(
@@ -339,6 +349,15 @@ DECODER_SYSTEMS = {
         replace(BERT_TRAINING, learning_rate=3e-5, warmup_steps=40_000, beta1=None, total_steps=770_000),
         "the paper starts from the weights of BERT; it does not mention clipping",
         default_objectives={"text": ("unified-lm", {})},
+    ),
+    "unilm-masked": System(
+        unilm_masked,
+        "Unified Language Model Pre-training for Natural Language Understanding and Generation",
+        2019,
+        BERT_SIZES,
+        replace(BERT_TRAINING, learning_rate=3e-5, warmup_steps=40_000, beta1=None, total_steps=770_000),
+        "the paper starts from the weights of BERT; it does not mention clipping; left out: next-sentence prediction",
+        default_objectives={"text": ("unified-masked-lm", {}), "pairs": ("masked-target", {})},
     ),
     "palm": System(
         palm,

@@ -1,0 +1,173 @@
+"""UniLM as published: masked tokens are predicted under four attention masks, and in the targets of pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from dragoman.data import IGNORE_INDEX, Batch, BatchRow, TokenStore
+from dragoman.models import MaskedDecoderModel
+from dragoman.models.masked_decoder import (
+    FIRST_SEGMENT,
+    LEFT_TO_RIGHT,
+    RIGHT_TO_LEFT,
+    SECOND_SEGMENT,
+    SOURCE_SEGMENT,
+    TARGET_SEGMENT,
+)
+from dragoman.models.usage import FILL
+from dragoman.objectives.masked_language_modeling import make_masker
+from dragoman.objectives.objective import (
+    Loss,
+    Objective,
+    SequenceObjective,
+    TaskContext,
+    concat_ids,
+    reduce_loss,
+    source_layout,
+    token_loss,
+)
+from dragoman.objectives.translation_objective import bpe_dropout_segmenters
+
+MASK_NAMES = {
+    FIRST_SEGMENT: "bidirectional mask",
+    LEFT_TO_RIGHT: "left-to-right mask",
+    RIGHT_TO_LEFT: "right-to-left mask",
+    SOURCE_SEGMENT: "sequence-to-sequence mask",
+}
+
+
+class UnifiedMaskedObjective(Objective):
+    """Predicts masked tokens of every text under one of four attention masks (Dong et al. 2019, §2.3).
+
+    Under the sequence-to-sequence mask, and for half of the bidirectional rows, a text is split at a random position
+    into two segments. EOS can be masked where generation has to end with it: under the left-to-right and the
+    sequence-to-sequence mask. Next-sentence prediction is left out.
+
+    Args:
+        bidirectional: probability of the bidirectional mask (⅓ in the paper).
+        left_to_right: probability of the left-to-right mask (⅙).
+        right_to_left: probability of the right-to-left mask (⅙); the sequence-to-sequence mask has the rest (⅓).
+        mask_rate: probability that a token is selected; 80 % of them become the mask, 10 % random, 10 % stay.
+        ngram_rate: probability that a bigram or trigram is selected at a time instead of one token (0.2).
+    """
+
+    data_format = "text"
+    model_kind = (MaskedDecoderModel,)
+    usage = FILL
+    infilling = "piece"
+    corrupts_input = True
+    aligned = True
+    predicts_masks = True
+
+    def __init__(
+        self,
+        task: TaskContext,
+        *,
+        bidirectional: float = 1 / 3,
+        left_to_right: float = 1 / 6,
+        right_to_left: float = 1 / 6,
+        mask_rate: float = 0.15,
+        ngram_rate: float = 0.2,
+    ) -> None:
+        """`bounds` are the cumulative probabilities of the first three masks."""
+        super().__init__(task)
+        self.bounds = np.cumsum([bidirectional, left_to_right, right_to_left])
+        self.masker = make_masker(task, mask_rate, ngram_share=ngram_rate)
+
+    def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+        """Build the example of text number `index`: masked tokens, labels for them, and segments that choose the mask.
+
+        The text is BOS x EOS, or BOS x EOS SEP x′ EOS in two segments.
+        """
+        framing, ids = self.task.framing, store.source(index)
+        choice, half = random.random(2)
+        kind = (FIRST_SEGMENT, LEFT_TO_RIGHT, RIGHT_TO_LEFT, SOURCE_SEGMENT)[int((choice >= self.bounds).sum())]
+        split = len(ids)
+        if len(ids) > 1 and (kind == SOURCE_SEGMENT or (kind == FIRST_SEGMENT and half < 0.5)):
+            split = 1 + int(random.random() * (len(ids) - 1))
+        elif kind == SOURCE_SEGMENT:
+            kind = LEFT_TO_RIGHT  # a single token cannot be split
+        first = concat_ids(framing.source_prefix, ids[:split], framing.source_suffix)
+        second = concat_ids((framing.bos,), ids[split:], (framing.eos,)) if split < len(ids) else concat_ids(())
+        tokens = concat_ids(first, second)
+        second_segment = {FIRST_SEGMENT: SECOND_SEGMENT, SOURCE_SEGMENT: TARGET_SEGMENT}.get(kind, kind)
+        types = np.repeat([kind, second_segment], [len(first), len(second)])
+        maskable = np.concatenate([self._is_text(first), self._is_text(second)])
+        maskable[-1] = kind in (LEFT_TO_RIGHT, SOURCE_SEGMENT) and store.ends_line(index)
+        labels = np.full(len(tokens), framing.pad)
+        tokens[maskable], labels[maskable] = self.masker(tokens[maskable], random)
+        return BatchRow(tokens, labels, token_type_ids=types)
+
+    @staticmethod
+    def _is_text(segment: np.ndarray) -> np.ndarray:
+        """Whether each token of a segment is text: all but the first and the last, which are special tokens."""
+        place = np.arange(len(segment))
+        return (place > 0) & (place < len(segment) - 1)
+
+    def describe_row(self, row: BatchRow) -> str:
+        """Name the attention mask of a row."""
+        assert row.token_type_ids is not None
+        return MASK_NAMES[int(row.token_type_ids[0])]
+
+    def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """Estimate the lengths of rows: the text, its special tokens (framing), a separator and another EOS."""
+        return source + self.framing_length + 2
+
+    def forward(self, batch: Batch, step: int = 0) -> Loss:
+        """Compute the loss of the masked tokens; `step` is not used."""
+        assert batch.token_type_ids is not None
+        features = self.model.forward_segments(batch.source, source_layout(batch), batch.token_type_ids)
+        return self.source_token_loss(features, batch)
+
+
+class MaskedTargetObjective(SequenceObjective):
+    """Predicts masked tokens of the target, EOS among them, from the source and the tokens before them (§2.5).
+
+    Validation predicts every target token in this way, each at a mask of its own, as decoding does.
+
+    Args:
+        mask_rate: probability that a target token is selected (0.7 in the paper's summarization and question
+            generation); 80 % of them become the mask, 10 % random, 10 % stay.
+    """
+
+    model_kind = (MaskedDecoderModel,)
+    generates = True
+    selection_metric = "bleu"
+    default_label_smoothing = 0.1
+    default_bpe_dropout = True
+    predicts_masks = True
+
+    def __init__(self, task: TaskContext, *, mask_rate: float = 0.7) -> None:
+        """`masker` holds the mask token, the range of random tokens and the shares of the selected tokens."""
+        super().__init__(task)
+        self.masker = make_masker(task, mask_rate)
+        self.subword_samplers = bpe_dropout_segmenters(task)
+
+    def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """Estimate the lengths of rows: source and target with their special tokens, SEP and EOS of the target both."""
+        return super().row_length(source, target + 1)
+
+    def forward(self, batch: Batch, step: int = 0) -> Loss:
+        """Compute the mean loss of masked target tokens, times the number of all; in validation the loss of all."""
+        if not torch.is_grad_enabled():
+            return super().forward(batch, step)
+        pad, masker = self.task.framing.pad, self.masker
+        is_label = batch.labels != IGNORE_INDEX
+        target = torch.cat((batch.target[:, :1], batch.labels.where(is_label, pad)), 1)  # B T+1: SEP y EOS
+        selected = torch.rand(target.shape, device=target.device) < masker.rate
+        selected[:, 0] = False
+        selected[:, 1:] &= is_label
+        choice = torch.rand(target.shape, device=target.device)
+        random_tokens = torch.randint_like(target, masker.first_token, masker.vocab_size)
+        replacement = torch.where(choice < masker.keep_share + masker.random_share, random_tokens, masker.mask)
+        replacement = torch.where(choice < masker.keep_share, target, replacement)
+        inputs = torch.where(selected, replacement, target)
+        features = self.model.forward_masked_target(
+            batch.source, batch.source_lengths, inputs, batch.target_lengths + 1
+        )
+        labels = target.where(selected, IGNORE_INDEX)
+        sums = token_loss(self.model.output, features.output, labels, self.task.label_smoothing)
+        scale = is_label.sum() / selected.sum().clamp(min=1)
+        sums = {name: value * scale for name, value in sums.items()}
+        return reduce_loss(sums, batch.labels, features.auxiliary_losses)
