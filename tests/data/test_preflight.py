@@ -119,6 +119,15 @@ def test_monolingual_text_has_no_target(tokenizer) -> None:
     assert any("a b c" in line for line in report.lines())
 
 
+def test_long_samples_are_cut_where_they_are_printed(tokenizer) -> None:
+    """Of 100 letters, which are tokens here, 60 are printed."""
+    report = inspect_pairs(corpus(("a" * 100, "b" * 60)), tokenizer)
+    lines = report.lines()
+    assert f"  {' '.join('a' * 60)} … (40 more)" in lines
+    assert f"    → {' '.join('b' * 60)}" in lines
+    assert len(report.samples[0].source_tokens) == 100
+
+
 def test_memory_is_sixteen_bytes_a_parameter_and_the_activations(tokenizer) -> None:
     memory = MemoryEstimate.for_adam(parameters=64 * 2**20, activations=3 * 2**29)
     assert memory.total == 2**30 + 3 * 2**29

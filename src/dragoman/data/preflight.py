@@ -24,6 +24,7 @@ MAX_FERTILITY = 0.6  # tokens per character; warn above, if the fertility on tha
 MIN_UNSPACED_WORD_LENGTH = 15  # characters per whitespace-separated word in scripts without spaces
 
 MAX_SHOWN = 3  # locations and samples of each kind
+MAX_SHOWN_TOKENS = 60  # of a sample; the rest of a long text is not printed
 WARNING_SHARE = 0.05
 
 
@@ -177,12 +178,18 @@ class Preflight:
             shared = f"{overlap.pairs_in_train:,} of {overlap.pairs:,} pairs and {overlap.sources_in_train:,} sources"
             out.append(f"  {overlap.name}: {shared} are also in train")
         for sample in self.samples:
-            out.append(f"  {' '.join(sample.source_tokens)}")
-            out += [f"    → {' '.join(sample.target_tokens)}"] * (sample.target is not None)
+            out.append(f"  {_format_tokens(sample.source_tokens)}")
+            out += [f"    → {_format_tokens(sample.target_tokens)}"] * (sample.target is not None)
         if self.memory:
             sizes = [_format_bytes(size) for size in (self.memory.total, self.memory.model, self.memory.activations)]
             out.append(f"  about {sizes[0]} of memory: {sizes[1]} model and optimizer, {sizes[2]} activations")
         return out + [f"warning: {warning}" for warning in self.warnings]
+
+
+def _format_tokens(tokens: list[str]) -> str:
+    """Join the tokens of a sample with spaces; of a long one the beginning, and the number of the others."""
+    hidden = len(tokens) - MAX_SHOWN_TOKENS
+    return " ".join(tokens[:MAX_SHOWN_TOKENS]) + (f" … ({hidden:,} more)" if hidden > 0 else "")
 
 
 def _warnings(report: Preflight) -> Iterator[str]:
