@@ -1,16 +1,19 @@
 """MkDocs hook: pages of the documentation site that are made from files in the root of the repository.
 
 README.md becomes the start page. Links in these files are relative to the repository, so they are rewritten to the
-pages of the site; links to other files of the repository stay as plain text.
+pages of the site; links to other files of the repository stay as plain text. Formulas of notebooks become MathML, which
+browsers display without a script from another host.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
@@ -24,6 +27,8 @@ PAGES = {
     "benchmarks/RESULTS.md": "results.md",
 }
 
+#: code, which is left as it is, or a formula: $$on a line of its own$$ or $within a line$
+FORMULA = re.compile(r"<(pre|code|script|style)\b.*?</\1>|\$\$(.+?)\$\$|\$([^$\n<]+?)\$", re.DOTALL)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 
 
@@ -56,3 +61,15 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Rewrite links from pages in `docs/` to files in the root of the repository."""
     source = f"docs/{page.file.src_uri}"
     return markdown if page.file.src_uri in PAGES.values() else rewrite_links(markdown, source)
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Convert LaTeX formulas of a notebook to MathML."""
+
+    def to_mathml(match: re.Match[str]) -> str:
+        """Convert one formula; code stays."""
+        if match[1]:
+            return match[0]
+        return convert(unescape(match[2] or match[3]), display="block" if match[2] else "inline")
+
+    return FORMULA.sub(to_mathml, html) if page.file.src_uri.endswith(".ipynb") else html

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import UserError
-from dragoman.lens.charts import attention_heatmap, bar_chart, heatmap, line_chart
+from dragoman.lens.charts import attention_heatmap, bar_chart, heatmap, line_chart, scatter_plot
 from dragoman.run import SentenceAttention
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -146,3 +147,18 @@ def test_attention_heatmap_has_target_rows_and_needs_attention() -> None:
     assert "“▁der” ← “▁the”: 90.0 % of its attention" in texts(attention_heatmap(attention), "title")
     with pytest.raises(UserError, match="no attention"):
         attention_heatmap(SentenceAttention(["a"], ["b"], {}, None, []))
+
+
+def test_long_legend_has_a_line_of_its_own() -> None:
+    """“relative to the nearest token, logarithmic” and four names do not fit side by side into 450 pixels."""
+    curves = {name: [(0, 1.0), (40, 0.1)] for name in ("RNN 0.7", "RNN 1.1", "LSTM", "attention")}
+    crowded = line_chart(curves, "Gradients", y_label="relative to the nearest token", log=True)
+    roomy = line_chart(curves, "Gradients", y_label="%")
+    assert 'viewBox="0 0 480 318"' in crowded
+    assert 'viewBox="0 0 480 300"' in roomy
+
+
+def test_label_at_the_right_edge_is_left_of_its_point() -> None:
+    figure = scatter_plot({"bow": (1.0, 1.0), "transformer": (10.0, 2.0)}, "Cost", "FLOPs", "BLEU")
+    labels = re.findall(r'x="([\d.]+)"[^>]*?( text-anchor="end")?>(bow|transformer)<', figure)
+    assert [(name, bool(anchor)) for _, anchor, name in labels] == [("bow", False), ("transformer", True)]

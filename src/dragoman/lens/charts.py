@@ -104,20 +104,27 @@ def line_chart(
     xs = [x for points in curves.values() for x, _ in points]
     ys = [y for points in curves.values() for _, y in points]
     y_ticks = log_ticks(min(ys), max(ys)) if log else linear_ticks(min(ys), max(ys))
-    plot = _Plot(right=450, bottom=252, x_ticks=linear_ticks(min(xs), max(xs)), y_ticks=y_ticks, log_y=log)
-    parts = plot.axes(title, x_label, y_label + ", logarithmic" * log)
+    note = y_label + ", logarithmic" * log
+    legend_width = sum(svg.CHARACTER_WIDTH * cell_len(name) + 40 for name in curves) if len(curves) > 1 else 0.0
+    # a legend that does not fit beside the label of the y axis gets a line of its own
+    shift = 18 if svg.CHARACTER_WIDTH * cell_len(note) + legend_width > 450 else 0
+    x_ticks = linear_ticks(min(xs), max(xs))
+    plot = _Plot(right=450, bottom=252 + shift, x_ticks=x_ticks, y_ticks=y_ticks, log_y=log, top=58 + shift)
+    parts = plot.axes(title, x_label, note)
     parts.append(svg.line(plot.left, plot.bottom, plot.right, plot.bottom, class_="axis"))
     legend_x = float(plot.right)
     for n, name in reversed(list(enumerate(curves))) if len(curves) > 1 else ():  # the legend, from right to left
         legend_x -= svg.CHARACTER_WIDTH * cell_len(name) + 40
-        parts += [svg.line(legend_x, 38, legend_x + 24, 38, **_stroke(n)), svg.text(legend_x + 30, 42, name, "note")]
+        legend_y = 38 + shift
+        parts.append(svg.line(legend_x, legend_y, legend_x + 24, legend_y, **_stroke(n)))
+        parts.append(svg.text(legend_x + 30, legend_y + 4, name, "note"))
     for n, (name, points) in enumerate(curves.items()):
         path = " ".join(f"{plot.x(x):.1f},{plot.y(y):.1f}" for x, y in points)
         parts.append(tag("polyline", points=path, **_stroke(n)))
         for x, y in points if len(points) <= 25 else points[-1:]:
             parts.append(plot.dot(x, y, n, 3, f"{name}: {format_number(y)} at {x_label} {format_number(x)}"))
     ends = [f"{name} from {format_number(p[0][1])} to {format_number(p[-1][1])}" for name, p in curves.items()]
-    return svg.figure(480, 300, title, f"{y_label or 'value'} by {x_label}: {'; '.join(ends)}", parts)
+    return svg.figure(480, 300 + shift, title, f"{y_label or 'value'} by {x_label}: {'; '.join(ends)}", parts)
 
 
 def scatter_plot(points: Mapping[str, tuple[float, float]], title: str, x_label: str, y_label: str) -> str:
@@ -134,8 +141,10 @@ def scatter_plot(points: Mapping[str, tuple[float, float]], title: str, x_label:
     for n, (name, (x, y)) in enumerate(sorted(drawable.items(), key=lambda item: item[1][1])):
         label_y = min(plot.y(y) + 4, label_y - 13)  # labels must not overlap
         parts.append(plot.dot(x, y, n, 5, descriptions[name]))
-        parts.append(svg.line(plot.x(x) + 6, plot.y(y), plot.x(x) + 16, label_y - 4, class_="grid"))
-        parts.append(svg.text(plot.x(x) + 18, label_y, name, "note"))
+        fits = plot.x(x) + 18 + svg.CHARACTER_WIDTH * cell_len(name) <= 640  # otherwise the label is left of the point
+        side = 1 if fits else -1
+        parts.append(svg.line(plot.x(x) + 6 * side, plot.y(y), plot.x(x) + 16 * side, label_y - 4, class_="grid"))
+        parts.append(svg.text(plot.x(x) + 18 * side, label_y, name, "note", None if fits else "end"))
     return svg.figure(640, 420, title, f"{y_label} by {x_label}: {'; '.join(descriptions.values())}", parts)
 
 
