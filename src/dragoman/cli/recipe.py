@@ -15,7 +15,7 @@ from dragoman.cli.inputs import FileLayout, read_pairs
 from dragoman.cli.options import Json, Settings, program_name
 from dragoman.cli.train import finish, resume_run
 from dragoman.console import log, print_json, print_lines
-from dragoman.data.task_recipes import TRAIN, VALID, Figure, TaskRecipe, load_recipe, recipe_names
+from dragoman.data.task_recipes import TRAIN, VALID, TaskFigure, TaskRecipe, load_recipe, recipe_names
 from dragoman.data.task_recipes.corpus_files import file_address, prepare_splits
 from dragoman.errors import UserError, unknown_name
 from dragoman.run_files import is_run_folder
@@ -144,8 +144,8 @@ class RecipeResult:
     test: str
     system: str  # "this run", or a baseline
     score: MetricScore
-    published: Sequence[Figure] = ()
-    measured: Sequence[Figure] = ()
+    published: Sequence[TaskFigure] = ()
+    measured: Sequence[TaskFigure] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain values, for JSON."""

@@ -50,7 +50,7 @@ class CorpusFile:
 
 
 @dataclass(frozen=True)
-class Figure:
+class TaskFigure:
     """A published or measured value of a metric.
 
     Attributes:
@@ -122,8 +122,8 @@ class TaskRecipe:
     generator_settings: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     baseline: str = ""
-    published: tuple[Figure, ...] = ()
-    measured: tuple[Figure, ...] = ()
+    published: tuple[TaskFigure, ...] = ()
+    measured: tuple[TaskFigure, ...] = ()
 
     @property
     def test_sets(self) -> list[str]:
@@ -150,7 +150,7 @@ class TaskRecipe:
         split, values = self.splits[name], {"variant": variant, **self.variants.get(variant, {})}
         return dataclasses.replace(split, source=split.source.format(**values), target=split.target.format(**values))
 
-    def figures(self, metric: str, test: str = "", variant: str = "", *, measured: bool = False) -> list[Figure]:
+    def figures(self, metric: str, test: str = "", variant: str = "", *, measured: bool = False) -> list[TaskFigure]:
         """Return the published (or our measured) values of a metric on a test set of a variant."""
         return [
             figure
