@@ -27,7 +27,9 @@ class DataConfig(Section, section="data"):
     """Files with sentences. Each file, or each pair of a source and a target file, is a corpus."""
 
     source: Files = setting(
-        (), "Training source files: text with one sentence per line, TSV, JSON lines, or .npz and .npy for vectors."
+        (),
+        "Training source files: text with one sentence per line, TSV or JSON lines. For images and speech: .npz and "
+        ".npy files of vectors, lists of .png, .jpg and .wav files, or folders of them.",
     )
     target: Files = setting(
         (), "Training target files: line n translates line n of the source file. Omit for TSV and JSON lines."
@@ -159,6 +161,49 @@ class TextConfig(Section, section="text"):
                     f"text.{name} needs text.tokenizer=bpe or byte-bpe, got text.tokenizer={self.tokenizer}: change "
                     f"it, or leave out text.{name}"
                 )
+
+
+@dataclass(frozen=True)
+class FeatureConfig(Section, section="features"):
+    """How the vectors of image and sound files are computed, for systems that read vectors."""
+
+    image_size: int = setting(
+        224,
+        "Height and width in pixels to which images are scaled; a multiple of features.patch_size.",
+        min=1,
+        max=4096,
+    )
+    image_fit: Literal["crop", "pad", "stretch"] = setting(
+        "crop",
+        "How images that are not square become so. crop: cut off equal margins of the longer side. pad: add white "
+        "margins. stretch: change the proportions.",
+    )
+    image_colors: Literal["rgb", "gray"] = setting("rgb", "Read images in three colors or in shades of gray.")
+    patch_size: int = setting(
+        16, "Height and width in pixels of a patch. Every patch of an image is one vector.", min=1, max=4096
+    )
+    sample_rate: int = setting(
+        16_000, "Samples per second of all sound files. Files with another rate are an error.", min=100, max=1_000_000
+    )
+    frame_length: float = setting(
+        25.0, "Length of an acoustic frame in milliseconds. Every frame is one vector.", min=0.1, max=10_000
+    )
+    frame_shift: float = setting(
+        10.0, "Time from the start of a frame to the start of the next one in milliseconds.", min=0.1, max=10_000
+    )
+    mel_bins: int = setting(80, "Filters of the mel filter bank: numbers per acoustic frame.", min=1, max=1000)
+    normalize_utterances: bool = setting(
+        True, "Shift and scale every mel filter to mean 0 and variance 1 over the frames of a recording."
+    )
+
+    def __post_init__(self) -> None:
+        """Check the settings of the section against each other."""
+        super().__post_init__()
+        if self.image_size % self.patch_size:
+            raise UserError(
+                f"features.image_size={self.image_size} is not a multiple of features.patch_size={self.patch_size}: "
+                "images are cut into whole patches, so change one of them"
+            )
 
 
 @dataclass(frozen=True)
@@ -502,6 +547,7 @@ class Config:
 
     data: DataConfig = field(default_factory=DataConfig)
     text: TextConfig = field(default_factory=TextConfig)
+    features: FeatureConfig = field(default_factory=FeatureConfig)
     system: SystemConfig = field(default_factory=SystemConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
@@ -510,7 +556,16 @@ class Config:
 
 
 SECTIONS: dict[str, type[Section]] = {
-    cls.section: cls for cls in (DataConfig, TextConfig, SystemConfig, ObjectiveConfig, TrainingConfig, SearchDefaults)
+    cls.section: cls
+    for cls in (
+        DataConfig,
+        TextConfig,
+        FeatureConfig,
+        SystemConfig,
+        ObjectiveConfig,
+        TrainingConfig,
+        SearchDefaults,
+    )
 }
 
 

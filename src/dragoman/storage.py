@@ -46,15 +46,18 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 
 @contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder that is renamed to `path` if the block succeeds, and removed if it raises."""
+def atomic_folder(path: Path, flush: bool = True) -> Iterator[Path]:
+    """Yield a temporary folder that is renamed to `path` if the block succeeds, and removed if it raises.
+
+    `flush` waits until every file is on disk, which takes long for thousands of files that can be made again.
+    """
     partial = path.with_name(f".{path.name}.partial")
     with os_errors_as_user_errors(path):
         try:
             shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
             partial.mkdir(parents=True)
             yield partial
-            for file in partial.rglob("*"):
+            for file in partial.rglob("*") if flush else ():
                 flush_to_disk(file)
             flush_to_disk(partial)
             partial.rename(path)

@@ -66,7 +66,7 @@ class Input:
             check_file(self.file)
 
     def sources(self) -> Iterator[Source]:
-        """Yield the sources, from the file, a terminal or standard input: texts, or features of .npz and .npy files."""
+        """Yield the sources: texts, arrays of features from .npz and .npy files, or paths of image or sound files."""
         if self.interactive:
             yield from typed_lines()
             return
@@ -74,10 +74,13 @@ class Input:
             yield from read_sources(self.layout.corpus(STANDARD_INPUT), standard_input())
             return
         from dragoman.data.feature_files import FeatureFile
+        from dragoman.data.media_files import read_media_paths
         from dragoman.data.text_files import read_lines
 
         corpus = self.layout.corpus(self.file)
-        if corpus.has_features:
+        if corpus.has_media:
+            yield from read_media_paths(corpus)
+        elif corpus.has_features:
             yield from FeatureFile(self.file)
         else:
             yield from read_sources(corpus, read_lines(self.file, self.may_be_empty))
@@ -86,7 +89,9 @@ class Input:
         """Yield the sources; raise a UserError if they are not text."""
         for source in self.sources():
             if not isinstance(source, str):
-                raise UserError(f"{self.file} holds feature vectors, but this command needs text: name a text file")
+                raise UserError(
+                    f"{self.file} holds images, sound or feature vectors, but this command needs text: name a text file"
+                )
             yield source
 
     def process(self, process: Callable[[Iterable[Any], int], None]) -> None:
@@ -107,10 +112,11 @@ class Input:
 
 
 def check_file(path: Path) -> None:
-    """Raise a UserError if a file cannot be opened."""
+    """Raise a UserError if a file cannot be opened; a folder of image or sound files is accepted."""
+    from dragoman.data.media_files import contains_media
     from dragoman.data.text_files import open_file
 
-    if not path.is_fifo():  # a pipe can be opened only once
+    if not path.is_fifo() and not (path.is_dir() and contains_media(path)):  # a pipe can be opened only once
         with open_file(path):
             pass
 
@@ -136,15 +142,16 @@ def read_pairs(
     """Read sources and targets from two files, or from one TSV or JSON-lines file.
 
     Args:
-        source: text, TSV, JSON lines, or .npz and .npy for features.
+        source: text, TSV, JSON lines, .npz and .npy for features, or a list or folder of image or sound files.
         target: text, line by line with the source; None if the source file holds both.
         layout: format and columns of the source file.
         option: the option that names the target file, for error messages.
 
     Returns:
-        Sources and targets. The target of a dialogue is its last reply.
+        Sources and targets. The target of a dialogue is its last reply. Sources of lists are paths.
     """
     from dragoman.data.data_formats import detect_data_format, has_references
+    from dragoman.data.media_files import read_media_pairs
 
     corpus = layout.corpus(source, target)
     if not has_references(corpus):
@@ -152,6 +159,9 @@ def read_pairs(
         raise UserError(
             f"{source} contains only source texts: name {missing}, or use a TSV or JSON lines file with both"
         )
+    if corpus.has_media:
+        media = list(read_media_pairs(corpus))
+        return [Path(pair.source) for pair in media], [pair.target or "" for pair in media]
     data_format = detect_data_format(corpus)
     pairs = data_format.read([corpus])
     if data_format.is_dialogue:

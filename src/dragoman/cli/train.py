@@ -119,11 +119,16 @@ def train_command(run: Path) -> str:
 
 def next_commands(run: Run) -> dict[str, str]:
     """Return commands to suggest for a trained run, by their purpose: "use it" and "fine-tune"."""
+    from dragoman.data.corpus import FEATURE_SUFFIXES
     from dragoman.data.data_formats import DATA_FORMATS
 
     commands = {}
     if run.usage is not None:
-        commands["use it"] = run.usage.hint(program_name(), str(run.folder), run.model.source_features is not None)
+        sources = run.config.data.source
+        has_arrays = not sources or Path(sources[0]).suffix in FEATURE_SUFFIXES
+        feature_file = "FILE.npz" if has_arrays else "LIST_OF_FILES.txt"
+        file = "" if run.model.source_features is None else feature_file
+        commands["use it"] = run.usage.hint(program_name(), str(run.folder), file)
     data_format = DATA_FORMATS[run.objective.data_format] if run.objective else None
     if data_format is not None and not (data_format.has_target or data_format.is_dialogue):  # pretrained on text
         files = "--source FILE --target FILE" if run.model.can_generate else "--source WORDS_AND_TAGS.tsv"

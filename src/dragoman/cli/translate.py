@@ -97,8 +97,8 @@ def translate(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="Input file: text with one sentence per line, TSV or JSON lines (plain or gzipped), or .npz "
-            "feature vectors. Default: standard input."
+            help="Input file: text with one sentence per line, TSV or JSON lines (plain or gzipped); .npz feature "
+            "vectors, or a list or folder of image or sound files. Default: standard input."
         ),
     ] = None,
     *,

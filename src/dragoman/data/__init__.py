@@ -6,7 +6,7 @@ from dragoman.data.corpus import Corpus, SentencePair
 from dragoman.data.corpus_passes import HoldoutSplit
 from dragoman.data.data_formats import DATA_FORMATS, DataFormat, EncodedPair, Encoding, detect_data_format
 from dragoman.data.epoch_order import EpochOrder, draws_per_corpus
-from dragoman.data.feature_files import FeatureFile
+from dragoman.data.feature_files import FeatureFile, feature_dim
 from dragoman.data.inspection import CorpusInspection
 from dragoman.data.prefetch import prefetch
 from dragoman.data.preflight import MemoryEstimate, Preflight
@@ -37,6 +37,7 @@ __all__ = [
     "batch_by_length",
     "detect_data_format",
     "draws_per_corpus",
+    "feature_dim",
     "longer_side",
     "prefetch",
     "write_shards",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -15,6 +15,10 @@ from dragoman.errors import UserError, unknown_name
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from dragoman.config import FeatureConfig
+    from dragoman.data.media_files import MediaFile
+
+MEDIA_SAMPLE_LINES = 100  # of a list, of which one must name an existing file
 FEATURE_SUFFIXES = (".npy", ".npz")
 _UNSUPPORTED_SUFFIXES = (".csv", ".json", ".parquet", ".arrow", ".xml", ".tmx", ".bz2", ".xz", ".zst", ".zip")
 
@@ -28,7 +32,7 @@ class SentencePair(NamedTuple):
     target: str | None  # None in monolingual data
     corpus: str
     line: int  # from 1
-    features: NDArray[Any] | None = None  # S F: vectors in place of source text
+    features: NDArray[Any] | MediaFile | None = None  # in place of source text: vectors, S F, or a file with vectors
     follows_previous: bool = False  # whether the line before belongs to the same document
     holdout_unit: str = ""  # identifies pairs that are held out together, a part of a document; default: the source
 
@@ -40,6 +44,7 @@ class Corpus:
     Attributes:
         format: text, tsv or jsonl; detected from the file name if empty.
         source_column: column number from 0 (tsv, default 0) or key (jsonl, default "source"); likewise `target_column`.
+        features: how vectors are computed if the sources are image or sound files; None: by default settings.
     """
 
     source: Path
@@ -47,6 +52,7 @@ class Corpus:
     format: str = ""
     source_column: Column | None = None
     target_column: Column | None = None
+    features: FeatureConfig | None = None
 
     @property
     def name(self) -> str:
@@ -60,8 +66,29 @@ class Corpus:
 
     @property
     def has_features(self) -> bool:
-        """Whether the source file holds feature vectors."""
-        return self.source.suffix.lower() in FEATURE_SUFFIXES and not self.format
+        """Whether the sources are feature vectors, of a file of arrays or of image and sound files."""
+        return (self.source.suffix.lower() in FEATURE_SUFFIXES and not self.format) or self.has_media
+
+    @property
+    def has_media(self) -> bool:
+        """Whether the source is a list or folder of image or sound files."""
+        from dragoman.data.media_files import contains_media, lists_media
+
+        if self.source.suffix.lower() in FEATURE_SUFFIXES and not self.format:
+            return False
+        if not self.source.is_file():  # a pipe can be read only once
+            return self.source.is_dir() and contains_media(self.source)
+        try:
+            lines = islice(read_lines(self.source, allow_empty=True), MEDIA_SAMPLE_LINES)
+            texts = [self.file_format.parse_source(text, self, number) for number, text in lines]
+        except UserError:  # not a list, or one with an error that is reported where the corpus is read
+            return False
+        return lists_media(self, texts)
+
+    @property
+    def has_target_text(self) -> bool:
+        """Whether feature vectors or media files come with their texts."""
+        return self.target is not None or self.source.is_dir() or self.file_format.has_both_sides
 
     @property
     def file_format(self) -> FileFormat:

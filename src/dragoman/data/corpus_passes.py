@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dragoman.data.corpus import Corpus, SentencePair
 from dragoman.data.data_formats import DataFormat, Encoding
 from dragoman.data.inspection import InspectionCounts, inspect_chunk
+from dragoman.data.media_files import read_media_paths
 from dragoman.data.token_store import EncodedColumns, encode_columns
 from dragoman.processes import available_cpus, parallel_map
 from dragoman.text.untranslatable import CopyEvidence
@@ -22,7 +23,7 @@ SECONDS_BETWEEN_LOGS = 10.0
 COPY_SAMPLE_PAIRS = 200  # per chunk: their numbers and punctuation marks are compared between source and target
 MAX_HOLDOUT_PAIRS = 2_000  # by default
 MAX_BUFFERED_HASHES = 2**18
-MIN_PARALLEL_BYTES = 2**25  # of text: starting worker processes takes a second or two
+MIN_PARALLEL_BYTES = 2**25  # of text or media files: starting worker processes takes a second or two
 
 Log = Callable[[str], None]
 
@@ -35,12 +36,14 @@ class PairChunk(NamedTuple):
 
 
 def choose_num_workers(requested: int | None, corpora: Sequence[Corpus], data_format: DataFormat) -> int:
-    """Return the number of worker processes: by default one per CPU, but one for small corpora and for features."""
-    if data_format.source_is_features:  # copying features between processes takes longer than processing them
+    """Return the number of worker processes: by default one per CPU, but one for small corpora and for arrays."""
+    has_media = data_format.source_is_features and all(corpus.has_media for corpus in corpora)
+    if data_format.source_is_features and not has_media:  # copying arrays takes longer than processing them
         return 1
     if requested is not None:
         return requested
-    size = sum(file.stat().st_size for corpus in corpora for file in corpus.files if file.exists())
+    files = (file for corpus in corpora for file in (read_media_paths(corpus) if has_media else corpus.files))
+    size = sum(file.stat().st_size for file in files if file.exists())
     return available_cpus() if size > MIN_PARALLEL_BYTES else 1
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from dragoman.data.corpus import Corpus, SentencePair
 from dragoman.data.feature_files import read_feature_pairs
 from dragoman.errors import UserError
@@ -204,7 +206,7 @@ class FeatureFormat(DataFormat):
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
         """Tokenize the targets; the sources are feature vectors already."""
         targets = encoding.target_tokenizer.encode_batch([pair.target or "" for pair in pairs])
-        return [EncodedPair(pair, pair.features, ids) for pair, ids in zip(pairs, targets) if pair.features is not None]
+        return [EncodedPair(pair, np.asarray(pair.features), ids) for pair, ids in zip(pairs, targets)]
 
 
 _FORMATS = (DataFormat, MonolingualFormat, DocumentFormat, TaggingFormat, DialogueFormat, FeatureFormat)
@@ -220,7 +222,7 @@ def has_references(corpus: Corpus) -> bool:
     """Whether a corpus has targets or replies to compare with."""
     data_format = detect_data_format(corpus)
     if data_format.source_is_features:
-        return corpus.target is not None
+        return corpus.has_target_text
     return data_format.has_target or data_format.is_dialogue
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.data.corpus import Corpus, SentencePair
+from dragoman.data.media_files import open_media, read_media_pairs
 from dragoman.data.text_files import open_file, read_lines
 from dragoman.errors import UserError
 
@@ -28,7 +29,21 @@ _EXPECTED = "expected an array of examples × length × features (.npy) or 'valu
 
 
 def read_feature_pairs(corpus: Corpus) -> Iterator[SentencePair]:
-    """Read examples (vectors, S F) with their lines of text; their shape and a digest stand for source text."""
+    """Read examples (vectors, S F, or media files) with their texts; a digest stands for source text.
+
+    The vectors of media files are computed when they are encoded, not in the passes over the texts before.
+    """
+    if corpus.has_media:
+        dim = feature_dim(corpus)
+        for pair in read_media_pairs(corpus):
+            media = open_media(corpus, pair)
+            if media.feature_dim != dim:
+                raise UserError(
+                    f"{media.location}{media.path} has vectors of {media.feature_dim} numbers, but the first file has "
+                    f"vectors of {dim}: keep images and sound in separate lists"
+                )
+            yield pair._replace(source=media.digest, features=media)
+        return
     if corpus.target is None:
         raise UserError(f"{corpus.source} has only sources: name the target file, too")
     source = FeatureFile(corpus.source)
@@ -45,6 +60,13 @@ def read_feature_pairs(corpus: Corpus) -> Iterator[SentencePair]:
         yield SentencePair(description, text, corpus.name, line, features)
 
 
+def feature_dim(corpus: Corpus) -> int:
+    """Return the numbers per vector of a corpus of features; of media files by the settings and the first file."""
+    if not corpus.has_media:
+        return FeatureFile(corpus.source).features
+    return open_media(corpus, next(read_media_pairs(corpus))).feature_dim
+
+
 def describe_features(features: NDArray[Any]) -> str:
     """Describe features by their shape, in place of text."""
     return f"{len(features)}×{features.shape[-1]}"
@@ -53,7 +75,10 @@ def describe_features(features: NDArray[Any]) -> str:
 def check_features(features: Any, size: int, name: str = "a source") -> FeatureArray:
     """Convert one example to float32, S F; raise a UserError unless its vectors have the given size."""
     if isinstance(features, str):
-        raise UserError(f"this run reads vectors of {size} features, not text: pass arrays or an .npz file")
+        raise UserError(
+            f"this run reads vectors of {size} features, not text: pass arrays, an .npz file, or a list of image or "
+            "sound files"
+        )
     array = np.asarray(features)
     if array.dtype.kind not in "fiub" or array.ndim != 2 or array.shape[1] != size:
         shape = " × ".join(map(str, array.shape))

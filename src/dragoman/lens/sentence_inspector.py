@@ -31,7 +31,7 @@ from dragoman.parts.mixer import Context, Layout
 from dragoman.parts.precision import at_least_float32
 from dragoman.parts.stack import StackMixer
 from dragoman.run import Run, Source
-from dragoman.run.sources import is_empty
+from dragoman.run.sources import is_empty, load_features
 from dragoman.search import Constraints, SearchConfig, TokenSearch
 from dragoman.search.constraints import TargetPrefix
 from dragoman.search.forced_decoding import TokenWordMap, cross_attention, word_alignment
@@ -58,6 +58,7 @@ def inspect_sentence(
     last id may be EOS. A language model scores `source` itself unless a search or a prefix is given. An encoder-only
     model labels the source. `alternatives` is the number of most probable tokens listed at each position.
     """
+    source = load_features(run, source)
     if is_empty(source):
         raise UserError("there is nothing to inspect: the source sentence is empty")
     if alternatives < 1:

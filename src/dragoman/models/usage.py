@@ -14,13 +14,13 @@ class Usage:
     purpose: str
     example: str
 
-    def hint(self, program: str, run: str, vectors: bool = False) -> str:
+    def hint(self, program: str, run: str, file: str = "") -> str:
         """Return a shell command that uses the trained model in the folder `run`.
 
-        `program` is the name of the command-line program. Models of feature `vectors` read a file instead of a line.
+        `program` is the name of the command-line program. Models of feature vectors read a `file` instead of a line.
         """
         command = f"{program} {self.command} {shlex.quote(run)}"
-        return f"{command} FILE.npz" if vectors else f"echo {shlex.quote(self.example)} | {command}"
+        return f"{command} {file}" if file else f"echo {shlex.quote(self.example)} | {command}"
 
 
 TRANSLATE = Usage("translate", "translate a file", "A sentence.")

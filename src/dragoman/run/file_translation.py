@@ -19,6 +19,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dragoman.checkpoint import MANIFEST_FILE
 from dragoman.errors import UserError
 from dragoman.run.results import Translation
@@ -276,4 +278,6 @@ class _PartialOutput:
 
 def _source_bytes(source: Source) -> bytes:
     """Return the bytes of a source for the digest of the input."""
-    return f"{source}\n".encode() if isinstance(source, str) else repr(source.shape).encode() + source.tobytes()
+    if isinstance(source, np.ndarray):
+        return repr(source.shape).encode() + source.tobytes()
+    return f"{source}\n".encode()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.data.data_formats import encode_dialogue
 from dragoman.data.feature_files import check_features
+from dragoman.data.media_files import MediaFile, is_media
 from dragoman.errors import UserError, unknown_name
 from dragoman.text.sentences import SplitText, split_sentences
 from dragoman.text.untranslatable import is_untranslatable
@@ -17,17 +20,40 @@ from dragoman.text.word_splitting import normalize_whitespace
 if TYPE_CHECKING:
     from dragoman.run.run import Run
 
-Source = str | NDArray[Any]  # a text, or a feature array (length × features) of an image or of speech
+# A text, or for a run that reads images or speech: the path of a file, or a feature array (length × features).
+Source = str | Path | NDArray[Any]
 Tag = str | Sequence[str] | None  # one tag for all texts, or one for each; None: the run's default
 
 
 def is_empty(source: Source) -> bool:
     """Whether a source has no text but whitespace, or no feature vectors."""
+    if isinstance(source, Path):
+        return False
     return not source.strip() if isinstance(source, str) else not len(source)
 
 
+def load_features(run: Run, source: Source) -> Source:
+    """Return a source as the model reads it: if that is vectors, the name of an image or sound file becomes an array.
+
+    The array has the shape S F. An empty name is a source without vectors; text that is no name stays as it is.
+    """
+    features = run.model.source_features
+    if features is None or not isinstance(source, str | Path):
+        return source
+    if is_empty(source):
+        return np.zeros((0, features), np.float32)
+    path = Path(source.strip()) if isinstance(source, str) else source
+    if not is_media(path):
+        return source
+    return check_features(MediaFile(path, run.config.features), features, str(path))
+
+
 def normalize_source(run: Run, source: Source) -> Source:
-    """Normalize the white space of a source as in the run's training; dialogues keep the tabs between turns."""
+    """Normalize the white space of a text as in the run's training, or read an image or sound file.
+
+    Dialogues keep the tabs between turns.
+    """
+    source = load_features(run, source)
     if not isinstance(source, str):
         return source
     if run.is_dialogue:
@@ -76,7 +102,7 @@ def encode_without_framing(run: Run, sources: Sequence[Source], tag: Tag = None)
     A text begins with the token of its corpus tag. A dialogue, with tabs between its turns, has BOS or EOS there.
     """
     if (features := run.model.source_features) is not None:
-        return [check_features(source, features) for source in sources]
+        return [check_features(load_features(run, source), features) for source in sources]
     texts = [text for source in sources if isinstance(text := normalize_source(run, source), str)]
     if len(texts) < len(sources):
         raise UserError(

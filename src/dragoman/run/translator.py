@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 TextIndices = NDArray[np.int64]
 
 SORT_WINDOW_TEXTS = 4096  # texts that are sorted by length and translated together
+SORT_WINDOW_FEATURES = 512  # sources of feature vectors, which take more memory
 QUEUED_BATCHES = 4  # sources passed to one search, in batches; they replace finished ones
 
 
@@ -112,9 +113,10 @@ class Translator:
     ) -> Iterator[Translation]:
         """Translate texts in windows of SORT_WINDOW_TEXTS; `tag` (one for all, or one per text) overrides self.tag."""
         run, texts, index = self.run, iter(texts), 0
+        window_size = SORT_WINDOW_TEXTS if run.model.source_features is None else SORT_WINDOW_FEATURES
         prefixes = None if prefixes is None else iter(prefixes)
         include = None if include is None else iter(include)
-        while window := [normalize_source(run, text) for text in islice(texts, SORT_WINDOW_TEXTS)]:
+        while window := [normalize_source(run, text) for text in islice(texts, window_size)]:
             tags = tag if tag is None or isinstance(tag, str) else tag[index : index + len(window)]  # of this window
             constraints = Constraints(
                 None if prefixes is None else [normalize_text(run, text) for text in islice(prefixes, len(window))],
@@ -191,7 +193,7 @@ class Translator:
         """Translate the sentences of each text separately, with the tag of the text, and join their translations."""
         texts, index, tag = iter(texts), 0, self.tag
         while window := list(islice(texts, SORT_WINDOW_TEXTS)):
-            if not all(isinstance(text, str) for text in window):
+            if self.run.model.source_features is not None:
                 raise UserError(
                     f"{self.run.folder} reads feature vectors, which cannot be split into sentences: do not split them"
                 )

@@ -77,20 +77,24 @@ class StoreWriter:
         self.inspection = CorpusInspection(purpose="validate on")
 
     def write_train(
-        self, train: list[Corpus], split: HoldoutSplit | None, total: int, valid: list[Corpus]
+        self,
+        train: list[Corpus],
+        split: HoldoutSplit | None,
+        total: int,
+        valid: list[Corpus],
+        test: list[Corpus],
     ) -> tuple[TokenStore, CorpusInspection]:
         """Write the training store, and return it with the inspection of its pairs for the preflight report.
 
         Args:
             train: training corpora with `total` pairs.
             split: pairs to hold out, which are kept in memory for the validation store; None with validation files.
-            valid: validation corpora, whose pairs are counted if they also occur in training.
+            valid, test: validation and test corpora, whose pairs are counted if they also occur in training.
         """
         self.names = [corpus.name for corpus in train]
         compared = {} if split else {"valid": self.data_format.read(valid)}  # to find overlaps with training
-        if self.config.test_source:
-            tests = resolve.make_corpora(self.config, self.config.test_source, self.config.test_target)
-            compared["test"] = self.data_format.read(tests)
+        if test:
+            compared["test"] = self.data_format.read(test)
         self.folder.mkdir(exist_ok=True)
         inspection = CorpusInspection(compared, folder=self.folder)
         draws = partial(  # how many pairs of each corpus are drawn in an epoch
@@ -192,7 +196,7 @@ def prepare_run(folder: Path, config: Config, log: Log, custom_parts: Sequence[t
         write_tokenizers(partial, *tokenizers)
         log("writing the tokenized text")
         stores = StoreWriter(partial / "data", defaults.config.data, data_format, tokenizers, framing, workers, log)
-        train, inspection = stores.write_train(request.train, split, survey.pairs, request.valid)
+        train, inspection = stores.write_train(request.train, split, survey.pairs, request.valid, request.test)
         valid = stores.write_valid(request.valid)
         _choose_settings(request, defaults, sizes, train, framing, partial, custom_parts, log)
         resolved = defaults.config

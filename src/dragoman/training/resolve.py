@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman import data
-from dragoman.config import Config, DataConfig, SearchDefaults, replace_settings
+from dragoman.config import Config, DataConfig, FeatureConfig, SearchDefaults, replace_settings
 from dragoman.data import Corpus, DataFormat
 from dragoman.errors import UserError, unknown_name
 from dragoman.models import Model, ModelSpec, count_parameters, meta_model
@@ -38,7 +38,7 @@ class RunRequest:
         config: with system, objective and text normalization resolved.
         parent: the run to start from.
         parent_spec: its model, if the new run continues it; None if a model is built from the configuration.
-        train, valid: corpora; `valid` is empty if validation pairs are held out of `train`.
+        train, valid, test: corpora; `valid` is empty if validation pairs are held out of `train`.
         data_format: how the corpora are read.
         device: cpu or cuda.
     """
@@ -48,6 +48,7 @@ class RunRequest:
     parent_spec: ModelSpec | None
     train: list[Corpus]
     valid: list[Corpus]
+    test: list[Corpus]
     data_format: DataFormat
     device: str
 
@@ -72,8 +73,11 @@ def resolve_request(config: Config) -> RunRequest:
     device = str(select_device(config.training.device))
     if not config.data.source:
         raise UserError("no training text: give --source and --target (or --source alone for a TSV file)")
-    train = make_corpora(config.data, config.data.source, config.data.target)
-    valid = make_corpora(config.data, config.data.valid_source, config.data.valid_target)
+    if parent and config.features == FeatureConfig():
+        config = replace(config, features=parent.config.features)
+    train = make_corpora(config, config.data.source, config.data.target)
+    valid = make_corpora(config, config.data.valid_source, config.data.valid_target)
+    test = make_corpora(config, config.data.test_source, config.data.test_target)
     check_mixture(config.data, train, valid)
     content = data.detect_data_format(train[0])  # pairs, text, turns of dialogues, or feature vectors
     if not content.has_target and not content.is_dialogue and not task_is_given:
@@ -95,18 +99,18 @@ def resolve_request(config: Config) -> RunRequest:
     data_format = content if content.source_is_features else data_format
     data_format = data_format.with_whitespace_normalization(bool(config.text.normalize_whitespace))
     check_tags(config.data.corpus_tags, data_format, parent)
-    return RunRequest(config, parent, parent_spec, train, valid, data_format, device)
+    return RunRequest(config, parent, parent_spec, train, valid, test, data_format, device)
 
 
-def make_corpora(config: DataConfig, sources: tuple[str, ...], targets: tuple[str, ...]) -> list[Corpus]:
+def make_corpora(config: Config, sources: tuple[str, ...], targets: tuple[str, ...]) -> list[Corpus]:
     """Make a corpus of each source file and its target file; without targets, of each source file alone."""
     if targets and len(sources) != len(targets):
         raise UserError(
             f"got {len(sources)} source files but {len(targets)} target files: give one target file for each source"
         )
-    columns = (config.source_column, config.target_column)
+    columns = (config.data.source_column, config.data.target_column)
     return [
-        Corpus(Path(source), Path(target) if target else None, config.format, *columns)
+        Corpus(Path(source), Path(target) if target else None, config.data.format, *columns, config.features)
         for source, target in zip(sources, targets or [None] * len(sources))
     ]
 
@@ -176,7 +180,7 @@ def resolve_features(config: Config, corpus: Corpus) -> Config:
     if config.search.max_source_length == SearchDefaults.max_source_length:
         values["search.max_source_length"] = MAX_FEATURE_VECTORS
     if "feature_dim" in get_system(config.system.name or "").settings() and "feature_dim" not in config.system.settings:
-        values["system.settings.feature_dim"] = data.FeatureFile(corpus.source).features
+        values["system.settings.feature_dim"] = data.feature_dim(corpus)
     return replace_settings(config, values)
 
 
@@ -205,11 +209,14 @@ def check_source_kind(name: str, spec: ModelSpec, corpus: Corpus) -> None:
     if corpus.has_features and features is None:
         raise UserError(f"{name} reads text, but {corpus.source} holds vectors: choose --system vision or speech")
     if features is not None and not corpus.has_features:
-        raise UserError(f"{name} reads vectors, but {corpus.source} is not a numpy .npz or .npy file: give such a file")
-    if corpus.has_features and (width := data.FeatureFile(corpus.source).features) != features:
         raise UserError(
-            f"{corpus.source} has vectors of {width} numbers, but the system reads vectors of {features}: remove "
-            "system.settings.feature_dim, or give other files"
+            f"{name} reads vectors, but {corpus.source} is neither a numpy .npz or .npy file nor a list or folder of "
+            ".png, .jpg or .wav files: give such a file, with paths relative to its own folder"
+        )
+    if corpus.has_features and (found := data.feature_dim(corpus)) != features:
+        raise UserError(
+            f"{corpus.source} has vectors of {found} numbers, but the system reads vectors of {features}: remove "
+            "system.settings.feature_dim, change the settings of features, or give other files"
         )
 
 

@@ -164,7 +164,9 @@ class Validator:
                 metrics[self.metric] = self._score_texts(self.metric, texts)
             metrics["exact_match"] = evaluation.exact_match(texts, self.references).value
             metrics |= self.objective.text_metrics(texts, self.references)
-            sources = [source if isinstance(source, str) else describe_features(source) for source in self.sources]
+            sources = [
+                describe_features(source) if isinstance(source, np.ndarray) else str(source) for source in self.sources
+            ]
             samples = list(map(ValidationSample, sources, self.references, texts))[:MAX_SAMPLES]
         if self.corrupted:
             samples = self._reconstruct()

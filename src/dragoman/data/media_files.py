@@ -1,0 +1,177 @@
+"""Media files: images and recordings in place of source text, named one per line of a list, or found in a folder.
+
+A list is a text file with one path per line, or TSV or JSON lines with a path and a text. Paths are relative to the
+folder of the list. In a folder, files are sorted by path; the name of a subfolder is the text of the files in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.config import FeatureConfig
+from dragoman.data.corpus import Corpus, SentencePair
+from dragoman.data.image_patches import patch_dim, read_patches
+from dragoman.data.log_mel import read_log_mel
+from dragoman.data.text_files import open_file, read_lines
+from dragoman.errors import UserError
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+
+class MediaReader(NamedTuple):
+    """How files of one kind become vectors."""
+
+    read: Callable[[BinaryIO, str, FeatureConfig], NDArray[np.float32]]  # (file, name, settings) → vectors, S F
+    feature_dim: Callable[[FeatureConfig], int]  # numbers per vector
+
+
+_IMAGES = MediaReader(read_patches, patch_dim)
+_SOUND = MediaReader(read_log_mel, lambda settings: settings.mel_bins)
+MEDIA_READERS = {".png": _IMAGES, ".jpg": _IMAGES, ".jpeg": _IMAGES, ".wav": _SOUND}  # by suffix
+
+
+@dataclass(frozen=True)
+class MediaFile:
+    """An image or sound file. `np.asarray` reads it and returns its vectors, S F."""
+
+    path: Path
+    settings: FeatureConfig
+    location: str = ""  # "images.txt, line 3: ", for error messages
+
+    @property
+    def feature_dim(self) -> int:
+        """Numbers per vector."""
+        return self._reader.feature_dim(self.settings)
+
+    @property
+    def digest(self) -> str:
+        """A description that identifies the content: suffix and hash."""
+        with self._open() as file:
+            content = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8))
+        return f"{self.path.suffix.lower().removeprefix('.')} {content.hexdigest()}"
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        """Compute the vectors of the file, S F (numpy's protocol for conversion)."""
+        with self._open() as file:
+            return self._reader.read(file, f"{self.location}{self.path}", self.settings).astype(dtype or np.float32)
+
+    @property
+    def _reader(self) -> MediaReader:
+        """The reader for the suffix of the file."""
+        if reader := MEDIA_READERS.get(self.path.suffix.lower()):
+            return reader
+        raise UserError(
+            f"{self.location}{self.path} is not the name of an image or sound file: expected {', '.join(MEDIA_READERS)}"
+        )
+
+    def _open(self) -> Any:
+        """Open the file for reading; raise a UserError if it is not a file with a known suffix."""
+        _ = self._reader
+        if not self.path.is_file():
+            found = "is a folder" if self.path.is_dir() else "does not exist"
+            raise UserError(
+                f"{self.location}{self.path} {found}: expected an image or sound file; a list names paths relative to "
+                "its own folder"
+            )
+        return open_file(self.path)
+
+
+def read_media_pairs(corpus: Corpus) -> Iterator[SentencePair]:
+    """Yield the path of each media file of a folder or list, as source, with its text."""
+    if corpus.source.is_dir():
+        yield from _folder_pairs(corpus)
+        return
+    for pair in corpus.file_format.read_pairs(corpus):
+        yield pair._replace(source=str(_resolve(corpus, pair.source, pair.line)))
+
+
+def read_media_paths(corpus: Corpus) -> Iterator[Path]:
+    """Yield the paths of the media files of a folder or list; a missing file is a UserError."""
+    if corpus.source.is_dir():
+        yield from _folder_files(corpus.source)
+        return
+    for pair in corpus.read_sources():
+        path = _resolve(corpus, pair.source, pair.line)
+        if not path.is_file():
+            raise UserError(
+                f"{corpus.source}, line {pair.line:,}: {path} does not exist: correct the path or remove it"
+            )
+        yield path
+
+
+def open_media(corpus: Corpus, pair: SentencePair) -> MediaFile:
+    """Return the media file of a pair whose source is its path."""
+    location = "" if corpus.source.is_dir() else f"{corpus.source}, line {pair.line:,}: "
+    return MediaFile(Path(pair.source), corpus.features or FeatureConfig(), location)
+
+
+def is_media(path: Path) -> bool:
+    """Whether the name is that of an image or sound file."""
+    return path.suffix.lower() in MEDIA_READERS
+
+
+def contains_media(folder: Path) -> bool:
+    """Whether there are media files in a folder or its subfolders."""
+    return any(map(_is_visible_media, folder.rglob("*")))
+
+
+def lists_media(corpus: Corpus, texts: list[str]) -> bool:
+    """Whether the first sources of a corpus are paths of media files, of which at least one exists."""
+    paths = [corpus.source.parent / text.strip() for text in texts]
+    return bool(paths) and is_media(paths[0]) and any(_is_file(path) for path in paths)
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is a file of this name, which may be no valid path at all."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # too long, or with a null byte
+        return False
+
+
+def _resolve(corpus: Corpus, text: str, line: int) -> Path:
+    """Return the path that a line of a list names, relative to the folder of the list."""
+    if not text.strip():
+        raise UserError(f"{corpus.source}, line {line:,} names no file: expected the path of an image or sound file")
+    return corpus.source.parent / text.strip()
+
+
+def _folder_files(folder: Path) -> list[Path]:
+    """Return the media files of a folder and its subfolders, sorted by path."""
+    return sorted(filter(_is_visible_media, folder.rglob("*")))
+
+
+def _is_visible_media(path: Path) -> bool:
+    """Whether there is an image or sound file of this name, which is not hidden."""
+    return is_media(path) and not path.name.startswith(".") and path.is_file()
+
+
+def _folder_pairs(corpus: Corpus) -> Iterator[SentencePair]:
+    """Yield the files of a folder with the lines of the target file, or with the names of their subfolders."""
+    files = _folder_files(corpus.source)
+    if corpus.target is None:
+        for number, path in enumerate(files, 1):
+            if path.parent == corpus.source:
+                raise UserError(
+                    f"{path} has no text: put it into a subfolder whose name is its class, or name a target file with "
+                    "one line per file"
+                )
+            yield SentencePair(str(path), path.relative_to(corpus.source).parts[0], corpus.name, number)
+        return
+    for number, (path, target) in enumerate(zip_longest(files, read_lines(corpus.target)), 1):
+        if path is None or target is None:
+            lines = sum(1 for _ in read_lines(corpus.target))
+            raise UserError(
+                f"{corpus.source} has {len(files):,} image or sound files but {corpus.target} has {lines:,} lines: "
+                "expected one line per file"
+            )
+        yield SentencePair(str(path), target[1], corpus.name, number)

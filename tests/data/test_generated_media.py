@@ -1,0 +1,127 @@
+"""Generated images and recordings: deterministic, held-out texts are new, and an image shows what its caption says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from typer.testing import CliRunner
+
+from dragoman.cli import app
+from dragoman.config import FeatureConfig
+from dragoman.data import Corpus
+from dragoman.data.feature_files import read_feature_pairs
+from dragoman.data.generated_media import (
+    COLORS,
+    COUNTS,
+    DIGITS,
+    MEDIA_TASKS,
+    PHONEMES,
+    SOUND_RATE,
+    belongs_to,
+    draw_caption,
+    draw_class,
+    sample_caption,
+    speak_digits,
+    write_media,
+)
+from dragoman.errors import UserError
+
+SETTINGS = FeatureConfig(image_size=32, patch_size=8)
+
+
+@pytest.mark.parametrize("task", MEDIA_TASKS)
+def test_files_depend_only_on_the_seed(task: str, tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        write_media(tmp_path / name, task, examples=6, seed=seed, valid=3, test=2)
+    contents = [
+        {path.relative_to(tmp_path / name): path.read_bytes() for path in (tmp_path / name).rglob("*.*")}
+        for name in "abc"
+    ]
+    assert len(contents[0]) == 6 + 3 + 2 + 3
+    assert contents[0] == contents[1] != contents[2]
+    pairs = list(read_feature_pairs(Corpus(tmp_path / "a" / "train.tsv", features=SETTINGS)))
+    assert len(pairs) == 6
+    assert all(np.isfinite(np.asarray(pair.features)).all() for pair in pairs)
+
+
+@pytest.mark.parametrize("task", ["captions", "speech"])
+def test_held_out_texts_of_several_words_are_new(task: str) -> None:
+    random = np.random.default_rng(0)
+    texts = {MEDIA_TASKS[task].sample(random) for _ in range(500)}
+    for text in texts:
+        splits = [split for split in ("train", "valid", "test") if belongs_to(text, split)]
+        assert len(splits) == (1 if " " in text else 3)
+
+
+def components(mask: NDArray[np.bool_]) -> list[NDArray[np.intp]]:
+    """The connected areas of a mask, each as the coordinates of its pixels."""
+    left, found = set(zip(*np.nonzero(mask))), []
+    while left:
+        area, queue = [], [left.pop()]
+        while queue:
+            row, column = queue.pop()
+            area.append((row, column))
+            near = {(row + dy, column + dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1)} & left
+            left -= near
+            queue += near
+        found.append(np.array(area))
+    return found
+
+
+def test_an_image_shows_what_its_caption_says() -> None:
+    """Pixels of the exact color are counted by connected areas; their centers have the relation of the caption."""
+    random = np.random.default_rng(3)
+    for _ in range(40):
+        caption = sample_caption(random)
+        image = draw_caption(caption, random)
+        groups = re.split(" left of | above ", caption)
+        if len({group.split()[1] for group in groups}) < len(groups):
+            continue  # two groups of the same color cannot be told apart by color
+        centers = []
+        for group in groups:
+            count, color, _ = group.split()
+            areas = components((image == COLORS[color]).all(-1))
+            assert len(areas) == COUNTS.index(count) + 1, caption
+            centers.append(np.array([area.mean(0) for area in areas]))  # N 2: row and column
+        if "left of" in caption:
+            assert centers[0][:, 1].max() < centers[1][:, 1].min()
+        if "above" in caption:
+            assert centers[0][:, 0].max() < centers[1][:, 0].min()
+
+
+def test_shapes_of_classes_cover_their_part_of_the_bounding_box() -> None:
+    """Area over the bounding box: π/4 for a circle, 1 for a square, about 1/2 for a triangle and less for a cross."""
+    expected = {"circle": (0.7, 0.87), "square": (0.99, 1.0), "triangle": (0.4, 0.65), "cross": (0.4, 0.8)}
+    random = np.random.default_rng(0)
+    for shape, (low, high) in expected.items():
+        image = draw_class(shape, random)
+        mask = np.any([(image == color).all(-1) for color in COLORS.values()], axis=0)
+        rows, columns = np.nonzero(mask)
+        box = (np.ptp(rows) + 1) * (np.ptp(columns) + 1)
+        assert low <= mask.sum() / box <= high, shape
+
+
+def test_speech_lasts_as_long_as_its_sounds() -> None:
+    random = np.random.default_rng(0)
+    assert set("".join(DIGITS.values())) == set(PHONEMES)
+    short, long = (speak_digits(words, random) for words in ("one", "one two three four"))
+    assert 0.15 * SOUND_RATE < len(short) < len(long) < 3 * SOUND_RATE
+    assert 0.1 < abs(short).max() <= 1
+
+
+def test_the_command(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["media", "classes", str(tmp_path / "a"), "--examples", "5"])
+    assert result.exit_code == 0, result.output
+    assert "--system vision --set features.image_size=32" in result.output
+    assert len((tmp_path / "a" / "train.tsv").read_text().splitlines()) == 5
+    for arguments, expected in {
+        ("classes", tmp_path / "a"): "already exists",
+        ("caption", tmp_path / "b"): "did you mean 'captions'",
+    }.items():
+        failed = CliRunner().invoke(app, ["media", *map(str, arguments)])
+        assert isinstance(failed.exception, UserError)
+        assert expected in str(failed.exception)
