@@ -27,6 +27,7 @@ import dragoman
 from dragoman import config
 from dragoman.cli import app
 from dragoman.config_fields import settings_of
+from dragoman.data.generated_media import write_media
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -39,6 +40,10 @@ MORE = {
         *("--set", "search.max_target_length=8", "--set", "data.num_workers=1"),
     ],
     "phrasebook": ["--pairs", "2000", "--quiet"],
+    "recipe": [
+        *("--steps", "2", "--device", "cpu", "--set", "system.settings.model_dim=16"),
+        *("--set", "training.validation_sentences=2", "--set", "search.max_target_length=8"),
+    ],
 }
 
 
@@ -145,9 +150,27 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "dialogues.jsonl").write_text("".join(turns), encoding="utf-8")
     lengths = np.full(40, 12)
     np.savez(folder / "frames.npz", values=np.random.default_rng(0).random((480, 80), np.float32), lengths=lengths)
+    write_images_and_recordings(folder)
     execute("dragoman train runs/en-de --source train.en --target train.de", folder)
     shutil.copytree(folder / "runs" / "en-de", folder / "runs" / "second", symlinks=True)
     return folder
+
+
+def write_images_and_recordings(folder: Path) -> None:
+    """The corpora of three recipes, and lists and a folder of the same files."""
+    tasks = {"captions": "captions", "image-classes": "classes", "spoken-digits": "speech"}
+    for name, task in tasks.items():
+        (folder / "data").mkdir(exist_ok=True)
+        write_media(folder / "data" / name, task, train=40, valid=4, test=4)
+    captions = (folder / "data" / "captions" / "train.tsv").read_text(encoding="utf-8").splitlines()
+    for number, name in enumerate(("images.txt", "captions.txt")):
+        columns = (line.split("\t")[number] for line in captions)
+        lines = (f"{'' if number else 'data/captions/'}{column}\n" for column in columns)
+        (folder / name).write_text("".join(lines), encoding="utf-8")
+    recordings = (folder / "data" / "spoken-digits" / "train.tsv").read_text(encoding="utf-8")
+    (folder / "wavs.tsv").write_text(re.sub("^", "data/spoken-digits/", recordings.rstrip("\n"), flags=re.M) + "\n")
+    for name in ("circle", "square"):
+        shutil.copytree(folder / "data" / "image-classes" / "train", folder / "photos" / name)
 
 
 def execute(line: str, folder: Path) -> str:

@@ -204,19 +204,17 @@ class MediaTask(NamedTuple):
     render: Callable[[str, Random], Any]  # text → pixels or samples
     write: Callable[[Path, Any], None]
     suffix: str  # of the files
-    training: str  # options of the command line that suit the data
 
 
-SMALL_IMAGES = f"--system vision --set features.image_size={IMAGE_PIXELS} --set features.patch_size=8"
 MEDIA_TASKS = {
-    "captions": MediaTask(sample_caption, draw_caption, _write_image, ".png", SMALL_IMAGES),
-    "classes": MediaTask(sample_class, draw_class, _write_image, ".png", SMALL_IMAGES),
-    "speech": MediaTask(sample_digits, speak_digits, _write_sound, ".wav", "--system speech"),
+    "captions": MediaTask(sample_caption, draw_caption, _write_image, ".png"),
+    "classes": MediaTask(sample_class, draw_class, _write_image, ".png"),
+    "speech": MediaTask(sample_digits, speak_digits, _write_sound, ".wav"),
 }
 
 
 def write_media(
-    folder: str | Path, task: str, examples: int = 4000, seed: int = 0, valid: int = 200, test: int = 200
+    folder: str | Path, task: str, train: int = 4000, valid: int = 200, test: int = 200, seed: int = 0
 ) -> None:
     """Write generated examples of a task ("captions", "classes" or "speech") to a new folder.
 
@@ -225,12 +223,12 @@ def write_media(
     """
     if task not in MEDIA_TASKS:
         raise unknown_name("task", task, MEDIA_TASKS)
-    folder, (sample, render, write, suffix, _) = Path(folder), MEDIA_TASKS[task]
+    folder, (sample, render, write, suffix) = Path(folder), MEDIA_TASKS[task]
     if folder.exists():
         raise UserError(f"{folder} already exists: choose a new folder")
     random = np.random.default_rng(seed)
     with atomic_folder(folder, flush=False) as partial:
-        for split, size in (("train", examples), ("valid", valid), ("test", test)):
+        for split, size in (("train", train), ("valid", valid), ("test", test)):
             (partial / split).mkdir()
             texts = islice((text for text in _endless(sample, random) if belongs_to(text, split)), size)
             lines = []
