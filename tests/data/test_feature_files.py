@@ -329,7 +329,7 @@ def test_mismatched_files_and_systems_are_rejected(trained: Path, tmp_path: Path
         (
             *("train", tmp_path / "b", "--source", arrays, "--target", sentences, "--system", "vision"),
             *("--set", "system.settings.feature_dim=5"),
-        ): "has vectors of 4 numbers, but the system reads 5",
+        ): "has vectors of 4 numbers, but the system reads vectors of 5",
         ("compare", tmp_path / "c", "--systems", "speech,transformer"): "speech does not translate text",
     }
     for arguments, expected in wrong.items():
