@@ -27,7 +27,7 @@ import dragoman
 from dragoman import config
 from dragoman.cli import app
 from dragoman.config_fields import settings_of
-from dragoman.data.generated_media import write_media
+from dragoman.data.generated_media import MEDIA_TASKS, write_media
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -158,10 +158,9 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def write_images_and_recordings(folder: Path) -> None:
     """The corpora of three recipes, and lists and a folder of the same files."""
-    tasks = {"captions": "captions", "image-classes": "classes", "spoken-digits": "speech"}
-    for name, task in tasks.items():
-        (folder / "data").mkdir(exist_ok=True)
-        write_media(folder / "data" / name, task, train=40, valid=4, test=4)
+    (folder / "data").mkdir()
+    for task in MEDIA_TASKS:
+        write_media(folder / "data" / task, task, train=40, valid=4, test=4)
     captions = (folder / "data" / "captions" / "train.tsv").read_text(encoding="utf-8").splitlines()
     for number, name in enumerate(("images.txt", "captions.txt")):
         columns = (line.split("\t")[number] for line in captions)

@@ -46,7 +46,7 @@ def test_files_depend_only_on_the_seed(task: str, tmp_path: Path) -> None:
     assert all(np.isfinite(np.asarray(pair.features)).all() for pair in pairs)
 
 
-@pytest.mark.parametrize("task", ["captions", "speech"])
+@pytest.mark.parametrize("task", ["captions", "spoken-digits"])
 def test_held_out_texts_of_several_words_are_new(task: str) -> None:
     random = np.random.default_rng(0)
     texts = {MEDIA_TASKS[task].sample(random) for _ in range(500)}

@@ -3,8 +3,8 @@
 | task | file | text |
 |---|---|---|
 | captions | colored shapes on a noisy background | a grammar: “two red circles left of a blue square” |
-| classes | one colored shape | its shape: “circle” |
-| speech | digits of synthetic speech sounds by different voices, with noise | “three one four” |
+| image-classes | one colored shape | its shape: “circle” |
+| spoken-digits | digits of synthetic speech sounds by different voices, with noise | “three one four” |
 """
 
 from __future__ import annotations
@@ -208,15 +208,15 @@ class MediaTask(NamedTuple):
 
 MEDIA_TASKS = {
     "captions": MediaTask(sample_caption, draw_caption, _write_image, ".png"),
-    "classes": MediaTask(sample_class, draw_class, _write_image, ".png"),
-    "speech": MediaTask(sample_digits, speak_digits, _write_sound, ".wav"),
+    "image-classes": MediaTask(sample_class, draw_class, _write_image, ".png"),
+    "spoken-digits": MediaTask(sample_digits, speak_digits, _write_sound, ".wav"),
 }
 
 
 def write_media(
     folder: str | Path, task: str, train: int = 4000, valid: int = 200, test: int = 200, seed: int = 0
 ) -> None:
-    """Write generated examples of a task ("captions", "classes" or "speech") to a new folder.
+    """Write generated examples of a task ("captions", "image-classes" or "spoken-digits") to a new folder.
 
     Each of train.tsv, valid.tsv and test.tsv has a path and a text per line. A checksum decides in which of them a text
     of several words occurs, so that captions and transcripts of the test are new. Single words occur in all of them.

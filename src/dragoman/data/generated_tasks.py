@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from dragoman.data import phrasebook
-from dragoman.data.generated_media import write_media
+from dragoman.data.generated_media import MEDIA_TASKS, write_media
 from dragoman.data.task_grammars import (
     GeneratedExample,
     answer_example,
@@ -77,7 +77,7 @@ GENERATORS: Mapping[str, Callable[..., None]] = {
     "dialogue": partial(write_examples, sample=dialogue_example),
     "tree": partial(write_examples, sample=tree_example),
     "python": partial(write_examples, sample=python_example),
-    "media": write_media,
+    **{task: partial(write_media, task=task) for task in MEDIA_TASKS},
 }
 
 
