@@ -13,11 +13,11 @@ from dragoman.config import FeatureConfig
 from dragoman.data import Corpus
 from dragoman.data.feature_files import read_feature_pairs
 from dragoman.data.generated_media import (
-    COLORS,
     COUNTS,
     DIGITS,
     MEDIA_TASKS,
     PHONEMES,
+    SHAPE_COLORS,
     SOUND_RATE,
     belongs_to,
     draw_caption,
@@ -82,7 +82,7 @@ def test_an_image_shows_what_its_caption_says() -> None:
         centers = []
         for group in groups:
             count, color, _ = group.split()
-            areas = components((image == COLORS[color]).all(-1))
+            areas = components((image == SHAPE_COLORS[color]).all(-1))
             assert len(areas) == COUNTS.index(count) + 1, caption
             centers.append(np.array([area.mean(0) for area in areas]))  # N 2: row and column
         if "left of" in caption:
@@ -97,7 +97,7 @@ def test_shapes_of_classes_cover_their_part_of_the_bounding_box() -> None:
     random = np.random.default_rng(0)
     for shape, (low, high) in expected.items():
         image = draw_class(shape, random)
-        mask = np.any([(image == color).all(-1) for color in COLORS.values()], axis=0)
+        mask = np.any([(image == color).all(-1) for color in SHAPE_COLORS.values()], axis=0)
         rows, columns = np.nonzero(mask)
         box = (np.ptp(rows) + 1) * (np.ptp(columns) + 1)
         assert low <= mask.sum() / box <= high, shape

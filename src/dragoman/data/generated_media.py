@@ -30,7 +30,7 @@ Sound = NDArray[np.float64]
 # ---- images
 
 IMAGE_PIXELS = 32  # height and width
-COLORS = {
+SHAPE_COLORS = {
     "red": (220, 40, 40),
     "green": (40, 170, 60),
     "blue": (50, 80, 220),
@@ -60,7 +60,7 @@ def sample_caption(random: Random) -> str:
 
 def _sample_group(random: Random) -> str:
     """Sample what one to three equal shapes are called: “a red circle”, “two blue crosses”."""
-    count, color, shape = (_choose(random, list(names)) for names in (COUNTS, COLORS, SHAPES))
+    count, color, shape = (_choose(random, list(names)) for names in (COUNTS, SHAPE_COLORS, SHAPES))
     plural = "" if count == COUNTS[0] else "es" if shape.endswith("s") else "s"
     return f"{count} {color} {shape}{plural}"
 
@@ -84,7 +84,7 @@ def draw_class(shape: str, random: Random) -> Pixels:
     """Draw one shape of random color, place and size."""
     image, radius = _background(random), random.uniform(4, 9)
     row, column = random.uniform(radius, IMAGE_PIXELS - radius, 2)
-    _draw_shape(image, shape, _choose(random, list(COLORS)), row, column, radius)
+    _draw_shape(image, shape, _choose(random, list(SHAPE_COLORS)), row, column, radius)
     return image
 
 
@@ -109,7 +109,7 @@ def _draw_group(image: Pixels, group: str, random: Random, rows: tuple[int, int]
 def _draw_shape(image: Pixels, shape: str, color: str, row: float, column: float, radius: float) -> None:
     """Draw a filled shape with its center at (row, column) into the image."""
     y, x = (np.mgrid[:IMAGE_PIXELS, :IMAGE_PIXELS] - np.reshape([row, column], (2, 1, 1))) / radius
-    image[SHAPES[shape](x, y)] = COLORS[color]
+    image[SHAPES[shape](x, y)] = SHAPE_COLORS[color]
 
 
 def _write_image(path: Path, pixels: Pixels) -> None:
