@@ -139,7 +139,8 @@ class MaskedDecoderModel(DecoderOnlyModel):
         all rows, or of each source (B).
         """
         batch, width = source.shape
-        max_length, state = self._empty_state(batch, width + max_length)
+        max_length = self._supported_length(width + max_length)
+        state = self.decoder.init_state(batch, max_length + 1, self.target_embedding.weight)
         if width:
             context = Context(Layout.padded(width, lengths), prefix_lengths=lengths)
             state = self.decoder(self.embed(source, SOURCE_SEGMENT), context, state).state
@@ -149,15 +150,14 @@ class MaskedDecoderModel(DecoderOnlyModel):
         positions = lengths.repeat_interleave(beam)  # the target follows the source
         return DecodingStart(memory=None, state=state, tokens=tokens, positions=positions, max_length=max_length)
 
-    def _empty_state(self, rows: int, max_length: int) -> tuple[int, State]:
-        """Return how many of `max_length` positions are supported, and a state for them and a mask after them."""
+    def _supported_length(self, max_length: int) -> int:
+        """Return how many of `max_length` positions can be used, with a mask after them."""
         limit = position_limit(self.decoder)
-        max_length = max_length if limit is None else min(max_length, limit - 1)
-        return max_length, self.decoder.init_state(rows, max_length + 1, self.target_embedding.weight)
+        return max_length if limit is None else min(max_length, limit - 1)
 
     def grow_state(self, state: State, rows: int, max_length: int) -> tuple[State, int]:
         """Return the state with room for `max_length` positions, or as many as supported, and this number."""
-        max_length, _ = self._empty_state(0, max_length)
+        max_length = self._supported_length(max_length)
         return super().grow_state(state, rows, max_length + 1)[0], max_length
 
     def decode(self, target: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
