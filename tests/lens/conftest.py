@@ -37,7 +37,7 @@ def make_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
         config = Config(
             DataConfig(paths[0], paths[1], paths[2], paths[3], max_length=100),
             TextConfig(tokenizer=kind, vocab_size=350),
-            SystemConfig(system, "tiny", {"model_dim": 16, "layers": 1} | heads),
+            system=SystemConfig(system, "tiny", {"model_dim": 16, "layers": 1} | heads),
             training=TrainingConfig(
                 batch_tokens=256, steps=20, validation_interval=10, learning_rate=0.01, warmup_steps=5, device="cpu"
             ),
