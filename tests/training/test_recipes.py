@@ -115,7 +115,7 @@ PLAIN = {
     "gpt": (0.4, 0.1, 0.1),
     "chat": (0.4, 0.1, 0.1),
     "unilm": (0.4, 0.1, 0.1),
-    "unilm-masked": (0.4, 0.1, 0.1),
+    "unilm-masked": (0.1, 0.1, 0.1),
     "gpt3": (0.4, 0.1, 0.1),
     "palm": (0.4, 0.1, 0.1),
     "llama": (0.4, 0.1, 0.1),
@@ -197,7 +197,7 @@ def test_settings_of_plain_and_modern(name: str, recipe: str, store: TokenStore)
 
 
 def test_modern_is_the_default_of_every_system_that_translates_text() -> None:
-    plain = {"bert", "roberta", "electra", "tagger", "vision", "speech"}
+    plain = {"bert", "roberta", "electra", "tagger", "unilm-masked", "vision", "speech"}
     assert {name for name, system in SYSTEMS.items() if system.default_recipe == "plain"} == plain
 
 

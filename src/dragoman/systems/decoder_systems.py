@@ -357,7 +357,9 @@ DECODER_SYSTEMS = {
         BERT_SIZES,
         replace(BERT_TRAINING, learning_rate=3e-5, warmup_steps=40_000, beta1=None, total_steps=770_000),
         "the paper starts from the weights of BERT; it does not mention clipping; left out: next-sentence prediction",
+        base_learning_rate=0.1,
         default_objectives={"text": ("unified-masked-lm", {}), "pairs": ("masked-target", {})},
+        default_recipe="plain",
     ),
     "palm": System(
         palm,
