@@ -254,6 +254,14 @@ def test_fine_tuning_keeps_the_feature_settings(trained: Path) -> None:
     assert dragoman.load(trained / "tuned", device="cpu").config.features.patch_size == 2
 
 
+def test_an_ensemble_needs_equal_feature_settings(trained: Path) -> None:
+    run, other = (dragoman.load(trained / "run", device="cpu") for _ in range(2))
+    assert run.ensemble(other).translate([trained / "images" / "00.png"])
+    other.config = dragoman.config.replace_settings(other.config, {"features.image_fit": "pad"})
+    with pytest.raises(UserError, match="were trained with other settings of features"):
+        run.ensemble(other)
+
+
 def test_errors_of_commands(trained: Path, tmp_path: Path) -> None:
     missing = text(trained / "missing.txt", "images/00.png", "images/99.png")
     unknown = text(trained / "unknown.txt", "nowhere.png")

@@ -56,7 +56,8 @@ def train(
 
     Args:
         folder: run folder to create; by default a new one under `runs`, named after the system.
-        source: training source files: text with one sentence per line, TSV, JSON lines, or .npz and .npy.
+        source: training source files: text with one sentence per line, TSV, JSON lines, .npz and .npy, or lists and
+            folders of image or sound files.
         target: training target files, line by line with `source`. Omit for TSV, JSON lines and language models.
         valid_source: validation source files. By default training pairs are held out.
         valid_target: validation target files.

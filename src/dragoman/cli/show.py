@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from dragoman.lens.gradients import GradientReach
     from dragoman.run import Run
 
-Sentence = Annotated[str, typer.Argument(help="Sentence to inspect, in the source language.")]
+Sentence = Annotated[
+    str, typer.Argument(help="Sentence to inspect, in the source language; or the path of an image or sound file.")
+]
 Target = Annotated[str | None, "Inspect this translation instead of the one the run finds."]
 Prefix = Annotated[str | None, "Beginning that the translation must have."]
 

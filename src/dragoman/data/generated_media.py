@@ -137,11 +137,11 @@ DIGITS = {
     **{"zero": "zIro", "one": "wan", "two": "tu", "three": "Tri", "four": "for"},
     **{"five": "faIv", "six": "sIks", "seven": "sevn", "eight": "eIt", "nine": "naIn"},
 }
-MAX_DIGITS = 4
+MAX_DIGITS = 3
 
 
 def sample_digits(random: Random) -> str:
-    """Sample the names of one to four digits."""
+    """Sample the names of one to three digits."""
     return " ".join(_choose(random, list(DIGITS)) for _ in range(random.integers(1, MAX_DIGITS + 1)))
 
 
@@ -204,11 +204,12 @@ class MediaTask(NamedTuple):
     render: Callable[[str, Random], Any]  # text → pixels or samples
     write: Callable[[Path, Any], None]
     suffix: str  # of the files
+    has_new_texts: bool = True  # whether texts of validation and test data do not occur in training
 
 
 MEDIA_TASKS = {
     "captions": MediaTask(sample_caption, draw_caption, _write_image, ".png"),
-    "image-classes": MediaTask(sample_class, draw_class, _write_image, ".png"),
+    "image-classes": MediaTask(sample_class, draw_class, _write_image, ".png", has_new_texts=False),
     "spoken-digits": MediaTask(sample_digits, speak_digits, _write_sound, ".wav"),
 }
 
@@ -219,20 +220,20 @@ def write_media(
     """Write generated examples of a task ("captions", "image-classes" or "spoken-digits") to a new folder.
 
     Each of train.tsv, valid.tsv and test.tsv has a path and a text per line. A checksum decides in which of them a text
-    of several words occurs, so that captions and transcripts of the test are new. Single words occur in all of them.
+    occurs, so that captions and transcripts of the test are new. Classes occur in all of them.
     """
     if task not in MEDIA_TASKS:
         raise unknown_name("task", task, MEDIA_TASKS)
-    folder, (sample, render, write, suffix) = Path(folder), MEDIA_TASKS[task]
+    folder, (sample, render, write, suffix, has_new_texts) = Path(folder), MEDIA_TASKS[task]
     if folder.exists():
         raise UserError(f"{folder} already exists: choose a new folder")
     random = np.random.default_rng(seed)
     with atomic_folder(folder, flush=False) as partial:
         for split, size in (("train", train), ("valid", valid), ("test", test)):
             (partial / split).mkdir()
-            texts = islice((text for text in _endless(sample, random) if belongs_to(text, split)), size)
+            usable = (text for text in _endless(sample, random) if not has_new_texts or split_of(text) == split)
             lines = []
-            for number, text in enumerate(texts, 1):
+            for number, text in enumerate(islice(usable, size), 1):
                 path = Path(split) / f"{number:05}{suffix}"
                 write(partial / path, render(text, random))
                 lines.append(f"{path.as_posix()}\t{text}\n")
@@ -245,6 +246,6 @@ def _endless(sample: Callable[[Random], str], random: Random) -> Iterator[str]:
         yield sample(random)
 
 
-def belongs_to(text: str, split: str) -> bool:
-    """Whether a text may occur in a split: a sixteenth of them in valid, another one in test, single words anywhere."""
-    return " " not in text or {0: "valid", 1: "test"}.get(zlib.crc32(text.encode()) % 16, "train") == split
+def split_of(text: str) -> str:
+    """Return the split of a text by its checksum: a sixteenth of all texts are in valid, another one in test."""
+    return {0: "valid", 1: "test"}.get(zlib.crc32(text.encode()) % 16, "train")

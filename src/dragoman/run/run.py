@@ -227,6 +227,11 @@ class Run:
             raise UserError(
                 f"{other.folder} and {self.folder} must read the same kind of source: text, or vectors of one size"
             )
+        if self.model.source_features is not None and self.config.features != other.config.features:
+            raise UserError(
+                f"{other.folder} and {self.folder} were trained with other settings of features, but {reason}: use "
+                "runs that compute the vectors of images or sound in the same way"
+            )
         if self.device != other.device:
             raise UserError(
                 f"{other.folder} is on {other.device}, but {self.folder} on {self.device}: load both on one device"
@@ -256,8 +261,8 @@ class Run:
             'Der Hund schläft.'
 
         Args:
-            texts: texts, or feature arrays (length × features) for a system that reads images or speech; the
-                translation of an empty text is empty
+            texts: texts; for a system that reads images or speech, paths of files, or feature arrays (length ×
+                features); the translation of an empty text is empty
             beam_size: beam size of the run's beam search; 1 is greedy search
             search: a search configuration, such as `Sample(seed=1)`; by default the run's `default_search`
             alignment: compute word alignments, if the model has attention
