@@ -137,12 +137,12 @@ DIGITS = {
     **{"zero": "zIro", "one": "wan", "two": "tu", "three": "Tri", "four": "for"},
     **{"five": "faIv", "six": "sIks", "seven": "sevn", "eight": "eIt", "nine": "naIn"},
 }
-MAX_DIGITS = 3
+MIN_DIGITS, MAX_DIGITS = 2, 3  # per recording
 
 
 def sample_digits(random: Random) -> str:
-    """Sample the names of one to three digits."""
-    return " ".join(_choose(random, list(DIGITS)) for _ in range(random.integers(1, MAX_DIGITS + 1)))
+    """Sample the names of two or three digits."""
+    return " ".join(_choose(random, list(DIGITS)) for _ in range(random.integers(MIN_DIGITS, MAX_DIGITS + 1)))
 
 
 def speak_digits(words: str, random: Random) -> Sound:
