@@ -15,6 +15,10 @@ from dragoman.evaluation.text_metrics import TextMetric
 
 METRICS_WITHOUT_SOURCES = {name: metric for name, metric in TEXT_METRICS.items() if not metric.needs_sources}
 every_measure = pytest.mark.parametrize("measure", METRICS_WITHOUT_SOURCES.values(), ids=METRICS_WITHOUT_SOURCES.keys())
+SENTENCE_METRICS = {  # span-f1 and bracket-f1 need tags and trees
+    name: metric for name, metric in METRICS_WITHOUT_SOURCES.items() if name not in ("span-f1", "bracket-f1")
+}
+every_sentence_measure = pytest.mark.parametrize("measure", SENTENCE_METRICS.values(), ids=SENTENCE_METRICS.keys())
 
 
 def test_score_as_text() -> None:
@@ -53,20 +57,20 @@ def test_one_string_is_not_a_list_of_sentences(measure: TextMetric) -> None:
         measure("a b", "a b")
 
 
-@every_measure
+@every_sentence_measure
 def test_a_perfect_hypothesis_has_the_best_score(measure: TextMetric) -> None:
     sentences = ["the cat sat on the mat", "a dog barked at it all night"]
     score = measure(sentences, sentences)
     assert score.value == pytest.approx(100 if score.better == "higher" else 0)
 
 
-@every_measure
+@every_sentence_measure
 def test_one_reference_may_be_given_alone_or_in_a_list(measure: TextMetric) -> None:
     hypotheses, references = ["the cat sat on a mat", "dogs bark"], ["the cat sat on the mat", "dogs do bark"]
     assert measure(hypotheses, references) == measure(hypotheses, [[reference] for reference in references])
 
 
-@every_measure
+@every_sentence_measure
 def test_the_order_of_references_does_not_matter(measure: TextMetric) -> None:
     hypotheses = ["the cat sat on a mat", "dogs bark"]
     references = [["the cat sat on the mat", "a cat sat on a big mat"], ["dogs do bark", "a dog barks", "barking dogs"]]
@@ -74,7 +78,7 @@ def test_the_order_of_references_does_not_matter(measure: TextMetric) -> None:
     assert measure(hypotheses, references).value == measure(hypotheses, backwards).value
 
 
-@every_measure
+@every_sentence_measure
 def test_a_score_can_be_written_as_json(measure: TextMetric) -> None:
     score = measure(["the cat sat on a mat"], ["the cat sat on the mat"])
     assert MetricScore(**json.loads(json.dumps(asdict(score)))) == score
@@ -90,10 +94,18 @@ def test_unknown_metric_suggests_the_nearest() -> None:
         evaluate(["exact", "blue"], ["a"], ["a"])
 
 
-@every_measure
+@every_sentence_measure
 def test_the_statistics_of_sentences_give_the_score_of_the_corpus(measure: TextMetric) -> None:
     hypotheses = ["the cat sat on a mat", "a dog barked", "it rains"]
     references = [["the cat sat on the mat", "a cat sat there"], ["a dog barked at it"], ["it rains"]]
     statistics = measure.sentence_statistics(hypotheses, references)
     assert len(statistics.table) == 3
     assert statistics.corpus_score(statistics.table.sum(0)) == pytest.approx(measure(hypotheses, references).value)
+
+
+@pytest.mark.parametrize("name", ["span-f1", "bracket-f1"])
+def test_statistics_of_tags_and_trees_give_the_score_of_the_corpus(name: str) -> None:
+    hypotheses, references = ["B I O (S (NP a b) c)", "O B (S d e)"], ["B I O (S (NP a b c))", "O B (S d e)"]
+    statistics = TEXT_METRICS[name].sentence_statistics(hypotheses, references)
+    score = TEXT_METRICS[name](hypotheses, references)
+    assert statistics.corpus_score(statistics.table.sum(0)) == pytest.approx(score.value)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 
-from dragoman.evaluation.system_comparison import RunResult, SystemComparison, shuffled_bleu
+from dragoman.evaluation import TEXT_METRICS
+from dragoman.evaluation.system_comparison import RunResult, SystemComparison, metric_label, shuffled_bleu
 
 SOURCES = [" ".join(["w"] * (6 if i % 2 else 14)) for i in range(80)]
 REFERENCES = [f"line {i} tells of {i % 11} cats on {i % 7} mats in house {i % 13} today" for i in range(80)]
@@ -107,3 +108,8 @@ def test_shuffled_outputs_of_a_translator_score_low() -> None:
     assert shuffled_bleu(REFERENCES, REFERENCES) < 50
     assert shuffled_bleu(["a b c d e"] * 4, ["a b c d e"] * 4) > 99.9
     assert math.isfinite(shuffled_bleu(["a"], ["a"]))
+
+
+def test_every_metric_without_sources_has_a_column_title() -> None:
+    titles = [metric_label(name) for name, metric in TEXT_METRICS.items() if not metric.needs_sources]
+    assert {"BLEU", "ROUGE-L", "exact %", "span-f1 %"} <= set(titles)

@@ -156,6 +156,7 @@ def test_packed_attention_with_another_value_width(value_dim: int) -> None:
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's own
 @pytest.mark.gpu
 @pytest.mark.parametrize(("key_dim", "value_dim"), [(16, 32), (32, 16)])
 def test_kernels_on_a_gpu_with_another_value_width(key_dim: int, value_dim: int) -> None:

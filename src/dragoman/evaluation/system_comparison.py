@@ -380,7 +380,8 @@ class SystemComparison:
 
 def metric_label(name: str) -> str:
     """Return the title of a metric in tables: "BLEU" for bleu, "exact %" for rates."""
-    score = text_metric(name)(["a b c d"], ["a b c d"])
+    sample = ["B (S a b c d)"]  # words, a tagged span and a tree
+    score = text_metric(name)(sample, sample)
     return f"{name} %" if score.unit == "%" else score.name
 
 
