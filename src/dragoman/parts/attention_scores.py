@@ -123,13 +123,8 @@ class TanhProduct(Spec):
         return TanhProductScore(dim, self.inner_dim or dim)
 
 
-class TanhProductScore(Score):
-    def __init__(self, dim: int, inner_dim: int) -> None:
-        """`query` is W and `key` U (`dim` to `inner_dim` each), `value` the vector v."""
-        super().__init__()
-        self.query = nn.Linear(dim, inner_dim, bias=False)
-        self.key = nn.Linear(dim, inner_dim, bias=False)
-        self.value = nn.Linear(inner_dim, 1, bias=False)
+class TanhProductScore(AdditiveScore):
+    """Has the weights of `AdditiveScore`: `query` is W, `key` U, `value` the vector v."""
 
     def prepare(self, key: Tensor) -> Tensor:
         """Compute tanh(U k), once per source: B S D → B S A, with A = `inner_dim`."""
@@ -137,7 +132,7 @@ class TanhProductScore(Score):
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
         """Queries B … T D, prepared keys tanh(U k), B … S A → scores B … T S."""
-        return super().forward(torch.tanh(self.query(query)) * self.value.weight[0].to(query.dtype), prepared)
+        return Score.forward(self, torch.tanh(self.query(query)) * self.value.weight[0].to(query.dtype), prepared)
 
     def flops(self, work: Workload) -> int:
         """Count W q per target token, U k per source token, and a dot product per pair of both."""

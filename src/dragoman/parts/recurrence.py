@@ -360,7 +360,7 @@ CELLS: dict[str, type[Cells]] = {
 def build_cells(
     kind: CellKind, inputs: int, dim: int, layers: int, dropout: float, bidirectional: bool, cell_dim: int | None
 ) -> Cells:
-    """Create cells that map `inputs` to `dim` numbers; with `cell_dim`, an LSTM of so many cells, projected to `dim`.
+    """Create cells that map `inputs` to `dim` numbers; with `cell_dim`, that many LSTM cells, projected to `dim`.
 
     For both directions, all three widths are those of one direction.
     """
@@ -380,8 +380,8 @@ class Recurrent(Spec):
 
     In direction "both" (Schuster & Paliwal 1997), each direction has half of the width. `attention_context`: the
     attention c_t of a layer below over the source is an additional input, g([x_t; c_t], h_{t−1}) (Wu et al. 2016, §3).
-    `dropout` is applied between layers, `input_dropout` to the input of the first (Zaremba et al. 2014). `cell_dim`: an
-    LSTM with so many cells in all directions together, whose output is projected to the width of the model.
+    `dropout` is applied between layers, `input_dropout` to the input of the first (Zaremba et al. 2014). `cell_dim`:
+    the number of LSTM cells in all directions together, whose output is projected to the width of the model.
     """
 
     cell: CellKind = "lstm"

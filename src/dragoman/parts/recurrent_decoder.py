@@ -352,7 +352,7 @@ class RecurrentDecoder(Spec):
 
     `attends`: the query of the context is s_{i−1}, "before" the step (Bahdanau), or s_i, "after" it (Luong).
     `feedback`: additional input of the cell: "nothing", the "context", or the last "output" (Luong §3.3).
-    `cell_dim`: an LSTM with so many cells, whose output is projected to the width of the model.
+    `cell_dim`: number of LSTM cells, whose output is projected to the width of the model.
     """
 
     cell: CellKind = "gru"

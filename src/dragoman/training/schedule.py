@@ -67,7 +67,7 @@ class SchedulePoint:
     def inverse_sqrt(self) -> float:
         """Return the factor of the peak learning rate √(warmup / step) (Vaswani et al. 2017, §5.3).
 
-        With `hold_steps`, 1 for so many steps after it, then √((warmup + hold) / step) (Shazeer et al. 2017, §E).
+        The factor stays 1 for `hold_steps` after the warm-up, then √((warmup + hold) / step) (Shazeer et al. 2017, §E).
         """
         held = 1 + self.config.resolved("hold_steps") / warmup_steps(self.config, self.horizon.steps)
         return 1 / math.sqrt(max(1.0, self.warmups / held))
