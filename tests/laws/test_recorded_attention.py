@@ -83,12 +83,12 @@ def by_hand(call: Call) -> Tensor:
     query, key = call.query, call.key
     key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
     score, scale = call.look.score, call.look.scale or 1 / math.sqrt(query.shape[-1])
-    if isinstance(score, (AdditiveScore, ConcatScore)):
+    if isinstance(score, TanhProductScore):  # an additive score as well; the keys are tanh(U k)
+        scores = torch.einsum("a,bhta,bhsa->bhts", score.value.weight[0], (query @ score.query.weight.T).tanh(), key)
+    elif isinstance(score, (AdditiveScore, ConcatScore)):
         matrix = score.query.weight if isinstance(score, AdditiveScore) else score.both.weight[:, : query.shape[-1]]
         inner = torch.tanh((query @ matrix.T)[..., :, None, :] + key[..., None, :, :])
         scores = (inner * score.value.weight[0]).sum(-1)
-    elif isinstance(score, TanhProductScore):  # the keys are tanh(U k)
-        scores = torch.einsum("a,bhta,bhsa->bhts", score.value.weight[0], (query @ score.query.weight.T).tanh(), key)
     elif score is not None:
         scaled = type(score).__name__ == "ScaledDotScore"
         scores = torch.einsum("bhte,bhse->bhts", query, key) * (1 / math.sqrt(query.shape[-1]) if scaled else 1.0)
