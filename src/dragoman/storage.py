@@ -98,6 +98,14 @@ def replace_symlink(link: Path, name: str) -> None:
         flush_to_disk(link.parent)
 
 
+def link_or_copy(source: str | Path, target: str | Path) -> None:
+    """Make `target` a hard link to a file, or a copy where the file system has no hard links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
 @contextmanager
 def exclusive_run_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of a run folder; raise a UserError if another process trains it."""

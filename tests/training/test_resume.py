@@ -87,6 +87,20 @@ def test_interrupted_and_resumed_is_bit_equal(system: str, corpus: Path, tmp_pat
     assert_equal(contents(whole), contents(cut))
 
 
+def test_paused_and_resumed_is_bit_equal(corpus: Path, tmp_path: Path) -> None:
+    """A pause between two validations and one at a validation change neither patience nor schedule."""
+    config = small_config(corpus, "bahdanau", schedule="cosine")
+    prepare_run(tmp_path / "whole", config, print)
+    shutil.copytree(tmp_path / "whole", tmp_path / "paused")
+    train(tmp_path / "whole")
+    for step in (4, 18):  # validations are at 9 and 18
+        outcome = Trainer(tmp_path / "paused", Quiet()).train(lambda state, step=step: state.step >= step)
+        assert outcome.paused
+        assert outcome.state.step == step
+    assert not Trainer(tmp_path / "paused", Quiet()).train().paused
+    assert_equal(contents(tmp_path / "whole"), contents(tmp_path / "paused"))
+
+
 RECIPES: dict[str, dict[str, Any]] = {
     "muon": {"optimizer": "muon"},
     "sgd": {"optimizer": "sgd", "momentum": 0.9, "schedule": "constant"},

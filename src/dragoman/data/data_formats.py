@@ -60,6 +60,11 @@ class DataFormat:
     normalizes_whitespace = False
 
     @property
+    def key(self) -> tuple[str, dict[str, Any]]:
+        """What distinguishes the format from others: two formats with equal keys read the same."""
+        return self.name, vars(self)
+
+    @property
     def is_translation(self) -> bool:
         """Whether the source and the target are text in (usually) different languages."""
         return self.has_target and not self.target_is_tags and not self.source_is_features

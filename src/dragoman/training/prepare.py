@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,13 +36,14 @@ from dragoman.parts.spec import Spec
 from dragoman.processes import parallel_map
 from dragoman.run import write_model_file, write_tokenizers
 from dragoman.run_files import CONFIG_FILE, check_new_folder
-from dragoman.storage import atomic_folder
+from dragoman.storage import atomic_folder, link_or_copy
 from dragoman.systems import VocabularySizes
 from dragoman.text import Framing, Tokenizer
 from dragoman.training import resolve
 from dragoman.training.batch_size_finder import find_batch_size
 from dragoman.training.defaults import Choice, Defaults, choose_copying, choose_selection_metric, choose_settings
 from dragoman.training.length_limits import choose_length_limit
+from dragoman.training.preparation_cache import PreparationCache
 from dragoman.training.run_tokenizers import make_tokenizers, with_fertility
 from dragoman.training.validation import decode_references, evenly_spaced
 from dragoman.training.warm_start import write_initial_weights
@@ -147,6 +149,14 @@ class StoreWriter:
 
 
 @dataclass(frozen=True)
+class StoredText:
+    """Token stores of training and validation, and the preflight report on the training pairs."""
+
+    folder: Path
+    report: Preflight
+
+
+@dataclass(frozen=True)
 class PreparedRun:
     """A prepared run: its configuration, the report on its data, and its automatic settings."""
 
@@ -157,7 +167,13 @@ class PreparedRun:
     examples: list[PretrainingExample]
 
 
-def prepare_run(folder: Path, config: Config, log: Log, custom_parts: Sequence[type[Spec]] = ()) -> PreparedRun:
+def prepare_run(
+    folder: Path,
+    config: Config,
+    log: Log,
+    custom_parts: Sequence[type[Spec]] = (),
+    cache: PreparationCache | None = None,
+) -> PreparedRun:
     """Create a run folder with tokenizers, token stores, configuration and model file; nothing remains if it fails.
 
     A token store is the tokenized corpus on disk. Settings that the configuration leaves open are chosen on the way.
@@ -165,7 +181,9 @@ def prepare_run(folder: Path, config: Config, log: Log, custom_parts: Sequence[t
     Args:
         log: receives messages for the user.
         custom_parts: classes of custom parts that the model contains.
+        cache: results of earlier preparations of this process, which runs with equal text settings share.
     """
+    cache = cache or PreparationCache()
     check_new_folder(folder)
     request = resolve.resolve_request(config)
     data_format, defaults = request.data_format, Defaults(request.config)
@@ -175,7 +193,10 @@ def prepare_run(folder: Path, config: Config, log: Log, custom_parts: Sequence[t
     with atomic_folder(folder) as partial:
         log("reading the corpus")
         workers = corpus_passes.choose_num_workers(config.data.num_workers, request.train, data_format)
-        survey = corpus_passes.survey_corpora(data_format, request.train, config.data.validation_size, workers, log)
+        survey = cache.compute_once(
+            lambda: corpus_passes.survey_corpora(data_format, request.train, config.data.validation_size, workers, log),
+            *("survey", request.config.data, request.config.features, data_format.key),
+        )
         split = _choose_validation_pairs(request, survey)
 
         def training_pairs() -> Iterator[SentencePair]:
@@ -183,7 +204,7 @@ def prepare_run(folder: Path, config: Config, log: Log, custom_parts: Sequence[t
             pairs = data_format.read(request.train)
             return split.training_pairs(pairs) if split else pairs
 
-        tokenizers = make_tokenizers(request, defaults, training_pairs, survey, log)
+        tokenizers = make_tokenizers(request, defaults, training_pairs, survey, log, cache)
         choose_copying(defaults, data_format, survey.copying)
         source_tokenizer, target_tokenizer = tokenizers
         is_shared = source_tokenizer is target_tokenizer
@@ -194,10 +215,25 @@ def prepare_run(folder: Path, config: Config, log: Log, custom_parts: Sequence[t
         # special tokens around source and target
         framing = continued_run.framing if continued_run else resolve.make_framing(spec, target_tokenizer)
         write_tokenizers(partial, *tokenizers)
-        log("writing the tokenized text")
-        stores = StoreWriter(partial / "data", defaults.config.data, data_format, tokenizers, framing, workers, log)
-        train, inspection = stores.write_train(request.train, split, survey.pairs, request.valid, request.test)
-        valid = stores.write_valid(request.valid)
+
+        def write_stores() -> StoredText:
+            """Write the token stores of training and validation."""
+            log("writing the tokenized text")
+            stores = StoreWriter(partial / "data", defaults.config.data, data_format, tokenizers, framing, workers, log)
+            _, inspection = stores.write_train(request.train, split, survey.pairs, request.valid, request.test)
+            stores.write_valid(request.valid)
+            return StoredText(folder / "data", inspection.report())
+
+        stored = cache.compute_once(
+            write_stores,
+            *("stores", request.config.data, request.config.features, data_format.key, framing),
+            *(tokenizer.to_json() for tokenizer in tokenizers),
+        )
+        if stored.folder.exists():  # written by an earlier preparation
+            shutil.copytree(stored.folder, partial / "data", copy_function=link_or_copy)
+        elif not (partial / "data").exists():  # that preparation has failed, and left nothing
+            write_stores()
+        train, valid = (TokenStore(partial / "data" / name) for name in ("train", "valid"))
         _choose_settings(request, defaults, sizes, train, framing, partial, custom_parts, log)
         resolved = defaults.config
         spec, training = request.build_spec(resolved, sizes), resolved.training
@@ -214,7 +250,7 @@ def prepare_run(folder: Path, config: Config, log: Log, custom_parts: Sequence[t
             log(f"text.bpe_dropout has no effect: the objective {resolved.objective.name} does not support it")
         parameters = count_parameters(spec)
         activations = resolve.estimate_activations(spec, training.batch_tokens or 0, training.gradient_checkpointing)
-        report = inspection.report(MemoryEstimate.for_adam(parameters, activations))
+        report = replace(stored.report, memory=MemoryEstimate.for_adam(parameters, activations))
         preflight = with_fertility(report, resolved, tokenizers, request.parent)
         write_initial_weights(partial, spec, resolved, tokenizers, log)
         resolved = record_automatic_settings(config, defaults.config)

@@ -18,6 +18,7 @@ from dragoman.text import Tokenizer, learn_tokenizer
 from dragoman.text.hf_tokenizers import open_tokenizers, with_own_special_tokens
 from dragoman.text.tokenizer import LABEL_TYPE
 from dragoman.training.defaults import DEFAULT_TOKENIZER, Choice, Defaults, choose_tokenizer, choose_vocab_size
+from dragoman.training.preparation_cache import PreparationCache
 from dragoman.training.resolve import RunRequest
 from dragoman.training.warm_start import ParentRun
 
@@ -30,7 +31,12 @@ TOKENIZER_SETTINGS = ("tokenizer", "vocab_size", "compression_ratio", "shared_vo
 
 
 def make_tokenizers(
-    request: RunRequest, defaults: Defaults, pairs: Pairs, survey: CorpusSurvey, log: Log
+    request: RunRequest,
+    defaults: Defaults,
+    pairs: Pairs,
+    survey: CorpusSurvey,
+    log: Log,
+    cache: PreparationCache,
 ) -> tuple[Tokenizer, Tokenizer]:
     """Return the tokenizers of source and target, and set their properties in the configuration of `defaults`.
 
@@ -41,6 +47,7 @@ def make_tokenizers(
         pairs: opens the training text anew.
         survey: number of pairs and words of the training text.
         log: receives messages for the user.
+        cache: tokenizers that earlier preparations have learned.
     """
     text, parent, data_format = defaults.config.text, request.parent, request.data_format
     if parent and text.tokenizer_from:
@@ -55,8 +62,17 @@ def make_tokenizers(
         choose_tokenizer(defaults)
         choose_vocab_size(defaults, survey.words)
         text = defaults.config.text
-        log(f"learning a vocabulary of {text.tokenizer} tokens from {survey.pairs:,} {data_format.item_name}")
-        tokenizers = _learn_tokenizers(text, data_format, pairs, survey.pairs, log)
+
+        def learn() -> tuple[Tokenizer, Tokenizer]:
+            """Learn the tokenizers of source and target."""
+            log(f"learning a vocabulary of {text.tokenizer} tokens from {survey.pairs:,} {data_format.item_name}")
+            return _learn_tokenizers(text, data_format, pairs, survey.pairs, log)
+
+        tokenizers = cache.compute_once(
+            learn,
+            *("tokenizers", replace(text, bpe_dropout=None), request.config.data, request.config.features),
+            data_format.key,
+        )
         defaults.choices = [_with_actual_size(choice, tokenizers) for choice in defaults.choices]
     if data_format.target_is_tags:
         tags = learn_tokenizer((pair.target or "" for pair in pairs()), LABEL_TYPE, MAX_TAGS)

@@ -7,7 +7,7 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,6 +54,7 @@ class TrainingOutcome:
     Attributes:
         reason: why training stopped.
         interrupted: whether it was interrupted by the user and can be resumed.
+        paused: whether it was paused before its end by the caller and can be resumed.
         averaged_checkpoints: number of checkpoints whose average is the best model; 0 if a single one is best.
         best: record of the best validation, as in metrics.jsonl; empty if there was none.
     """
@@ -63,6 +64,7 @@ class TrainingOutcome:
     state: TrainState
     averaged_checkpoints: int
     best: dict[str, Any]
+    paused: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, with steps, epochs, tokens and seconds of the whole run, for JSON."""
@@ -178,10 +180,14 @@ class Trainer:
             pad_to_multiples=(32, 4) if self.device.type == "cuda" else (1, 1),  # of the number and length of rows
         )
 
-    def train(self) -> TrainingOutcome:
-        """Train until the budget is used up or training is interrupted, and save a checkpoint in any case.
+    def train(self, pause_due: Callable[[TrainState], bool] = lambda state: False) -> TrainingOutcome:
+        """Train until the budget is used up or training is interrupted or paused, and save a checkpoint in any case.
 
         All processes of a training run this loop in step; only the first one writes files.
+
+        Args:
+            pause_due: whether to stop at a state before the budget is used up. The checkpoint is saved without a
+                validation, so that a training continued from there equals one that was never paused.
         """
         state, training, on_first_rank = self.state, self.config.training, self.processes.on_first_rank
         normalize_by_sentences = training.resolved("loss_normalization") == "sentences"
@@ -196,7 +202,8 @@ class Trainer:
             while True:
                 batches, save_due = self._share_counts(next(steps))
                 reason = "interrupted" if self.interrupted else stop_reason(training, state)
-                if reason is not None:
+                paused = reason is None and pause_due(state)
+                if reason is not None or paused:
                     break
                 rate = learning_rate(training, state.step + 1, self.budget.horizon(state))
                 divisor = batches.num_sentences if normalize_by_sentences else batches.target_tokens
@@ -213,11 +220,11 @@ class Trainer:
                 elif save_due:
                     self._save()
             steps.close()
-            averaged = self._save_last_step()
+            averaged = self._save_last_step(is_end=not (self.interrupted or paused))
         self.metrics_log.close()
         kind, step = ("averaged", state.step) if averaged else ("valid", state.best_step)
         best = self.metrics_log.last_record(kind, step)
-        return TrainingOutcome(reason, self.interrupted, state, averaged_checkpoints=averaged, best=best)
+        return TrainingOutcome(reason or "paused", self.interrupted, state, averaged, best, paused)
 
     @property
     def seconds(self) -> float:
@@ -269,13 +276,13 @@ class Trainer:
         self.budget.update_time_used(self.state, seconds)
         return replace(batches, target_tokens=int(tokens), num_sentences=int(sentences)), bool(any_save_due)
 
-    def _save_last_step(self) -> int:
-        """Save the last step; unless training was interrupted, also validate it, and average checkpoints.
+    def _save_last_step(self, is_end: bool) -> int:
+        """Save the last step; at the end of the training (`is_end`), also validate it, and average checkpoints.
 
         Returns the number of checkpoints whose average is the best checkpoint; 0 if it is not an average.
         """
         state, on_first_rank = self.state, self.processes.on_first_rank
-        if self.interrupted:
+        if not is_end:
             if on_first_rank(self.checkpoints.last_step) != state.step:
                 self._save()
             return 0
