@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from dragoman.data.corpus import Corpus, SentencePair
 from dragoman.data.data_formats import DataFormat, Encoding
 from dragoman.data.inspection import InspectionCounts, inspect_chunk
 from dragoman.data.media_files import read_media_paths
+from dragoman.data.text_profile import CorpusCounts, count_chunk, is_profiled
 from dragoman.data.token_store import EncodedColumns, encode_columns
 from dragoman.processes import available_cpus, parallel_map
 from dragoman.text.untranslatable import CopyEvidence
@@ -31,6 +33,7 @@ Log = Callable[[str], None]
 class PairChunk(NamedTuple):
     """Some pairs of one corpus, as plain tuples, which are pickled several times faster."""
 
+    number: int  # from 0, over all corpora
     corpus: int
     pairs: list[tuple[object, ...]]
 
@@ -49,9 +52,10 @@ def choose_num_workers(requested: int | None, corpora: Sequence[Corpus], data_fo
 
 def read_chunks(data_format: DataFormat, corpora: Iterable[Corpus]) -> Iterator[PairChunk]:
     """Read all corpora in chunks of pairs, each with the index of its corpus; only the text decides the boundaries."""
+    numbers = count()
     for index, corpus in enumerate(corpora):
         for chunk in data_format.chunks(data_format.read([corpus])):
-            yield PairChunk(index, [tuple(pair) for pair in chunk])
+            yield PairChunk(next(numbers), index, [tuple(pair) for pair in chunk])
 
 
 # First pass: survey and holdout: validation pairs of the training corpus, if there are no validation files
@@ -139,40 +143,47 @@ def _hash(pair: SentencePair) -> int:
 
 @dataclass
 class CorpusSurvey:
-    """The size of the corpora, the candidates for the holdout, and evidence of copying into the target."""
+    """The size of the corpora, the candidates for the holdout, and what is known about their text."""
 
     holdout: HoldoutSampler
     pairs: int = 0
     words: int = 0
+    text: CorpusCounts = field(default_factory=CorpusCounts)
     copying: CopyEvidence = field(default_factory=CopyEvidence)  # do targets keep numbers and punctuation?
 
 
 def survey_corpora(
     data_format: DataFormat, corpora: Sequence[Corpus], holdout_size: int | None, workers: int, log: Log
 ) -> CorpusSurvey:
-    """Read all corpora: count pairs and words, find candidates for the holdout, and see what targets copy."""
+    """Read all corpora: count pairs and their text, find candidates for the holdout, and see what targets copy."""
     survey = CorpusSurvey(HoldoutSampler(holdout_size))
     progress = ProgressLogger("read", log)
     for chunk in parallel_map(_survey_chunk, read_chunks(data_format, corpora), workers):
         survey.pairs += chunk.pairs
         survey.words += chunk.words
         survey.copying += chunk.copying
+        if chunk.text is not None:
+            survey.text.merge(chunk.text)
         survey.holdout.add(chunk.source_hashes)
         progress(survey.pairs)
     return survey
 
 
 class ChunkSurvey(NamedTuple):
-    """The part of a chunk in the survey; `copying` counts numbers and marks that the targets copy."""
+    """The part of a chunk in the survey.
+
+    `copying` counts numbers and marks that the targets copy; `text` is None where the text was not counted.
+    """
 
     pairs: int
     words: int
     source_hashes: NDArray[np.uint64]
     copying: CopyEvidence
+    text: CorpusCounts | None
 
 
 def _survey_chunk(chunk: PairChunk) -> ChunkSurvey:
-    """Count the pairs and words of a chunk, hash its sources, and collect evidence of copying."""
+    """Count the pairs and the text of a chunk, hash its sources, and collect evidence of copying."""
     pairs = list(map(SentencePair._make, chunk.pairs))
     words = sum(pair.source.count(" ") + (pair.target or "").count(" ") + 2 for pair in pairs)  # spaces + 1
     copying = CopyEvidence()
@@ -180,7 +191,8 @@ def _survey_chunk(chunk: PairChunk) -> ChunkSurvey:
         if pair.target is not None and pair.features is None:
             collect = CopyEvidence.from_pair if index < COPY_SAMPLE_PAIRS else CopyEvidence.from_line
             copying += collect(pair.source, pair.target)
-    return ChunkSurvey(len(pairs), words, source_hashes(pairs), copying)
+    text = count_chunk(pairs) if is_profiled(chunk.number) else None
+    return ChunkSurvey(len(pairs), words, source_hashes(pairs), copying, text)
 
 
 # Second pass: encoding

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.data.corpus import SentencePair
+from dragoman.data.text_profile import CorpusProfile
 from dragoman.legacy import translate_preflight
 
 PREFLIGHT_FILE = "preflight.json"
@@ -148,6 +149,7 @@ class Preflight:
     #: tokens per character of the text that the source and target tokenizers were learned from, if known
     fertility: tuple[float | None, float | None] = (None, None)
     learned: bool = True  # whether the tokenizers were learned from this corpus
+    text: CorpusProfile | None = None  # of all pairs, before filtering
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields and the warnings as JSON values."""
@@ -171,6 +173,7 @@ class Preflight:
                     out.append(f"  {name} {unit:11}{row}")
         if self.ratio is not None:
             out.append(f"  {self.ratio:.2f} target tokens per source token")
+        out += self.text.lines() if self.text else []
         out.append(f"  {self.duplicates:,} duplicates of an earlier pair")
         remarks = {"identical source and target": self.identical, "very different lengths": self.length_mismatch}
         out += [f"  {pairs.describe(remark)}" for remark, pairs in remarks.items() if pairs.pairs]

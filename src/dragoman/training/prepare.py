@@ -250,12 +250,17 @@ def prepare_run(
             log(f"text.bpe_dropout has no effect: the objective {resolved.objective.name} does not support it")
         parameters = count_parameters(spec)
         activations = resolve.estimate_activations(spec, training.batch_tokens or 0, training.gradient_checkpointing)
-        report = replace(stored.report, memory=MemoryEstimate.for_adam(parameters, activations))
+        report = replace(
+            stored.report, memory=MemoryEstimate.for_adam(parameters, activations), text=survey.text.profile()
+        )
         preflight = with_fertility(report, resolved, tokenizers, request.parent)
         write_initial_weights(partial, spec, resolved, tokenizers, log)
         resolved = record_automatic_settings(config, defaults.config)
         examples = pretraining_examples(objective, train, training.seed)
-        report_values = preflight.to_dict() | {"examples": [asdict(example) for example in examples]}
+        report_values = preflight.to_dict() | {
+            "choices": [asdict(choice) for choice in defaults.choices],
+            "examples": [asdict(example) for example in examples],
+        }
         (partial / CONFIG_FILE).write_text(to_yaml(_with_absolute_paths(resolved)), encoding="utf-8")
         write_model_file(partial, resolved.system.name or "", spec, framing)
         (partial / PREFLIGHT_FILE).write_text(json.dumps(report_values, indent=1, ensure_ascii=False), encoding="utf-8")

@@ -1,0 +1,286 @@
+"""Statistics of the text of a corpus that automatic settings are derived from: inventory, scripts, lengths, copying.
+
+They are counted in the survey, the first pass over the corpus. Chunks of it are counted one by one (`count_chunk`) and
+added up in their order, so that the result does not depend on the number of worker processes. Memory is bounded: once
+there are more than `MAX_COUNTED_SYMBOLS` different symbols, an inventory is open, and is not counted any further.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from math import log2
+
+from dragoman.data.corpus import SentencePair
+from dragoman.text.scripts import UNSPACED_SCRIPTS, script_shares
+
+MAX_COUNTED_SYMBOLS = 100_000
+FIRST_CHUNKS, CHUNK_INTERVAL = 16, 16  # the first chunks are counted, and of the others every 16th
+COVERED_SYMBOLS = (100, 1000)  # how much of the text the most frequent symbols cover
+MAX_RARE_COUNT = 5  # occurrences of a rare word
+MIN_CORE_LENGTH = 3  # letters of a word that may occur with and without punctuation marks
+MIN_UNSPACED_LENGTH = 7  # characters between spaces: shorter ones are words, also in scripts that need no spaces
+RATIO_BINS = 32  # per factor of two
+
+_SENTENCE_END = re.compile(r"[.!?…。！？؟।။៕][\"'”’»“)\]」』]*$")
+_COPIED_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class TextProfile:
+    """Statistics of the source or the target; a symbol is what stands between two spaces.
+
+    Attributes:
+        lines: lines that were counted; empty ones are not.
+        words_per_line, characters_per_word, characters_per_line: means; spaces are not counted.
+        single_word_lines: share of the lines with one word.
+        sentence_lines: share of the lines that end with a full stop, a question mark or the like.
+        symbols: number of different symbols.
+        is_counted: whether all symbols were counted; otherwise there are more than `symbols`.
+        unseen_share: estimated share of unknown symbols in further text: n₁ / n, where n₁ symbols occur in only one
+            line and the text has n symbols (Good 1953, The population frequencies of species, eq. 9).
+        coverage: share of the text that the N most frequent symbols cover, by N.
+        attached_punctuation: share of the text in words of at least three letters that occur both with and without
+            punctuation marks (house, house.), or with different ones.
+        numerals: share of the different symbols that are numbers of several digits.
+        alphabet: number of different characters.
+        scripts: share of each script in the letters.
+        writes_spaces: whether spaces separate words.
+    """
+
+    lines: int
+    words_per_line: float
+    characters_per_word: float
+    characters_per_line: float
+    single_word_lines: float
+    sentence_lines: float
+    symbols: int
+    is_counted: bool
+    unseen_share: float
+    coverage: dict[int, float]
+    attached_punctuation: float
+    numerals: float
+    alphabet: int
+    scripts: dict[str, float]
+    writes_spaces: bool
+
+    def __str__(self) -> str:
+        """Format the inventory and the main script in a few words."""
+        script, share = next(iter(self.scripts.items()), ("", 0.0))
+        letters = f"{100 * share:.0f} % {script}, " if script else ""
+        spaces = "" if self.writes_spaces else "no spaces between words, "
+        words = f"{'' if self.is_counted else 'more than '}{self.symbols:,} different words"
+        return f"{letters}{spaces}{words}, about {100 * self.unseen_share:.1f} % unknown words in further text"
+
+
+@dataclass(frozen=True)
+class CorpusProfile:
+    """Statistics of a corpus.
+
+    Attributes:
+        source, target: None if the corpus has none, or none that is text.
+        copied_share: share of the target's words that also occur in their source; None without source and target text.
+        rare_copied_share: the same for words that occur in the target at most five times; None if there are none.
+        length_ratios: target characters per source character that 1 %, 50 % and 99 % of the pairs do not exceed.
+        symbol_overlap: share of the target's different symbols that also occur in the source.
+        alphabet_overlap: share of the target's text whose characters also occur in the source.
+    """
+
+    source: TextProfile | None
+    target: TextProfile | None
+    copied_share: float | None = None
+    rare_copied_share: float | None = None
+    length_ratios: tuple[float, float, float] | None = None
+    symbol_overlap: float = 0.0
+    alphabet_overlap: float = 0.0
+
+    def lines(self) -> list[str]:
+        """Format the statistics for the preflight report."""
+        lines = [f"  {name}: {text}" for name, text in (("source", self.source), ("target", self.target)) if text]
+        if self.copied_share is not None:
+            rare = "" if self.rare_copied_share is None else f", {100 * self.rare_copied_share:.0f} % of the rare ones"
+            lines.append(f"  {100 * self.copied_share:.0f} % of the target words also occur in their source{rare}")
+        return lines
+
+
+@dataclass
+class SymbolCounts:
+    """How often each symbol occurs, and in how many lines, as long as there are not too many."""
+
+    occurrences: Counter[str] = field(default_factory=Counter)
+    lines: Counter[str] = field(default_factory=Counter)
+    is_complete: bool = True
+
+    @classmethod
+    def from_lines(cls, lines: Sequence[Sequence[str]]) -> SymbolCounts:
+        """Count the symbols of lines."""
+        return cls(Counter(chain.from_iterable(lines)), Counter(chain.from_iterable(map(set, lines))))
+
+    def merge(self, later: SymbolCounts) -> None:
+        """Add the counts of later text, unless there are too many symbols already."""
+        if self.is_complete:
+            self.occurrences.update(later.occurrences)
+            self.lines.update(later.lines)
+            self.is_complete = len(self.occurrences) <= MAX_COUNTED_SYMBOLS
+
+    def unknown_share(self, text: SymbolCounts) -> float:
+        """Return the share of the symbols of another text that do not occur here."""
+        unknown = sum(count for symbol, count in text.occurrences.items() if symbol not in self.occurrences)
+        return unknown / max(1, text.occurrences.total())
+
+
+@dataclass
+class TextCounts:
+    """Counts over the lines of the source or the target; picklable, so that worker processes can return them."""
+
+    lines: int = 0
+    words: int = 0
+    single_word_lines: int = 0
+    sentence_lines: int = 0
+    characters: Counter[str] = field(default_factory=Counter)  # without spaces
+    symbols: SymbolCounts = field(default_factory=SymbolCounts)
+
+    @classmethod
+    def from_texts(cls, texts: Iterable[str]) -> TextCounts:
+        """Count the lines of a column that are not empty."""
+        lines = [words for text in texts if (words := text.split())]
+        return cls(
+            lines=len(lines),
+            words=sum(map(len, lines)),
+            single_word_lines=sum(len(words) == 1 for words in lines),
+            sentence_lines=sum(_SENTENCE_END.search(words[-1]) is not None for words in lines),
+            characters=Counter("".join(chain.from_iterable(lines))),
+            symbols=SymbolCounts.from_lines(lines),
+        )
+
+    def merge(self, later: TextCounts) -> None:
+        """Add the counts of later lines."""
+        self.lines += later.lines
+        self.words += later.words
+        self.single_word_lines += later.single_word_lines
+        self.sentence_lines += later.sentence_lines
+        self.characters.update(later.characters)
+        self.symbols.merge(later.symbols)
+
+    def profile(self) -> TextProfile | None:
+        """Return the statistics; None if there is no text."""
+        if not self.lines:
+            return None
+        occurrences, in_lines = self.symbols.occurrences, self.symbols.lines
+        counted, characters = occurrences.total(), self.characters.total()
+        by_frequency = sorted(occurrences.values(), reverse=True)
+        scripts = script_shares(self.characters)
+        is_unspaced_script = sum(scripts.get(script, 0.0) for script in UNSPACED_SCRIPTS) > 0.5
+        numerals = sum(symbol.isdecimal() and len(symbol) > 1 for symbol in occurrences)
+        return TextProfile(
+            lines=self.lines,
+            words_per_line=self.words / self.lines,
+            characters_per_word=characters / self.words,
+            characters_per_line=characters / self.lines,
+            single_word_lines=self.single_word_lines / self.lines,
+            sentence_lines=self.sentence_lines / self.lines,
+            symbols=len(occurrences),
+            is_counted=self.symbols.is_complete,
+            unseen_share=sum(count == 1 for count in in_lines.values()) / counted,
+            coverage={number: sum(by_frequency[:number]) / counted for number in COVERED_SYMBOLS},
+            attached_punctuation=_attached_punctuation(occurrences),
+            numerals=numerals / len(occurrences),
+            alphabet=len(self.characters),
+            scripts=scripts,
+            writes_spaces=not is_unspaced_script or characters <= MIN_UNSPACED_LENGTH * self.words,
+        )
+
+
+@dataclass
+class CorpusCounts:
+    """Counts over the pairs of a corpus; picklable.
+
+    Attributes:
+        target_words, copied_words: how often each word of the target occurs, and how often it occurs in its source too.
+        ratios: pairs by the binary logarithm of target per source characters, in steps of 1 / `RATIO_BINS`.
+    """
+
+    source: TextCounts = field(default_factory=TextCounts)
+    target: TextCounts = field(default_factory=TextCounts)
+    target_words: SymbolCounts = field(default_factory=SymbolCounts)
+    copied_words: Counter[str] = field(default_factory=Counter)
+    ratios: Counter[int] = field(default_factory=Counter)
+
+    def merge(self, later: CorpusCounts) -> None:
+        """Add the counts of later pairs."""
+        self.source.merge(later.source)
+        self.target.merge(later.target)
+        if self.target_words.is_complete:
+            self.copied_words.update(later.copied_words)
+        self.target_words.merge(later.target_words)
+        self.ratios.update(later.ratios)
+
+    def profile(self) -> CorpusProfile:
+        """Return the statistics of source, target and pairs."""
+        source, target = self.source.profile(), self.target.profile()
+        if source is None or target is None:
+            return CorpusProfile(source, target)
+        counts, copied = self.target_words.occurrences, self.copied_words
+        rare = [word for word, count in counts.items() if count <= MAX_RARE_COUNT]
+        source_symbols, target_symbols = self.source.symbols.occurrences, self.target.symbols.occurrences
+        shared_characters = sum(
+            count for letter, count in self.target.characters.items() if letter in self.source.characters
+        )
+        return CorpusProfile(
+            source,
+            target,
+            copied_share=copied.total() / counts.total() if counts else 0.0,
+            rare_copied_share=sum(copied[word] for word in rare) / sum(counts[word] for word in rare) if rare else None,
+            length_ratios=_ratio_quantiles(self.ratios),
+            symbol_overlap=len(source_symbols.keys() & target_symbols.keys()) / len(target_symbols),
+            alphabet_overlap=shared_characters / self.target.characters.total(),
+        )
+
+
+def count_chunk(pairs: Sequence[SentencePair]) -> CorpusCounts:
+    """Count the text of some pairs."""
+    sources = [pair.source for pair in pairs if pair.features is None]
+    counts = CorpusCounts(TextCounts.from_texts(sources), TextCounts.from_texts(pair.target or "" for pair in pairs))
+    texts = [(pair.source, pair.target) for pair in pairs if pair.target and pair.source and pair.features is None]
+    words = [(set(_COPIED_WORD.findall(source)), _COPIED_WORD.findall(target)) for source, target in texts]
+    counts.target_words = SymbolCounts.from_lines([target for _, target in words])
+    counts.copied_words.update(word for source, target in words for word in target if word in source)
+    counts.ratios.update(round(RATIO_BINS * log2(len(target) / len(source))) for source, target in texts)
+    return counts
+
+
+def is_profiled(chunk: int) -> bool:
+    """Whether the text of the chunk with this number is counted: a large corpus needs only a sample of its chunks."""
+    return chunk < FIRST_CHUNKS or chunk % CHUNK_INTERVAL == 0
+
+
+def _attached_punctuation(occurrences: Counter[str]) -> float:
+    """Return the share of the text in words that occur with different punctuation marks before or after them."""
+    cores = {symbol: core for symbol in occurrences if len(core := _strip_punctuation(symbol)) >= MIN_CORE_LENGTH}
+    forms = Counter(cores.values())
+    attached = sum(occurrences[symbol] for symbol, core in cores.items() if symbol != core and forms[core] > 1)
+    return attached / max(1, occurrences.total())
+
+
+def _strip_punctuation(symbol: str) -> str:
+    """Return a symbol without the punctuation marks at its beginning and end."""
+    begin, end = 0, len(symbol)
+    while begin < end and unicodedata.category(symbol[begin])[0] == "P":
+        begin += 1
+    while begin < end and unicodedata.category(symbol[end - 1])[0] == "P":
+        end -= 1
+    return symbol[begin:end]
+
+
+def _ratio_quantiles(ratios: Counter[int]) -> tuple[float, float, float] | None:
+    """Return the ratios of lengths that 1 %, 50 % and 99 % of the pairs do not exceed; `ratios` counts logarithms."""
+    total, below, quantiles = ratios.total(), 0, list[float]()
+    for logarithm, count in sorted(ratios.items()):
+        below += count
+        while len(quantiles) < 3 and below >= (0.01, 0.5, 0.99)[len(quantiles)] * total:
+            quantiles.append(2 ** (logarithm / RATIO_BINS))
+    return (quantiles[0], quantiles[1], quantiles[2]) if quantiles else None

@@ -1,0 +1,37 @@
+"""Writing systems: which scripts a text is written in, by the Unicode names of its letters."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping
+
+#: scripts that are written without spaces between words
+UNSPACED_SCRIPTS = frozenset(
+    {"Han", "Hiragana", "Katakana", "Bopomofo", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan", "Javanese", "Balinese"}
+)
+
+_SCRIPTS = {"Cjk": "Han", "Ideographic": "Han", "Katakana-hiragana": "Katakana"}  # by the first word of a Unicode name
+
+
+def script_of(character: str) -> str | None:
+    """Return the script of a letter, such as Latin, Cyrillic or Han; None for digits, marks, punctuation and symbols.
+
+    The Unicode name of a letter begins with its script: LATIN SMALL LETTER A. Variants of letters, such as full-width
+    or superscript ones, count as the letters that they stand for.
+    """
+    letter = unicodedata.normalize("NFKC", character)[0]
+    if not letter.isalpha():
+        return None
+    name = unicodedata.name(letter, "").partition(" ")[0].capitalize()
+    return _SCRIPTS.get(name, name) or None
+
+
+def script_shares(characters: Mapping[str, int]) -> dict[str, float]:
+    """Return the share of each script in the letters of a text, the most frequent first; `characters` are counts."""
+    counts: Counter[str] = Counter()
+    for character, count in sorted(characters.items()):
+        if script := script_of(character):
+            counts[script] += count
+    total = counts.total()
+    return {script: count / total for script, count in counts.most_common()}
