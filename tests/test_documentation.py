@@ -144,6 +144,11 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     alignments = folder / "pb" / "train.align"
     short = "".join(alignments.read_text(encoding="utf-8").splitlines(keepends=True)[:4])
     (folder / "pb" / "test.align").write_text(short, encoding="utf-8")
+    pairs = zip(*((folder / f"train.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "de")))
+    rows = "".join(f'"{source}","{target}"\n' for source, target in pairs)
+    (folder / "pairs.csv").write_text(f"en,de\n{rows}", encoding="utf-8")
+    unit = '<tu><tuv xml:lang="en"><seg>A dog.</seg></tuv><tuv xml:lang="de"><seg>Ein Hund.</seg></tuv></tu>'
+    (folder / "memory.tmx").write_text(f"<tmx><body>{unit}</body></tmx>", encoding="utf-8")
     tagged = (f"The dog number{n} sleeps .\tDET NOUN ADJ VERB PUNCT\n" for n in range(40))
     (folder / "tags.tsv").write_text("".join(tagged), encoding="utf-8")
     turns = (f'{{"turns": ["Hello {n}.", "Good day {n}."]}}\n' for n in range(40))

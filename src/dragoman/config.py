@@ -28,11 +28,12 @@ class DataConfig(Section, section="data"):
 
     source: Files = setting(
         (),
-        "Training source files: text with one sentence per line, TSV or JSON lines. For images and speech: .npz and "
-        ".npy files of vectors, lists of .png, .jpg and .wav files, or folders of them.",
+        "Training source files: text with one sentence per line, or files with both sides: TSV, CSV, JSON lines, TMX, "
+        "Parquet, a saved dataset. For images and speech: .npz and .npy files of vectors, lists of .png, .jpg and .wav "
+        "files, or folders of them.",
     )
     target: Files = setting(
-        (), "Training target files: line n translates line n of the source file. Omit for TSV and JSON lines."
+        (), "Training target files: line n translates line n of the source file. Omit for files with both sides."
     )
     valid_source: Files = setting(
         (), "Validation source files. Without them, part of the training data is held out for validation."
@@ -44,12 +45,34 @@ class DataConfig(Section, section="data"):
         (), "Test source files, only used to count test sentences that also occur in the training data."
     )
     test_target: Files = setting((), "Test target files: line n translates line n of the test source file.")
-    format: str = setting("", "Format of the data files: text, tsv or jsonl. Empty: derived from the file name.")
+    format: str = setting(
+        "",
+        "Format of the data files: text, tsv, csv, jsonl, tmx, parquet or datasets. Empty: derived from the file name.",
+    )
     source_column: str | None = setting(
-        None, "Source column of a TSV file, counted from 0, or key of a JSON line.", auto="0, or `source`"
+        None,
+        "Source column: its name in a CSV, TSV, JSON-lines or Parquet file, or its number from 0 in a TSV or CSV file.",
+        auto="0 in TSV, else `source` or data.source_language",
     )
     target_column: str | None = setting(
-        None, "Target column of a TSV file, counted from 0, or key of a JSON line.", auto="1, or `target`"
+        None,
+        "Target column: its name in a CSV, TSV, JSON-lines or Parquet file, or its number from 0 in a TSV or CSV file.",
+        auto="1 in TSV, else `target` or data.target_language",
+    )
+    header: bool | None = setting(
+        None,
+        "Whether the first line of a TSV or CSV file names its columns.",
+        auto="true in CSV, and in TSV if a column is chosen by name",
+    )
+    source_language: str = setting(
+        "",
+        "Source language, such as en: language of a translation memory (TMX), extension of Moses files (corpus.en for "
+        "the source `corpus`), or name of the source column.",
+    )
+    target_language: str = setting(
+        "",
+        "Target language, such as de: language of a translation memory (TMX), extension of Moses files (corpus.de for "
+        "the source `corpus`), or name of the target column.",
     )
     max_length: int = setting(
         256,

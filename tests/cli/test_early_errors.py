@@ -32,7 +32,7 @@ MISTAKES = {
     "translate run text": "run has no checkpoint 'best': choose one of 000500",
     "translate run text --checkpoint 000500 --device abacus": "unknown device 'abacus'",
     "translate run missing": "missing does not exist",
-    "translate run text.csv": "text.csv has the suffix .csv",
+    "translate run text.xml": "text.xml has the suffix .xml",
     "translate run text --temperature 2": "--temperature needs --sample",
     "evaluate run --source missing": "run has no checkpoint",
     "evaluate run --checkpoint 000500 --source missing": "missing does not exist",
@@ -56,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Text, and a folder that looks like a run whose best checkpoint is missing."""
     folder = tmp_path_factory.mktemp("early")
     (folder / "text").write_text("Anna reads.\n")
-    (folder / "text.csv").write_text("Anna,reads\n")
+    (folder / "text.xml").write_text("Anna,reads\n")
     (folder / "run" / "checkpoints" / "000500").mkdir(parents=True)
     (folder / "run" / "model.json").write_text("{}")
     return folder

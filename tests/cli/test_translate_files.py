@@ -299,7 +299,7 @@ def test_contradictory_output_options(dragoman: Dragoman, run: Path, text: Path,
         ([tmp_path, "-o", out], "is a folder: name a file in it"),
         ([text, "-o", tmp_path], "is a folder: name a file in it"),
         ([text, "-o", tmp_path / "none" / "out"], "does not exist, create it first"),
-        ([text, "-o", tmp_path / "out.gz"], "would not be gzipped"),
+        ([text, "-o", tmp_path / "out.gz"], "would not be compressed"),
         ([copy, "-o", copy, "--overwrite"], "is the input: choose another file"),
     ]:
         assert expected in sentence(dragoman("translate", run, *arguments))

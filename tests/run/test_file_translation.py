@@ -300,7 +300,7 @@ def test_impossible_output_paths_are_refused(tmp_path: Path) -> None:
         (tmp_path / "none" / "out", "does not exist, create it first"),
         (tmp_path, "is a folder: name a file in it"),
         (Path("/dev/null"), "is not a file: name one"),
-        (tmp_path / "out.gz", "would not be gzipped"),
+        (tmp_path / "out.gz", "would not be compressed"),
     ]:
         with pytest.raises(UserError, match=expected):
             check_output(output, overwrite=True)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dragoman.config import DataConfig
 from dragoman.errors import UserError
 from dragoman.serving.languages import (
     LanguageDetector,
@@ -18,10 +19,9 @@ from dragoman.serving.languages import (
 from dragoman.serving.routes_libretranslate import HtmlText
 
 
-def run(folder: str, source: tuple[str, ...] = (), target: tuple[str, ...] = ()) -> SimpleNamespace:
-    return SimpleNamespace(
-        folder=Path(folder), config=SimpleNamespace(data=SimpleNamespace(source=source, target=target))
-    )
+def run(folder: str, source: tuple[str, ...] = (), target: tuple[str, ...] = (), **languages: str) -> SimpleNamespace:
+    data = DataConfig(source=source, target=target, **languages)  # type: ignore[arg-type]
+    return SimpleNamespace(folder=Path(folder), config=SimpleNamespace(data=data))
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,7 @@ def run(folder: str, source: tuple[str, ...] = (), target: tuple[str, ...] = ())
     [
         (run("my", ("a/train.en", "b/more.en.gz"), ("a/train.de", "b/more.de.gz")), ("en", "de")),
         (run("runs/en-de", ("train.tsv",)), ("en", "de")),
+        (run("my", ("memory.tmx",), source_language="fr", target_language="it"), ("fr", "it")),
         (run("opus-mt-fr-en", (), ()), ("fr", "en")),
         (run("transformer_cs_uk.big"), ("cs", "uk")),
     ],

@@ -28,8 +28,8 @@ def check_run(folder: str | Path, checkpoint: str | None = None, device: str | N
 
 def check_training(folder: Path, config: Config) -> None:
     """Raise a UserError if the run folder exists already, or if a file or name in the configuration is wrong."""
-    from dragoman.cli.inputs import check_file
     from dragoman.data.corpus import Corpus
+    from dragoman.data.text_files import check_file
 
     data, text, training = config.data, config.text, config.training
     check_new_folder(folder)
@@ -47,10 +47,8 @@ def check_training(folder: Path, config: Config) -> None:
         )
     check_device(training.device)
     for sources, targets in ((data.source, data.target), (data.valid_source, data.valid_target)):
-        for path in (*sources, *targets):
-            check_file(Path(path))
         for source, target in zip(sources, targets or [None] * len(sources)):
-            _ = Corpus(Path(source), Path(target) if target else None, data.format).file_format  # raises if unknown
+            Corpus.from_settings(data, source, target).check()
     for name in (text.source_word_vectors, text.target_word_vectors):
         if name is not None:
             check_file(Path(name))

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli.checks import check_device, check_system
-from dragoman.cli.inputs import FileLayout, check_file, read_pairs
+from dragoman.cli.inputs import FileLayout, read_pairs
 from dragoman.cli.options import Json, Settings, program_name
 from dragoman.cli.quickstart import PHRASEBOOK_PAIRS, write_phrasebook
+from dragoman.config import parse_settings
 from dragoman.console import log, print_json
 from dragoman.errors import UserError
 
@@ -145,9 +146,7 @@ def compare(
             "training files need --source: add it, or leave all files out to compare on the phrasebook (generated "
             "sentence pairs)"
         )
-    for path in (*settings.get("data.source", ()), *settings.get("data.target", ()), test_source, test_target):
-        if path is not None:
-            check_file(Path(path))
+    _check_files(settings | parse_settings(set_settings or []), test_source, test_target)
 
     from dragoman.evaluation import check_metric_names
     from dragoman.evaluation.system_comparison import SystemComparison
@@ -168,7 +167,7 @@ def compare(
     if test_source is None:
         raise UserError("systems are compared on a test set: name it with --test-source and --test-target")
     config = _shared_config(files, size, device, budget, phrasebook, set_settings or [])
-    layout = FileLayout(config.data.format, config.data.source_column, config.data.target_column)
+    layout = FileLayout.from_settings(config.data)
     sources, references = read_pairs(test_source, test_target, layout, "--test-target")
     training.check_settings(names, config)
     folder.mkdir(parents=True, exist_ok=True)
@@ -184,6 +183,18 @@ def compare(
     page = write_comparison(folder, comparison, [program_name(), *sys.argv[1:]])
     output.write(comparison)
     log(f"page with all comparisons and figures: {page}")
+
+
+def _check_files(settings: dict[str, Any], test_source: Path | None, test_target: Path | None) -> None:
+    """Raise a UserError if a file of the training or test set cannot be opened; `settings` has dotted names."""
+    from dragoman.config import Config, replace_settings
+    from dragoman.data.corpus import Corpus
+
+    data = replace_settings(Config(), settings).data
+    for source, target in zip(data.source, data.target or [None] * len(data.source)):
+        Corpus.from_settings(data, source, target).check()
+    if test_source is not None:
+        FileLayout.from_settings(data).corpus(test_source, test_target).check()
 
 
 def _train_and_evaluate(

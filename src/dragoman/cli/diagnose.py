@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.inputs import FileLayout, Input, check_file, read_pairs, read_texts
+from dragoman.cli.inputs import FileLayout, Input, read_pairs, read_texts
 from dragoman.cli.options import Json, ModelOptions, RunFolder
 from dragoman.console import log, print_json, print_lines
 from dragoman.errors import UserError
@@ -40,16 +40,18 @@ def diagnose(
     if source is None and (target or alignments):
         raise UserError("--target and --alignments are files of a test set: name its source file with --source")
     model.check(run)
-    for path in (source, target, alignments, templates):
-        if path is not None:
-            check_file(path)
 
     from dragoman.data.data_formats import has_references
+    from dragoman.data.text_files import check_file
     from dragoman.evaluation import parse_pharaoh
     from dragoman.lens import diagnosis
     from dragoman.lens.diagnosis.diagnosis_report import diagnosis_lines, diagnosis_page
     from dragoman.storage import write_file
 
+    if source is not None:
+        layout.corpus(source, target).check()
+    for path in filter(None, (alignments, templates)):
+        check_file(path)
     loaded = model.load(run)
     references: list[str] | None
     if source is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.api import PSEUDO_PERPLEXITY, TRANSLATION_METRICS
-from dragoman.cli.inputs import FileLayout, Input, check_counts, check_file, read_pairs, read_texts
+from dragoman.cli.inputs import FileLayout, Input, check_counts, read_pairs, read_texts
 from dragoman.cli.options import BeamSize, Json, LengthPenalty, ModelOptions, beam_config
 from dragoman.console import print_json
 from dragoman.errors import UserError, unknown_name
@@ -24,7 +24,7 @@ def evaluate(
     run: Annotated[
         Path | None, typer.Argument(metavar="[RUN]", help="Folder of the run to evaluate; omit it with --hypothesis.")
     ] = None,
-    source: Annotated[Path | None, "Source of the test set, or TSV or JSON lines with references."] = None,
+    source: Annotated[Path | None, "Source of the test set, or a file with references, such as TSV or CSV."] = None,
     reference: Annotated[list[Path] | None, "File of reference translations. Repeat for several."] = None,
     hypothesis: Annotated[
         list[Path] | None, "Score these translations instead of a run's. Repeat to compare systems with the first."
@@ -163,13 +163,16 @@ def read_test_set(source: Path | None, references: list[Path], layout: FileLayou
     With `source` None there are only references; a source without references is text alone.
     """
     from dragoman.data.data_formats import has_references
+    from dragoman.data.text_files import check_file
 
-    for path in [*([source] if source else []), *references]:
+    if source is not None:
+        layout.corpus(source).check()
+    for path in references:
         check_file(path)
     sources: list[Any] | None
     if source is None:
         if not references:
-            raise UserError("name the test set: --source and --reference, or --source alone for TSV and JSON lines")
+            raise UserError("name the test set: --source and --reference, or --source alone for a file with both")
         sources, columns = None, [read_texts(path, layout.format) for path in references]
     elif references or has_references(layout.corpus(source)):
         sources, first = read_pairs(source, references[0] if references else None, layout, "--reference")

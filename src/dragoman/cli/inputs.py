@@ -1,22 +1,23 @@
-"""Input of the commands: text, TSV or JSON lines from a file or standard input, and lines typed at a terminal."""
+"""Input of the commands: a file in any format, standard input, and lines typed at a terminal."""
 
 from __future__ import annotations
 
-import codecs
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dragoman.cli.options import setting_option
 from dragoman.console import log
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
+    from dragoman.config import DataConfig
     from dragoman.data.corpus import Corpus
     from dragoman.run import Source
 
@@ -28,22 +29,40 @@ class SourceFormat:
     """Format of a file, and the position of the source in its lines."""
 
     format: Annotated[
-        str, typer.Option(help="File format: text, tsv or jsonl. Default: from the file name.", show_default=False)
+        str,
+        typer.Option(
+            help="File format: text, tsv, csv, jsonl, tmx, parquet or datasets. Default: from the file name.",
+            show_default=False,
+        ),
     ] = ""
-    source_column: Annotated[str | None, "Source column of a TSV file, counted from 0, or key of a JSON line."] = None
+    source_column: Annotated[str | None, setting_option("data.source_column")] = None
+    header: Annotated[bool | None, setting_option("data.header", "--header/--no-header")] = None
+    source_language: Annotated[str, setting_option("data.source_language", "--from")] = ""
 
     def corpus(self, source: Path, target: Path | None = None) -> Corpus:
         """Return the corpus of a file, or of a source and a target file, in this format."""
         from dragoman.data.corpus import Corpus
 
-        return Corpus(source, target, **asdict(self))
+        return Corpus(source, target, **asdict(self)).with_language_files()
+
+    def standard_input(self) -> Corpus:
+        """Return standard input as a corpus in this format."""
+        if sys.stdin is None:
+            raise UserError("standard input is closed: name an input file, or pipe text in")
+        return replace(self.corpus(STANDARD_INPUT), stream=sys.stdin.buffer)
 
 
 @dataclass(frozen=True)
 class FileLayout(SourceFormat):
     """Format of a file, and the positions of source and target in its lines."""
 
-    target_column: Annotated[str | None, "Target column of a TSV file, counted from 0, or key of a JSON line."] = None
+    target_column: Annotated[str | None, setting_option("data.target_column")] = None
+    target_language: Annotated[str, setting_option("data.target_language", "--to")] = ""
+
+    @classmethod
+    def from_settings(cls, data: DataConfig) -> FileLayout:
+        """Return the layout of the training files of a configuration."""
+        return cls(**{field.name: getattr(data, field.name) for field in fields(cls)})
 
 
 @dataclass(frozen=True)
@@ -61,9 +80,10 @@ class Input:
 
     def check(self) -> None:
         """Raise a UserError if the file cannot be opened or its format is unknown, without importing torch."""
-        _ = self.layout.corpus(self.file or STANDARD_INPUT).file_format
-        if self.file is not None:
-            check_file(self.file)
+        if self.file is None:
+            _ = self.layout.corpus(STANDARD_INPUT).file_format
+        else:
+            self.layout.corpus(self.file).check()
 
     def sources(self) -> Iterator[Source]:
         """Yield the sources: texts, arrays of features from .npz and .npy files, or paths of image or sound files."""
@@ -71,11 +91,10 @@ class Input:
             yield from typed_lines()
             return
         if self.file is None:
-            yield from read_sources(self.layout.corpus(STANDARD_INPUT), standard_input())
+            yield from read_sources(self.layout.standard_input())
             return
         from dragoman.data.feature_files import FeatureFile
         from dragoman.data.media_files import read_media_paths
-        from dragoman.data.text_files import read_lines
 
         corpus = self.layout.corpus(self.file)
         if corpus.has_media:
@@ -83,7 +102,7 @@ class Input:
         elif corpus.has_features:
             yield from FeatureFile(self.file)
         else:
-            yield from read_sources(corpus, read_lines(self.file, self.may_be_empty))
+            yield from read_sources(corpus, self.may_be_empty)
 
     def texts(self) -> Iterator[str]:
         """Yield the sources; raise a UserError if they are not text."""
@@ -111,38 +130,26 @@ class Input:
                 print(f"dragoman: {error}", file=sys.stderr)
 
 
-def check_file(path: Path) -> None:
-    """Raise a UserError if a file cannot be opened; a folder of image or sound files is accepted."""
-    from dragoman.data.media_files import contains_media
-    from dragoman.data.text_files import open_file
-
-    if not path.is_fifo() and not (path.is_dir() and contains_media(path)):  # a pipe can be opened only once
-        with open_file(path):
-            pass
-
-
-def read_sources(corpus: Corpus, lines: Iterable[tuple[int, str]]) -> Iterator[str]:
-    """Yield the sources in numbered lines of a corpus: the source column of TSV or JSON lines, or the whole line.
+def read_sources(corpus: Corpus, allow_empty: bool = False) -> Iterator[str]:
+    """Yield the sources of a corpus: the source column of files with columns, or whole lines of text.
 
     The source of a dialogue is all turns before its last reply.
     """
-    file_format = corpus.file_format
-    for number, line in lines:
-        turns = file_format.record_turns(line, corpus, number)
-        if turns is None:  # not a dialogue
-            yield file_format.parse_source(line, corpus, number)
+    for text in corpus.file_format.read_inputs(corpus, allow_empty):
+        if isinstance(text, str):
+            yield text
         else:
-            before_reply, _ = _split_dialogue(turns)
+            before_reply, _ = _split_dialogue(text)
             yield before_reply
 
 
 def read_pairs(
     source: Path, target: Path | None, layout: SourceFormat, option: str = "--target"
 ) -> tuple[list[Any], list[str]]:
-    """Read sources and targets from two files, or from one TSV or JSON-lines file.
+    """Read sources and targets from two files, or from one file with both sides.
 
     Args:
-        source: text, TSV, JSON lines, .npz and .npy for features, or a list or folder of image or sound files.
+        source: text, a file with columns, .npz and .npy for features, or a list or folder of image or sound files.
         target: text, line by line with the source; None if the source file holds both.
         layout: format and columns of the source file.
         option: the option that names the target file, for error messages.
@@ -157,7 +164,7 @@ def read_pairs(
     if not has_references(corpus):
         missing = "their key with --target-column" if layout.source_column else f"their translations with {option}"
         raise UserError(
-            f"{source} contains only source texts: name {missing}, or use a TSV or JSON lines file with both"
+            f"{source} contains only source texts: name {missing}, or use a file with both, such as TSV or CSV"
         )
     if corpus.has_media:
         media = list(read_media_pairs(corpus))
@@ -207,17 +214,6 @@ def _split_dialogue(turns: list[str]) -> tuple[str, str]:
         return turns[0], ""
     num_replied = len(turns) // 2 * 2  # without a last turn of the user that has no reply
     return "\t".join(turns[: num_replied - 1]), turns[num_replied - 1]
-
-
-def standard_input() -> Iterator[tuple[int, str]]:
-    """Yield numbered lines of standard input; only a line feed ends a line."""
-    if sys.stdin is None:
-        raise UserError("standard input is closed: name an input file, or pipe text in")
-    from dragoman.data.text_files import decode_line
-
-    for number, raw in enumerate(sys.stdin.buffer, 1):
-        raw = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
-        yield number, decode_line(raw.removesuffix(b"\n").removesuffix(b"\r"), STANDARD_INPUT, number)
 
 
 def typed_lines(prompt: str = "> ") -> Iterator[str]:

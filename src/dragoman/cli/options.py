@@ -14,6 +14,7 @@ import typing
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
+from keyword import iskeyword
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -228,8 +229,9 @@ def _build_group(group: type[Any], values: dict[str, Any]) -> Any:
 
 
 def _parameter_name(option: str) -> str:
-    """`--learning-rate` → `learning_rate`."""
-    return option.lstrip("-").replace("-", "_")
+    """`--learning-rate` → `learning_rate`, `--header/--no-header` → `header`, `--from` → `from_`."""
+    name = option.partition("/")[0].lstrip("-").replace("-", "_")
+    return f"{name}_" if iskeyword(name) else name
 
 
 def _setting_parameter(option: str, setting: str) -> inspect.Parameter:
@@ -238,7 +240,7 @@ def _setting_parameter(option: str, setting: str) -> inspect.Parameter:
     It accepts any value of the type; the configuration validates the value.
     """
     hint = setting_type(setting)
-    kind: Any = next((kind for kind in (int, float) if kind in (hint, *typing.get_args(hint))), str)
+    kind: Any = next((kind for kind in (bool, int, float) if kind in (hint, *typing.get_args(hint))), str)
     if typing.get_origin(hint) is tuple:
         kind = list[str]
     annotation = Annotated[kind | None, setting_option(setting, option)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dragoman.cli.checks import check_run
-from dragoman.cli.inputs import Input, SourceFormat, check_file
+from dragoman.cli.inputs import Input, SourceFormat
 from dragoman.cli.options import ModelOptions, PrecisionOptions, RunFolder
 from dragoman.cli.search_options import SearchOptions
 from dragoman.cli.translation_output import OutputOptions, print_streams
@@ -48,6 +48,13 @@ class ConstraintOptions:
                 f"{option} applies to a whole input line and cannot be used with --split-sentences: leave one of "
                 "them out"
             )
+
+    def check_files(self) -> None:
+        """Raise a UserError if a file cannot be opened."""
+        from dragoman.data.text_files import check_file
+
+        for path in filter(None, (self.prefixes, self.include, self.dictionary)):
+            check_file(path)
 
     def read_dictionary(self) -> dict[str, str] | None:
         """Read the translations of unknown words; empty to copy all of them, None to leave them unknown."""
@@ -97,7 +104,7 @@ def translate(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="Input file: text with one sentence per line, TSV or JSON lines (plain or gzipped); .npz feature "
+            help="Input file: text with one sentence per line, or TSV, CSV, JSON lines, TMX or Parquet; .npz feature "
             "vectors, or a list or folder of image or sound files. Default: standard input."
         ),
     ] = None,
@@ -113,7 +120,7 @@ def translate(
     """Translate a file or standard input line by line, or interactively at a terminal.
 
     The order of lines is kept, and an empty line stays empty. Files of any size are translated in bounded memory.
-    The source column of TSV and JSON lines is translated; the output is text unless --json-lines is given.
+    The source column of files with columns is translated; the output is text unless --json-lines is given.
 
     With --output, translations are written to OUT.part, which is renamed to OUT at the end. If the command is
     interrupted, the same command with --resume continues it.
@@ -125,8 +132,7 @@ def translate(
     translator.check_runs(run)
     if search.draft_model is not None and not show_search:
         check_run(search.draft_model)
-    for path in filter(None, (constraints.prefixes, constraints.include, constraints.dictionary)):
-        check_file(path)
+    constraints.check_files()
     if not show_search and output.is_done(file):
         log(f"{output.output} is already complete")
         return

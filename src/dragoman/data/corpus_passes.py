@@ -46,7 +46,8 @@ def choose_num_workers(requested: int | None, corpora: Sequence[Corpus], data_fo
     if requested is not None:
         return requested
     files = (file for corpus in corpora for file in (read_media_paths(corpus) if has_media else corpus.files))
-    size = sum(file.stat().st_size for file in files if file.exists())
+    parts = (part for file in files for part in (file.glob("*.arrow") if file.is_dir() else [file]))
+    size = sum(part.stat().st_size for part in parts if part.exists())
     return available_cpus() if size > MIN_PARALLEL_BYTES else 1
 
 

@@ -1,22 +1,38 @@
-"""Opening files and reading lines, plain or gzipped, with errors that name the file, the line and the remedy."""
+"""Opening files and reading lines, plain or compressed, with errors that name the file, the line and the remedy."""
 
 from __future__ import annotations
 
 import codecs
 import difflib
-import gzip
 import io
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import BinaryIO
 
+from dragoman.data.compression import decompressed, without_compression_suffix
 from dragoman.errors import UserError
 
 MAX_LINE_BYTES = 2**24  # a file without newlines must not be read into memory
-_GZIP_MAGIC = b"\x1f\x8b"  # never starts UTF-8 text, so that the content decides, not the file name
+HEAD_BYTES = 4096  # of a file, which show whether it is text
+MAX_NUL_SHARE = 0.05  # of these bytes: text has none, UTF-16 and most binary files have more
+#: the first bytes of files that are taken for text by mistake
+_BINARY_KINDS = {
+    b"PK\x03\x04": "a ZIP archive: unpack it first",
+    b"%PDF": "a PDF document: extract its text first",
+    b"\x89PNG": "a PNG image: name a list or a folder of images",
+    b"\xff\xd8\xff": "a JPEG image: name a list or a folder of images",
+    b"PAR1\x15": "a Parquet file: add --format parquet",
+    b"ARROW1": "an Arrow file: name the folder that datasets.save_to_disk wrote, or convert it to Parquet",
+    b"SQLite format 3": "an SQLite database: export the texts first",
+}
+_OTHER_ENCODINGS = (  # UTF-32 first: its byte order mark begins with that of UTF-16
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
 
 
 @contextmanager
@@ -35,32 +51,64 @@ def open_file(path: Path) -> Iterator[io.BufferedReader]:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
+def check_file(path: Path) -> None:
+    """Raise a UserError if a file cannot be opened; a pipe, which can be opened only once, is not checked."""
+    if not path.is_fifo():
+        with open_file(path):
+            pass
+
+
 @contextmanager
 def open_decompressed(path: Path) -> Iterator[io.BufferedReader]:
-    """Open a plain or gzipped file for reading."""
-    with open_file(path) as file:
-        try:
-            is_gzip = file.peek(2)[:2] == _GZIP_MAGIC
-            yield io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=file)), 2**18) if is_gzip else file
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise UserError(f"{path} is broken gzip ({error}): download or compress it again") from None
+    """Open a plain or compressed file for reading."""
+    with open_file(path) as file, decompressed(file, path) as content:
+        yield content
 
 
 def read_raw_lines(path: Path, allow_empty: bool = False) -> Iterator[bytes]:
-    """Read the lines of a file, without line ends and byte order mark.
+    """Read the lines of a file, without line ends and byte order mark; raise a UserError if it is not text.
 
     Only a line feed ends a line: U+2028, form feeds and similar characters are part of a sentence.
     """
-    number = 0
     with open_decompressed(path) as stream:
-        for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES), b""), 1):
-            if len(line) == MAX_LINE_BYTES and line[-1:] != b"\n":
-                raise UserError(f"{path}, line {number:,} is longer than 16 MiB: expected one sentence per line")
-            if number == 1:
-                line = line.removeprefix(codecs.BOM_UTF8)
-            yield line.removesuffix(b"\n").removesuffix(b"\r")
+        check_is_text(stream.peek(HEAD_BYTES)[:HEAD_BYTES], path)
+        yield from split_lines(stream, path, allow_empty)
+
+
+def split_lines(stream: BinaryIO, path: Path, allow_empty: bool = False) -> Iterator[bytes]:
+    """Yield the lines of an open file as `read_raw_lines` does; `path` names the file in errors."""
+    number = 0
+    for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES), b""), 1):
+        if len(line) == MAX_LINE_BYTES and line[-1:] != b"\n":
+            raise UserError(f"{path}, line {number:,} is longer than 16 MiB: expected one sentence per line")
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        yield line.removesuffix(b"\n").removesuffix(b"\r")
     if not number and not allow_empty:
         raise UserError(f"{path} is empty: expected one sentence per line")
+
+
+def check_is_text(head: bytes, path: Path) -> None:
+    """Raise a UserError if a file is in another encoding or binary, as far as its first bytes tell."""
+    for mark, encoding in _OTHER_ENCODINGS:
+        if head.startswith(mark):
+            raise UserError(_conversion(path, encoding))
+    for magic, kind in _BINARY_KINDS.items():
+        if head.startswith(magic):
+            raise UserError(f"{path} is {kind}")
+    if head.count(0) > MAX_NUL_SHARE * len(head):
+        halves = [half.count(0) for half in (head[::2], head[1::2])]  # of Latin text in UTF-16 every second byte is 0
+        if min(halves) * 10 < max(halves):
+            raise UserError(_conversion(path, "UTF-16LE" if halves[1] > halves[0] else "UTF-16BE"))
+        raise UserError(f"{path} is a binary file: expected UTF-8 text, or a file with a suffix of a known format")
+
+
+def _conversion(path: Path, encoding: str) -> str:
+    """Return the message about a file in an encoding other than UTF-8."""
+    return (
+        f"{path} is encoded in {encoding}, but text must be UTF-8: convert it with "
+        f"iconv -f {encoding} -t UTF-8 {path.name} > {path.stem}.utf8{path.suffix}"
+    )
 
 
 def read_lines(path: Path, allow_empty: bool = False) -> Iterator[tuple[int, str]]:
@@ -86,4 +134,13 @@ def _suggestion(path: Path) -> str:
     except OSError:
         return f": its folder {path.parent} is missing"
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
+    languages = sorted(suffix for name in names if (suffix := _language_suffix(name, path.name)))
+    if len(languages) > 1:
+        return f": for the files of {path.name} in {' and '.join(languages[:2])}, add --from and --to with languages"
     return f": did you mean {near[0]}?" if near else ""
+
+
+def _language_suffix(name: str, stem: str) -> str:
+    """Return the language in the name of a file of a Moses corpus, such as `de` in corpus.de.gz; "" if it has none."""
+    suffix = without_compression_suffix(name).removeprefix(f"{stem}.")
+    return suffix if name.startswith(f"{stem}.") and 2 <= len(suffix) <= 3 and suffix.isalpha() else ""

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.checkpoint import MANIFEST_FILE
+from dragoman.data.compression import without_compression_suffix
 from dragoman.errors import UserError
 from dragoman.run.results import Translation
 from dragoman.run.run import Run
@@ -114,8 +115,10 @@ def check_output(output: Path, overwrite: bool) -> None:
         raise UserError(f"{output} cannot be written: the folder {output.parent} does not exist, create it first")
     if output.exists() and not output.is_file():
         raise UserError(f"{output} is {'a folder: name a file in it' if output.is_dir() else 'not a file: name one'}")
-    if output.suffix == ".gz":
-        raise UserError(f"{output} would not be gzipped: name the output without .gz, and compress it afterwards")
+    if without_compression_suffix(output.name) != output.name:
+        raise UserError(
+            f"{output} would not be compressed: name the output without {output.suffix}, and compress it afterwards"
+        )
     if output.exists() and not overwrite:
         raise UserError(f"{output} exists already: add --overwrite to replace it, or name another file")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dragoman.data import TokenStore
+from dragoman.data.compression import without_compression_suffix
 from dragoman.errors import UserError
 from dragoman.run import Run
 
@@ -67,8 +68,11 @@ def infer_language_pair(run: Run) -> LanguagePair:
     A UserError if neither names two languages.
     """
     data = run.config.data
+    if data.source_language in LANGUAGE_NAMES and data.target_language in LANGUAGE_NAMES:
+        return LanguagePair(data.source_language, data.target_language)
     extensions = [
-        {file.lower().removesuffix(".gz").rpartition(".")[2] for file in files} for files in (data.source, data.target)
+        {without_compression_suffix(file.lower()).rpartition(".")[2] for file in files}
+        for files in (data.source, data.target)
     ]
     if all(len(codes) == 1 and codes <= LANGUAGE_NAMES.keys() for codes in extensions):
         return LanguagePair(*(next(iter(codes)) for codes in extensions))

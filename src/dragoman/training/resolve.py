@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from dragoman import data
@@ -72,7 +71,7 @@ def resolve_request(config: Config) -> RunRequest:
     parent_spec = parent.spec if parent and config.system == parent.config.system else None
     device = str(select_device(config.training.device))
     if not config.data.source:
-        raise UserError("no training text: give --source and --target (or --source alone for a TSV file)")
+        raise UserError("no training text: give --source and --target (or --source alone for a file with both sides)")
     if parent and config.features == FeatureConfig():
         config = replace(config, features=parent.config.features)
     train = make_corpora(config, config.data.source, config.data.target)
@@ -108,9 +107,8 @@ def make_corpora(config: Config, sources: tuple[str, ...], targets: tuple[str, .
         raise UserError(
             f"got {len(sources)} source files but {len(targets)} target files: give one target file for each source"
         )
-    columns = (config.data.source_column, config.data.target_column)
     return [
-        Corpus(Path(source), Path(target) if target else None, config.data.format, *columns, config.features)
+        Corpus.from_settings(config.data, source, target, config.features)
         for source, target in zip(sources, targets or [None] * len(sources))
     ]
 

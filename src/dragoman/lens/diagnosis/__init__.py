@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from dragoman.data import TokenStore
+from dragoman.data.compression import without_compression_suffix
 from dragoman.errors import UserError
 from dragoman.evaluation import Link
 from dragoman.lens.diagnosis.content_coverage import alignment_error, coverage, length_ratio, quality_by_length
@@ -65,14 +66,16 @@ def diagnose(
 def language_pair(run: Run) -> str | None:
     """Infer the language pair from the extensions of the training files: train.en and train.de give en-de."""
     data = run.config.data
+    if data.source_language and data.target_language:
+        return f"{data.source_language}-{data.target_language}"
     codes = [_language_code(files[0]) if files else None for files in (data.source, data.target)]
     return f"{codes[0]}-{codes[1]}" if all(codes) else None
 
 
 def _language_code(file: str) -> str | None:
     """Return the extension of a file if it looks like a language code: two or three letters."""
-    extension = Path(file.removesuffix(".gz")).suffix.removeprefix(".").lower()
-    is_code = len(extension) in (2, 3) and extension.isalpha() and extension not in ("txt", "tsv", "csv")
+    extension = Path(without_compression_suffix(file)).suffix.removeprefix(".").lower()
+    is_code = len(extension) in (2, 3) and extension.isalpha() and extension not in ("txt", "tsv", "csv", "tmx")
     return extension if is_code else None
 
 

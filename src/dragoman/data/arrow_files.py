@@ -1,0 +1,239 @@
+"""Parquet files and folders that Hugging Face `datasets` saved with `save_to_disk`; both need the package pyarrow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dragoman.data.corpus import ColumnChoice
+from dragoman.data.file_formats import ColumnFormat, find_column, missing_column, parse_turns
+from dragoman.data.text_files import open_file
+from dragoman.errors import UserError
+
+if TYPE_CHECKING:
+    from dragoman.data.corpus import Corpus
+
+BATCH_ROWS = 1024
+TURN_COLUMNS = ("turns", "messages")  # of dialogues
+STATE_FILE, SPLITS_FILE = "state.json", "dataset_dict.json"
+
+
+class ParquetFormat(ColumnFormat):
+    """A Parquet file; columns of texts are chosen by name, those in a structure with a dot: `translation.en`."""
+
+    name = "parquet"
+    suffixes: ClassVar[tuple[str, ...]] = (".parquet",)
+    kind: ClassVar[str] = "Parquet file"
+
+    def check_file(self, path: Path) -> None:
+        """Raise a UserError if the file cannot be opened, is broken, or pyarrow is missing."""
+        with self._open(path):
+            pass
+
+    def data_format(self, corpus: Corpus) -> str:
+        """Return "turns" for a column of dialogues, "text" if there is no target column, otherwise "pairs"."""
+        with self._open(corpus.source) as table:
+            names = _column_names(table.schema)
+        if corpus.source_column is None and any(name in names for name in TURN_COLUMNS):
+            return "turns"
+        source, target = _find_columns(corpus.columns, names)
+        return "text" if target is None and source is not None and corpus.target_column is None else "pairs"
+
+    def read_columns(
+        self, corpus: Corpus, columns: Sequence[ColumnChoice], allow_empty: bool = False
+    ) -> Iterator[tuple[int, Sequence[str]]]:
+        """Yield (row number, texts of the columns) for every row; null is an empty text."""
+        path = corpus.source
+        with self._open(path) as table:
+            names = _column_names(table.schema)
+            found = _find_columns(columns, names)
+            for choice, name in zip(columns, found):
+                if name is None:
+                    raise missing_column(choice, names, path)
+            chosen = [name for name in found if name is not None]
+            yield from enumerate(_text_rows(table, chosen, path), 1)
+            if not table.rows and not allow_empty:
+                raise UserError(f"{path} has no rows: expected one sentence pair per row")
+
+    def read_turns(self, corpus: Corpus) -> Iterator[tuple[int, list[str] | None]]:
+        """Yield the turns of every row with a dialogue ("turns" or "messages"); None if it has none."""
+        with self._open(corpus.source) as table:
+            columns = [name for name in TURN_COLUMNS if name in table.schema.names]
+            row = 0
+            for batch in table.batches(columns):
+                for record in batch.to_pylist():
+                    row += 1
+                    yield row, parse_turns(record, f"{corpus.source}, row {row:,}")
+
+    def read_inputs(self, corpus: Corpus, allow_empty: bool = False) -> Iterator[str | list[str]]:
+        """Yield the turns of every row if there is a column of dialogues, otherwise the sources."""
+        if self.data_format(corpus) == "turns":
+            yield from (turns or [] for _, turns in self.read_turns(corpus))
+        else:
+            yield from super().read_inputs(corpus, allow_empty)
+
+    @contextmanager
+    def _open(self, path: Path) -> Iterator[_Table]:
+        """Open a table; raise a UserError if it is broken or pyarrow is missing."""
+        with open_file(path):
+            pass
+        with _arrow_errors(path, self.kind):
+            from pyarrow import parquet
+
+            with parquet.ParquetFile(path) as file:
+                yield _ParquetTable(file)
+
+
+class DatasetFormat(ParquetFormat):
+    """A folder that `datasets.Dataset.save_to_disk` wrote: Arrow files, listed in state.json."""
+
+    name, kind = "datasets", "saved dataset"
+    suffixes = ()
+
+    @contextmanager
+    def _open(self, path: Path) -> Iterator[_Table]:
+        """Open a table; raise a UserError if it is broken or pyarrow is missing."""
+        if (path / SPLITS_FILE).is_file():
+            splits = _read_json(path / SPLITS_FILE).get("splits") or ["train"]
+            raise UserError(
+                f"{path} contains the splits {', '.join(map(str, splits))}: name one of them, such as "
+                f"{path / str(splits[0])}"
+            )
+        if not (path / STATE_FILE).is_file():
+            raise UserError(f"{path} is not a folder that datasets.save_to_disk wrote: {STATE_FILE} is missing")
+        state = _read_json(path / STATE_FILE)
+        files = [entry.get("filename") for entry in state.get("_data_files") or [] if isinstance(entry, dict)]
+        names = [name for name in files if isinstance(name, str) and Path(name).name == name]  # none outside the folder
+        if not names or len(names) < len(files) or state.get("_indices_data_files"):
+            raise UserError(f"{path / STATE_FILE} lists no data files that can be read: save the dataset again")
+        for name in names:
+            with open_file(path / name):
+                pass
+        with _arrow_errors(path, self.kind):
+            yield _ArrowTable([path / name for name in names])
+
+
+def is_dataset_folder(path: Path) -> bool:
+    """Whether `datasets` saved a folder: a dataset, or several splits of one."""
+    return path.is_dir() and ((path / STATE_FILE).is_file() or (path / SPLITS_FILE).is_file())
+
+
+class _Table:
+    """A table on disk: its schema, its number of rows so far, and its record batches."""
+
+    schema: Any
+    rows = 0  # that were read
+
+    def batches(self, columns: list[str]) -> Iterator[Any]:
+        """Yield record batches with (at least) the given columns."""
+        raise NotImplementedError
+
+
+class _ParquetTable(_Table):
+    """The table of a Parquet file."""
+
+    def __init__(self, file: Any) -> None:
+        """Read from an open pyarrow.parquet.ParquetFile."""
+        self.file, self.schema = file, file.schema_arrow
+
+    def batches(self, columns: list[str]) -> Iterator[Any]:
+        """Yield record batches with the given columns."""
+        for batch in self.file.iter_batches(BATCH_ROWS, columns=columns):
+            self.rows += batch.num_rows
+            yield batch
+
+
+class _ArrowTable(_Table):
+    """The table in one or more Arrow stream files, which are memory-mapped."""
+
+    def __init__(self, files: list[Path]) -> None:
+        """Read the schema of the first file."""
+        from pyarrow import ipc
+
+        self.files = files
+        with self._map(files[0]) as source, ipc.open_stream(source) as reader:
+            self.schema = reader.schema
+
+    def batches(self, columns: list[str]) -> Iterator[Any]:
+        """Yield record batches with all columns."""
+        from pyarrow import ipc
+
+        for path in self.files:
+            with self._map(path) as source, ipc.open_stream(source) as reader:
+                for batch in reader:
+                    self.rows += batch.num_rows
+                    yield batch
+
+    def _map(self, path: Path) -> Any:
+        """Memory-map a file."""
+        import pyarrow
+
+        return pyarrow.memory_map(str(path))
+
+
+def _find_columns(columns: Sequence[ColumnChoice], names: list[str]) -> list[str | None]:
+    """Return the names of the chosen columns, None for those that a table does not have."""
+    only_columns = all(choice.column is None for choice in columns)
+    return [find_column(choice, names, only_columns) for choice in columns]
+
+
+def _column_names(schema: Any) -> list[str]:
+    """Return the names of the columns of a table; those in a structure with a dot: `translation.en`."""
+    import pyarrow
+
+    names = []
+    for field in schema:
+        is_structure = pyarrow.types.is_struct(field.type)
+        names += [f"{field.name}.{inner.name}" for inner in field.type] if is_structure else [field.name]
+    return names
+
+
+def _text_rows(table: _Table, columns: list[str], path: Path) -> Iterator[list[str]]:
+    """Yield the texts of the columns, row by row; a column that does not hold strings is a UserError."""
+    for batch in table.batches(columns):
+        texts = []
+        for name in columns:
+            values = _column(batch, name).to_pylist()
+            if wrong := [value for value in values if value is not None and not isinstance(value, str)]:
+                raise UserError(
+                    f"{path}: the column {name!r} must hold strings, not {type(wrong[0]).__name__} such as "
+                    f"{wrong[0]!r:.40}: choose another column"
+                )
+            texts.append([value or "" for value in values])
+        yield from map(list, zip(*texts))
+
+
+def _column(batch: Any, name: str) -> Any:
+    """Return a column of a record batch; one in a structure has a dotted name."""
+    if name in batch.schema.names:
+        return batch.column(name)
+    outer, _, inner = name.partition(".")
+    return batch.column(outer).field(inner)
+
+
+@contextmanager
+def _arrow_errors(path: Path, kind: str) -> Iterator[None]:
+    """Turn errors of pyarrow, and its absence, into UserErrors about a file."""
+    try:
+        import pyarrow
+    except ImportError:
+        raise UserError(
+            f"{path} is a {kind}, which needs the package pyarrow: install it with pip install 'dragoman[parquet]'"
+        ) from None
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(f"{path} is not a valid {kind} ({reason:.200}): write or download it again") from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object of a saved dataset; raise a UserError if it is broken."""
+    try:
+        values = json.loads(path.read_bytes())
+    except (ValueError, OSError) as error:
+        raise UserError(f"{path} cannot be read ({error}): save the dataset again") from None
+    return values if isinstance(values, dict) else {}

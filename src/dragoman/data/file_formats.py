@@ -1,0 +1,401 @@
+"""File formats of corpora: how sources and targets are found in text, TSV, CSV and JSON lines.
+
+All formats are read as a stream, and errors name the file and the line.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dragoman.data.corpus import ColumnChoice, SentencePair
+from dragoman.data.text_files import decode_line, open_file, read_raw_lines
+from dragoman.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    from dragoman.data.corpus import Corpus
+
+DELIMITERS = ",;\t|"  # of CSV files; the one that occurs most often in the first line
+MAX_FIELD_CHARACTERS = 2**24  # of CSV: a quote that is never closed must not read the file into memory
+MAX_SHOWN_COLUMNS = 20  # in messages
+
+
+class FileFormat:
+    """Text files with one sentence per line, one file per side."""
+
+    name: ClassVar[str] = "text"
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    has_both_sides: ClassVar[bool] = False
+
+    def check_file(self, path: Path) -> None:
+        """Raise a UserError if a file cannot be opened."""
+        with open_file(path):
+            pass
+
+    def data_format(self, corpus: Corpus) -> str:
+        """Return the name of the data format: "text" (monolingual) without a target, or "pairs"."""
+        return "text" if corpus.target is None else "pairs"
+
+    def read_pairs(self, corpus: Corpus) -> Iterator[SentencePair]:
+        """Yield line n of the source file with line n of the target file."""
+        if corpus.target is None:
+            raise UserError(f"{corpus.source} is one side of a parallel corpus: name the target file, too")
+        sources, targets = read_raw_lines(corpus.source), read_raw_lines(corpus.target)
+        for line, (source, target) in enumerate(zip_longest(sources, targets), 1):
+            if source is None or target is None:  # one file has ended: count the lines of the other
+                longer = line + sum(1 for _ in (targets if source is None else sources))
+                counts = [line - 1, longer] if source is None else [longer, line - 1]
+                source_count, target_count = [
+                    f"{path} has {count:,} line{'s' * (count != 1)}" for path, count in zip(corpus.files, counts)
+                ]
+                raise UserError(f"{source_count} but {target_count}: line counts of a parallel corpus must match")
+            source_text = decode_line(source, corpus.source, line)
+            yield SentencePair(source_text, decode_line(target, corpus.target, line), corpus.name, line)
+
+    def read_sources(self, corpus: Corpus, allow_empty: bool = False) -> Iterator[tuple[int, str]]:
+        """Yield (line number, source) for every line; an empty file is a UserError by default."""
+        return corpus.read_lines(allow_empty)
+
+    def read_turns(self, corpus: Corpus) -> Iterator[tuple[int, list[str] | None]]:
+        """Yield (line number, turns) for every dialogue; None where a line is not a dialogue."""
+        return ((number, text.split("\t")) for number, text in corpus.read_lines())
+
+    def read_inputs(self, corpus: Corpus, allow_empty: bool = False) -> Iterator[str | list[str]]:
+        """Yield what a command processes: sources, or the turns of lines that are marked as dialogues."""
+        return (text for _, text in self.read_sources(corpus, allow_empty))
+
+
+class ColumnFormat(FileFormat):
+    """One file or folder with columns, of which one is the source and one the target."""
+
+    has_both_sides = True
+
+    def data_format(self, corpus: Corpus) -> str:
+        """Return the name of the data format that suits the corpus: "pairs", or "text" if there is no target column."""
+        return "pairs"
+
+    def read_columns(
+        self, corpus: Corpus, columns: Sequence[ColumnChoice], allow_empty: bool = False
+    ) -> Iterator[tuple[int, Sequence[str]]]:
+        """Yield (line number, texts of the columns) for every record."""
+        raise NotImplementedError
+
+    def read_pairs(self, corpus: Corpus) -> Iterator[SentencePair]:
+        """Yield the source and target column of every record."""
+        for line, (source, target) in self.read_columns(corpus, corpus.columns):
+            yield SentencePair(source, target, corpus.name, line)
+
+    def read_sources(self, corpus: Corpus, allow_empty: bool = False) -> Iterator[tuple[int, str]]:
+        """Yield (line number, source column) for every record."""
+        for line, (source,) in self.read_columns(corpus, corpus.columns[:1], allow_empty):
+            yield line, source
+
+
+def find_column(choice: ColumnChoice, names: Sequence[str], only_columns: bool = False) -> str | None:
+    """Return which of the columns `names` is chosen; None if there is no such column.
+
+    Without a choice it is the column that has the name of its language (`en` or `translation.en`) or of its role
+    (`source`). With `only_columns`, a file of two columns has source and target in this order.
+    """
+    if choice.column is not None:
+        return str(choice.column) if str(choice.column) in names else None
+    language = [choice.language, f"translation.{choice.language}"] if choice.language else []
+    found = next((name for name in [*language, choice.role] if name in names), None)
+    if found is None and only_columns and len(names) == 2:
+        return names[choice.role == "target"]
+    return found
+
+
+def missing_column(choice: ColumnChoice, names: Sequence[str], path: Path) -> UserError:
+    """Return the error about a column that a file does not have; it names the columns found."""
+    wanted = choice.column if choice.column is not None else choice.language or choice.role
+    shown = [*map(repr, names[:MAX_SHOWN_COLUMNS]), *["…"] * (len(names) > MAX_SHOWN_COLUMNS)]
+    return UserError(
+        f"{path} has no column {str(wanted)!r}, only {', '.join(shown)}: name the {choice.role} column with "
+        f"--{choice.role}-column"
+    )
+
+
+class DelimitedFormat(ColumnFormat):
+    """Lines of fields, whose columns are chosen by number (from 0), or by name if the first line is a header."""
+
+    header_is_usual: ClassVar[bool] = False
+
+    def rows(self, corpus: Corpus, allow_empty: bool) -> Iterator[tuple[int, list[str]]]:
+        """Yield (line number, fields) for every row, the header included."""
+        raise NotImplementedError
+
+    def data_format(self, corpus: Corpus) -> str:
+        """Return "text" if the header has a source, but no target; otherwise "pairs"."""
+        _, first = next(self.rows(corpus, allow_empty=False))
+        if not self._has_header(corpus, first):
+            return "pairs"
+        source, target = self._find_columns(corpus.columns, _header_names(first))
+        return "text" if target is None and source is not None and corpus.target_column is None else "pairs"
+
+    def read_columns(
+        self, corpus: Corpus, columns: Sequence[ColumnChoice], allow_empty: bool = False
+    ) -> Iterator[tuple[int, Sequence[str]]]:
+        """Yield the chosen fields of every row after the header, if there is one."""
+        positions: list[int] | None = None
+        for line, fields in self.rows(corpus, allow_empty):
+            if positions is None:
+                has_header = self._has_header(corpus, fields)
+                positions = self._positions(corpus, columns, fields, has_header)
+                if has_header:
+                    continue
+            try:
+                yield line, [fields[position] for position in positions]
+            except IndexError:
+                expected = " and ".join(map(str, positions))
+                raise UserError(
+                    f"{corpus.source}, line {line:,}: expected columns {expected} (counted from 0), found "
+                    f"{len(fields)} {self._separated} column{'s' * (len(fields) != 1)}"
+                ) from None
+
+    def read_turns(self, corpus: Corpus) -> Iterator[tuple[int, list[str] | None]]:
+        """Yield the fields of every row as the turns of a dialogue."""
+        rows = self.rows(corpus, allow_empty=False)
+        for index, (line, fields) in enumerate(rows):
+            if index > 0 or not self._has_header(corpus, fields):
+                yield line, [field.replace("\t", " ") for field in fields]
+
+    @property
+    def _separated(self) -> str:
+        """How columns are separated, for messages."""
+        return f"{self.name.upper()}"
+
+    def _has_header(self, corpus: Corpus, first_row: list[str]) -> bool:
+        """Whether the first row names the columns: if that is declared, usual, or if a column is chosen by name."""
+        if corpus.header is not None:
+            return corpus.header
+        if self.header_is_usual:
+            return True
+        names = [str(choice.column) for choice in corpus.columns if choice.column is not None]
+        languages = [choice.language for choice in corpus.columns if choice.language]
+        is_named_by_language = not names and bool(languages) and set(languages) <= set(_header_names(first_row))
+        return is_named_by_language or any(not name.isdecimal() for name in names)
+
+    def _find_columns(self, columns: Sequence[ColumnChoice], header: list[str]) -> list[str | None]:
+        """Return the names of the chosen columns in a header, None for those that it does not have."""
+        only_columns = all(choice.column is None for choice in columns)
+        return [find_column(choice, header, only_columns) for choice in columns]
+
+    def _positions(
+        self, corpus: Corpus, columns: Sequence[ColumnChoice], first_row: list[str], has_header: bool
+    ) -> list[int]:
+        """Return the positions of the chosen columns in a row; `first_row` may be the header."""
+        if not has_header:
+            defaults = [int(choice.role == "target") for choice in columns]
+            chosen = [default if choice.column is None else choice.column for choice, default in zip(columns, defaults)]
+            if wrong := [column for column in chosen if not str(column).isdecimal()]:
+                raise UserError(
+                    f"{corpus.source} is read without a header, so that columns are numbers from 0, not {wrong[0]!r}: "
+                    "give a number, or set data.header"
+                )
+            return [int(column) for column in chosen]
+        header = _header_names(first_row)
+        positions = []
+        for choice, name in zip(columns, self._find_columns(columns, header)):
+            if name is not None:
+                positions.append(header.index(name))
+            elif str(choice.column).isdecimal() and int(str(choice.column)) < len(header):
+                positions.append(int(str(choice.column)))
+            else:
+                raise missing_column(choice, header, corpus.source)
+        return positions
+
+
+def _header_names(row: list[str]) -> list[str]:
+    """Return the names of columns in the first row of a file."""
+    return [name.strip() for name in row]
+
+
+class TabSeparatedFormat(DelimitedFormat):
+    """Columns that are separated by tabs, without quotes."""
+
+    name, suffixes = "tsv", (".tsv",)
+
+    def rows(self, corpus: Corpus, allow_empty: bool) -> Iterator[tuple[int, list[str]]]:
+        """Yield (line number, fields) for every line."""
+        return ((line, text.split("\t")) for line, text in corpus.read_lines(allow_empty))
+
+    @property
+    def _separated(self) -> str:
+        """How columns are separated, for messages."""
+        return "tab-separated"
+
+
+class CommaSeparatedFormat(DelimitedFormat):
+    """CSV: fields may be in double quotes, and then contain commas, line feeds and doubled quotes (RFC 4180).
+
+    The first line names the columns. Its most frequent delimiter is that of the file: comma, semicolon, tab or bar.
+    """
+
+    name, suffixes, header_is_usual = "csv", (".csv",), True
+
+    def rows(self, corpus: Corpus, allow_empty: bool) -> Iterator[tuple[int, list[str]]]:
+        """Yield (number of the first line, fields) for every row that is not blank."""
+        lines = corpus.read_lines(allow_empty)
+        first = next(lines, None)
+        if first is None:
+            return
+        unquoted = re.sub(r'"[^"]*"', "", first[1])
+        delimiter = max(DELIMITERS, key=unquoted.count)  # the comma if there is none
+        texts = (f"{text}\n" for _, text in _chain_first(first, lines))
+        csv.field_size_limit(MAX_FIELD_CHARACTERS)
+        reader = csv.reader(texts, delimiter=delimiter, strict=True)
+        line = 1
+        try:
+            for fields in reader:
+                if fields:
+                    yield line, fields
+                line = reader.line_num + 1
+        except csv.Error as error:
+            raise UserError(
+                f"{corpus.source}, line {line:,} is not valid CSV ({error}): put texts with quotes, delimiters or line "
+                "feeds into double quotes, and double the quotes in them"
+            ) from None
+
+
+def _chain_first(first: tuple[int, str], others: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Yield the first line, which was read already, and then the others."""
+    yield first
+    yield from others
+
+
+class JsonLinesFormat(ColumnFormat):
+    """JSON objects, one per line: pairs, texts, or dialogues.
+
+    A dialogue has `turns`, a list of texts, or `messages`, a list of objects with `role` (alternately user and
+    assistant) and `content`. A first message with the role system is prepended to the first user turn. Objects in an
+    object are named with a dot: `translation.en`.
+    """
+
+    name, suffixes = "jsonl", (".jsonl", ".ndjson", ".json")
+
+    def data_format(self, corpus: Corpus) -> str:
+        """Return the name of the data format that suits the first line: "turns" (dialogues), "pairs" or "text"."""
+        line, text = next(iter(corpus.read_lines()))
+        record = parse_object(text, corpus.source, line)
+        if self._record_turns(record, corpus, line) is not None:
+            return "turns"
+        if corpus.source_column is None or corpus.target_column is not None:
+            return "pairs"
+        return "pairs" if find_column(corpus.columns[1], _key_names(record)) else "text"
+
+    def read_columns(
+        self, corpus: Corpus, columns: Sequence[ColumnChoice], allow_empty: bool = False
+    ) -> Iterator[tuple[int, Sequence[str]]]:
+        """Yield the strings at the chosen keys of every line; raise a UserError if one is missing."""
+        for line, text in corpus.read_lines(allow_empty):
+            yield line, self._strings(parse_object(text, corpus.source, line), columns, corpus.source, line)
+
+    def read_turns(self, corpus: Corpus) -> Iterator[tuple[int, list[str] | None]]:
+        """Yield the turns of every line with a dialogue ("turns" or "messages"); None if it has none."""
+        for line, text in corpus.read_lines():
+            record = parse_object(text, corpus.source, line)
+            yield line, parse_turns(record, f"{corpus.source}, line {line:,}")
+
+    def read_inputs(self, corpus: Corpus, allow_empty: bool = False) -> Iterator[str | list[str]]:
+        """Yield the turns of lines with a dialogue, and the sources of others."""
+        for line, text in corpus.read_lines(allow_empty):
+            record = parse_object(text, corpus.source, line)
+            turns = self._record_turns(record, corpus, line)
+            yield turns if turns is not None else self._strings(record, corpus.columns[:1], corpus.source, line)[0]
+
+    def _record_turns(self, record: dict[str, Any], corpus: Corpus, line: int) -> list[str] | None:
+        """Return the turns of a dialogue; None if it is none, or if the corpus names a column to read."""
+        return parse_turns(record, f"{corpus.source}, line {line:,}") if corpus.source_column is None else None
+
+    def _strings(self, record: dict[str, Any], columns: Sequence[ColumnChoice], path: Path, line: int) -> list[str]:
+        """Return the strings at the chosen keys of an object, "" for null; raise a UserError for other values."""
+        strings = []
+        for choice in columns:
+            key = str(choice.column) if choice.column is not None else choice.role
+            if choice.column is None and choice.language:
+                key = find_column(choice, _key_names(record)) or choice.language
+            value = record[key] if key in record else _nested_value(record, key)
+            if value is _MISSING:
+                raise UserError(f"{path}, line {line:,}: {unknown_name('key', key, _key_names(record))}")
+            if value is not None and not isinstance(value, str):
+                raise UserError(f"{path}, line {line:,}: {key!r} must be a string, not {json.dumps(value)[:40]}")
+            check_unicode(value or "", f"{path}, line {line:,}: {key!r}")
+            strings.append(value or "")
+        return strings
+
+
+_MISSING = object()  # no value at a key
+
+
+def _nested_value(record: Any, key: str) -> Any:
+    """Return the value at a dotted key such as `translation.en`, or _MISSING."""
+    for name in key.split("."):
+        if not isinstance(record, dict) or name not in record:
+            return _MISSING
+        record = record[name]
+    return record
+
+
+def _key_names(record: dict[str, Any]) -> list[str]:
+    """Return the keys of an object, and dotted keys of objects in it."""
+    nested = (f"{key}.{inner}" for key, value in record.items() if isinstance(value, dict) for inner in value)
+    return [*record, *nested]
+
+
+def parse_object(text: str, path: Path, line: int) -> dict[str, Any]:
+    """Parse a line of a JSON-lines file; raise a UserError with its number unless it is a JSON object."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = getattr(error, "msg", error)
+        raise UserError(f"{path}, line {line:,} is not JSON ({reason}): expected one object per line") from None
+    if not isinstance(record, dict):
+        raise UserError(f"{path}, line {line:,} is a JSON {type(record).__name__}: expected one object per line")
+    return record
+
+
+def parse_turns(record: dict[str, Any], location: str) -> list[str] | None:
+    """Return the turns of a record with a dialogue ("turns" or "messages"); None if it has none."""
+    turns = record.get("turns")
+    if turns is None and record.get("messages") is not None:
+        turns = _parse_messages(record["messages"], location)
+    if turns is None:
+        return None
+    if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
+        raise UserError(f"{location}: 'turns' (the turns of a dialogue) must be a list of strings")
+    check_unicode("".join(turns), f"{location}: 'turns'")
+    return [turn.replace("\t", " ") for turn in turns]
+
+
+def _parse_messages(messages: Any, location: str) -> list[str]:
+    """Return the turns of a chat, with a system message prepended to the first one."""
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise UserError(f"{location}: 'messages' must be a list of objects with 'role' and 'content'")
+    roles = [message.get("role") for message in messages]
+    has_system = roles[:1] == ["system"]
+    chat_roles = roles[1:] if has_system else roles
+    if chat_roles != (["user", "assistant"] * len(chat_roles))[: len(chat_roles)]:
+        raise UserError(
+            f"{location}: the roles must alternate between user and assistant, user first, after at most one system "
+            f"message, not {roles}"
+        )
+    turns = [message.get("content") for message in messages]
+    if not all(isinstance(turn, str) for turn in turns):
+        raise UserError(f"{location}: the 'content' of every message must be a string")
+    if has_system and len(turns) < 2:
+        raise UserError(f"{location}: a dialogue needs more than a system message")
+    return [f"{turns[0]}\n{turns[1]}", *turns[2:]] if has_system else turns
+
+
+def check_unicode(text: str, location: str) -> None:
+    """Raise a UserError for text that cannot be written as UTF-8, which JSON escapes can produce."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{location} contains an unpaired surrogate, which is not valid Unicode: remove it") from None
