@@ -40,6 +40,14 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name 
         "transformer",
         {"position_encoding": "learned", "position_dim": 4, "max_positions": 40, "tied_embeddings": False},
     ),
+    "transformer copying": ("transformer", {"copying": True}),
+    "transformer copying with coverage": ("transformer", {"copying": True, "coverage_loss": 1.0, "pre_norm": True}),
+    "bahdanau copying": ("bahdanau", {"copying": True, "coverage_loss": 0.5}),
+    "sutskever copying": ("sutskever", {"copying": True}),
+    "luong copying": ("luong", {"copying": True}),
+    "convs2s copying": ("convs2s", {"copying": True, "max_positions": 40}),
+    "bytenet copying": ("bytenet", {"copying": True}),  # the encoder's output is longer than the source
+    "t5 copying": ("t5", {"copying": True, "sentinels": None}),
     "luong without input feeding": ("luong", {"input_feeding": False}),
     "luong both ways": ("luong", {"encoder_direction": "both"}),
     "luong dot": ("luong", {"attention_score": "dot"}),
@@ -116,6 +124,7 @@ REPRESENTATIVES = (
     "luong",  # recurrent, input feeding
     "convs2s",  # convolutional buffers as state
     "transformer",
+    "transformer copying",  # log-probabilities in place of logits, and the source in the output layer
     "shaw",  # attention with relative positions in keys and values
     "transformer batch norm",  # statistics over a batch
     "transformer-dmca short blocks",  # local and compressed attention

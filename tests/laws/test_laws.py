@@ -121,7 +121,7 @@ def test_several_targets_of_a_source_equal_repeated_sources(variant: str) -> Non
     several = model.forward_targets(p.source, p.source_lengths, p.target[targets], p.target_lengths[targets], rows)
     repeated = model(p.source[rows], p.source_lengths[rows], p.target[targets], p.target_lengths[targets])
     mask = torch.arange(p.target.shape[1]) < p.target_lengths[targets][:, None]
-    close(model.output(several.output)[mask], repeated[mask])
+    close(model.logits(several)[mask], repeated[mask])
 
 
 PACKING = [variant for variant in VARIANTS if small_spec(variant).build().supports_packing]

@@ -122,11 +122,23 @@ def test_attention_is_what_was_computed_and_its_rows_sum_to_one(variant: str) ->
         if call.kernel is not None:
             torch.testing.assert_close(call.kernel, expected, **TOLERANCE)
     for path, weights in done.attention_weights.items():
+        if path == "output.pointer":  # computed by the output layer itself, not by `attend`
+            computed[path] = [copy_attention_by_hand(model, *first_pair(variant, model))]
         expected = torch.cat(computed[path], 2)[0]
         if model.predicts_masks:  # the attention of masks, which come last, is left out
             expected = expected[..., : weights.shape[-2], : weights.shape[-1]]
         torch.testing.assert_close(weights, expected, **TOLERANCE)
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]), **TOLERANCE)
+
+
+def copy_attention_by_hand(model: Any, source: Tensor, lengths: Tensor, target: Tensor, _: Tensor) -> Tensor:
+    """B 1 T S: softmax of s_t·W h_i / √D over the tokens of the source, which are the first positions of the memory."""
+    memory = model.encode(source, Layout.padded(source.shape[1], lengths))
+    context = Context(Layout.padded(target.shape[1], torch.tensor([target.shape[1]])), memory)
+    states = model.decoder(model.target_embedding(target), context).output
+    keys = memory.states[:, : source.shape[1]] @ model.output.pointer.key.weight.T
+    weights = torch.einsum("btd,bsd->bts", states, keys).div(math.sqrt(states.shape[-1])).softmax(-1)
+    return torch.nn.functional.pad(weights, (0, memory.states.shape[1] - source.shape[1]))[:, None]
 
 
 @every_writer

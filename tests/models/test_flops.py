@@ -17,6 +17,9 @@ SOURCE, TARGET = 11, 9
 
 #: each system, and the choices whose cost has a formula of its own
 CASES: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name in SYSTEMS} | {
+    "transformer copying": ("transformer", {"copying": True, "coverage_loss": 1.0}),
+    "bahdanau copying": ("bahdanau", {"copying": True}),
+    "bytenet copying": ("bytenet", {"copying": True}),
     "luong dot": ("luong", {"attention_score": "dot"}),
     "luong scaled dot": ("luong", {"attention_score": "scaled-dot"}),
     "luong concat, both ways": ("luong", {"attention_score": "concat", "encoder_direction": "both"}),

@@ -100,8 +100,8 @@ def measure_gradient_reach(
     target_start = source_lengths[:, None] if model.is_decoder_only else source.shape[1]
     norms = {"encoder": NormsByDistance(), "source": NormsByDistance(), "target": NormsByDistance()}
     with torch.enable_grad(), embedding_leaves(run) as (embedded, states):
-        x = model.forward_features(source, source_layout, target, target_layout).output
-        log_p = at_least_float32(model.output(x)).log_softmax(-1).gather(2, label_ids[..., None])[..., 0]  # B T
+        features = model.forward_features(source, source_layout, target, target_layout)
+        log_p = at_least_float32(model.logits(features)).log_softmax(-1).gather(2, label_ids[..., None])[..., 0]  # B T
         for t in evenly_spaced(range(target.shape[1]), max_positions):
             present = lengths > t  # B
             gradients = torch.autograd.grad(log_p[present, t].sum(), embedded, retain_graph=True)

@@ -316,14 +316,16 @@ def record_forward(
     source_layout = Layout.padded(source.shape[1], source_lengths)
     target_layout = Layout.padded(target.shape[1], target_lengths)
     with record_layers(model.output_stack) as layers, record_gates(model) as gates:
-        states = model.forward_features(source, source_layout, target, target_layout, recorder).output
-    count = states.shape[1]  # outputs, which are the last positions of the stack if it reads the source as well
+        features = model.forward_features(source, source_layout, target, target_layout, recorder)
+    count = features.output.shape[1]  # the last positions of the stack, if it reads the source as well
     return RecordedForward(
-        logits=at_least_float32(model.output(states)[0]),
+        logits=at_least_float32(model.logits(features)[0]),
         attention_weights={
             path: at_least_float32(torch.cat(steps, dim=2)[0]).cpu() for path, steps in recorder.items()
         },
-        layer_logits={name: at_least_float32(model.output(x[:, -count:])[0]) for name, x in layers.items()},
+        layer_logits={
+            name: at_least_float32(model.logits(features.with_output(x[:, -count:]))[0]) for name, x in layers.items()
+        },
         expert_gates={path: at_least_float32(rows[0]).cpu() for path, rows in gates.items()},
     )
 

@@ -13,6 +13,7 @@ from dragoman.errors import UserError
 from dragoman.models.model import DecodingStart, Model, ModelSpec, first_tokens, position_limit
 from dragoman.models.usage import TRANSLATE
 from dragoman.parts.convolution import SourceExtension
+from dragoman.parts.copying import Copying
 from dragoman.parts.embedding import (
     Embedding,
     Frames,
@@ -56,6 +57,7 @@ class EncoderDecoder(ModelSpec):
     output_scaled: bool = False  # the input of the output layer is divided by √D
     input: Patches | Frames | None = None  # embedding of feature vectors, if the source is not tokens
     source_extension: SourceExtension | None = None  # lengthens the source before it is encoded
+    copying: Copying | None = None  # the output layer can copy tokens of the source
 
     def build(self, dim: int = 0) -> EncoderDecoderModel:
         """Create the model; the argument `dim` is unused, because the width is a field of this spec."""
@@ -87,9 +89,13 @@ class EncoderDecoderModel(Model):
             self.source_embedding = spec.embedding.build_embedding(spec.source_vocab_size, spec.dim)
         self.source_extension = spec.source_extension.build(spec.dim) if spec.source_extension else None
         tied = self.target_embedding if spec.tied_embeddings else None
-        self.output = OutputLayer(
-            spec.target_vocab_size, spec.dim, tied, spec.output_bias, spec.transform, spec.output_scaled
-        )
+        options = (spec.dim, tied, spec.output_bias, spec.transform, spec.output_scaled)
+        if spec.copying is None:
+            self.output = OutputLayer(spec.target_vocab_size, *options)
+        elif spec.input is None:
+            self.output = spec.copying.build_output((spec.source_vocab_size, spec.target_vocab_size), *options)
+        else:
+            raise UserError("copying needs a source of tokens, but this system reads vectors: leave out the copying")
         spec.initialization.apply(self)
         assign_paths(self)  # tells each layer its name in the model
 
@@ -101,13 +107,14 @@ class EncoderDecoderModel(Model):
 
     @property
     def memory_layers(self) -> list[Mixer]:
-        """Layers of the decoder that attend to the source: those that project the encoder's output."""
-        layers = [part for part in self.decoder.modules() if isinstance(part, Mixer)]
+        """Layers of decoder and output layer that attend to the source: those that project the encoder's output."""
+        modules = (*self.decoder.modules(), *self.output.modules())
+        layers = [part for part in modules if isinstance(part, Mixer)]
         return [layer for layer in layers if type(layer).project_memory is not Mixer.project_memory]
 
     @property
     def memory_paths(self) -> list[str]:
-        """Names in the model of the decoder layers that attend to the source."""
+        """Names in the model of the layers of decoder and output layer that attend to the source."""
         return [layer.path for layer in self.memory_layers]
 
     @property
@@ -126,11 +133,19 @@ class EncoderDecoderModel(Model):
 
         The layout holds their positions and lengths; `recorder` collects attention weights.
         """
-        x, layout = self.source_embedding.embed_source(source, layout)
+        x, encoded_layout = self.source_embedding.embed_source(source, layout)
         if self.source_extension is not None:
-            x, layout = self.source_extension(x, layout)
-        encoded = self.encoder(x, Context(layout, recorder=recorder))
-        return Memory(encoded.output, layout, encoded.stack_inputs, encoded.final_state, encoded.auxiliary_losses)
+            x, encoded_layout = self.source_extension(x, encoded_layout)
+        encoded = self.encoder(x, Context(encoded_layout, recorder=recorder))
+        copied_tokens = self.output.copied_tokens(source, layout, encoded.output.shape[1])
+        return Memory(
+            encoded.output,
+            encoded_layout,
+            encoded.stack_inputs,
+            encoded.final_state,
+            copied_tokens,
+            encoded.auxiliary_losses,
+        )
 
     def forward_features(
         self, source: Tensor, source_layout: Layout, target: Tensor, target_layout: Layout, recorder: Recorder = None
@@ -154,7 +169,7 @@ class EncoderDecoderModel(Model):
 
     def _decode_features(self, target: Tensor, context: Context) -> MixerOutput:
         """Return the inputs of the output layer, B T D, and the auxiliary losses of encoder and decoder."""
-        decoded: MixerOutput = self.decoder(self.target_embedding(target), context)
+        decoded = self.output.attend_to_source(self.decoder(self.target_embedding(target), context), context)
         encoder_losses = context.memory.auxiliary_losses if context.memory is not None else ()
         return decoded._replace(auxiliary_losses=encoder_losses + decoded.auxiliary_losses)
 

@@ -19,7 +19,7 @@ from dragoman.parts.mixer import Context, Layout, Memory, MixerOutput, Recorder,
 from dragoman.parts.positions import Position
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import StackMixer
-from dragoman.text.framing import Framing
+from dragoman.text import Framing, Tokenizer
 
 
 class ModelSpec(Spec):
@@ -84,6 +84,10 @@ class Model(nn.Module):
         """The stack of layers below the output layer: here the decoder."""
         return self.decoder
 
+    def match_vocabularies(self, source: Tokenizer, target: Tokenizer) -> None:
+        """Tell the output layer which tokens of source and target are equal, so that it can copy them."""
+        self.output.match_vocabularies(source, target)
+
     @property
     def embedding_tables(self) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
         """Embedding tables of source and target tokens; None for a side that the model does not embed as tokens."""
@@ -114,7 +118,11 @@ class Model(nn.Module):
         """Teacher forcing: padded tokens, B S and B T → logits of the next tokens, B T V."""
         source_layout = Layout.padded(source.shape[1], source_lengths)
         target_layout = Layout.padded(target.shape[1], target_lengths)
-        return self.output(self.forward_features(source, source_layout, target, target_layout).output)
+        return self.logits(self.forward_features(source, source_layout, target, target_layout))
+
+    def logits(self, features: MixerOutput) -> Tensor:
+        """Return the logits of the next tokens, B T V, from the result of `forward_features`."""
+        return self.output.logits(features.output, features.copying)
 
     def decode(self, target: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
         """Target tokens, B T → logits of the next tokens, B T V, and the new state.
@@ -122,8 +130,9 @@ class Model(nn.Module):
         The context holds the tokens' layout (positions and lengths) and the encoded source. With a state, the tokens
         continue the sequences that it has read.
         """
-        decoded = self.decoder(self.target_embedding(target), context, state)
-        return self.output(decoded.output), decoded.state
+        output = self.output
+        decoded = output.attend_to_source(self.decoder(self.target_embedding(target), context, state), context)
+        return output.logits(decoded.output, decoded.copying), decoded.state
 
     def start_decoding(
         self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
@@ -138,6 +147,11 @@ class Model(nn.Module):
     def restrict_vocabulary(self, tokens: Tensor) -> Model:
         """Return a model that generates only `tokens` (N), as ids 0 … N−1, and shares the weights; here an error."""
         raise UserError("a decoder-only model reads and generates the same tokens: do not use a shortlist with it")
+
+    def copyable_tokens(self, source: Tensor, lengths: Tensor) -> Tensor:
+        """N: the target tokens that the output layer can copy from some sources (B S, of `lengths` B)."""
+        tokens = self.output.copied_tokens(source, Layout.padded(source.shape[1], lengths), source.shape[1])
+        return torch.empty(0, dtype=torch.long) if tokens is None else tokens[tokens >= 0].unique()
 
     def reorder_state(self, state: State, rows: Tensor) -> State:
         """Return the decoder state whose row r (a hypothesis of the beam) continues row `rows[r]` of the given one."""

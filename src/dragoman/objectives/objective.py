@@ -22,8 +22,9 @@ from dragoman.objectives.cross_entropy import (
     chunk_rows,
     token_metrics,
 )
+from dragoman.objectives.mixture_loss import mixture_log_probs, mixture_loss
 from dragoman.parts.embedding import OutputLayer
-from dragoman.parts.mixer import Layout, MixerOutput
+from dragoman.parts.mixer import CopyDistribution, Layout, MixerOutput
 from dragoman.text import Framing, Tokenizer
 
 #: what a pretrained model generates for a masked span: one token, the tokens of the span, or the whole text
@@ -213,12 +214,18 @@ class SequenceObjective(Objective):
             return self.source_token_loss(outputs, batch)
         inputs = self.decoder_inputs(batch, step)
         features = self.model.forward_features(batch.source, source_layout(batch), inputs, target_layout(batch))
-        sums = token_loss(self.model.output, features.output, batch.labels, self.task.label_smoothing, self.rdrop_alpha)
+        smoothing, copying = self.task.label_smoothing, features.copying
+        sums = token_loss(self.model.output, features.output, batch.labels, smoothing, self.rdrop_alpha, copying)
         return reduce_loss(sums, batch.labels, features.auxiliary_losses)
 
 
 def token_loss(
-    output: OutputLayer, features: Tensor, labels: Tensor, smoothing: float = 0.0, rdrop_alpha: float = 0.0
+    output: OutputLayer,
+    features: Tensor,
+    labels: Tensor,
+    smoothing: float = 0.0,
+    rdrop_alpha: float = 0.0,
+    copying: CopyDistribution | None = None,
 ) -> dict[str, Tensor]:
     """Sum the losses of all labels, from the features that the output layer reads.
 
@@ -228,15 +235,20 @@ def token_loss(
         smoothing: ε of label smoothing; the label gets 1 − ε and every token ε/V (Szegedy et al. 2016).
         rdrop_alpha: weight of the KL divergence between the two halves of the batch, which are two passes over the
             same rows with different dropout (R-Drop).
+        copying: probabilities of copying source tokens, one distribution per label, if the output layer copies.
 
     Returns:
         `total`; `nll_loss`, −log p of the labels; `smooth_loss`, minus the mean log p of all tokens; in evaluation
         `correct`, the number of labels with the highest probability; with R-Drop `divergence`.
     """
     x, labels = features.flatten(0, -2), labels.flatten()  # N D, N
+    copying = None if copying is None else copying.map(lambda tensor: tensor.flatten(0, -2))
     if x.device.type == "cpu" and not torch.compiler.is_compiling():  # on a GPU this would synchronize
         labeled = (labels != IGNORE_INDEX).nonzero()[:, 0]
         x, labels = x[labeled], labels[labeled]
+        copying = None if copying is None else copying.map(lambda tensor: tensor[labeled])
+    if copying is not None:
+        return mixture_loss(output, x, copying, labels, smoothing, rdrop_alpha if torch.is_grad_enabled() else 0.0)
     x = output_inputs(output, x)
     rows = chunk_rows(x, output.weight)
     if torch.is_grad_enabled() and rdrop_alpha:
@@ -259,9 +271,16 @@ def output_inputs(output: OutputLayer, features: Tensor) -> Tensor:
     return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
 
-def token_log_probs(output: OutputLayer, features: Tensor, labels: Tensor) -> Tensor:
-    """Return log p of each label, differentiable: features B T D, labels B T → B T, 0 where there is no label."""
+def token_log_probs(
+    output: OutputLayer, features: Tensor, labels: Tensor, copying: CopyDistribution | None = None
+) -> Tensor:
+    """Return log p of each label, differentiable: features B T D, labels B T → B T, 0 where there is no label.
+
+    `copying` are the probabilities of copying source tokens at each position, if the output layer copies.
+    """
     x, flat = features.flatten(0, -2), labels.flatten()  # N D, N
+    if copying is not None:
+        return mixture_log_probs(output, x, copying.map(lambda tensor: tensor.flatten(0, -2)), flat).view_as(labels)
     labeled = None
     if x.device.type == "cpu":  # on a GPU this would synchronize
         labeled = (flat != IGNORE_INDEX).nonzero()[:, 0]

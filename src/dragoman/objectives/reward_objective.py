@@ -262,7 +262,7 @@ class RewardObjective(SequenceObjective):
             tensor.to(device) for tensor in (inputs, input_lengths, torch.from_numpy(candidates.sentence))
         )
         features = self.model.forward_targets(source, lengths, target, target_lengths, sentence)
-        log_p = token_log_probs(self.model.output, features.output, labels.to(device)).sum(1)
+        log_p = token_log_probs(self.model.output, features.output, labels.to(device), features.copying).sum(1)
         return log_p, features.auxiliary_losses
 
     def risk(self, candidates: CandidateSet, log_p: Tensor) -> Tensor:

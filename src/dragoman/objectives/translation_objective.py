@@ -101,9 +101,11 @@ class TranslationObjective(SequenceObjective):
         )
         source_layout = Layout.padded(source.shape[1], source_lengths)
         target_layout = Layout.padded(target.shape[1], target_lengths)
-        features = self.model.forward_features(source, source_layout, target, target_layout).output
-        chunks = features.flatten(0, 1).split(SAMPLING_CHUNK_TOKENS)
-        tokens = torch.cat([sample_tokens(self.model.output(chunk)) for chunk in chunks]).view_as(target)
+        features = self.model.forward_features(source, source_layout, target, target_layout)
+        rows = max(1, SAMPLING_CHUNK_TOKENS // target.shape[1])  # of the batch
+        starts = range(0, len(target), rows)
+        chunks = [features.select_rows(slice(start, start + rows)) for start in starts]
+        tokens = torch.cat([sample_tokens(self.model.logits(chunk)) for chunk in chunks])  # B T
         replaced = torch.rand(target.shape, device=target.device) < ratio
         replaced &= target_layout.positions > 0  # BOS stays
         return torch.where(replaced, tokens.roll(1, 1), target).repeat(copies, 1)  # a prediction is the next input

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from dragoman.errors import UserError
 from dragoman.parts.feedforward import ACTIVATIONS, Activation
 from dragoman.parts.flops import Workload, module_flops
-from dragoman.parts.mixer import Layout
+from dragoman.parts.mixer import Context, CopyDistribution, Layout, MixerOutput
 from dragoman.parts.spec import Spec
+from dragoman.text import Tokenizer
 
 
 def is_embedding_table(module: nn.Module) -> bool:
@@ -156,6 +157,21 @@ class OutputLayer(nn.Module):
         """Return the vectors that are multiplied by W: the transformed and scaled input, B T D → B T W."""
         x = self.transform(x)
         return x if self.scale == 1.0 else x * self.scale
+
+    def match_vocabularies(self, source: Tokenizer, target: Tokenizer) -> None:
+        """Note which tokens of the source and the target tokenizer are equal; here not needed."""
+
+    def copied_tokens(self, source: Tensor, layout: Layout, width: int) -> Tensor | None:
+        """Return as which target tokens the source tokens can be copied; None, as here, if nothing is copied."""
+        return None
+
+    def attend_to_source(self, decoded: MixerOutput, context: Context) -> MixerOutput:
+        """Return the decoder's output with what else this layer reads of the source; here unchanged."""
+        return decoded
+
+    def logits(self, x: Tensor, copying: CopyDistribution | None = None) -> Tensor:
+        """Return logits, … D → … V; `copying` are the probabilities that `attend_to_source` has added, here none."""
+        return self(x)
 
     def restrict_vocabulary(self, tokens: Tensor) -> OutputLayer:
         """Return an output layer that computes logits of `tokens` (N) only, in this order."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dragoman.errors import unknown_name
 from dragoman.parts.attention import CrossAttentionMixer, SelfAttentionMixer
 from dragoman.parts.attention_function import additive_mask, cached_keys, matmul_attention
+from dragoman.parts.copying import CopyingOutput
 from dragoman.parts.dropout import Dropout
 from dragoman.parts.embedding import OutputLayer, TokenEmbedding
 from dragoman.parts.feedforward import ACTIVATIONS, FeedForwardMixer
@@ -85,8 +86,7 @@ class PackedOutput(OutputLayer):
 
     def __init__(self, layer: OutputLayer, product: Product, precision: str) -> None:
         """`product` computes x Wᵀ + b with weights packed in `precision`, float32 or int8."""
-        nn.Module.__init__(self)
-        self.scale, self.transform, self.weight, self.bias = layer.scale, layer.transform, layer.weight, layer.bias
+        _copy_attributes(self, layer)
         self.product, self.precision = product, precision
 
     def restrict_vocabulary(self, tokens: Tensor) -> OutputLayer:
@@ -99,6 +99,10 @@ class PackedOutput(OutputLayer):
     def forward(self, x: Tensor) -> Tensor:
         """B T D → logits B T V."""
         return self.product(self.output_features(x))
+
+
+class PackedCopyingOutput(PackedOutput, CopyingOutput):
+    """Output layer with a packed weight that can copy tokens of the source."""
 
 
 def _copy_attributes(target: nn.Module, source: nn.Module) -> None:
@@ -239,7 +243,11 @@ class InferenceCrossAttention(CrossAttentionMixer):
     __call__ = forward
 
 
-PACKED_MODULES: dict[type[nn.Module], Callable[..., nn.Module]] = {nn.Linear: PackedLinear, OutputLayer: PackedOutput}
+PACKED_MODULES: dict[type[nn.Module], Callable[..., nn.Module]] = {
+    nn.Linear: PackedLinear,
+    OutputLayer: PackedOutput,
+    CopyingOutput: PackedCopyingOutput,
+}
 INFERENCE_MODULES: dict[type[nn.Module], Callable[..., nn.Module]] = {
     ResidualMixer: InferenceResidual,
     StackMixer: InferenceStack,

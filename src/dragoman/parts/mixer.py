@@ -92,6 +92,7 @@ class Memory:
     layout: Layout
     encoder_inputs: Tensor | None = None  # B S D: embeddings with positions, input of the first encoder layer
     final_state: State | None = None  # final state of a recurrent encoder: hidden (and cell), B L D
+    copied_tokens: Tensor | None = None  # B S: target token as which a position can be copied, −1 for none
     auxiliary_losses: tuple[Tensor, ...] = ()  # of the encoder
     projections: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # for decoding: path → project_memory()
 
@@ -102,7 +103,8 @@ class Memory:
             layout = replace(layout, lengths=layout.lengths[rows])
         inputs = None if self.encoder_inputs is None else self.encoder_inputs[rows]
         final = None if self.final_state is None else map_state(lambda leaf: leaf[rows], self.final_state)
-        return Memory(self.states[rows], layout, inputs, final, self.auxiliary_losses)
+        copied = None if self.copied_tokens is None else self.copied_tokens[rows]
+        return Memory(self.states[rows], layout, inputs, final, copied, self.auxiliary_losses)
 
 
 class AttentionMasks:
@@ -158,6 +160,18 @@ class Context:
             self.recorder.setdefault(path, []).append(weights.detach())
 
 
+class CopyDistribution(NamedTuple):
+    """How probable it is at each target position that the next token is copied from the source, and from where."""
+
+    generation_prob: Tensor  # … 1: p_gen
+    copy_probs: Tensor  # … S: (1 − p_gen) a_i, zero at positions that cannot be copied
+    tokens: Tensor  # … S: target token as which each position is copied
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> CopyDistribution:
+        """Apply `function`, which selects or reshapes target positions, to all tensors."""
+        return CopyDistribution(*map(function, self))
+
+
 class MixerOutput(NamedTuple):
     """What a layer returns."""
 
@@ -167,6 +181,12 @@ class MixerOutput(NamedTuple):
     final_state: State | None = None  # recurrent state after the last token, if called without a state
     auxiliary_losses: tuple[Tensor, ...] = ()
     stack_inputs: Tensor | None = None  # B T D: embeddings with positions; returned by stacks
+    copying: CopyDistribution | None = None  # added by an output layer that copies from the source
+
+    def select_rows(self, rows: slice) -> MixerOutput:
+        """Return the `output` of some rows of the batch and the probabilities of copying, without all other fields."""
+        copying = None if self.copying is None else self.copying.map(lambda tensor: tensor[rows])
+        return MixerOutput(self.output[rows], copying=copying)
 
     def with_output(self, output: Tensor) -> MixerOutput:
         """Return a copy with another `output`; state, losses and all other fields stay."""

@@ -86,6 +86,7 @@ class Run:
         """
         self.folder, self.config, self.model = folder, settings, model
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
+        model.match_vocabularies(source_tokenizer, target_tokenizer)
         self.framing, self.checkpoint = framing, checkpoint_name
         self.inference_weights = inference_weights or InferenceWeights()
         self.ensemble_members: list[Model] = []

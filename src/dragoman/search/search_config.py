@@ -259,7 +259,8 @@ class TokenSearch(StepwiseSearch):
             )
         source, lengths, max_lengths, keys, constraints, max_sources = arguments
         prefixes = [] if constraints.prefix is None else [constraints.prefix]
-        subset = run.shortlist.select(source, engine.special_tokens, prefixes)
+        copyable = [model.copyable_tokens(source, lengths) for model in engine.models]
+        subset = run.shortlist.select(source, engine.special_tokens, [*prefixes, *copyable])
         models = [model.restrict_vocabulary(subset.token_ids) for model in engine.models]
         special_tokens = subset.local_special_tokens(engine.special_tokens)
         shortlist_engine = build_engine(models, special_tokens, self, request.constraints.logits_processors)

@@ -19,9 +19,10 @@ from dragoman.parts.norm import LayerNorm
 from dragoman.parts.positions import Learned
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import Stack
-from dragoman.systems.system import ADAM_TRAINING, PaperTraining, System, VocabularySizes, model_sizes
+from dragoman.systems.system import ADAM_TRAINING, PaperTraining, System, VocabularySizes, model_sizes, with_copying
 
 
+@with_copying
 def convs2s(
     vocabulary: VocabularySizes,
     *,
@@ -60,6 +61,7 @@ def convs2s(
     )
 
 
+@with_copying
 def bytenet(
     vocabulary: VocabularySizes,
     *,

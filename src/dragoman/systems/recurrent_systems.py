@@ -32,7 +32,15 @@ from dragoman.parts.recurrent_decoder import (
 )
 from dragoman.parts.spec import Spec, find_specs, replace_everywhere
 from dragoman.parts.stack import Residual, Stack
-from dragoman.systems.system import ADAM_TRAINING, PaperTraining, System, VocabularySizes, model_sizes, variant_of
+from dragoman.systems.system import (
+    ADAM_TRAINING,
+    PaperTraining,
+    System,
+    VocabularySizes,
+    model_sizes,
+    variant_of,
+    with_copying,
+)
 
 ATTENTION_SCORES: dict[str, Spec] = {
     "dot": Dot(),
@@ -51,6 +59,7 @@ def _attention(score: str) -> AttentionContext:
     return AttentionContext(ATTENTION_SCORES[score])
 
 
+@with_copying
 def sutskever(
     vocabulary: VocabularySizes,
     *,

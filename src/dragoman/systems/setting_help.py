@@ -15,6 +15,8 @@ SETTING_HELP: dict[str, str] = {
         "gru-reset-before (Cho et al. 2014: before it)."
     ),
     "cell_dim": "Cells of an LSTM whose output is projected to `model_dim`; no projection if not set.",
+    "copying": "Pointer–generator: the output layer can also copy tokens of the source (See et al. 2017).",
+    "coverage_loss": "Weight of the loss by which `copying` attends to no source token twice (See et al. 2017).",
     "decoder_layers": "Layers of the decoder; `layers` if not set.",
     "dropout": "Dropout of embeddings and of the output of every layer.",
     "embedding_dim": "Dimension of token embeddings; `model_dim` if not set.",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import update_wrapper
 from typing import Any, Literal, TypeVar
 
 from dragoman.errors import UserError, unknown_name
-from dragoman.models import ModelSpec
+from dragoman.models import EncoderDecoder, ModelSpec
+from dragoman.parts.copying import Copying
 from dragoman.parts.spec import check_type
 
 BaseSpec = TypeVar("BaseSpec", bound=ModelSpec)
@@ -199,6 +200,22 @@ def variant_of(
         return builder
 
     return decorate
+
+
+def with_copying(builder: Callable[..., EncoderDecoder]) -> Callable[..., EncoderDecoder]:
+    """Decorator that adds the settings of the pointer–generator to the builder of an encoder–decoder."""
+
+    @variant_of(builder)
+    def copying_builder(spec: EncoderDecoder, *, copying: bool = False, coverage_loss: float = 0.0) -> EncoderDecoder:
+        if coverage_loss and not copying:
+            raise UserError("coverage_loss is the loss of the attention that copies: set copying to true as well")
+        return replace(spec, copying=Copying(coverage_loss) if copying else None)
+
+    return update_wrapper(copying_builder, builder)
+
+
+#: settings of `with_copying`, which systems that read no tokens leave out
+COPYING_SETTINGS = ("copying", "coverage_loss")
 
 
 def model_sizes(

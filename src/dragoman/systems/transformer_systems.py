@@ -18,9 +18,19 @@ from dragoman.parts.spec import Spec, replace_everywhere
 from dragoman.parts.stack import PostNorm, PreNorm, Stack
 from dragoman.parts.visibility import Causal, Full
 from dragoman.systems.encoder_systems import ROBERTA_TRAINING
-from dragoman.systems.system import ADAM_TRAINING, PaperTraining, System, VocabularySizes, model_sizes, variant_of
+from dragoman.systems.system import (
+    ADAM_TRAINING,
+    COPYING_SETTINGS,
+    PaperTraining,
+    System,
+    VocabularySizes,
+    model_sizes,
+    variant_of,
+    with_copying,
+)
 
 
+@with_copying
 def transformer(
     vocabulary: VocabularySizes,
     *,
@@ -196,6 +206,7 @@ def bart(spec: EncoderDecoder) -> EncoderDecoder:
     return replace(spec, embedding=embedding, output_bias=True, initialization=Normal(0.02))
 
 
+@with_copying
 def t5(
     vocabulary: VocabularySizes,
     *,
@@ -251,7 +262,7 @@ def t5(
 
 @variant_of(
     transformer,
-    fixed=["pre_norm", "position_encoding", "max_positions", "position_dim", "shared_embeddings"],
+    fixed=["pre_norm", "position_encoding", "max_positions", "position_dim", "shared_embeddings", *COPYING_SETTINGS],
     model_dim=256,
     heads=4,
     pre_norm=True,
@@ -267,7 +278,7 @@ def speech(spec: EncoderDecoder, *, feature_dim: int = 80, stride: int = 4) -> E
 
 @variant_of(
     transformer,
-    fixed=["pre_norm", "position_encoding", "position_dim", "shared_embeddings"],
+    fixed=["pre_norm", "position_encoding", "position_dim", "shared_embeddings", *COPYING_SETTINGS],
     model_dim=768,
     layers=12,
     heads=12,

@@ -125,6 +125,7 @@ class Trainer:
         self.strategy.distribute(self.objective)
         if self.strategy.lockstep and processes.rank == 0:  # sharded weights cannot decode: they are copied
             self.run.model = spec.build().to(self.device)
+            self.run.model.match_vocabularies(source_tokenizer, target_tokenizer)
         unregularized = self._build_objective(self.run.model)
         self.validator = Validator(self.run, unregularized, TokenStore(folder / "data" / "valid"))
         self.optimizer = build_optimizer(self.model, training)

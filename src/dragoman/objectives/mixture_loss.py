@@ -1,0 +1,77 @@
+"""Losses of an output layer that can copy: log p of a mixture, which is not the softmax of linear logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from dragoman.data import IGNORE_INDEX
+from dragoman.objectives.cross_entropy import chunk_rows
+from dragoman.parts.embedding import OutputLayer
+from dragoman.parts.mixer import CopyDistribution
+
+
+def mixture_loss(
+    output: OutputLayer,
+    x: Tensor,
+    copying: CopyDistribution,
+    labels: Tensor,
+    smoothing: float,
+    rdrop_alpha: float = 0.0,
+) -> dict[str, Tensor]:
+    """Sum the losses of all labels under the mixture of generating and copying, as `token_loss` does; differentiable.
+
+    Shape: x (N, D), labels (N); `copying` has N rows. With R-Drop, the two halves of the rows are two passes over the
+    same labels, and the divergence is KL(p₁‖p₂) + KL(p₂‖p₁).
+    """
+    passes = 2 if rdrop_alpha else 1
+
+    def sums(x: Tensor, labels: Tensor, *distribution: Tensor) -> tuple[Tensor, ...]:
+        """Return −Σ log p(label), −Σ mean log p, Σ divergence and the number of correct labels of n rows."""
+        log_p = output.logits(x, CopyDistribution(*distribution))  # n passes V
+        is_label = labels != IGNORE_INDEX
+        nll = -log_p.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+        first, last = log_p[:, 0], log_p[:, -1]  # of the two passes
+        divergence = ((first.exp() - last.exp()) * (first - last)).sum(-1)
+        correct = (log_p.argmax(-1) == labels).to(log_p.dtype)
+        values = (nll, -log_p.mean(-1), divergence[:, None] / passes, correct)
+        return tuple((value * is_label).sum() for value in values)
+
+    # N/passes passes …: the passes of a label side by side
+    tensors = [tensor.unflatten(0, (passes, -1)).transpose(0, 1) for tensor in (x, labels, *copying)]
+    rows = max(1, chunk_rows(x, output.weight) // passes)
+    nll, smooth, divergence, correct = (torch.stack(parts).sum() for parts in zip(*_by_chunks(sums, tensors, rows)))
+    total = (1 - smoothing) * nll + smoothing * smooth + rdrop_alpha / 2 * divergence
+    losses = {"total": total, "nll_loss": nll, "smooth_loss": smooth}
+    if not torch.is_grad_enabled():
+        return losses | {"correct": correct}
+    return losses | ({"divergence": divergence} if rdrop_alpha else {})
+
+
+def mixture_log_probs(output: OutputLayer, x: Tensor, copying: CopyDistribution, labels: Tensor) -> Tensor:
+    """Return log p of each label under the mixture of generating and copying, 0 for none; differentiable.
+
+    Shape: x (N, D), labels (N) → N; `copying` has N rows.
+    """
+
+    def log_probs(x: Tensor, labels: Tensor, *distribution: Tensor) -> Tensor:
+        """Return log p of the labels of n rows."""
+        log_p = output.logits(x, CopyDistribution(*distribution)).gather(-1, labels.clamp(min=0)[:, None])[:, 0]
+        return log_p.masked_fill(labels == IGNORE_INDEX, 0.0)
+
+    return torch.cat(_by_chunks(log_probs, [x, labels, *copying], chunk_rows(x, output.weight)))
+
+
+def _by_chunks(function: Callable[..., Any], tensors: list[Tensor], rows: int) -> list[Any]:
+    """Return the results of a function for `rows` rows of the tensors at a time.
+
+    With several chunks, the backward pass computes each again, so that the probabilities of one chunk exist at a time.
+    """
+    if len(tensors[0]) > rows and torch.is_grad_enabled():
+        function = partial(checkpoint, function, use_reentrant=False, preserve_rng_state=False)
+    return [function(*chunk) for chunk in zip(*(tensor.split(rows) for tensor in tensors))]

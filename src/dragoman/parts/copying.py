@@ -1,0 +1,188 @@
+"""Copying from the source: the pointer–generator's attention and its output layer (See et al. 2017)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.errors import UserError
+from dragoman.parts.attention_function import fold_beams
+from dragoman.parts.embedding import OutputLayer, TokenEmbedding, Transform
+from dragoman.parts.flops import Workload, module_flops
+from dragoman.parts.mixer import Context, CopyDistribution, Layout, Memory, Mixer, MixerOutput
+from dragoman.parts.precision import at_least_float32
+from dragoman.parts.spec import Spec
+from dragoman.text import Tokenizer
+
+
+@dataclass(frozen=True)
+class Copying(Spec):
+    """Pointer–generator (See et al. 2017, §2.2): p(y) = p_gen P_vocab(y) + (1 − p_gen) Σ_{i: x_i = y} a_i (eq. 9).
+
+    P_vocab is the softmax of the output layer, a the attention of the decoder's output s_t to the source, and
+    p_gen = σ(w_h·h*_t + w_s·s_t + w_x·x_t + b), with h*_t = Σ_i a_i h_i and the decoder's input x_t (eq. 8).
+
+    The paper copies by the attention of its recurrent decoder. Here a is one attention head of its own, as in CopyNet
+    (Gu et al. 2016): a_i = softmax_i(s_t·W h_i / √D). So it is the same for every decoder, with many heads or without
+    attention, and the decoder keeps its fused kernels.
+
+    `coverage_loss` is λ of the coverage loss Σ_i min(a_i^t, c_i^t), c^t = Σ_{t'<t} a^{t'} (eq. 10, 12 and 13), which
+    penalizes copying the same place twice. The coverage does not enter the attention scores (eq. 11), because the
+    attention of all target positions is computed at once.
+    """
+
+    coverage_loss: float = 0.0
+
+    def build_output(
+        self,
+        vocab_sizes: tuple[int, int],
+        dim: int,
+        tied: TokenEmbedding | None,
+        bias: bool,
+        transform: Transform | None,
+        scaled: bool,
+    ) -> CopyingOutput:
+        """Create the output layer for source and target vocabularies of these sizes; the rest as in `OutputLayer`."""
+        return CopyingOutput(self, vocab_sizes, dim, tied, bias, transform, scaled)
+
+
+class CopyAttention(Mixer):
+    """The attention a over the source tokens that can be copied, and the probability p_gen of not copying."""
+
+    supports_packing = False  # the weights of all pairs of a packed row would not fit into memory
+
+    def __init__(self, dim: int, coverage_loss: float) -> None:
+        """`key` is W, `gate` (w_s, w_x) and b, `source_gate` w_h; `coverage_loss` is the weight λ of that loss."""
+        super().__init__()
+        self.key = nn.Linear(dim, dim, bias=False)
+        self.gate = nn.Linear(2 * dim, 1)
+        self.source_gate = nn.Linear(dim, 1, bias=False)
+        self.coverage_loss = coverage_loss
+
+    def project_memory(self, memory: Memory) -> dict[str, Tensor]:
+        """Return keys W h_i (B S D), w_h·h_i (B S), and what each position copies: token ids (B S), or nothing.
+
+        Because h* is a weighted sum, w_h·h* = Σ_i a_i w_h·h_i.
+        """
+        tokens = memory.copied_tokens
+        assert tokens is not None
+        key, gate = self.key(memory.states) / memory.states.shape[-1] ** 0.5, self.source_gate(memory.states)[..., 0]
+        return {"key": key, "gate": gate, "tokens": tokens.clamp(min=0), "copyable": tokens >= 0}
+
+    def forward_copying(self, decoded: MixerOutput, context: Context) -> tuple[CopyDistribution, tuple[Tensor, ...]]:
+        """Return p_gen and (1 − p_gen) a_i at each position of the decoder's output, R T D, and the coverage loss.
+
+        The R = B·K rows are folded to B, the K hypotheses of a source side by side. A source without any token to copy
+        has p_gen = 1.
+        """
+        memory, inputs = context.encoded_source, decoded.stack_inputs
+        assert inputs is not None
+        projections = self.memory_projections(memory)
+        copyable, rows = projections["copyable"][:, None], decoded.output.shape[:2]  # B 1 S, (R, T)
+        scores = at_least_float32(fold_beams(decoded.output, memory) @ projections["key"].transpose(-1, -2))
+        scores = scores.masked_fill(~copyable, torch.finfo(scores.dtype).min)  # finite: no NaN if nothing is copyable
+        attention = scores.softmax(-1).masked_fill(~copyable, 0.0)  # B K·T S
+        context.record(self.path, attention[:, None])
+        gate = at_least_float32(fold_beams(self.gate(torch.cat((decoded.output, inputs), -1)), memory))[..., 0]
+        gate = gate + (attention * projections["gate"][:, None]).sum(-1)  # B K·T
+        gate = gate.masked_fill(~copyable.any(-1), torch.inf)[..., None]
+        copy_probs = torch.sigmoid(-gate) * attention
+        tokens = projections["tokens"][:, None].expand(copy_probs.shape)
+        distribution = CopyDistribution(
+            generation_prob=torch.sigmoid(gate).view(*rows, 1),
+            copy_probs=copy_probs.view(*rows, -1),
+            tokens=tokens.reshape(*rows, -1),
+        )
+        if not self.coverage_loss:
+            return distribution, ()
+        return distribution, (self.coverage_loss * coverage_loss(attention.view(*rows, -1), context.layout),)
+
+    def flops(self, work: Workload) -> int:
+        """FLOPs: keys and gates of `work.source` source tokens, gates and scores of `work.tokens` target tokens."""
+        per_source_token = work.of(work.source)
+        source = module_flops(self.key, per_source_token) + module_flops(self.source_gate, per_source_token)
+        return source + module_flops(self.gate, work) + 2 * work.tokens * work.source * work.width
+
+
+def coverage_loss(attention: Tensor, layout: Layout) -> Tensor:
+    """Return the mean of Σ_i min(a_i^t, c_i^t) over target tokens, c^t = Σ_{t'<t} a^{t'} (See et al. 2017, eq. 12).
+
+    Attention is B T S; the layout says which of the target positions are padding.
+    """
+    coverage = attention.cumsum(1) - attention  # B T S
+    losses = torch.minimum(attention, coverage).sum(-1)  # B T
+    mask = layout.token_mask
+    return losses.mean() if mask is None else (losses * mask).sum() / mask.sum()
+
+
+class CopyingOutput(OutputLayer):
+    """Output layer of the pointer–generator: its logits are the log-probabilities of the mixture."""
+
+    def __init__(
+        self,
+        spec: Copying,
+        vocab_sizes: tuple[int, int],
+        dim: int,
+        tied: TokenEmbedding | None,
+        bias: bool,
+        transform: Transform | None,
+        scaled: bool,
+    ) -> None:
+        """Create the layer of P_vocab as in `OutputLayer`, and the attention to the source.
+
+        `copy_table` (V of the source) maps a source token to the target token that it is copied as, −1 for none. Until
+        `match_vocabularies` is called, it is the token with the same id.
+        """
+        super().__init__(vocab_sizes[1], dim, tied, bias, transform, scaled)
+        if spec.coverage_loss < 0:
+            raise UserError(f"the setting coverage_loss must be at least 0, but is {spec.coverage_loss:g}")
+        self.pointer = CopyAttention(dim, spec.coverage_loss)
+        ids = torch.arange(vocab_sizes[0])
+        self.copy_table: Tensor
+        self.register_buffer("copy_table", torch.where(ids < vocab_sizes[1], ids, -1), persistent=False)
+
+    def match_vocabularies(self, source: Tokenizer, target: Tokenizer) -> None:
+        """Copy every token of the source tokenizer as the equal token of the target tokenizer, if there is one."""
+        if source is target:
+            return  # equal tokens have equal ids
+        ids = {token: number for number, token in enumerate(target.tokens(range(target.vocab_size)))}
+        matches = [ids.get(token, -1) for token in source.tokens(range(source.vocab_size))]
+        self.copy_table[: len(matches)] = torch.tensor(matches, device=self.copy_table.device)
+
+    def copied_tokens(self, source: Tensor, layout: Layout, width: int) -> Tensor:
+        """Return as which target token each source token (B S) can be copied, −1 for none: B `width`.
+
+        The layout says which positions are padding. `width` is the length of the encoder's output, S or more.
+        """
+        tokens = self.copy_table[source]
+        if layout.token_mask is not None:
+            tokens = tokens.masked_fill(~layout.token_mask, -1)
+        return nn.functional.pad(tokens, (0, width - tokens.shape[1]), value=-1)
+
+    def attend_to_source(self, decoded: MixerOutput, context: Context) -> MixerOutput:
+        """Return the decoder's output, R T D, with the probabilities of copying and the coverage loss."""
+        copying, losses = self.pointer.forward_copying(decoded, context)
+        return decoded._replace(copying=copying, auxiliary_losses=decoded.auxiliary_losses + losses)
+
+    def logits(self, x: Tensor, copying: CopyDistribution | None = None) -> Tensor:
+        """Return log(p_gen P_vocab(v) + (1 − p_gen) Σ_{i: x_i = v} a_i) of all tokens v: … D → … V, in float32.
+
+        Probabilities too small for the number format count as its smallest positive number. Without a distribution
+        over the source, return the logits of P_vocab.
+        """
+        if copying is None:
+            return self(x)
+        p = copying.generation_prob * at_least_float32(self(x)).softmax(-1)
+        p = p.scatter_add(-1, copying.tokens, copying.copy_probs.to(p.dtype))
+        return p.clamp(min=torch.finfo(p.dtype).tiny).log()
+
+    def restrict_vocabulary(self, tokens: Tensor) -> OutputLayer:
+        """Return a layer with the outputs `tokens` (N) only; tokens that are not among them cannot be copied."""
+        layer = super().restrict_vocabulary(tokens)
+        assert isinstance(layer, CopyingOutput)
+        new_ids = torch.full((self.weight.shape[0] + 1,), -1, device=tokens.device)
+        new_ids[tokens] = torch.arange(len(tokens), device=tokens.device)
+        layer._buffers = {**self._buffers, "copy_table": new_ids[self.copy_table]}  # entry −1 stands for no token
+        return layer
