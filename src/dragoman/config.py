@@ -163,6 +163,18 @@ class TextConfig(Section, section="text"):
         "Strip lines and collapse runs of white space, in training and translation.",
         auto="true; false in runs of older versions",
     )
+    unicode_normalization: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] | None = setting(
+        None,
+        "Unicode normalization form of all text, in training and translation. NFC writes é as one character, NFKC also "
+        "full-width letters, ligatures and superscripts as plain ones.",
+        auto="none, or that of the run in training.start_from",
+    )
+    lowercase: bool | None = setting(
+        None,
+        "Lower-case all text, in training and translation. Translations are lower case, and are scored against "
+        "lower-cased references.",
+        auto="false, or that of the run in training.start_from",
+    )
     tokenizer_from: str | None = setting(
         None,
         "Tokenizer to use instead of learning one: a run folder, a SentencePiece .model or a Hugging Face "

@@ -14,6 +14,7 @@ import pytest
 from dragoman.data import DATA_FORMATS, detect_data_format, text_files
 from dragoman.data.corpus import Corpus, SentencePair
 from dragoman.errors import UserError
+from dragoman.text.normalization import TextNormalizer
 
 
 @pytest.fixture
@@ -252,5 +253,5 @@ def test_a_system_message_is_prepended_to_the_first_turn(tmp_path: Path) -> None
     record = {"messages": [{"role": role, "content": content} for role, content in messages]}
     path.write_text(json.dumps(record) + "\n", encoding="utf-8")
     assert [pair.source for pair in Corpus(path).read_dialogues()] == ["Be brief.\nWho?\tI.\tAnd?"]
-    (pair,) = DATA_FORMATS["turns"].with_whitespace_normalization(True).read([Corpus(path)])
+    (pair,) = DATA_FORMATS["turns"].with_normalizer(TextNormalizer(whitespace=True)).read([Corpus(path)])
     assert pair.source == "Be brief. Who?\tI.\tAnd?"

@@ -14,6 +14,7 @@ from dragoman.objectives import Objective, TaskContext, build_objective
 from dragoman.objectives.masked_language_modeling import truncate_pair
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import Tokenizer, learn_tokenizer
+from dragoman.text.normalization import TextNormalizer
 
 PAD, UNKNOWN, START, END, MASK, SEPARATOR, CLASS = range(7)
 FIRST = "a1 a2\na3\n\nb1\n \nc1\nc2\n"
@@ -33,7 +34,7 @@ def tokenizer() -> Tokenizer:
 
 
 def store_of(corpora: list[Corpus], tokenizer: Tokenizer, folder: Path, reading: str, longest: int = 50) -> TokenStore:
-    kind = DATA_FORMATS[reading].with_whitespace_normalization(True)
+    kind = DATA_FORMATS[reading].with_normalizer(TextNormalizer(whitespace=True))
     examples = kind.encode(list(kind.read(corpora)), Encoding(tokenizer, tokenizer, longest, FRAMINGS_OF["bert"]))
     return write_store(folder / "store", [examples], tokenizer.vocab_size)
 

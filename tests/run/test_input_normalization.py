@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from sacrebleu.metrics import BLEU, CHRF, TER
 from untrained_runs import untrained
 
 from dragoman.errors import UserError
@@ -16,9 +18,11 @@ CLEAN = "the dog sleeps ."
 NOISY = [f" {CLEAN}", f"{CLEAN} ", CLEAN.replace(" ", "\u00a0"), CLEAN.replace(" ", "\t"), f"\ufeff{CLEAN}\r"]
 
 
-def run_with(*, normalize_whitespace: bool | None = True, copy_untranslatable: bool | None = True) -> Run:
+def run_with(
+    *, normalize_whitespace: bool | None = True, copy_untranslatable: bool | None = True, **settings: Any
+) -> Run:
     run = untrained("bpe")
-    text = replace(run.config.text, normalize_whitespace=normalize_whitespace)
+    text = replace(run.config.text, normalize_whitespace=normalize_whitespace, **settings)
     search = replace(run.config.search, copy_untranslatable=copy_untranslatable)
     run.config = replace(run.config, text=text, search=search)
     return run
@@ -31,6 +35,29 @@ def test_odd_white_space_does_not_change_a_translation(text: str) -> None:
     assert [piece.text for piece in run.stream(text)] == [piece.text for piece in run.stream(CLEAN)]
     assert run.score([text], [text]) == run.score([CLEAN], [CLEAN])
     assert run.encode_sources([text]) == run.encode_sources([CLEAN])
+
+
+def test_letters_are_normalized_in_translation_scoring_and_constraints() -> None:
+    text = "Ｔｈｅ　Ｄｏｇ SLEEPS ."
+    run = run_with(lowercase=True, unicode_normalization="NFKC")
+    assert run.translate([text]) == run.translate([CLEAN])
+    assert run.score([text], [text]) == run.score([CLEAN], [CLEAN])
+    assert [piece.text for piece in run.stream(text)] == [piece.text for piece in run.stream(CLEAN)]
+    phrases = {"prefixes": ["The"], "include": [["DOG"]]}
+    assert run.translate([text], **phrases) == run.translate([CLEAN], prefixes=["the"], include=[["dog"]])
+    assert run.translate([text], exclude=["THE"]) == run.translate([CLEAN], exclude=["the"])
+
+
+def test_references_of_an_evaluation_are_normalized_and_the_signature_says_so() -> None:
+    run = run_with(lowercase=True, unicode_normalization="NFKC")
+    result = run.evaluate([CLEAN], ["ＤＥＲ Hund schläft jetzt ."], ["bleu", "chrf", "ter", "exact"])
+    assert result.references == [["der hund schläft jetzt ."]]
+    hypotheses, references = result.hypotheses or [], [["DER Hund schläft jetzt ."]]
+    for name, metric in (("bleu", BLEU(lowercase=True)), ("chrf", CHRF(lowercase=True)), ("ter", TER())):
+        assert result[name] == pytest.approx(metric.corpus_score(hypotheses, references).score)
+        assert result.scores[name].signature == f"{metric.get_signature()}|norm:NFKC"
+    assert result.scores["exact"].signature == "case:lc|norm:NFKC"
+    assert "case:mixed" in run_with().evaluate([CLEAN], [CLEAN], ["bleu"]).scores["bleu"].signature
 
 
 @pytest.mark.parametrize("setting", [False, None])

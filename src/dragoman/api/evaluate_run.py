@@ -15,6 +15,7 @@ from dragoman.evaluation.significance import NUM_PAIRED_SAMPLES
 from dragoman.run import Run, Source
 from dragoman.run.sources import normalize_text
 from dragoman.search import SearchConfig
+from dragoman.text.normalization import TextNormalizer
 
 #: sure and possible links of each sentence pair
 GoldAlignments = Sequence[tuple[frozenset[Link], frozenset[Link]]]
@@ -27,7 +28,7 @@ class EvaluationResult:
     Attributes:
         scores: value and signature of each metric, by its name.
         hypotheses: the translations or tags that were scored; None if the references were scored.
-        references: the references that they were compared with, white space normalized.
+        references: the references that they were compared with, normalized as the text of the run.
         comparisons: paired tests against another run or its translations, one for each metric of texts.
     """
 
@@ -184,7 +185,9 @@ class _Evaluator:
         """Compute those of the metrics that compare texts with their references, such as BLEU."""
         self.result.hypotheses, self.result.references = hypotheses, references
         names = list(filter(evaluation.is_text_metric, metrics))
-        self.result.scores |= evaluation.evaluate(names, hypotheses, references, self._source_texts())
+        normalizer = TextNormalizer.from_settings(self.run.config.text)
+        for name, score in evaluation.evaluate(names, hypotheses, references, self._source_texts()).items():
+            self.result.scores[name] = replace(score, signature=normalizer.signature(score.signature))
 
     def compare(
         self, against: Run | str | Path | Sequence[str], search: SearchConfig | None, test: str, resamples: int

@@ -151,6 +151,7 @@ def compare(
     from dragoman.evaluation import check_metric_names
     from dragoman.evaluation.system_comparison import SystemComparison
     from dragoman.lens.comparison_report import write_comparison
+    from dragoman.text.normalization import TextNormalizer
     from dragoman.training import comparison_training as training
 
     training.check_systems(names)
@@ -169,6 +170,7 @@ def compare(
     config = _shared_config(files, size, device, budget, phrasebook, set_settings or [])
     layout = FileLayout.from_settings(config.data)
     sources, references = read_pairs(test_source, test_target, layout, "--test-target")
+    references = list(map(TextNormalizer.from_settings(config.text).normalize_letters, references))
     training.check_settings(names, config)
     folder.mkdir(parents=True, exist_ok=True)
     training.check_request(folder, config, budget)

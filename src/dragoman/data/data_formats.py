@@ -14,7 +14,7 @@ from dragoman.data.corpus import Corpus, SentencePair
 from dragoman.data.feature_files import read_feature_pairs
 from dragoman.errors import UserError
 from dragoman.text.framing import Framing
-from dragoman.text.word_splitting import normalize_whitespace
+from dragoman.text.normalization import TextNormalizer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -57,7 +57,7 @@ class DataFormat:
     source_is_features: ClassVar[bool] = False  # feature vectors in place of source text
     max_chunk_pairs: ClassVar[int] = 10_000
     max_chunk_characters: ClassVar[int] = 2**22  # bounds chunks of long documents
-    normalizes_whitespace = False
+    normalizer = TextNormalizer()
 
     @property
     def key(self) -> tuple[str, dict[str, Any]]:
@@ -69,16 +69,16 @@ class DataFormat:
         """Whether the source and the target are text in (usually) different languages."""
         return self.has_target and not self.target_is_tags and not self.source_is_features
 
-    def with_whitespace_normalization(self, enabled: bool) -> DataFormat:
-        """Return a copy that normalizes the whitespace of its text, or does not."""
+    def with_normalizer(self, normalizer: TextNormalizer) -> DataFormat:
+        """Return a copy that normalizes its text."""
         changed = copy(self)
-        changed.normalizes_whitespace = enabled
+        changed.normalizer = normalizer
         return changed
 
     def read(self, corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
-        """Read all corpora, with whitespace normalized if the format says so."""
+        """Read all corpora, with normalized text."""
         pairs = chain.from_iterable(map(self._read, corpora))
-        return map(self._normalize, pairs) if self.normalizes_whitespace else pairs
+        return map(self._normalize, pairs) if self.normalizer.is_active else pairs
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
         """Tokenize the source and the target of pairs."""
@@ -104,9 +104,9 @@ class DataFormat:
         return corpus.file_format.read_pairs(corpus)
 
     def _normalize(self, pair: SentencePair) -> SentencePair:
-        """Return the pair with normalized whitespace in source and target."""
-        target = None if pair.target is None else normalize_whitespace(pair.target)
-        return pair._replace(source=normalize_whitespace(pair.source), target=target)
+        """Return the pair with normalized source and target."""
+        target = None if pair.target is None else self.normalizer(pair.target)
+        return pair._replace(source=self.normalizer(pair.source), target=target)
 
 
 class MonolingualFormat(DataFormat):
@@ -155,8 +155,8 @@ class TaggingFormat(DataFormat):
     name, item_name, target_is_tags = "tags", "sentences", True
 
     def _normalize(self, pair: SentencePair) -> SentencePair:
-        """Return the pair unchanged."""
-        return pair  # encoding splits at whitespace, and the number of words must not change
+        """Normalize the letters of the words; their number must not change, and tags stay as they are."""
+        return pair._replace(source=self.normalizer.normalize_words(pair.source))
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
         """Tokenize the words of the sources, and align the tag of every word with its tokens."""
@@ -185,8 +185,8 @@ class DialogueFormat(DataFormat):
         return corpus.read_dialogues()
 
     def _normalize(self, pair: SentencePair) -> SentencePair:
-        """Normalize the whitespace of every turn."""
-        return pair._replace(source="\t".join(map(normalize_whitespace, pair.source.split("\t"))))
+        """Normalize every turn."""
+        return pair._replace(source="\t".join(map(self.normalizer, pair.source.split("\t"))))
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
         """Tokenize the turns of every dialogue, and join them with BOS and EOS; the target is the labels of replies."""
@@ -205,8 +205,8 @@ class FeatureFormat(DataFormat):
         return read_feature_pairs(corpus)
 
     def _normalize(self, pair: SentencePair) -> SentencePair:
-        """Normalize the whitespace of the target; the source consists of feature vectors."""
-        return pair._replace(target=normalize_whitespace(pair.target or ""))
+        """Normalize the target; the source consists of feature vectors."""
+        return pair._replace(target=self.normalizer(pair.target or ""))
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
         """Tokenize the targets; the sources are feature vectors already."""

@@ -23,6 +23,7 @@ from dragoman.run.results import FillResult, ScoredText, TaggedSentence
 from dragoman.run.sources import add_framing, frame_source, max_source_tokens, normalize_text
 from dragoman.search import Beam, Hypothesis, SearchRequest
 from dragoman.text import Tokenizer
+from dragoman.text.normalization import TextNormalizer
 
 if TYPE_CHECKING:
     from dragoman.models import Model
@@ -84,7 +85,9 @@ def tag(run: Run, texts: Sequence[str]) -> list[TaggedSentence]:
             f"{run.folder} has no names for its labels: train a tagger from it (--start-from) on words and their tags"
         )
     sentences = [text.split() for text in texts]
-    word_tokens = encode_words(sentences, run.source_tokenizer)
+    normalizer = TextNormalizer.from_settings(run.config.text)
+    normalized = [[normalizer.normalize_words(word) for word in words] for words in sentences]
+    word_tokens = encode_words(normalized, run.source_tokenizer)
     max_tokens, prefix_length = max_source_tokens(run), len(run.framing.source_prefix)
     results = [TaggedSentence([], [], [])] * len(texts)
     nonempty = [i for i, words in enumerate(sentences) if words]

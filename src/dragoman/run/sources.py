@@ -13,9 +13,9 @@ from dragoman.data.data_formats import encode_dialogue
 from dragoman.data.feature_files import check_features
 from dragoman.data.media_files import MediaFile, is_media
 from dragoman.errors import UserError, unknown_name
+from dragoman.text.normalization import TextNormalizer
 from dragoman.text.sentences import SplitText, split_sentences
 from dragoman.text.untranslatable import is_untranslatable
-from dragoman.text.word_splitting import normalize_whitespace
 
 if TYPE_CHECKING:
     from dragoman.run.run import Run
@@ -49,7 +49,7 @@ def load_features(run: Run, source: Source) -> Source:
 
 
 def normalize_source(run: Run, source: Source) -> Source:
-    """Normalize the white space of a text as in the run's training, or read an image or sound file.
+    """Normalize a text as in the run's training, or read an image or sound file.
 
     Dialogues keep the tabs between turns.
     """
@@ -62,8 +62,13 @@ def normalize_source(run: Run, source: Source) -> Source:
 
 
 def normalize_text(run: Run, text: str) -> str:
-    """Normalize the white space of a text if `text.normalize_whitespace` is set."""
-    return normalize_whitespace(text) if run.config.text.normalize_whitespace else text
+    """Normalize a text as in the run's training: Unicode form, lower case and white space."""
+    return TextNormalizer.from_settings(run.config.text)(text)
+
+
+def normalize_phrases(run: Run, phrases: Sequence[str]) -> list[str]:
+    """Normalize the letters of phrases that a translation must or must not contain, but not their white space."""
+    return list(map(TextNormalizer.from_settings(run.config.text).normalize_letters, phrases))
 
 
 def is_copied(run: Run, source: Source) -> bool:

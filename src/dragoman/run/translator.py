@@ -25,6 +25,7 @@ from dragoman.run.sources import (
     is_copied,
     is_empty,
     max_source_tokens,
+    normalize_phrases,
     normalize_source,
     normalize_text,
     split_into_sentences,
@@ -75,10 +76,11 @@ class Translator:
                 )
         # Features have no words, and a replacer computes the alignment itself.
         self.align = alignment and self.replacer is None and run.model.source_features is None
-        self.exclude = tuple(exclude)
+        self.exclude = tuple(normalize_phrases(run, exclude))
         self.forbidden = None
         if exclude:
-            self.forbidden = ForbiddenPhrases(run.target_tokenizer, exclude, run.special_tokens, run.model.vocab_size)
+            vocab_size = run.model.vocab_size
+            self.forbidden = ForbiddenPhrases(run.target_tokenizer, self.exclude, run.special_tokens, vocab_size)
 
     def stream(
         self,
@@ -120,7 +122,7 @@ class Translator:
             tags = tag if tag is None or isinstance(tag, str) else tag[index : index + len(window)]  # of this window
             constraints = Constraints(
                 None if prefixes is None else [normalize_text(run, text) for text in islice(prefixes, len(window))],
-                None if include is None else list(islice(include, len(window))),
+                None if include is None else [normalize_phrases(run, line) for line in islice(include, len(window))],
                 self.forbidden,
             )
             translations = self._translate_window(window, first_index + index, tags, constraints)
@@ -362,6 +364,7 @@ def stream_tokens(
     """
     run, search = translator.run, translator.search
     text, prefix = normalize_source(run, text), normalize_text(run, prefix)
+    include = normalize_phrases(run, include)
     if is_empty(text):
         yield StreamedTokens("", translation=Translation("", 0.0, alignment=[] if translator.align else None))
         return

@@ -23,6 +23,7 @@ from dragoman.run import select_device
 from dragoman.search import search_from_dict
 from dragoman.systems import SYSTEMS, VocabularySizes, get_system
 from dragoman.text import Framing, Tokenizer
+from dragoman.text.normalization import TextNormalizer
 from dragoman.training.warm_start import ParentRun
 
 ESTIMATED_CHUNK_LOGITS = 2**22  # logits that exist at a time in training on a CPU
@@ -90,13 +91,11 @@ def resolve_request(config: Config) -> RunRequest:
     for corpus in (*train, *valid):
         check_source_kind(config.system.name or "", spec, corpus)
     config = resolve_objective(config, spec, content.name)
-    if config.text.normalize_whitespace is None:
-        inherited = parent.config.text.normalize_whitespace if parent else None
-        config = replace_settings(config, {"text.normalize_whitespace": True if inherited is None else inherited})
+    config = resolve_normalization(config, parent)
     objective = objective_class(config.objective.name or "")
     data_format = data.DATA_FORMATS[objective.data_format_for(config.objective.settings)]
     data_format = content if content.source_is_features else data_format
-    data_format = data_format.with_whitespace_normalization(bool(config.text.normalize_whitespace))
+    data_format = data_format.with_normalizer(TextNormalizer.from_settings(config.text))
     check_tags(config.data.corpus_tags, data_format, parent)
     return RunRequest(config, parent, parent_spec, train, valid, test, data_format, device)
 
@@ -168,6 +167,17 @@ def resolve_system(config: Config, parent: ParentRun | None) -> Config:
             "--system to build another model"
         )
     return replace(config, system=parent.config.system)
+
+
+def resolve_normalization(config: Config, parent: ParentRun | None) -> Config:
+    """Set how text is normalized, where it is left open: as in the parent run, or only its white space."""
+    defaults = {"normalize_whitespace": True, "unicode_normalization": "none", "lowercase": False}
+    values = {}
+    for name, default in defaults.items():
+        if getattr(config.text, name) is None:
+            inherited = getattr(parent.config.text, name) if parent else None
+            values[f"text.{name}"] = default if inherited is None else inherited
+    return replace_settings(config, values)
 
 
 def resolve_features(config: Config, corpus: Corpus) -> Config:

@@ -120,6 +120,8 @@ def _inherit(text: TextConfig, parent: TextConfig) -> TextConfig:
         parent,
         bpe_dropout=text.bpe_dropout,
         normalize_whitespace=text.normalize_whitespace,
+        unicode_normalization=text.unicode_normalization,
+        lowercase=text.lowercase,
         source_word_vectors=text.source_word_vectors,
         target_word_vectors=text.target_word_vectors,
     )
