@@ -32,8 +32,8 @@ def os_errors_as_user_errors(path: Path) -> Iterator[None]:
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Write or replace a file atomically."""
-    partial = path.with_name(f".{path.name}.partial")
+    """Write or replace a file atomically; of several processes that write it at the same time, the last one counts."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with os_errors_as_user_errors(path):
         try:
             with partial.open("wb") as file:
