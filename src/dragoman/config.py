@@ -496,12 +496,19 @@ TRAINING_DEFAULTS: dict[str, Any] = {
 class SearchDefaults(Section, section="search"):
     """Default search of a run, used by `translate` unless options change it."""
 
-    beam_size: int = setting(5, "Beam size in hypotheses; 1 is greedy search.", min=1, max=10_000)
-    length_penalty: float = setting(
-        1.0,
+    beam_size: int | None = setting(
+        None,
+        "Beam size in hypotheses; 1 is greedy search.",
+        min=1,
+        max=10_000,
+        auto="chosen on the validation set at the end of training; 5 until then",
+    )
+    length_penalty: float | None = setting(
+        None,
         "Exponent α of the length normalization log p(y|x) / |y|^α; larger values prefer longer translations.",
         min=-10,
         max=10,
+        auto="chosen on the validation set at the end of training; 1 until then",
     )
     length_normalization: Literal["power", "gnmt"] = setting(
         "power", "Length normalization: power |y|^α, or GNMT's ((5 + |y|) / 6)^α (Wu et al. 2016)."
@@ -699,6 +706,13 @@ def record_automatic_settings(given: Config, resolved: Config) -> Config:
     before, after = (_flatten(dataclasses.asdict(config)) for config in (given, resolved))
     chosen = {name: value for name, value in after.items() if name not in before or before[name] != value}
     return dataclasses.replace(resolved, chosen=_plain(chosen))
+
+
+def is_automatic(config: Config, name: str) -> bool:
+    """Whether a setting, by its dotted name, has been left open by the user: it is None or was chosen automatically."""
+    section, _, key = name.partition(".")
+    value = getattr(getattr(config, section), key)
+    return value is None or (name in config.chosen and config.chosen[name] == value)
 
 
 def without_automatic_settings(config: Config) -> Config:

@@ -76,7 +76,7 @@ def paired_test(
     results = []
     for name in dict.fromkeys(metrics):
         statistics = [text_metric(name).sentence_statistics(texts, references, sources) for texts in (baseline, system)]
-        baseline_scores, system_scores = (_bootstrap([text_statistics], samples) for text_statistics in statistics)
+        baseline_scores, system_scores = (resample_scores([text_statistics], samples) for text_statistics in statistics)
         difference, p_value = contrast_test([system_scores, baseline_scores], weights=[1.0, -1.0])
         if method == "randomization" and difference:
             p_value = _randomization_p_value(statistics[0], statistics[1], samples)
@@ -156,10 +156,10 @@ def bootstrap_scores(
     Corpus scores are functions of sums over sentences (such as n-gram matches), so a resample only adds up statistics.
     """
     metric_statistics = text_metric(metric).sentence_statistics
-    return _bootstrap([metric_statistics(texts, references) for texts in outputs], samples, seed)
+    return resample_scores([metric_statistics(texts, references) for texts in outputs], samples, seed)
 
 
-def _bootstrap(outputs: Sequence[SentenceStatistics], samples: int, seed: int = BOOTSTRAP_SEED) -> BootstrapScores:
+def resample_scores(outputs: Sequence[SentenceStatistics], samples: int, seed: int = BOOTSTRAP_SEED) -> BootstrapScores:
     """Score bootstrap resamples of a test set, by adding up statistics of its sentences such as n-gram matches.
 
     `outputs` are the statistics of the translations by each seed of the training; `seed` is that of the resampling.

@@ -393,11 +393,10 @@ class Run:
         settings = self.config.search
         if settings.strategy and isinstance(beam := self.default_search, Beam):
             return beam if size is None else replace(beam, size=size)
-        # A toy vocabulary may have fewer tokens than the beam has hypotheses.
-        max_size = self.model.vocab_size - len(self.special_tokens.suppressed) - 1
+        default_size = Beam.size if settings.beam_size is None else settings.beam_size
         return Beam(
-            max(1, min(settings.beam_size, max_size)) if size is None else size,
-            settings.length_penalty,
+            min(default_size, self.max_beam_size) if size is None else size,
+            Beam.length_penalty if settings.length_penalty is None else settings.length_penalty,
             settings.early_stopping,
             settings.num_finished,
             length_limit=self.length_limit,
@@ -406,6 +405,11 @@ class Run:
             rank_unfinished=settings.rank_unfinished,
             no_repeat_ngram_size=settings.no_repeat_ngram_size,
         )
+
+    @property
+    def max_beam_size(self) -> int:
+        """The largest beam size: a toy vocabulary may have fewer tokens than a beam has hypotheses."""
+        return max(1, self.model.vocab_size - len(self.special_tokens.suppressed) - 1)
 
     @property
     def length_limit(self) -> LengthLimit:

@@ -166,11 +166,15 @@ class BeamSearch(Strategy):
         if beam.attention is not None:
             beam = replace(beam, attention=gather_rows(beam.attention, parents))
         length, max_length = state.step + 1, state.max_length
-        ends = search_ends(self.config, beam.finished.normalized_scores, scores, length, max_length)
+        ends = self._search_ends(beam.finished.normalized_scores, scores, length, max_length)
         state.done = state.done | (max_length <= length) | ends
         state.scores = scores.masked_fill(state.done[:, None], -torch.inf)  # drops those of finished sources
         state.strategy = beam
         return state, parents
+
+    def _search_ends(self, finished: Tensor, live: Tensor, length: Tensor, max_length: Tensor) -> Tensor:
+        """Return the sources (B) whose search ends before the length limit; see `search_ends`."""
+        return search_ends(self.config, finished, live, length, max_length)
 
     def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
         """Return the `n_best` hypotheses of each source: finished, then truncated ones, or ranked together.

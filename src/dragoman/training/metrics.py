@@ -162,8 +162,8 @@ class MetricsLog:
     def truncate_after(self, step: int) -> None:
         """Remove the records after a step, which training repeats from its last checkpoint."""
         records = read_metrics(self.folder) if self.enabled else []
-        # averaged: the validation after the last step, which is repeated at the end
-        remaining = [record for record in records if record["step"] <= step and record["kind"] != "averaged"]
+        # averaged, search: after the last step, and repeated at the end
+        remaining = [r for r in records if r["step"] <= step and r["kind"] not in ("averaged", "search")]
         text = "".join(json.dumps(record) + "\n" for record in remaining)
         if records and text != (self.folder / METRICS_FILE).read_text(encoding="utf-8"):
             write_file(self.folder / METRICS_FILE, text)
@@ -172,6 +172,10 @@ class MetricsLog:
         """Return the last record of a kind (train, valid, averaged) at a step; empty if there is none."""
         records = read_metrics(self.folder) if self.enabled else []
         return next((record for record in reversed(records) if (record["kind"], record["step"]) == (kind, step)), {})
+
+    def count(self, kind: str) -> int:
+        """Return the number of records of a kind, such as "valid"."""
+        return sum(record["kind"] == kind for record in read_metrics(self.folder))
 
     def close(self) -> None:
         """Close the TensorBoard files."""

@@ -27,7 +27,8 @@ from dragoman.objectives import Objective, TaskContext, build_objective, objecti
 from dragoman.parts.spec import Spec, replace_everywhere, without_dropout
 from dragoman.parts.stack import Stack
 from dragoman.run import Run, read_framing, read_spec, read_tokenizers, select_device
-from dragoman.run_files import CONFIG_FILE, INITIAL_CHECKPOINT
+from dragoman.run.search_choice import SearchChoice, store_choice, without_choice
+from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, INITIAL_CHECKPOINT
 from dragoman.storage import exclusive_run_lock
 from dragoman.training.checkpoint_manager import CheckpointManager, TrainState
 from dragoman.training.display import Display
@@ -57,6 +58,7 @@ class TrainingOutcome:
         paused: whether it was paused before its end by the caller and can be resumed.
         averaged_checkpoints: number of checkpoints whose average is the best model; 0 if a single one is best.
         best: record of the best validation, as in metrics.jsonl; empty if there was none.
+        search: the search settings that were chosen on the validation set; None if none were chosen.
     """
 
     reason: str
@@ -65,10 +67,12 @@ class TrainingOutcome:
     averaged_checkpoints: int
     best: dict[str, Any]
     paused: bool = False
+    search: SearchChoice | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, with steps, epochs, tokens and seconds of the whole run, for JSON."""
         state, values = self.state, {name: value for name, value in vars(self).items() if name != "state"}
+        values["search"] = None if self.search is None else self.search.to_record()
         totals = {"step": state.step, "epoch": state.data_position.epoch, "target_tokens": state.target_tokens}
         return values | totals | {"seconds": round(state.seconds, 1)}
 
@@ -93,6 +97,8 @@ class Trainer:
         self.folder, self.display = folder, display
         self.processes = processes = processes or ProcessGroup()
         self.config = config or configuration.from_yaml(folder / CONFIG_FILE)
+        # all validations of a run decode alike, also after a choice at the end of a training that is now extended
+        self.config = without_choice(self.config)
         training = self.config.training
         self.device = processes.assign_device(select_device(training.device))
         _configure_torch(self.device, bool(training.compile), training.deterministic)
@@ -141,7 +147,8 @@ class Trainer:
         self.state = self.checkpoints.resume() or TrainState()
         steps_per_epoch = max(1, self.batches.batches_per_epoch // training.gradient_accumulation)
         validates_average = training.average_checkpoints and self.average is None
-        self.budget = TrainingBudget(self.config, steps_per_epoch, validates_average)
+        chooses_search = self.validator.num_choice_sentences(1) > 0
+        self.budget = TrainingBudget(self.config, steps_per_epoch, validates_average, chooses_search)
         self.budget.update_budget(self.state)
         self.train_step = TrainStep(
             self.objective, self.optimizer, training, self.strategy, self.average, packed=packed, log=display.message
@@ -221,11 +228,13 @@ class Trainer:
                 elif save_due:
                     self._save()
             steps.close()
-            averaged = self._save_last_step(is_end=not (self.interrupted or paused))
+            is_end = not (self.interrupted or paused)
+            averaged = self._save_last_step(is_end)
+            search = on_first_rank(self._choose_search) if is_end else None
         self.metrics_log.close()
         kind, step = ("averaged", state.step) if averaged else ("valid", state.best_step)
         best = self.metrics_log.last_record(kind, step)
-        return TrainingOutcome(reason or "paused", self.interrupted, state, averaged, best, paused)
+        return TrainingOutcome(reason or "paused", self.interrupted, state, averaged, best, paused, search)
 
     @property
     def seconds(self) -> float:
@@ -344,6 +353,23 @@ class Trainer:
         self.checkpoints.save_average(self.run.model, values)
         self.metrics_log.write({"kind": "averaged", "step": self.state.step, **values})
         return count
+
+    def _choose_search(self) -> SearchChoice | None:
+        """Choose beam size and length penalty for the best checkpoint on the validation set, and store them in the run.
+
+        Returns None if they are not chosen: the user has set them, or no validation sentences are decoded.
+        """
+        best, validations = self.folder / CHECKPOINT_DIR / "best", self.metrics_log.count("valid")
+        if not self.validator.num_choice_sentences(validations) or not best.exists():
+            return None
+        checkpoint.load_weights(self.run.model, best)
+        if (choice := self.validator.choose_search(validations)) is None:
+            return None
+        store_choice(self.folder, choice)
+        self.metrics_log.write({"kind": "search", "step": self.state.step, **choice.to_record()})
+        for line in choice.lines():
+            self.display.message(line)
+        return choice
 
     def _log_or_roll_back(self) -> bool:
         """Log the steps since the last record; if the loss has diverged, return to an earlier checkpoint instead.

@@ -17,6 +17,7 @@ from dragoman import config as configuration
 from dragoman.config import Config, TrainingConfig
 from dragoman.errors import UserError
 from dragoman.run import select_device
+from dragoman.run.search_choice import DECODING_COST
 from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE
 from dragoman.storage import write_file
 from dragoman.training.checkpoint_manager import TrainState
@@ -55,6 +56,7 @@ class TrainingBudget:
     config: Config
     steps_per_epoch: int
     validates_average: bool  # the averaged weights are validated after the last checkpoint
+    chooses_search: bool = False  # then beam size and length penalty are chosen on the validation set
 
     @property
     def training(self) -> TrainingConfig:
@@ -85,7 +87,7 @@ class TrainingBudget:
         """
         if self.training.minutes is not None:
             budget = self._budget_seconds(state)
-            validations = 2 if self.validates_average else 1
+            validations = (2 if self.validates_average else 1) + (DECODING_COST if self.chooses_search else 0)
             reserved = min(validations * state.validation_seconds, MAX_RESERVED_TIME * budget)
             fraction = (seconds - state.start_seconds) / max(1e-9, budget - reserved)
             state.time_used = max(state.time_used, min(1.0, fraction))

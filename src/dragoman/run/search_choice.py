@@ -1,0 +1,219 @@
+"""Choice of beam size and length penalty on sentences that were not trained on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman import config as configuration
+from dragoman.config import Config, is_automatic
+from dragoman.evaluation import format_table
+from dragoman.evaluation.metric_score import References, check_equal_counts, reference_lists
+from dragoman.evaluation.significance import resample_scores
+from dragoman.evaluation.text_metrics import SentenceStatistics, TextMetric
+from dragoman.run.run import Run
+from dragoman.run.sources import Source, Tag
+from dragoman.run_files import CONFIG_FILE
+from dragoman.search import Beam
+from dragoman.search.length_penalty_sweep import LengthPenaltySweep
+from dragoman.storage import write_file
+
+BEAM_SIZES = (1, 2, 5, 10)
+LENGTH_PENALTIES = (0.0, 0.5, 1.0, 1.5, 2.0)
+CHOSEN_SETTINGS = ("search.beam_size", "search.length_penalty")
+MIN_CHOICE_SENTENCES = 50  # with fewer, the default is kept without trying others
+TOLERANCE = 0.25  # points of the metric: settings as close as this count as equal
+CHOICE_RESAMPLES = 300  # enough for a standard error
+DECODING_COST = sum(BEAM_SIZES) / Beam.size  # of a choice, in validations that decode as many sentences
+
+
+@dataclass(frozen=True)
+class SearchCandidate:
+    """A beam size and length penalty, and how they compare with the default.
+
+    Attributes:
+        score: value of the metric.
+        advantage: score − score of the default, where positive is better (also for error rates).
+        standard_error: of the advantage, by a paired bootstrap over sentences; 0 for the default.
+    """
+
+    beam_size: int
+    length_penalty: float
+    score: float
+    advantage: float
+    standard_error: float
+
+    @property
+    def lower_bound(self) -> float:
+        """The advantage over the default that is likely: less one standard error."""
+        return self.advantage - self.standard_error
+
+
+@dataclass(frozen=True)
+class SearchChoice:
+    """The chosen beam size and length penalty, and all candidates.
+
+    Attributes:
+        metric: name of the metric, such as "BLEU".
+        sentences: number of sentences that were decoded.
+        candidates: all settings, in order of beam size and length penalty.
+        default: the candidate that is used if nothing is chosen.
+        chosen: the candidate to use.
+    """
+
+    metric: str
+    sentences: int
+    candidates: tuple[SearchCandidate, ...]
+    default: SearchCandidate
+    chosen: SearchCandidate
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The chosen values of `search.beam_size` and `search.length_penalty`."""
+        return dict(zip(CHOSEN_SETTINGS, (self.chosen.beam_size, self.chosen.length_penalty)))
+
+    @property
+    def reason(self) -> str:
+        """Why the chosen settings were chosen."""
+        chosen, default = self.chosen, self.default
+        if chosen is default:
+            return "no other setting is better by more than its standard error"
+        difference = f"{chosen.advantage:+.2f} ± {chosen.standard_error:.2f} compared with {_label(default)}"
+        return f"{difference}{', and faster' if chosen.beam_size < default.beam_size else ''}"
+
+    def lines(self) -> list[str]:
+        """Return a table of the scores, one row per beam size, and the choice with its reason."""
+        columns: dict[str, object] = {
+            f"α = {penalty:g}": None for penalty in sorted({c.length_penalty for c in self.candidates})
+        }
+        rows: dict[int, dict[str, object]] = {}
+        for candidate in self.candidates:
+            row = rows.setdefault(candidate.beam_size, {"beam size": candidate.beam_size, **columns})
+            row[f"α = {candidate.length_penalty:g}"] = round(candidate.score, 2)
+        table = format_table(list(rows.values())).splitlines()
+        settings = ", ".join(f"{name}={value:g}" for name, value in self.settings.items())
+        heading = f"{self.metric} on {self.sentences:,} validation sentences by beam size and length penalty α:"
+        return [heading, *(f"  {line}" for line in table), f"{settings}  ({self.reason})"]
+
+    def to_record(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        values = {name.partition(".")[2]: value for name, value in self.settings.items()}
+        scores = [{name: round(value, 4) for name, value in asdict(candidate).items()} for candidate in self.candidates]
+        return values | {"metric": self.metric, "sentences": self.sentences, "reason": self.reason, "scores": scores}
+
+
+def open_settings(config: Config) -> list[str]:
+    """Return which of beam size and length penalty are not set by the user; none if `search.strategy` is set."""
+    return [] if config.search.strategy else [name for name in CHOSEN_SETTINGS if is_automatic(config, name)]
+
+
+def without_choice(config: Config) -> Config:
+    """Return a configuration in which an earlier automatic choice of beam size and length penalty is undone."""
+    return configuration.replace_settings(config, dict.fromkeys(open_settings(config)))
+
+
+def choose_search(
+    run: Run, sources: Sequence[Source], references: References, metric: TextMetric, tag: Tag = None
+) -> SearchChoice:
+    """Decode sentences with several beam sizes and length penalties, and choose the best by a metric.
+
+    A setting is valued by its advantage over the default less one standard error, so that chance does not decide. Of
+    all settings within 0.25 points of the best the smallest beam is chosen, and of these the default length penalty.
+
+    Args:
+        run: the run; what its user has set is not varied.
+        sources, references: sentences that were not trained on.
+        metric: a metric of texts; better may be higher or lower.
+        tag: corpus tag of all sentences, or one for each.
+    """
+    check_equal_counts(len(sources), "sources", len(references), "references")
+    default, open_names = run.beam_config(), open_settings(run.config)
+    if CHOSEN_SETTINGS[0] in open_names:
+        default = replace(default, size=min(Beam.size, run.max_beam_size))
+    if CHOSEN_SETTINGS[1] in open_names:
+        default = replace(default, length_penalty=Beam.length_penalty)
+    sizes = {default.size} | set(BEAM_SIZES if CHOSEN_SETTINGS[0] in open_names else ())
+    penalties = {default.length_penalty} | set(LENGTH_PENALTIES if CHOSEN_SETTINGS[1] in open_names else ())
+    outputs: dict[tuple[int, float], list[str]] = {}
+    for size in sorted(size for size in sizes if size <= run.max_beam_size):
+        beam = replace(default, size=size)
+        tried = sorted(penalties) if size > 1 else [default.length_penalty]  # greedy search compares nothing
+        texts = decode_with_penalties(run, beam, tried, sources, tag)
+        outputs |= {(size, penalty): texts[place] for place, penalty in enumerate(tried)}
+    return _compare(outputs, (default.size, default.length_penalty), references, metric)
+
+
+def decode_with_penalties(
+    run: Run, beam: Beam, length_penalties: Sequence[float], sources: Sequence[Source], tag: Tag = None
+) -> list[list[str]]:
+    """Return the translations of all sources with each length penalty, by one search if that is exact."""
+    if len(length_penalties) > 1 and LengthPenaltySweep.supports(beam):
+        sweep = LengthPenaltySweep.of(beam, tuple(length_penalties))
+        ranked = [(best, *best.alternatives) for best in run.translate(sources, search=sweep, alignment=False, tag=tag)]
+        # a copied or empty text has no alternatives
+        return [
+            [texts[min(place, len(texts) - 1)].text for texts in ranked] for place in range(len(length_penalties))
+        ]
+    searches = [replace(beam, length_penalty=penalty) for penalty in length_penalties]
+    return [[t.text for t in run.translate(sources, search=one, alignment=False, tag=tag)] for one in searches]
+
+
+def _compare(
+    outputs: dict[tuple[int, float], list[str]], default: tuple[int, float], references: References, metric: TextMetric
+) -> SearchChoice:
+    """Score the outputs of each beam size and length penalty, and choose; `default` is the pair to compare with."""
+    overall, names = metric(outputs[default], references), list(outputs)
+    sign = 1 if overall.better == "higher" else -1
+    scores = resample_scores(_statistics(list(outputs.values()), references, metric), CHOICE_RESAMPLES)
+    place, sentences = names.index(default), len(references)
+    candidates = []
+    for number, (size, penalty) in enumerate(names):
+        advantage = sign * float(scores.scores[number] - scores.scores[place])
+        # what resampling cannot see: one more sentence might differ
+        variance = float(np.var(scores.samples[number] - scores.samples[place])) + (100 / sentences) ** 2
+        error = 0.0 if number == place else math.sqrt(variance)
+        candidates.append(SearchCandidate(size, penalty, float(scores.scores[number]), advantage, error))
+    chosen = select_candidate(candidates, candidates[place])
+    return SearchChoice(overall.name, sentences, tuple(candidates), candidates[place], chosen)
+
+
+def select_candidate(candidates: Sequence[SearchCandidate], default: SearchCandidate) -> SearchCandidate:
+    """Return the smallest beam within the tolerance of the best lower bound, with the default penalty if possible."""
+    threshold = max(candidate.lower_bound for candidate in candidates) - TOLERANCE
+    good = [candidate for candidate in candidates if candidate.lower_bound >= threshold]
+    smallest = min(candidate.beam_size for candidate in good)
+    good = [candidate for candidate in good if candidate.beam_size == smallest]
+    return max(good, key=lambda candidate: (candidate.length_penalty == default.length_penalty, candidate.lower_bound))
+
+
+def _statistics(
+    outputs: Sequence[Sequence[str]], references: References, metric: TextMetric
+) -> list[SentenceStatistics]:
+    """Return the sentence statistics of several outputs; equal translations of a sentence are scored once."""
+    lists = reference_lists(outputs[0], references)
+    rows: dict[tuple[int, str], int] = {}
+    indices: list[NDArray[np.int64]] = [
+        np.array([rows.setdefault((number, text), len(rows)) for number, text in enumerate(texts)]) for texts in outputs
+    ]
+    unique = metric.sentence_statistics([text for _, text in rows], [lists[number] for number, _ in rows])
+    return [unique._replace(table=unique.table[index]) for index in indices]
+
+
+def store_choice(folder: Path, choice: SearchChoice) -> None:
+    """Write the chosen settings to the configuration of a run folder, as automatic settings."""
+    config = configuration.from_yaml(folder / CONFIG_FILE)
+    values = {name: value for name, value in choice.settings.items() if name in open_settings(config)}
+    config = configuration.replace_settings(config, values)
+    config = replace(config, chosen=config.chosen | values)
+    write_file(folder / CONFIG_FILE, configuration.to_yaml(config))
+
+
+def _label(candidate: SearchCandidate) -> str:
+    """Describe the settings of a candidate: "beam size 5, α = 1"."""
+    return f"beam size {candidate.beam_size}, α = {candidate.length_penalty:g}"
