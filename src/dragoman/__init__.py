@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dragoman.api.evaluate_run import EvaluationResult, evaluate
     from dragoman.api.events import MessageEvent, NotebookProgress, StepEvent, TrainingEvent, ValidationEvent
     from dragoman.api.train_run import train
+    from dragoman.api.tune_search import tune_search
     from dragoman.config import (
         Config,
         DataConfig,
@@ -59,6 +60,7 @@ _PUBLIC = {
     "dragoman.api.evaluate_run": "EvaluationResult evaluate",
     "dragoman.api.events": "MessageEvent NotebookProgress StepEvent TrainingEvent ValidationEvent",
     "dragoman.api.train_run": "train",
+    "dragoman.api.tune_search": "tune_search",
     "dragoman.config": "Config DataConfig ObjectiveConfig SearchDefaults SystemConfig TextConfig TrainingConfig",
     "dragoman.errors": "UserError",
     "dragoman.evaluation": "MetricScore",
@@ -70,6 +72,7 @@ _PUBLIC = {
 }
 
 __all__ = ["EvaluationResult", "MetricScore", "Run", "Translation", "__version__", "evaluate", "load", "train"]
+__all__ += ["tune_search"]
 __all__ += ["Config", "DataConfig", "ObjectiveConfig", "SearchDefaults", "SystemConfig", "TextConfig", "TrainingConfig"]
 __all__ += ["Beam", "ExactSearch", "LengthLimit", "MinimumBayesRisk", "Rerank", "RerankWeights", "Sample"]
 __all__ += ["SearchConfig", "Spec", "Speculative", "UserError", "VocabularySizes"]

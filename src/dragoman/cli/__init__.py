@@ -22,6 +22,7 @@ COMMANDS = {
     "train": ("train:train", "Train a model from text files."),
     "recipe": ("recipe:recipe", "Train and score a known task with one command, or list the tasks."),
     "translate": ("translate:translate", "Translate a file or standard input."),
+    "tune-search": ("search_commands:tune_search", "Choose beam size and length penalty of a run anew."),
     "tune": ("search_commands:tune", "Find the reranking weights that maximize BLEU or chrF."),
     "generate": ("line_commands:generate", "Continue texts with a language model."),
     "tag": ("line_commands:tag", "Tag the words of a file or of standard input."),

@@ -1,4 +1,4 @@
-"""`dragoman tune` and `dragoman shortlist`: learn what a search can use."""
+"""`dragoman tune`, `tune-search` and `shortlist`: learn what a search can use."""
 
 from __future__ import annotations
 
@@ -63,6 +63,35 @@ def tune(
     options = [f"--rerank-with {folder}:{weights[kind]:g}" for kind, folder in rerankers.items() if weights[kind]]
     options += [f"--rerank-length-weight {tuned.weights.length:g}"] if tuned.weights.length else []
     print(f"--num-candidates {num_candidates} {' '.join(options)}" if options else "reranking does not help")
+
+
+def tune_search(
+    run: RunFolder,
+    source: Annotated[
+        Path | None, "Sources that are not in the training data. Default: the run's validation set."
+    ] = None,
+    reference: Annotated[Path | None, "Reference translations; omit for TSV and JSON lines."] = None,
+    metric: Annotated[str | None, "Metric to choose by. Default: the one that selected the checkpoint."] = None,
+    *,
+    layout: FileLayout,
+    as_json: Json = False,
+    model: ModelOptions,
+) -> None:
+    """Choose beam size and length penalty on a corpus, and store them in the run.
+
+    Training does this at its end, on the validation set. 'translate', 'evaluate' and 'serve' use the stored values;
+    their option --beam-size overrides them.
+    """
+    model.check(run)
+    sources, references = (None, None) if source is None else read_pairs(source, reference, layout, "--reference")
+
+    from dragoman.api.tune_search import tune_search as tune
+
+    choice = tune(model.load(run), sources, references, metric=metric)
+    if as_json:
+        print_json(choice.to_record())
+    else:
+        print("\n".join(choice.lines()))
 
 
 def shortlist(

@@ -28,7 +28,7 @@ BEAM_SIZES = (1, 2, 5, 10)
 LENGTH_PENALTIES = (0.0, 0.5, 1.0, 1.5, 2.0)
 CHOSEN_SETTINGS = ("search.beam_size", "search.length_penalty")
 MIN_CHOICE_SENTENCES = 50  # with fewer, the default is kept without trying others
-TOLERANCE = 0.25  # points of the metric: settings as close as this count as equal
+EQUAL_POINTS = 0.25  # points of the metric: settings as close as this count as equal
 CHOICE_RESAMPLES = 300  # enough for a standard error
 DECODING_COST = sum(BEAM_SIZES) / Beam.size  # of a choice, in validations that decode as many sentences
 
@@ -157,9 +157,7 @@ def decode_with_penalties(
         sweep = LengthPenaltySweep.of(beam, tuple(length_penalties))
         ranked = [(best, *best.alternatives) for best in run.translate(sources, search=sweep, alignment=False, tag=tag)]
         # a copied or empty text has no alternatives
-        return [
-            [texts[min(place, len(texts) - 1)].text for texts in ranked] for place in range(len(length_penalties))
-        ]
+        return [[texts[min(place, len(texts) - 1)].text for texts in ranked] for place in range(len(length_penalties))]
     searches = [replace(beam, length_penalty=penalty) for penalty in length_penalties]
     return [[t.text for t in run.translate(sources, search=one, alignment=False, tag=tag)] for one in searches]
 
@@ -185,7 +183,7 @@ def _compare(
 
 def select_candidate(candidates: Sequence[SearchCandidate], default: SearchCandidate) -> SearchCandidate:
     """Return the smallest beam within the tolerance of the best lower bound, with the default penalty if possible."""
-    threshold = max(candidate.lower_bound for candidate in candidates) - TOLERANCE
+    threshold = max(candidate.lower_bound for candidate in candidates) - EQUAL_POINTS
     good = [candidate for candidate in candidates if candidate.lower_bound >= threshold]
     smallest = min(candidate.beam_size for candidate in good)
     good = [candidate for candidate in good if candidate.beam_size == smallest]
@@ -205,13 +203,14 @@ def _statistics(
     return [unique._replace(table=unique.table[index]) for index in indices]
 
 
-def store_choice(folder: Path, choice: SearchChoice) -> None:
-    """Write the chosen settings to the configuration of a run folder, as automatic settings."""
+def store_choice(folder: Path, choice: SearchChoice) -> Config:
+    """Write the chosen settings to the configuration of a run folder, as automatic settings, and return it."""
     config = configuration.from_yaml(folder / CONFIG_FILE)
     values = {name: value for name, value in choice.settings.items() if name in open_settings(config)}
     config = configuration.replace_settings(config, values)
     config = replace(config, chosen=config.chosen | values)
     write_file(folder / CONFIG_FILE, configuration.to_yaml(config))
+    return config
 
 
 def _label(candidate: SearchCandidate) -> str:

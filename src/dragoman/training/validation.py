@@ -16,9 +16,9 @@ from dragoman import evaluation
 from dragoman.data import Batches, TokenStore
 from dragoman.data.feature_files import describe_features
 from dragoman.errors import UserError
+from dragoman.evaluation.text_metrics import text_metric
 from dragoman.objectives import Objective, pretraining_examples
 from dragoman.parts.experts import record_expert_usage
-from dragoman.evaluation.text_metrics import text_metric
 from dragoman.run import Run, Source, filling
 from dragoman.run.search_choice import MIN_CHOICE_SENTENCES, SearchChoice, choose_search, open_settings
 from dragoman.text import Tokenizer
@@ -129,16 +129,9 @@ class Validator:
         sentences, metric = training.validation_sentences, training.selection_metric
         sentences = MAX_DECODED_SENTENCES if sentences is None else sentences
         self.store = store
-        self.sources, self.tags, self.references = self._sentences(sentences if objective.generates else 0)
+        self.sources, self.tags, self.references = stored_sentences(run, store, sentences if objective.generates else 0)
         self.metric = default_metric(type(objective), self.references)[0] if metric == "auto" else metric
         check_metric(self.metric, self.references)
-
-    def _sentences(self, count: int) -> tuple[list[Source], list[str], list[str]]:
-        """Return sources, corpus tags and references of `count` validation pairs at equal distances."""
-        run, store, indices = self.run, self.store, evenly_spaced(self.store, count)
-        sources = [self._source(store.source(index)) for index in indices]
-        tags = [run.tag_of_row(store.source(index)) for index in indices]
-        return sources, tags, decode_references(store, run.target_tokenizer, indices)
 
     def num_choice_sentences(self, num_validations: int) -> int:
         """Return the number of sentences on which the search is chosen after this many validations; 0: not at all."""
@@ -155,21 +148,15 @@ class Validator:
         count, metric = self.num_choice_sentences(num_validations), self.metric
         if not count:
             return None
-        sources, tags, references = self._sentences(count)
+        sources, tags, references = stored_sentences(self.run, self.store, count)
         if metric not in GENERATION_METRICS:
             metric = default_metric(type(self.objective), references)[0]
-        if metric not in GENERATION_METRICS:
-            return None
-        training = self.run.model.training
-        self.run.model.eval()
+        model, training = self.run.model, self.run.model.training
+        model.eval()
         with torch.inference_mode():
             choice = choose_search(self.run, sources, references, text_metric(TEXT_METRIC_NAMES[metric]), tags)
-        self.run.model.train(training)
+        model.train(training)
         return choice
-
-    def _source(self, row: NDArray[Any]) -> Source:
-        """Convert a stored source (token ids, or S F features) to what `Run.translate` takes: text, or features."""
-        return self.run.source_tokenizer.decode(row.tolist()) if row.ndim == 1 else np.array(row)
 
     def score(self, result: ValidationResult) -> tuple[float, float]:
         """Return the metric, where higher is better, and −loss, which decides between equal metrics."""
@@ -246,6 +233,19 @@ class Validator:
             note = f"  ({example.note})" if example.note else ""
             samples.append(ValidationSample(example.input + note, example.target, prediction))
         return samples
+
+
+def stored_sentences(run: Run, store: TokenStore, count: int) -> tuple[list[Source], list[str], list[str]]:
+    """Return sources, corpus tags and references of `count` pairs of a token store at equal distances.
+
+    A source is what `Run.translate` takes: text, or S F features.
+    """
+    indices = evenly_spaced(store, count)
+    rows: list[NDArray[Any]] = [store.source(index) for index in indices]
+    sources: list[Source] = [
+        run.source_tokenizer.decode(row.tolist()) if row.ndim == 1 else np.array(row) for row in rows
+    ]
+    return sources, [run.tag_of_row(row) for row in rows], decode_references(store, run.target_tokenizer, indices)
 
 
 def evenly_spaced(store: TokenStore, count: int) -> list[int]:

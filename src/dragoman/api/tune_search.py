@@ -1,0 +1,70 @@
+"""Choice of a run's beam size and length penalty from Python: `dragoman.tune_search`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dragoman.data import TokenStore
+from dragoman.errors import UserError
+from dragoman.evaluation.metric_score import References
+from dragoman.evaluation.text_metrics import text_metric
+from dragoman.run import Run, Source
+from dragoman.run.search_choice import CHOSEN_SETTINGS, SearchChoice, choose_search, open_settings, store_choice
+from dragoman.training.validation import (
+    GENERATION_METRICS,
+    MAX_CHOICE_SENTENCES,
+    TEXT_METRIC_NAMES,
+    default_metric,
+    stored_sentences,
+)
+
+
+def tune_search(
+    run: Run,
+    sources: Sequence[Source] | None = None,
+    references: References | None = None,
+    *,
+    metric: str | None = None,
+) -> SearchChoice:
+    """Choose beam size and length penalty of a trained run anew, and store them in its config.yaml.
+
+    Training does this at its end. Values that were set for the training are not changed.
+
+    Args:
+        run: the run, which uses the chosen values from now on.
+        sources, references: sentences that were not trained on; by default the run's validation set.
+        metric: metric of texts to choose by, such as bleu or exact; by default the one that selected the checkpoint.
+
+    Examples:
+        >>> choice = dragoman.tune_search(run, ["The dog sleeps."], ["Der Hund schläft."], metric="chrf")
+        >>> sorted(choice.settings)
+        ['search.beam_size', 'search.length_penalty']
+    """
+    run.check_translates()
+    if not open_settings(run.config):
+        raise UserError(
+            f"{' and '.join(CHOSEN_SETTINGS)} of {run.folder} were set for its training: to choose them anew, set them "
+            "to null in its config.yaml"
+        )
+    tags = None
+    if sources is None or references is None:
+        sources, tags, references = stored_sentences(run, validation_store(run), MAX_CHOICE_SENTENCES)
+    choice = choose_search(run, sources, references, text_metric(metric or _run_metric(run, references)), tags)
+    run.config = store_choice(run.folder, choice)
+    return choice
+
+
+def validation_store(run: Run) -> TokenStore:
+    """Return the tokenized validation pairs of a run; a UserError if it has none, as an imported one."""
+    if not (run.folder / "data" / "valid").exists():
+        raise UserError(f"{run.folder} has no validation set: name files with --source and --reference")
+    return TokenStore(run.folder / "data" / "valid")
+
+
+def _run_metric(run: Run, references: References) -> str:
+    """Return the metric of texts that selected the run's checkpoint, or else the one that suits its objective."""
+    selected: str = run.config.training.selection_metric
+    if selected not in GENERATION_METRICS:
+        texts = [text if isinstance(text, str) else text[0] for text in references]
+        selected = default_metric(run.objective, texts)[0] if run.objective is not None else "bleu"
+    return TEXT_METRIC_NAMES.get(selected, "bleu")

@@ -1,0 +1,89 @@
+"""At the end of a training, beam size and length penalty are chosen on the validation set."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest_training import small_config
+
+import dragoman
+from dragoman import config as configuration
+from dragoman.api.events import MessageEvent, TrainingEvent
+from dragoman.cli import app
+from dragoman.config import Config, SearchDefaults
+from dragoman.errors import UserError
+from dragoman.run_files import CONFIG_FILE, read_metrics
+
+
+def config_of(corpus: Path, search: dict[str, Any] | None = None, **training: Any) -> Config:
+    """A training of two steps, with 60 validation pairs that are held out, of which 3 are too long."""
+    config = small_config(corpus, "bahdanau", steps=2, validation_sentences=60, **training)
+    data = replace(config.data, valid_source=(), valid_target=(), validation_size=60)
+    return replace(config, data=data, search=SearchDefaults(max_target_length=4, **(search or {})))
+
+
+def searches(folder: Path, kind: str = "search") -> list[dict[str, Any]]:
+    return [record for record in read_metrics(folder) if record["kind"] == kind]
+
+
+@pytest.fixture(scope="module")
+def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A run folder, and the messages of its training."""
+    folder, messages = tmp_path_factory.mktemp("search") / "run", list[str]()
+
+    def callback(event: TrainingEvent) -> None:
+        if isinstance(event, MessageEvent):
+            messages.append(event.text)
+
+    dragoman.train(folder, config=config_of(corpus), callback=callback)
+    return folder, messages
+
+
+def test_the_choice_is_stored_printed_and_used(trained: tuple[Path, list[str]]) -> None:
+    folder, messages = trained
+    (record,) = searches(folder)
+    config = configuration.from_yaml(folder / CONFIG_FILE)
+    assert (record["step"], record["sentences"], len(record["scores"])) == (2, 57, 16)
+    chosen = {"search.beam_size": record["beam_size"], "search.length_penalty": record["length_penalty"]}
+    assert config.chosen.items() >= chosen.items()
+    assert any("on 57 validation sentences" in text for text in messages)
+    beam = dragoman.load(folder).beam_config()
+    assert (beam.size, beam.length_penalty) == tuple(chosen.values())
+    assert configuration.without_automatic_settings(config).search.beam_size is None
+
+
+def test_an_extended_run_validates_as_before_and_chooses_again(trained: tuple[Path, list[str]]) -> None:
+    folder, _ = trained
+    settings = {"search.beam_size": 1, "search.length_penalty": 2.0}  # as if these had been chosen
+    config = configuration.replace_settings(configuration.from_yaml(folder / CONFIG_FILE), settings)
+    (folder / CONFIG_FILE).write_text(configuration.to_yaml(replace(config, chosen=config.chosen | settings)))
+    dragoman.train(folder, resume=True, settings={"training.steps": 3}, callback=lambda event: None)
+    assert [record["search"] for record in searches(folder, "valid")] == ["beam 5", "beam 5"]
+    (record,) = searches(folder)
+    assert record["step"] == 3
+    assert configuration.from_yaml(folder / CONFIG_FILE).search.beam_size == record["beam_size"]
+
+
+def test_tune_search_chooses_anew(
+    trained: tuple[Path, list[str]], corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = trained
+    files = ["--source", str(corpus / "valid.en"), "--reference", str(corpus / "valid.de")]
+    app(["tune-search", str(folder), *files, "--metric", "chrf", "--device", "cpu"], standalone_mode=False)
+    assert "chrF on 12 validation sentences" in capsys.readouterr().out
+    app(["tune-search", str(folder), "--device", "cpu", "--json"], standalone_mode=False)
+    assert '"sentences": 57' in capsys.readouterr().out  # those of the run
+
+
+def test_few_sentences_keep_the_default(corpus: Path, tmp_path: Path) -> None:
+    config = config_of(corpus, {"length_penalty": 0.5})
+    config = replace(config, data=small_config(corpus).data)  # 12 validation pairs
+    run = dragoman.train(tmp_path / "run", config=config, callback=lambda event: None)
+    assert (searches(run.folder), run.config.search.beam_size) == ([], None)
+    assert (run.beam_config().size, run.beam_config().length_penalty) == (5, 0.5)
+    run.config = configuration.replace_settings(run.config, {"search.beam_size": 2})
+    with pytest.raises(UserError, match="were set for its training"):
+        dragoman.tune_search(run)
