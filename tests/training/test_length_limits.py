@@ -74,13 +74,56 @@ def test_explicit_settings_are_kept() -> None:
         assert len(choices) == 2 - len(given)
 
 
-def test_few_pairs_give_the_default_limit() -> None:
-    for some in (None, lengths(SOURCE[:99], 9 * SOURCE[:99])):
-        defaults = Defaults(Config())
-        choose_length_limit(defaults, some, Framing())
-        chosen, choices = defaults.config, defaults.choices
-        assert (chosen.search.length_ratio, chosen.search.length_offset) == (2.0, 20)
-        assert not choices
+def chosen_limit(
+    train: LengthCounts | None, valid: LengthCounts | None = None, **given: float
+) -> tuple[float | None, int | None]:
+    """Ratio and offset of the limit that is chosen with the settings of a user."""
+    defaults = Defaults(replace(Config(), search=replace(Config().search, **given)))  # type: ignore[arg-type]
+    choose_length_limit(defaults, train, Framing(), valid)
+    return defaults.config.search.length_ratio, defaults.config.search.length_offset
+
+
+def test_few_pairs_give_the_default_limit_unless_they_are_longer() -> None:
+    """9·41 tokens and EOS exceed twice 41 tokens and EOS by 370 − 84 = 286."""
+    assert chosen_limit(None) == (2.0, 20)
+    assert chosen_limit(lengths(SOURCE[:99], SOURCE[:99])) == (2.0, 20)
+    assert chosen_limit(lengths(SOURCE[:99], 9 * SOURCE[:99])) == (2.0, 286)
+
+
+def test_no_validation_pair_is_cut() -> None:
+    """Of 2,000 pairs with |y| = |x|, the line |x| is doubled: 2|x| + 5. A validation pair of 10 and 99 tokens needs
+    100 − 22 = 78 more."""
+    train, valid = lengths(SOURCE - 1, SOURCE - 1), lengths(np.array([20, 10]), np.array([20, 99]))
+    ratio, offset = chosen_limit(train)
+    assert (ratio, offset) == (2.0, 5)
+    assert chosen_limit(train, valid) == (2.0, 78)
+    assert chosen_limit(train, valid, length_offset=7)[1] == 7  # set by the user
+
+
+def compose(phrases: list[tuple[int, int]], both: int) -> list[tuple[int, int]]:
+    """Lengths of commands and actions: single phrases, and two of them joined by a word ("and", "after")."""
+    pairs = [(x + y + 1, a + b) for x, a in phrases for y, b in phrases]
+    return [*phrases, *(pair for pair in pairs if pair[1] <= both)]
+
+
+def test_targets_longer_than_all_training_targets_are_not_cut() -> None:
+    """The length split of SCAN (Lake & Baroni 2018): trained on up to 22 actions, tested on 24 to 48.
+
+    A phrase is a verb (1 word, 1 action), optionally with a direction (+1 word, 2 actions), "opposite" (+2, 3) or "around"
+    (+2, 8), and "twice" or "thrice" (+1 word, 2 or 3 times the actions): 4 words and 24 actions at most, and twice that
+    for two phrases. Sources have at most 9 words in both parts.
+    """
+    verbs = [(1, 1), (2, 2), (3, 3), (3, 8)]
+    phrases = [*verbs, *((x + 1, times * a) for x, a in verbs for times in (2, 3))]
+    every = compose(phrases, both=48)
+    assert max(every) == (9, 48)
+    assert max(actions for _, actions in every) == 48
+    train, test = ([pair for pair in every if (pair[1] <= 22) == is_train] for is_train in (True, False))
+    source, target = np.array(train * 2).T  # more than 100 pairs
+    ratio, offset = chosen_limit(lengths(source, target))
+    assert ratio is not None
+    assert offset is not None
+    assert all(actions + 1 <= int(ratio * (words + 1)) + offset for words, actions in test)
 
 
 def test_training_pairs_are_within_the_limit(corpus: Path, tmp_path: Path) -> None:

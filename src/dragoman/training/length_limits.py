@@ -23,27 +23,54 @@ MAX_LENGTH_PAIRS = 100_000  # different pairs of lengths that are used
 MAX_BEYOND = 0.001  # share of training pairs beyond the limit that is accepted
 
 
-def choose_length_limit(defaults: Defaults, lengths: LengthCounts | None, framing: Framing) -> None:
-    """Set `search.length_ratio` and `search.length_offset` if they are not given.
+def choose_length_limit(
+    defaults: Defaults, lengths: LengthCounts | None, framing: Framing, valid_lengths: LengthCounts | None = None
+) -> None:
+    """Set `search.length_ratio` and `search.length_offset` if they are not given, so that no validation pair is cut.
 
-    `lengths` counts the tokens of the training pairs, without the special tokens of `framing` around source and target,
-    which a search counts too. If it is None, or there are few pairs, fixed defaults are set.
+    Args:
+        defaults: the configuration so far.
+        lengths: counts the tokens of the training pairs, without the special tokens of `framing` around source and
+            target, which a search counts too. If it is None, or there are few pairs, fixed defaults are set; with few
+            pairs the offset is raised so that none of them exceeds the limit.
+        valid_lengths: counts the tokens of the validation pairs.
     """
     configured = {name: getattr(defaults.config.search, name) for name in ("length_ratio", "length_offset")}
     missing = [name for name, value in configured.items() if value is None]
     if not missing:
         return
-    if lengths is None or lengths.pairs.sum() < MIN_ESTIMATION_PAIRS:
+    if lengths is None:
         values = {"length_ratio": LengthLimit.ratio, "length_offset": LengthLimit.offset}
         defaults.set_quietly({f"search.{name}": values[name] for name in missing})
         return
-    source = (lengths.source + len(framing.source_prefix) + len(framing.source_suffix)).astype(np.float64)
-    target = (lengths.target + len(framing.forced_bos) + 1).astype(np.float64)  # tokens forced after BOS, and EOS
-    ratio, offset = length_limit(source, target, lengths.pairs, configured["length_ratio"], configured["length_offset"])
-    limit = {"length_ratio": ratio, "length_offset": offset}
+    given_ratio, given_offset = configured.values()
+    source, target = _lengths_in_search(lengths, framing)
     reason = f"{LIMIT_FACTOR:g}× the length that {QUANTILE:.0%} of the training pairs do not exceed"
+    if lengths.pairs.sum() < MIN_ESTIMATION_PAIRS:
+        ratio = LengthLimit.ratio if given_ratio is None else given_ratio
+        needed = _offset_for(source, target, ratio)
+        offset, reason = max(LengthLimit.offset, needed), "few training pairs, all of which are within it"
+    else:
+        ratio, offset = length_limit(source, target, lengths.pairs, given_ratio, given_offset)
+    if valid_lengths is not None and given_offset is None:
+        needed = _offset_for(*_lengths_in_search(valid_lengths, framing), ratio)
+        if needed > offset:
+            offset, reason = needed, "so that no validation pair exceeds the limit"
+    limit = {"length_ratio": ratio, "length_offset": offset}
     for name in missing:
         defaults.set_and_report(f"search.{name}", limit[name], reason)
+
+
+def _lengths_in_search(lengths: LengthCounts, framing: Framing) -> tuple[Numbers, Numbers]:
+    """Return the lengths of sources and targets as a search counts them, with the special tokens of `framing`."""
+    source = lengths.source + len(framing.source_prefix) + len(framing.source_suffix)
+    target = lengths.target + len(framing.forced_bos) + 1  # tokens forced after BOS, and EOS
+    return source.astype(np.float64), target.astype(np.float64)
+
+
+def _offset_for(source: Numbers, target: Numbers, ratio: float) -> int:
+    """Return the smallest offset with which no target is longer than `ratio` · source + offset."""
+    return int((target - np.floor(ratio * source)).max(initial=0))
 
 
 def length_limit(

@@ -242,7 +242,7 @@ def prepare_run(
         objective = build_objective(resolved.objective.name or "", task, resolved.objective.settings)
         lengths = train.length_counts()
         translates = data_format.is_translation or data_format.source_is_features
-        choose_length_limit(defaults, lengths if translates else None, framing)
+        choose_length_limit(defaults, lengths if translates else None, framing, valid.length_counts())
         decoded = (training.validation_sentences or 0) if objective.generates else 0
         choose_selection_metric(defaults, decode_references(valid, target_tokenizer, evenly_spaced(valid, decoded)))
         resolve.check_position_limit(task.model, int(objective.row_length(lengths.source, lengths.target).max()))
