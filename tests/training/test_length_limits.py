@@ -109,9 +109,9 @@ def compose(phrases: list[tuple[int, int]], both: int) -> list[tuple[int, int]]:
 def test_targets_longer_than_all_training_targets_are_not_cut() -> None:
     """The length split of SCAN (Lake & Baroni 2018): trained on up to 22 actions, tested on 24 to 48.
 
-    A phrase is a verb (1 word, 1 action), optionally with a direction (+1 word, 2 actions), "opposite" (+2, 3) or "around"
-    (+2, 8), and "twice" or "thrice" (+1 word, 2 or 3 times the actions): 4 words and 24 actions at most, and twice that
-    for two phrases. Sources have at most 9 words in both parts.
+    A phrase is a verb (1 word, 1 action), optionally with a direction (+1 word, 2 actions), "opposite" (+2, 3) or
+    "around" (+2, 8), and "twice" or "thrice" (+1 word, 2 or 3 times the actions): 4 words and 24 actions at most, and
+    twice that for two phrases. Sources have at most 9 words in both parts.
     """
     verbs = [(1, 1), (2, 2), (3, 3), (3, 8)]
     phrases = [*verbs, *((x + 1, times * a) for x, a in verbs for times in (2, 3))]
