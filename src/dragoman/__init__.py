@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dragoman.api.evaluate_run import EvaluationResult, evaluate
     from dragoman.api.events import MessageEvent, NotebookProgress, StepEvent, TrainingEvent, ValidationEvent
+    from dragoman.api.sweep_runs import sweep
     from dragoman.api.train_run import train
     from dragoman.api.tune_search import tune_search
     from dragoman.config import (
@@ -59,6 +60,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "dragoman.api.evaluate_run": "EvaluationResult evaluate",
     "dragoman.api.events": "MessageEvent NotebookProgress StepEvent TrainingEvent ValidationEvent",
+    "dragoman.api.sweep_runs": "sweep",
     "dragoman.api.train_run": "train",
     "dragoman.api.tune_search": "tune_search",
     "dragoman.config": "Config DataConfig ObjectiveConfig SearchDefaults SystemConfig TextConfig TrainingConfig",
@@ -72,7 +74,7 @@ _PUBLIC = {
 }
 
 __all__ = ["EvaluationResult", "MetricScore", "Run", "Translation", "__version__", "evaluate", "load", "train"]
-__all__ += ["tune_search"]
+__all__ += ["sweep", "tune_search"]
 __all__ += ["Config", "DataConfig", "ObjectiveConfig", "SearchDefaults", "SystemConfig", "TextConfig", "TrainingConfig"]
 __all__ += ["Beam", "ExactSearch", "LengthLimit", "MinimumBayesRisk", "Rerank", "RerankWeights", "Sample"]
 __all__ += ["SearchConfig", "Spec", "Speculative", "UserError", "VocabularySizes"]

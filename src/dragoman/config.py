@@ -703,7 +703,7 @@ def setting_type(name: str) -> Any:
 
 def record_automatic_settings(given: Config, resolved: Config) -> Config:
     """Return the resolved configuration with `chosen` set to the values that differ from what the user gave."""
-    before, after = (_flatten(dataclasses.asdict(config)) for config in (given, resolved))
+    before, after = (settings_by_name(config) for config in (given, resolved))
     chosen = {name: value for name, value in after.items() if name not in before or before[name] != value}
     return dataclasses.replace(resolved, chosen=_plain(chosen))
 
@@ -720,9 +720,9 @@ def without_automatic_settings(config: Config) -> Config:
 
     `config.chosen` holds the automatic choices by dotted name: those that have not been changed since are unset.
     """
-    tree, defaults = dataclasses.asdict(config), _flatten(dataclasses.asdict(Config()))
+    tree, defaults = dataclasses.asdict(config), settings_by_name(Config())
     tree["chosen"], tree["training"]["extended_at"] = {}, 0
-    values = _plain(_flatten(dataclasses.asdict(config)))
+    values = _plain(settings_by_name(config))
     for name, value in config.chosen.items():
         if name not in values or values[name] != value:  # changed since
             continue
@@ -739,12 +739,18 @@ def without_automatic_settings(config: Config) -> Config:
     return from_dict(tree)
 
 
-def _flatten(values: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """Return nested settings by their dotted names, without the mappings `chosen` and `search.strategy`."""
+def settings_by_name(config: Config) -> dict[str, Any]:
+    """Return all settings by their dotted names, without the mappings `chosen` and `search.strategy`."""
+    tree = dataclasses.asdict(config)
+    del tree["chosen"], tree["search"]["strategy"]
+    return flatten_settings(tree)
+
+
+def flatten_settings(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Return nested values by their dotted names, each of which begins with `path`."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        if name not in ("chosen", "strategy"):
-            flat |= _flatten(value, f"{path}{name}.") if isinstance(value, dict) else {f"{path}{name}": value}
+        flat |= flatten_settings(value, f"{path}{name}.") if isinstance(value, dict) else {f"{path}{name}": value}
     return flat
 
 

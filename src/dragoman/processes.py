@@ -18,6 +18,9 @@ from dragoman.errors import UserError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+#: environment variables with the number of threads, which libraries read when they are imported
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
+
 MAX_PENDING_PER_WORKER = 2  # tasks, so that no worker waits for the slowest one
 
 # Set in worker processes: by the initializer of spawned ones, inherited by forks.

@@ -21,6 +21,7 @@ COMMANDS = {
     "phrasebook": ("quickstart:phrasebook", "Write generated sentence pairs with gold alignments."),
     "train": ("train:train", "Train a model from text files."),
     "recipe": ("recipe:recipe", "Train and score a known task with one command, or list the tasks."),
+    "sweep": ("sweep:sweep", "Try settings on one corpus, and rank the configurations."),
     "translate": ("translate:translate", "Translate a file or standard input."),
     "tune-search": ("search_commands:tune_search", "Choose beam size and length penalty of a run anew."),
     "tune": ("search_commands:tune", "Find the reranking weights that maximize BLEU or chrF."),

@@ -28,6 +28,7 @@ from dragoman.config import SECTIONS, setting_type
 from dragoman.config_fields import settings_of
 from dragoman.errors import UserError
 from dragoman.legacy import renamed_option
+from dragoman.processes import THREAD_VARIABLES
 from dragoman.run_files import is_run_folder
 
 if TYPE_CHECKING:
@@ -96,9 +97,8 @@ class CommonOptions:
         """Hide messages with --quiet, and set the number of threads of --threads."""
         console.quiet = self.quiet
         if self.threads is not None:
-            # Libraries read these when they are imported. torch may be imported already if Python calls the command.
-            names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
-            os.environ |= dict.fromkeys(names, str(self.threads))
+            os.environ |= dict.fromkeys(THREAD_VARIABLES, str(self.threads))
+            # torch may be imported already if Python calls the command
             if torch := sys.modules.get("torch"):
                 torch.set_num_threads(self.threads)
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman import evaluation, legacy
+from dragoman import evaluation
 from dragoman.config import Config, TrainingConfig, from_yaml, override_settings, to_yaml
 from dragoman.console import format_duration
 from dragoman.data import TokenStore
@@ -36,6 +36,7 @@ from dragoman.training.display import Display, SilentDisplay
 from dragoman.training.matmul_speed import matmul_flops_per_second
 from dragoman.training.prepare import prepare_run
 from dragoman.training.recipes import default_steps
+from dragoman.training.saved_request import save_or_check_request
 from dragoman.training.trainer import Trainer
 from dragoman.training.validation import ValidationResult
 
@@ -154,27 +155,7 @@ def check_request(folder: Path, config: Config, budget: ComparisonBudget) -> Non
     request = {"budget": asdict(budget)} | asdict(config)
     for section, name in (("training", "seed"), ("training", "device"), ("system", "name")):
         del request[section][name]
-    request = json.loads(json.dumps(request))  # tuples become lists, as in the file
-    path = folder / REQUEST_FILE
-    if not path.exists():
-        write_file(path, json.dumps(request, indent=1, ensure_ascii=False) + "\n")
-        return
-    saved = legacy.translate_settings(json.loads(path.read_text(encoding="utf-8")))
-    before, now = _flatten(saved), _flatten(request)
-    for name in sorted({*before, *now}):
-        if before.get(name) != now.get(name):
-            raise UserError(
-                f"{folder} has a comparison with {name}={before.get(name)}, but now {name}={now.get(name)} is given: "
-                "repeat the first command to continue it, or choose another folder"
-            )
-
-
-def _flatten(values: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """Return nested settings by their dotted names."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= _flatten(value, f"{path}{name}.") if isinstance(value, dict) else {f"{path}{name}": value}
-    return flat
+    save_or_check_request(folder / REQUEST_FILE, request, "comparison")
 
 
 def run_folder(folder: Path, name: str, seed: int) -> Path:

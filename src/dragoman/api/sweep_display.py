@@ -1,0 +1,130 @@
+"""Progress of a sweep on standard error: bars on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from itertools import pairwise
+from typing import Any, Self
+
+from dragoman.console import LOG_INTERVAL_SECONDS, format_duration, log, progress_bar
+from dragoman.training.sweep_state import SweepRun, SweepState
+
+
+class SweepDisplay:
+    """Shows a bar for the whole sweep and one for each active run, with speed and an estimate of the time left.
+
+    Work is measured in budgets of a run: a run that is trained from a third of its budget to the end is two thirds.
+    """
+
+    def __init__(self, state: SweepState) -> None:
+        """Show the progress of a sweep from its saved state on."""
+        self.state = state
+        self.bar = progress_bar(sys.stderr.isatty())
+        self.total = self.bar.add_task("starting", total=1.0)
+        self.tasks: dict[str, Any] = {}  # bars of the active runs
+        self.active: dict[str, dict[str, Any]] = {}  # last progress of each active run
+        self.started, self.work_at_start = time.monotonic(), self.work_done()
+        self.last_line = time.monotonic()
+        self.rung_text, self.rung_fraction, self.done_runs, self.rung_runs = "", 1.0, 0, 0
+
+    def __enter__(self) -> Self:
+        """Start to draw the bars."""
+        self.bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Remove the bars."""
+        self.bar.stop()
+
+    def message(self, text: str) -> None:
+        """Print a line, above the bars if there are any."""
+        if self.bar.disable:
+            log(text)
+        else:
+            self.bar.console.print(text, highlight=False, markup=False)
+
+    def show_status(self, text: str) -> None:
+        """Show what is being prepared, beside the bar of the sweep."""
+        self.bar.update(self.total, description=text)
+
+    def start_rung(self, rung: int, fraction: float, runs: int, waiting: int, parallel: int) -> None:
+        """Turn to a rung, up to which `waiting` of its runs still have to be trained."""
+        rungs = len(self.state.rungs)
+        self.rung_text = (
+            f"rung {rung + 1} of {rungs} ({100 * fraction:.0f} % of the training)" if rungs > 1 else "training"
+        )
+        self.rung_fraction, self.done_runs, self.rung_runs = fraction, runs - waiting, runs
+        if not self.work_done() > self.work_at_start:  # the clock starts after the preparation
+            self.started = time.monotonic()
+        self.message(f"{self.rung_text}: {waiting} of {runs} runs to train, {min(parallel, waiting)} at a time")
+
+    def start_run(self, run: SweepRun, label: str) -> None:
+        """Show the bar of a run that is being trained."""
+        self.active[run.name] = {"label": label, "fraction": 0.0, "tokens_per_second": 0.0}
+        self.tasks[run.name] = self.bar.add_task(f"{label}  starting", total=self.rung_fraction)
+        self.refresh()
+
+    def show_progress(self, name: str, event: dict[str, Any]) -> None:
+        """Show the step, loss and speed of an active run."""
+        self.active[name] |= {"fraction": event["fraction"] or 0.0, "tokens_per_second": event["tokens_per_second"]}
+        text = f"step {event['step']:,}  loss {event['loss']:.3f}  {event['tokens_per_second']:,.0f} tokens/s"
+        label = self.active[name]["label"]
+        self.bar.update(self.tasks[name], completed=self.active[name]["fraction"], description=f"{label}  {text}")
+        self.refresh()
+
+    def finish_run(self, run: SweepRun, text: str, failed: bool = False) -> None:
+        """Print the result of a run, and the state of the sweep."""
+        label = self.active[run.name]["label"] if run.name in self.active else run.name
+        self.remove_run(run.name)
+        self.done_runs += 1
+        self.message(f"{label}: {text}{'' if failed else f'  [{self.summary()}]'}")
+        self.refresh()
+
+    def remove_run(self, name: str) -> None:
+        """Remove the bar of a run that is no longer active."""
+        self.active.pop(name, None)
+        if name in self.tasks:
+            self.bar.remove_task(self.tasks.pop(name))
+
+    def refresh(self) -> None:
+        """Redraw the bar of the sweep; elsewhere print a line from time to time."""
+        if not self.rung_text:
+            return
+        text = self.summary()
+        self.bar.update(self.total, completed=self.work_done(), total=self.work_total(), description=text)
+        if self.bar.disable and time.monotonic() - self.last_line >= LOG_INTERVAL_SECONDS:
+            self.last_line = time.monotonic()
+            self.message(text)
+
+    def summary(self) -> str:
+        """Return how many runs of the rung are done, the best score so far, the speed and the time left for all."""
+        parts = [f"{self.rung_text}: {self.done_runs} of {self.rung_runs} runs"]
+        if speed := sum(active["tokens_per_second"] for active in self.active.values()):
+            parts.append(f"{speed:,.0f} tokens/s")
+        if (seconds := self.seconds_left()) is not None:
+            parts.append(f"{format_duration(seconds)} left")
+        return ", ".join(parts)
+
+    def work_done(self) -> float:
+        """Return the work of all runs so far."""
+        work = 0.0
+        for run in self.state.runs:
+            reached = run.results[-1].fraction if run.results else 0.0
+            work += max(reached, self.active.get(run.name, {}).get("fraction", 0.0))
+        return work
+
+    def work_total(self) -> float:
+        """Return the work of the whole sweep, as far as it can be foreseen."""
+        fractions = [0.0, *self.state.rungs]
+        steps = (end - start for start, end in pairwise(fractions))
+        return sum(count * step for count, step in zip(self.state.planned_runs(), steps))
+
+    def seconds_left(self) -> float | None:
+        """Estimate the seconds that are left; None before anything is done."""
+        done = self.work_done()
+        if done <= self.work_at_start:
+            return None
+        rate = (done - self.work_at_start) / max(1e-9, time.monotonic() - self.started)
+        return max(0.0, self.work_total() - done) / rate if rate > 0 else math.inf

@@ -1,0 +1,77 @@
+"""Child processes of a sweep, whose events are collected in one queue."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from queue import Queue
+from threading import Thread
+from typing import Any, Protocol
+
+import dragoman
+from dragoman.processes import THREAD_VARIABLES
+
+Event = dict[str, Any]
+EventQueue = Queue[tuple[str, Event]]  # name of the job, event
+
+
+class Worker(Protocol):
+    """A job that is being carried out. Its last event is "exit"."""
+
+    def stop(self) -> None:
+        """Ask it to save its work and end."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+
+#: starts a job with its name, its description, its log file and a number of CPU threads; events go to the queue
+StartWorker = Callable[[str, dict[str, Any], Path, int, EventQueue], Worker]
+
+
+class WorkerProcess:
+    """A process that runs `dragoman.api.sweep_worker`. It stops when this process ends, even if that is killed.
+
+    It is in a session of its own, so that Ctrl-C on the terminal reaches only the sweep, which then stops its workers.
+    """
+
+    def __init__(self, name: str, job: dict[str, Any], log_file: Path, threads: int, events: EventQueue) -> None:
+        """Start the process with a job; what it prints is appended to `log_file`."""
+        self.name, self.events = name, events
+        package = str(Path(dragoman.__file__).parents[1])
+        path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+        environment = os.environ | dict.fromkeys(THREAD_VARIABLES, str(threads)) | {"PYTHONPATH": path}
+        with log_file.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "dragoman.api.sweep_worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+                encoding="utf-8",
+            )
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        Thread(target=self._read_events, daemon=True).start()
+
+    def _read_events(self) -> None:
+        """Put the events of the process into the queue, and at last how it ended."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.events.put((self.name, json.loads(line)))
+        self.events.put((self.name, {"event": "exit", "code": self.process.wait()}))
+
+    def stop(self) -> None:
+        """Close the input of the process, at which it saves a checkpoint and ends."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self.process.kill()

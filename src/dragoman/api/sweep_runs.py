@@ -1,0 +1,241 @@
+"""Hyper-parameter sweeps from Python: `dragoman.sweep`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dragoman.api.sweep_process import StartWorker, WorkerProcess
+from dragoman.api.sweep_runner import RUNS_FOLDER, SweepRunner
+from dragoman.builtin_names import system_names, system_setting_names
+from dragoman.config import Config, replace_settings
+from dragoman.errors import UserError, unknown_name
+from dragoman.run_files import is_run_folder
+from dragoman.storage import exclusive_run_lock, remove_folder
+from dragoman.training.saved_request import save_or_check_request
+from dragoman.training.sweep_space import SearchSpace, ValueRange, Values, space_from_mapping
+from dragoman.training.sweep_state import STATE_FILE, SweepResult, SweepState
+
+SWEEP_FILE = "sweep.json"  # what was asked for
+DEFAULT_FACTOR = 3
+SCORED_SENTENCES = 1000  # of the validation set
+FILE_SETTINGS = ("data.source", "data.target", "data.valid_source", "data.valid_target")
+SYSTEM_SETTINGS = "system.settings."
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """What a sweep tries, and how.
+
+    Attributes:
+        settings: of all runs, by their dotted names; the default configuration has no others.
+        space: settings with several values or a range.
+        samples: number of configurations to draw at random; None: all combinations.
+        sample_seed: of the random numbers that draw configurations.
+        seeds: of the trainings; configurations are compared by their means over these.
+        factor: of successive halving; None trains every configuration completely.
+        validation_sentences: number of validation sentences that are decoded to compare runs.
+    """
+
+    settings: dict[str, Any]
+    space: SearchSpace
+    samples: int | None = None
+    sample_seed: int = 1
+    seeds: tuple[int, ...] = (1,)
+    factor: int | None = DEFAULT_FACTOR
+    validation_sentences: int = SCORED_SENTENCES
+
+    @staticmethod
+    def create(values: Mapping[str, Values], **options: Any) -> SweepRequest:
+        """Divide settings into those with one value, which all runs have, and those to vary; check all of them."""
+        fixed = {
+            name: items[0] for name, items in values.items() if not isinstance(items, ValueRange) and len(items) == 1
+        }
+        space = SearchSpace({name: items for name, items in values.items() if name not in fixed})
+        for name in FILE_SETTINGS:
+            if name in fixed:
+                paths = [fixed[name]] if isinstance(fixed[name], (str, Path)) else fixed[name]
+                fixed[name] = [str(Path(path).resolve()) for path in paths]
+        request = SweepRequest(fixed, space, **options)
+        request.check()
+        return request
+
+    def check(self) -> None:
+        """Raise a UserError for unknown settings, wrong values, and options out of range."""
+        replace_settings(Config(), self.settings)
+        self.space.check()
+        if not self.space.values:
+            raise UserError(
+                "a sweep needs a setting with several values, such as --set training.batch_tokens=1024,4096: give one, "
+                "or use 'dragoman train'"
+            )
+        for name in self.system_candidates():
+            if name is not None and name not in system_names():
+                raise unknown_name("system", name, system_names())
+        for name in self.space.values:
+            if name.startswith(SYSTEM_SETTINGS):
+                self._check_system_setting(name.removeprefix(SYSTEM_SETTINGS))
+        if self.samples is not None and self.samples < 1:
+            raise UserError(f"--random must be at least 1 configuration, got {self.samples}")
+        if self.factor is not None and self.factor < 2:
+            raise UserError(f"--factor must be at least 2: the best 1/FACTOR of all runs continue, got {self.factor}")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise UserError(f"--seeds must be different integers, got {list(self.seeds)}")
+
+    def _check_system_setting(self, setting: str) -> None:
+        """Raise a UserError unless some system of the sweep has a setting, and its values have the right type."""
+        from dragoman.systems import SYSTEMS  # imports torch
+        from dragoman.systems.system import validate_setting
+
+        if setting not in system_setting_names():
+            raise unknown_name("setting of systems", setting, system_setting_names())
+        systems = [name for name in self.system_candidates() if name is not None]
+        owners = [name for name in systems if setting in SYSTEMS[name].settings()]
+        if systems and not owners:
+            known = {name for system in systems for name in SYSTEMS[system].settings()}
+            raise unknown_name(f"setting of {', '.join(systems)}:", setting, known)
+        values = self.space.values[SYSTEM_SETTINGS + setting]
+        tried = [values.low, values.high] if isinstance(values, ValueRange) else values
+        for owner in owners:
+            for value in tried:
+                validate_setting(f"{owner}.{setting}", value, SYSTEMS[owner].settings()[setting].annotation)
+
+    def system_candidates(self) -> list[str | None]:
+        """Return the systems of the sweep; None stands for the one that is chosen automatically."""
+        fixed = self.settings.get("system.name")
+        values = self.space.values.get("system.name", [])
+        assert isinstance(values, list)
+        return list(dict.fromkeys([fixed, *values]))
+
+    def configurations(self) -> dict[str, dict[str, Any]]:
+        """Return the changed settings of every configuration by its name, beginning with the default one."""
+
+        def has_setting(system: str | None, setting: str) -> bool:
+            """Whether a system, by default the one of all runs, has a setting; unknown ones may have it."""
+            from dragoman.systems import SYSTEMS  # imports torch
+
+            name = system or self.settings.get("system.name")
+            return name is None or setting in SYSTEMS[name].settings()
+
+        return self.space.configurations(self.samples, self.sample_seed, has_setting)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the request as plain values, for JSON; the device may change from one session to the next."""
+        settings = {name: value for name, value in self.settings.items() if name != "training.device"}
+        return asdict(self) | {"settings": settings, "space": self.space.to_plain()}
+
+    @staticmethod
+    def load(folder: Path) -> SweepRequest:
+        """Read the request of the sweep in a folder."""
+        path = folder / SWEEP_FILE
+        if not path.exists():
+            raise UserError(f"{folder} has no sweep: start one with --source, --target and --set NAME=VALUE,VALUE")
+        values = json.loads(path.read_text(encoding="utf-8"))
+        space = SearchSpace(space_from_mapping(values.pop("space")))
+        return SweepRequest(space=space, seeds=tuple(values.pop("seeds")), **values)
+
+
+def sweep(
+    folder: str | Path,
+    space: Mapping[str, Any] | None = None,
+    *,
+    source: str | Path | Sequence[str | Path] = (),
+    target: str | Path | Sequence[str | Path] = (),
+    valid_source: str | Path | Sequence[str | Path] = (),
+    valid_target: str | Path | Sequence[str | Path] = (),
+    settings: Mapping[str, Any] | None = None,
+    samples: int | None = None,
+    sample_seed: int = 1,
+    seeds: Sequence[int] = (1,),
+    factor: int | None = DEFAULT_FACTOR,
+    validation_sentences: int = SCORED_SENTENCES,
+    parallel: int | None = None,
+    device: str = "auto",
+    retry_failed: bool = False,
+) -> SweepResult:
+    """Find good hyper-parameters by successive halving, and return all configurations from best to worst.
+
+    Runs are trained in processes of their own, several at a time. A sweep that was interrupted continues when it is
+    called again with the same arguments, or with the folder alone.
+
+    Args:
+        folder: folder of the sweep, in which `best` becomes the best run.
+        space: settings to vary by their dotted names, each with a list of values or a range such as
+            `{"min": 1e-4, "max": 1e-2, "scale": "log"}`. None continues the sweep in `folder`.
+        source: training source files.
+        target: training target files.
+        valid_source: validation source files. By default training pairs are held out.
+        valid_target: validation target files.
+        settings: further settings of all runs by their dotted names.
+        samples: number of configurations to draw at random; by default all combinations are tried.
+        sample_seed: seed with which configurations are drawn.
+        seeds: seeds of the trainings; every configuration is trained with each, and compared by the mean.
+        factor: the best 1/factor of the configurations continue after each rung; None trains all of them completely.
+        validation_sentences: number of validation sentences that are decoded to compare runs.
+        parallel: number of runs that are trained at a time; by default by memory and cores.
+        device: auto, cpu, cuda or cuda:N; auto and cuda use all GPUs.
+        retry_failed: train failed runs again.
+
+    Returns:
+        The ranking, with `rows()`, `table()`, `summary()`, `default_rank` and `default_gap`.
+
+    Examples:
+        >>> rates = {"min": 1e-4, "max": 1e-2, "scale": "log"}
+        >>> result = dragoman.sweep(  # doctest: +SKIP
+        ...     "runs/sweep", {"training.learning_rate": rates}, source="train.en", target="train.de", samples=20
+        ... )
+        >>> run = dragoman.load(result.folder / "best")  # doctest: +SKIP
+    """
+    folder = Path(folder)
+    if space is None:
+        request = SweepRequest.load(folder)
+    else:
+        files = zip(FILE_SETTINGS, (source, target, valid_source, valid_target))
+        fixed: dict[str, Values] = {name: [paths] for name, paths in files if paths}
+        fixed |= {name: [value] for name, value in (settings or {}).items()}
+        request = SweepRequest.create(
+            fixed | space_from_mapping(space),
+            samples=samples,
+            sample_seed=sample_seed,
+            seeds=tuple(seeds),
+            factor=factor,
+            validation_sentences=validation_sentences,
+        )
+    return run_sweep(folder, request, parallel, device, retry_failed)
+
+
+def run_sweep(
+    folder: Path,
+    request: SweepRequest,
+    parallel: int | None = None,
+    device: str = "auto",
+    retry_failed: bool = False,
+    start_worker: StartWorker = WorkerProcess,
+) -> SweepResult:
+    """Carry out a sweep, or continue the one in `folder`; a new one that cannot even be prepared leaves nothing.
+
+    `start_worker` starts a job, by default in a process of its own.
+    """
+    if is_run_folder(folder) or (folder.exists() and not (folder / SWEEP_FILE).exists() and any(folder.iterdir())):
+        raise UserError(f"{folder} exists and is not a sweep: choose another folder")
+    is_new = not (folder / STATE_FILE).exists()
+    existed = folder.exists()
+    configurations = request.configurations() if is_new else {}
+    folder.mkdir(parents=True, exist_ok=True)
+    with exclusive_run_lock(folder):
+        save_or_check_request(folder / SWEEP_FILE, request.to_dict(), "sweep")
+        if is_new:
+            SweepState.create(configurations, request.seeds, request.factor).save(folder)
+        settings = request.settings | ({} if device == "auto" else {"training.device": device})
+        runner = SweepRunner(folder, settings, parallel, request.validation_sentences, start_worker)
+        if retry_failed:
+            runner.reset_failed_runs()
+        try:
+            return runner.run()
+        except UserError:
+            if is_new and not existed and not any((folder / RUNS_FOLDER).glob("*/" + "model.json")):
+                remove_folder(folder)
+            raise

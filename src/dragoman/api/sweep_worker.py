@@ -1,0 +1,260 @@
+"""Process of a sweep: prepares runs, or trains one up to a rung; started by `dragoman.api.sweep_process`.
+
+The job comes as one line of JSON on standard input, and events leave as lines of JSON on standard output. When standard
+input closes, because the sweep stops or was killed, a training saves a checkpoint and ends.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import math
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import torch
+
+from dragoman import config as configuration
+from dragoman.config import Config
+from dragoman.data import TokenStore
+from dragoman.errors import UserError
+from dragoman.lens.run_report import write_report
+from dragoman.objectives import TaskContext, build_objective
+from dragoman.run import load
+from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, is_run_folder
+from dragoman.storage import exclusive_run_lock
+from dragoman.systems import SYSTEMS
+from dragoman.training.checkpoint_manager import TrainState
+from dragoman.training.display import Display
+from dragoman.training.preparation_cache import PreparationCache
+from dragoman.training.prepare import prepare_run
+from dragoman.training.recipes import default_steps
+from dragoman.training.sweep_state import RungResult
+from dragoman.training.train_step import InsufficientMemoryError
+from dragoman.training.trainer import Trainer
+from dragoman.training.validation import METRIC_NAMES, ValidationResult, Validator
+
+MAX_LOCK_SECONDS = 120  # that a worker waits for another one to end
+
+Report = Callable[[dict[str, Any]], None]  # sends an event to the sweep
+
+
+def main() -> int:
+    """Carry out the job on standard input; return the exit code: 0, or 1 after a failure."""
+    report = _open_event_stream()
+    job = json.loads(sys.stdin.readline())
+    Thread(target=_interrupt_at_end_of_input, daemon=True).start()
+    try:
+        JOBS[job.pop("kind")](report, **job)
+    except KeyboardInterrupt:
+        report({"event": "interrupted"})
+    except Exception as error:  # a failed run must not end the sweep
+        traceback.print_exc()
+        report({"event": "failed", **describe_error(error)})
+        return 1
+    return 0
+
+
+def _open_event_stream() -> Report:
+    """Return a function that writes events to standard output; everything else that is printed goes to the log."""
+    stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def report(event: dict[str, Any]) -> None:
+        """Write an event as one line of JSON."""
+        stream.write(json.dumps(event) + "\n")
+        stream.flush()
+
+    return report
+
+
+def _interrupt_at_end_of_input() -> None:
+    """Wait until standard input closes, then interrupt this process as Ctrl-C does."""
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def describe_error(error: Exception) -> dict[str, Any]:
+    """Return what the sweep records of a failure: a sentence, and whether memory was exhausted."""
+    is_memory = isinstance(error, (InsufficientMemoryError, torch.OutOfMemoryError, MemoryError))
+    text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    return {"error": text.splitlines()[0] if text else type(error).__name__, "out_of_memory": is_memory}
+
+
+# ---- preparation
+
+
+def prepare_runs(report: Report, settings: dict[str, Any], runs: list[dict[str, Any]]) -> None:
+    """Prepare run folders one after the other, so that runs with equal text settings share tokenizers and token stores.
+
+    Args:
+        settings: of all runs, by their dotted names.
+        runs: name, folder and changed settings of each run, the default configuration first.
+    """
+    report({"event": "device", **describe_device(settings.get("training.device", "auto"))})
+    base, cache = configuration.replace_settings(Config(), settings), PreparationCache()
+    for run in runs:
+        try:
+            config = configuration.replace_settings(base, run["settings"])
+            if not is_run_folder(folder := Path(run["folder"])):
+                prepare_run(folder, config, lambda text: report({"event": "message", "text": text}), cache=cache)
+            report({"event": "prepared", "run": run["name"], **describe_prepared(folder)})
+        except UserError as error:
+            report({"event": "unprepared", "run": run["name"], **describe_error(error)})
+            if run["is_default"]:  # the data are at fault
+                return
+
+
+def describe_device(name: str) -> dict[str, Any]:
+    """Return the kind of device on which runs are trained, the number of such devices, and the free memory of each."""
+    from dragoman.run import select_device
+    from dragoman.training.batch_size_finder import available_memory
+
+    device = select_device(name)
+    if device.type != "cuda":
+        return {"kind": device.type, "devices": [name], "memory": available_memory()}
+    devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if name in ("auto", "cuda") else [name]
+    return {"kind": "cuda", "devices": devices, "memory": min(torch.cuda.mem_get_info(device)[0] for device in devices)}
+
+
+def describe_prepared(folder: Path) -> dict[str, Any]:
+    """Return what the sweep needs to know about a prepared run."""
+    config = configuration.from_yaml(folder / CONFIG_FILE)
+    memory = json.loads((folder / "preflight.json").read_text(encoding="utf-8"))["memory"]
+    metric = config.training.selection_metric
+    system = SYSTEMS.get(config.system.name or "")
+    values: dict[str, Any] = {}
+    if system is not None:  # values of its hyper-parameters that the configuration leaves to the system
+        values = {name: parameter.default for name, parameter in system.settings().items()}
+        values |= system.sizes[config.system.size or "base"]
+    settings = {f"system.settings.{name}": value for name, value in values.items()}
+    settings |= configuration.settings_by_name(config)
+    return {
+        "settings": settings,
+        "parameters": memory["parameters"],
+        "memory": memory["total"],
+        "metric": metric,
+        "metric_title": METRIC_NAMES.get(metric, metric),
+        "digest": hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16],
+    }
+
+
+# ---- training
+
+
+class WorkerDisplay(Display):
+    """Reports the progress of a training as events."""
+
+    def __init__(self, report: Report) -> None:
+        """Report to a sweep."""
+        super().__init__()
+        self.report = report
+
+    def message(self, text: str) -> None:
+        """Print a message to the log."""
+        print(text, file=sys.stderr, flush=True)
+
+    def log_step(self, record: dict[str, Any], fraction: float | None) -> None:
+        """Report how much of the whole budget is used, the loss and the speed."""
+        values = {name: record[name] for name in ("step", "loss", "tokens_per_second")}
+        self.report({"event": "progress", "fraction": fraction, **values})
+
+    def log_validation(self, step: int, result: ValidationResult, best: bool) -> None:
+        """Print the loss of a validation to the log."""
+        self.message(f"step {step:,}  validation loss {result.loss:.3f}{'  best so far' if best else ''}")
+
+
+def train_run(report: Report, folder: str, fraction: float, device: str, sentences: int, metric: str) -> None:
+    """Train a prepared run up to a fraction of its budget, and report its score on the validation set.
+
+    Training pauses there in the schedule of the whole budget, so that a run that continues equals one that was never
+    paused. At the end of its training the best checkpoint is scored, before that also the last one.
+
+    Args:
+        sentences: number of validation sentences to decode.
+        metric: selection metric of the sweep.
+    """
+    path = Path(folder)
+    _wait_for_lock(path)
+    config = configuration.from_yaml(path / CONFIG_FILE)
+    if device != "auto":
+        config = replace(config, training=replace(config.training, device=device))
+    trainer = Trainer(path, WorkerDisplay(report), config)
+    outcome = trainer.train(pause_condition(trainer, fraction))
+    if outcome.interrupted:
+        report({"event": "interrupted"})
+        return
+    state = outcome.state
+    del trainer
+    gc.collect()  # the memory of the training is needed for decoding
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    checkpoints = {
+        (path / CHECKPOINT_DIR / name).resolve().name for name in ("best", *(["last"] if outcome.paused else []))
+    }
+    scored = [score_checkpoint(path, name, config.training.device, sentences, metric) for name in sorted(checkpoints)]
+    score, validation = max(scored, key=lambda pair: pair[0])
+    result = RungResult(fraction, state.step, state.seconds, state.target_tokens, score, validation.to_record())
+    if not outcome.paused:
+        write_report(load(path, device="cpu"))
+    report({"event": "result", "finished": not outcome.paused, "reason": outcome.reason, "result": asdict(result)})
+
+
+def _wait_for_lock(folder: Path) -> None:
+    """Wait while another process trains a run: a worker of a killed sweep saves a checkpoint before it ends."""
+    for _ in range(MAX_LOCK_SECONDS):
+        try:
+            with exclusive_run_lock(folder):
+                return
+        except UserError:
+            time.sleep(1.0)
+
+
+def pause_condition(trainer: Trainer, fraction: float) -> Callable[[TrainState], bool]:
+    """Return the condition under which a training pauses: a fraction of its budget is used; never for 1.
+
+    A training that only patience ends has no budget: the fraction is that of the steps that other schedules would have.
+    """
+    if fraction >= 1:
+        return lambda state: False
+    budget, training = trainer.budget, trainer.config.training
+    if budget.steps is None and training.minutes is None:
+        store = trainer.batches.store
+        target_tokens = store.columns[1].tokens + len(store)  # with EOS
+        step_tokens = (training.batch_tokens or 4096) * training.gradient_accumulation
+        steps = math.ceil(fraction * default_steps(target_tokens, step_tokens))
+        return lambda state: state.step >= steps
+    return lambda state: (budget.fraction_used(state) or 0.0) >= fraction
+
+
+def score_checkpoint(
+    folder: Path, checkpoint: str, device: str, sentences: int, metric: str
+) -> tuple[tuple[float, ...], ValidationResult]:
+    """Return the score of a checkpoint on the validation set, where higher is better, and all its metrics.
+
+    Every run of a sweep decodes the same sentences, however many it decodes in its own validations.
+    """
+    run = load(folder, checkpoint, device)
+    common = {"training.validation_sentences": sentences, "training.selection_metric": metric}
+    run.config = configuration.replace_settings(run.config, common)
+    objective = run.config.objective
+    task = TaskContext(run.model, run.source_tokenizer, run.target_tokenizer, run.framing, 0.0, 0.0)
+    built = build_objective(objective.name or "translation", task, objective.settings)
+    validator = Validator(run, built, TokenStore(folder / "data" / "valid"))
+    result = validator.validate()
+    return tuple(validator.score(result)), result
+
+
+JOBS: dict[str, Callable[..., None]] = {"prepare": prepare_runs, "train": train_run}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""`dragoman sweep`: try settings on one corpus, keep training the best configurations, and rank all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dragoman.cli.checks import check_device, check_training
+from dragoman.cli.compare import parse_seeds
+from dragoman.cli.options import Json, program_name
+from dragoman.cli.train import TRAIN_OPTIONS
+from dragoman.console import log, print_json, print_lines
+from dragoman.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    from dragoman.api.sweep_runs import SweepRequest
+    from dragoman.training.sweep_state import SweepResult
+
+#: options of `sweep` that set a setting of all runs
+SWEEP_OPTIONS = {option: name for option, name in TRAIN_OPTIONS.items() if option not in ("--seed", "--device")}
+
+
+@dataclass(frozen=True)
+class SpaceOptions:
+    """What is tried."""
+
+    set_settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUES",
+            help="Setting to vary, with its values separated by commas, or a range: training.batch_tokens=1024,4096, "
+            "training.learning_rate=1e-4..1e-2:log (with :3 at its end, three points of a grid). A single value is "
+            "used in all runs. Repeatable.",
+        ),
+    ] = None
+    space: Annotated[
+        Path | None, "YAML file of settings with lists of values and ranges, instead of --set.", "FILE"
+    ] = None
+    random: Annotated[
+        int | None, typer.Option(help="Try N configurations drawn at random. Default: all combinations.", metavar="N")
+    ] = None
+    sample_seed: Annotated[int, "Random seed with which configurations are drawn."] = 1
+    seeds: Annotated[str, "Random seeds of the trainings, comma-separated; the mean over them is compared."] = "1"
+
+
+@dataclass(frozen=True)
+class HalvingOptions:
+    """How long configurations are trained, and how many at a time."""
+
+    factor: Annotated[
+        int, "Successive halving: the best 1/FACTOR of the configurations continue with FACTOR times the training."
+    ] = 3
+    no_halving: Annotated[bool, "Train every configuration completely."] = False
+    validation_sentences: Annotated[
+        int, typer.Option(help="Validation sentences that are decoded to compare runs.", min=1)
+    ] = 1000
+    parallel: Annotated[str, "Number of runs that are trained at a time; auto: by memory and cores.", "N"] = "auto"
+    device: Annotated[str, "Device: auto, cpu, cuda or cuda:N; auto and cuda use all GPUs."] = "auto"
+    retry_failed: Annotated[bool, "Train failed runs of the sweep again."] = False
+
+    def num_parallel(self) -> int | None:
+        """Return the number of runs to train at a time; None for auto."""
+        if self.parallel == "auto":
+            return None
+        if not self.parallel.isdecimal() or int(self.parallel) < 1:
+            raise UserError(f"--parallel must be auto or a number of runs, such as 4, got {self.parallel!r}")
+        return int(self.parallel)
+
+
+@dataclass(frozen=True)
+class ResultOptions:
+    """How the result is printed."""
+
+    show: Annotated[bool, "Only print the table of the sweep in the folder, which may still be running."] = False
+    table: Annotated[str, "Format of the table: text, csv, markdown or latex."] = "text"
+    as_json: Json = False
+
+    def check(self) -> None:
+        """Raise a UserError for an unknown format."""
+        formats = ("text", "csv", "markdown", "latex")
+        if self.table not in formats:
+            raise unknown_name("format of the table", self.table, formats)
+
+    def print(self, result: SweepResult) -> None:
+        """Print the table, and the winner next to the default configuration."""
+        if self.as_json:
+            print_json(result.to_dict())
+            return
+        print(result.table(self.table))
+        if self.table == "text" and result.ranking[0].score is not None:
+            print_lines(["", *result.summary()])
+
+
+def sweep(
+    folder: Annotated[Path, typer.Argument(help="Folder of the sweep, to create or to continue.")],
+    settings: Annotated[dict[str, Any], SWEEP_OPTIONS],
+    space: SpaceOptions,
+    halving: HalvingOptions,
+    output: ResultOptions,
+) -> None:
+    """Try settings on one corpus, and rank the configurations by the validation metric.
+
+    All combinations of the given values, or a random sample, are trained a little; the best third is trained further,
+    and so on up to the whole budget (successive halving). The default configuration takes part to the end, so that the
+    table tells how far it is from the best. Runs are processes of their own; several share a GPU or the cores. Ctrl-C
+    saves everything, and 'dragoman sweep FOLDER' continues. The best run becomes FOLDER/best.
+    """
+    output.check()
+    if output.show:
+        from dragoman.training.sweep_state import SweepResult, SweepState
+
+        output.print(SweepResult.of(folder, SweepState.load(folder)))
+        return
+    parallel = halving.num_parallel()
+    check_device(halving.device)
+
+    from dragoman.api.sweep_runs import SweepRequest, run_sweep
+
+    is_continued = not (settings or space.set_settings or space.space)
+    request = SweepRequest.load(folder) if is_continued else _request(settings, space, halving)
+    if not is_continued:
+        _check_default(folder, request)
+    try:
+        result = run_sweep(folder, request, parallel, halving.device, halving.retry_failed)
+    except KeyboardInterrupt:
+        log(f"everything is saved; continue with:  {program_name()} sweep {folder}")
+        raise
+    output.print(result)
+
+
+def _request(settings: dict[str, Any], space: SpaceOptions, halving: HalvingOptions) -> SweepRequest:
+    """Return the request of the options, checked."""
+    from dragoman.api.sweep_runs import SweepRequest
+    from dragoman.training.sweep_space import Values, parse_space, read_space
+
+    values: dict[str, Values] = {name: [value] for name, value in settings.items()}
+    for given in (read_space(space.space) if space.space else {}, parse_space(space.set_settings or [])):
+        if repeated := [name for name in given if name in values]:
+            raise UserError(f"{repeated[0]} is given twice: name all its values in one place")
+        values |= given
+    return SweepRequest.create(
+        values,
+        samples=space.random,
+        sample_seed=space.sample_seed,
+        seeds=tuple(parse_seeds(space.seeds)),
+        factor=None if halving.no_halving else halving.factor,
+        validation_sentences=halving.validation_sentences,
+    )
+
+
+def _check_default(folder: Path, request: SweepRequest) -> None:
+    """Raise a UserError for files and names in the settings of all runs that are wrong."""
+    from dragoman.config import Config, replace_settings
+
+    config = replace_settings(Config(), request.settings)
+    if not config.data.source:
+        raise UserError("no training text: give --source and --target (or --source alone for a TSV file)")
+    check_training(folder / "runs" / "new", config)

@@ -1,0 +1,31 @@
+"""What was asked of a folder of several runs, saved so that it is continued with the same settings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dragoman import legacy
+from dragoman.config import flatten_settings
+from dragoman.errors import UserError
+from dragoman.storage import write_file
+
+
+def save_or_check_request(path: Path, request: dict[str, Any], kind: str) -> None:
+    """Save nested settings that all runs of a folder share, or raise a UserError if others are saved in `path`.
+
+    `kind` says in the message what the folder holds, such as "comparison".
+    """
+    request = json.loads(json.dumps(request))  # tuples become lists, as in the file
+    if not path.exists():
+        write_file(path, json.dumps(request, indent=1, ensure_ascii=False) + "\n")
+        return
+    saved = legacy.translate_settings(json.loads(path.read_text(encoding="utf-8")))
+    before, now = flatten_settings(saved), flatten_settings(request)
+    for name in sorted({*before, *now}):
+        if before.get(name) != now.get(name):
+            raise UserError(
+                f"{path.parent} has a {kind} with {name}={before.get(name)}, but now {name}={now.get(name)} is given: "
+                "repeat the first command to continue it, or choose another folder"
+            )

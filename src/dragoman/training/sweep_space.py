@@ -1,0 +1,271 @@
+"""Search space of a sweep: settings with the values to try, and the configurations of a grid or a random sample."""
+
+from __future__ import annotations
+
+import math
+import re
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import yaml
+
+from dragoman.config import Config, parse_settings, replace_settings, setting_type
+from dragoman.errors import UserError
+
+DEFAULT_NAME = "default"  # the configuration in which no setting of the space is changed
+MAX_GRID = 10_000  # configurations
+MAX_DRAWS = 100  # attempts per configuration to draw one that is new
+
+#: settings that a sweep sets itself, with what to use instead
+NOT_SWEPT = {
+    "training.seed": "use --seeds",
+    "training.device": "use --device",
+    "training.start_from": "give one run to start from with a single --set",
+    "data.valid_source": "all configurations are validated on the same data",
+    "data.valid_target": "all configurations are validated on the same data",
+    "data.validation_size": "all configurations are validated on the same data",
+}
+RANGE = re.compile(r"(?P<low>[-+.\deE]+?)\.\.(?P<high>[-+.\deE]+?)(?P<log>:log)?(:(?P<points>\d+))?")
+RANGE_KEYS = {"min", "max", "scale", "points"}
+
+Accepts = Callable[[str | None, str], bool]  # whether a system (None: the default one) has a setting of this name
+
+
+@dataclass(frozen=True)
+class ValueRange:
+    """Numbers from `low` to `high`: sampled uniformly, or `points` of them, evenly spaced, in a grid.
+
+    With `log`, sampling and spacing are uniform in the logarithm. Integer limits give integers.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+    points: int | None = None
+
+    def check(self, setting: str) -> None:
+        """Raise a UserError unless the limits are in order, and positive on a logarithmic scale."""
+        if not (-math.inf < self.low < self.high < math.inf) or (self.log and self.low <= 0):
+            raise UserError(
+                f"the range of {setting} must go from a smaller to a larger number, above 0 on a logarithmic scale, "
+                f"got {self.low:g}..{self.high:g}"
+            )
+
+    def at(self, position: float) -> float | int:
+        """Return the number at a position from 0 (`low`) to 1 (`high`)."""
+        if self.log:
+            number = self.low * (self.high / self.low) ** position
+        else:
+            number = self.low + (self.high - self.low) * position
+        if isinstance(self.low, int) and isinstance(self.high, int):
+            return round(number)
+        return float(f"{min(self.high, max(self.low, number)):.4g}")  # readable, and within the limits up to rounding
+
+    def grid(self, setting: str) -> list[Any]:
+        """Return the points of a grid."""
+        if self.points is None or self.points < 2:
+            raise UserError(
+                f"{setting} is a range: sample it with --random N, or say how many values a grid has, such as "
+                f"{self.low:g}..{self.high:g}:3"
+            )
+        values = [self.at(index / (self.points - 1)) for index in range(self.points)]
+        return list(dict.fromkeys(values))  # rounded integers may be equal
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the range as it is written in a YAML file."""
+        return {"min": self.low, "max": self.high, "scale": "log" if self.log else "linear", "points": self.points}
+
+
+Values = list[Any] | ValueRange
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """What a sweep tries: settings by their dotted names, each with a list of values or a range."""
+
+    values: dict[str, Values]
+
+    def grid(self) -> list[dict[str, Any]]:
+        """Return all combinations of values, in the order in which the settings are given."""
+        lists = [
+            values.grid(name) if isinstance(values, ValueRange) else values for name, values in self.values.items()
+        ]
+        count = math.prod(map(len, lists))
+        if count > MAX_GRID:
+            raise UserError(f"the grid has {count:,} configurations: give fewer values, or sample some with --random N")
+        return [dict(zip(self.values, combination)) for combination in product(*lists)]
+
+    def draw(self, random: Random) -> dict[str, Any]:
+        """Draw one configuration: every setting independently and uniformly."""
+        return {
+            name: values.at(random.random()) if isinstance(values, ValueRange) else random.choice(values)
+            for name, values in self.values.items()
+        }
+
+    def configurations(self, samples: int | None, seed: int, accepts: Accepts) -> dict[str, dict[str, Any]]:
+        """Return the configurations to try, by name: the default one first, then those of the grid or a sample.
+
+        A setting of systems is left out where the system has none of this name, and each configuration occurs once.
+
+        Args:
+            samples: number of configurations to draw; None: all combinations.
+            seed: of the random numbers.
+            accepts: whether a system has a setting.
+        """
+        random = Random(seed)
+        candidates: Iterator[dict[str, Any]] = iter(self.grid()) if samples is None else iter(())
+        if samples is not None:
+            candidates = (self.draw(random) for _ in range(MAX_DRAWS * samples))
+        found: list[dict[str, Any]] = [{}]
+        for candidate in candidates:
+            system, prefix = candidate.get("system.name"), "system.settings."
+            settings = {
+                name: value
+                for name, value in candidate.items()
+                if not name.startswith(prefix) or accepts(system, name.removeprefix(prefix))
+            }
+            if settings not in found:
+                found.append(settings)
+            if samples is not None and len(found) > samples:
+                break
+        names = [DEFAULT_NAME, *(f"{number:03d}" for number in range(1, len(found)))]
+        return dict(zip(names, found))
+
+    def check(self) -> None:
+        """Raise a UserError for unknown settings, values of the wrong type or out of range, and empty lists."""
+        for name, values in self.values.items():
+            if name in NOT_SWEPT:
+                raise UserError(f"{name} cannot be varied in a sweep: {NOT_SWEPT[name]}")
+            if isinstance(values, ValueRange):
+                values.check(name)
+            tried = [values.low, values.high] if isinstance(values, ValueRange) else values
+            if not tried:
+                raise UserError(f"{name} has no values to try: name at least one")
+            for value in tried:
+                replace_settings(Config(), {name: value})
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the space as plain values, for JSON."""
+        return {
+            name: values.to_plain() if isinstance(values, ValueRange) else values
+            for name, values in self.values.items()
+        }
+
+
+def parse_space(texts: Sequence[str]) -> dict[str, Values]:
+    """Parse texts such as "training.batch_tokens=1024,4096" and "training.learning_rate=1e-4..1e-2:log".
+
+    Lists stay together in brackets. A range may end with its number of points in a grid: "0.1..0.5:5".
+    """
+    space: dict[str, Values] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(
+                f"--set expects NAME=VALUE or NAME=VALUE,VALUE, such as system.size=tiny,small, got {text!r}"
+            )
+        if name in space:
+            raise UserError(f"--set names {name} twice: give all its values at once, separated by commas")
+        if match := RANGE.fullmatch(value.strip()):
+            points = int(match["points"]) if match["points"] else None
+            space[name] = _make_range(name, match["low"], match["high"], bool(match["log"]), points)
+        else:
+            items = [parse_settings([f"{name}={item}"])[name] for item in _split(value)]
+            space[name] = [item for index, item in enumerate(items) if item not in items[:index]]
+    return space
+
+
+def read_space(path: Path) -> dict[str, Values]:
+    """Read a search space from a YAML file.
+
+    It maps settings to a value, a list of values, or a range {min: 1e-4, max: 1e-2, scale: log, points: 3}. Names are
+    dotted or nested.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"the search space {path} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(content, dict) or not content:
+        raise UserError(
+            f"{path} must map settings to values, such as 'training.batch_tokens: [1024, 4096]', got {content!r}"
+        )
+    return space_from_mapping(content)
+
+
+def space_from_mapping(values: Mapping[str, Any], path: str = "") -> dict[str, Values]:
+    """Return the search space of a mapping from dotted or nested names to a value, a list or a range.
+
+    `path` is the beginning of the names in a nested mapping, such as "training.".
+    """
+    space: dict[str, Values] = {}
+    for key, value in values.items():
+        name = f"{path}{key}"
+        if isinstance(value, ValueRange):
+            space[name] = value
+        elif isinstance(value, Mapping) and "min" in value and set(value) <= RANGE_KEYS:
+            space[name] = _range_from_mapping(name, value)
+        elif isinstance(value, Mapping):
+            space |= space_from_mapping(value, f"{name}.")
+        else:
+            space[name] = list(value) if isinstance(value, (list, tuple)) else [value]
+    return space
+
+
+def _range_from_mapping(name: str, value: Mapping[str, Any]) -> ValueRange:
+    """Return the range that a mapping with min, max, scale and points describes."""
+    if "max" not in value or value.get("scale", "linear") not in ("linear", "log"):
+        raise UserError(
+            f"the range of {name} needs min and max, and scale linear or log, such as {{min: 1e-4, max: 1e-2, scale: "
+            f"log}}, got {dict(value)}"
+        )
+    return _make_range(name, value["min"], value["max"], value.get("scale") == "log", value.get("points"))
+
+
+def _make_range(name: str, low: Any, high: Any, log: bool, points: int | None) -> ValueRange:
+    """Return the range of a setting; limits may be texts, because YAML reads 1e-4 as text.
+
+    Its numbers are integers if both limits are, unless the setting is declared as a number with decimals.
+    """
+    hint = setting_type(name)
+    try:
+        if float in (hint, *typing.get_args(hint)):
+            return ValueRange(float(low), float(high), log, points)
+        return ValueRange(_number(low), _number(high), log, points)
+    except (TypeError, ValueError):
+        raise UserError(f"the limits of the range of {name} must be numbers, got {low!r} and {high!r}") from None
+
+
+def _number(value: Any) -> float | int:
+    """Return a number or its text as an integer if it is one."""
+    try:
+        return int(str(value))
+    except ValueError:
+        return float(value)
+
+
+def _split(text: str) -> list[str]:
+    """Split a text at its commas, except within brackets."""
+    items, depth = [""], 0
+    for character in text:
+        depth += (character in "[{(") - (character in "]})")
+        if character == "," and depth == 0:
+            items.append("")
+        else:
+            items[-1] += character
+    return [item.strip() for item in items]
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """Return the last component of each dotted name, or the whole name where that would be ambiguous or unclear."""
+    last = [name.rpartition(".")[2] for name in names]
+    clear = {
+        name: part for name, part in zip(names, last) if last.count(part) == 1 and part not in ("name", "settings")
+    }
+    return {name: clear.get(name, name) for name in names}

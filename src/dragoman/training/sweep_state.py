@@ -1,0 +1,369 @@
+"""State and result of a sweep: its runs with their scores, saved after every event, and the ranking."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+from dragoman.errors import UserError
+from dragoman.evaluation.table import MeanStd, format_csv, format_latex, format_table
+from dragoman.storage import write_file
+from dragoman.training.successive_halving import rung_fractions, survivors
+from dragoman.training.sweep_space import DEFAULT_NAME, short_names
+
+STATE_FILE = "results.json"
+STATE_VERSION = 1
+TABLE_FORMATS = ("text", "csv", "markdown", "latex")
+
+Score = tuple[float, ...]  # selection metric, then what decides between equal ones; higher is better
+RunStatus = Literal["unprepared", "prepared", "paused", "finished", "failed", "duplicate"]
+
+
+@dataclass(frozen=True)
+class RungResult:
+    """A run after part of its training, scored on the validation set.
+
+    Attributes:
+        fraction: of the training budget, 1 at its end.
+        score: by the selection metric, as checkpoints are compared (`Validator.score`): higher is better.
+        metrics: of the validation, as in metrics.jsonl.
+    """
+
+    fraction: float
+    step: int
+    seconds: float
+    target_tokens: int
+    score: Score
+    metrics: dict[str, Any]
+
+
+@dataclass
+class SweepRun:
+    """One configuration with one seed.
+
+    Attributes:
+        results: one for each rung that was reached.
+        settings: resolved values of the settings that the sweep varies.
+        memory: estimated bytes of its training.
+        digest: of its resolved settings; runs with equal ones are trained once.
+        same_as: configuration whose run has the same resolved settings.
+    """
+
+    configuration: str
+    seed: int
+    status: RunStatus = "unprepared"
+    results: list[RungResult] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+    parameters: int | None = None
+    memory: int = 0
+    digest: str = ""
+    same_as: str = ""
+    error: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of its run folder."""
+        return f"{self.configuration}-seed{self.seed}"
+
+    def result_at(self, fraction: float) -> RungResult | None:
+        """Return the result with which the run competes at a rung; None if it has not come that far.
+
+        A run that has finished earlier, because validation improved no more, keeps its last result.
+        """
+        reached = [result for result in self.results if result.fraction <= fraction]
+        if not reached or (reached[-1].fraction < fraction and self.status != "finished"):
+            return None
+        return reached[-1]
+
+    def fraction_at(self, fraction: float) -> bool:
+        """Whether the run need not be trained any further for a rung."""
+        return self.status in ("failed", "duplicate") or self.result_at(fraction) is not None
+
+
+@dataclass
+class SweepState:
+    """All runs of a sweep, and what their comparison depends on.
+
+    Attributes:
+        configurations: changed settings of each configuration, by its name; the default one has none.
+        factor: of successive halving; None trains every configuration completely.
+        metric: selection metric of the default configuration, by which all are compared.
+        metric_title: its name in tables.
+    """
+
+    configurations: dict[str, dict[str, Any]]
+    runs: list[SweepRun]
+    factor: int | None
+    metric: str = ""
+    metric_title: str = ""
+
+    @staticmethod
+    def create(configurations: dict[str, dict[str, Any]], seeds: Sequence[int], factor: int | None) -> SweepState:
+        """Return the state of a sweep that has not started; the runs of the default configuration come first."""
+        runs = [SweepRun(name, seed) for name in configurations for seed in seeds]
+        return SweepState(configurations, runs, factor)
+
+    @staticmethod
+    def load(folder: Path) -> SweepState:
+        """Read the state of a sweep from its folder."""
+        path = folder / STATE_FILE
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise UserError(
+                f"{folder} has no sweep: start one with 'dragoman sweep FOLDER --source … --set …'"
+            ) from None
+        except ValueError:
+            raise UserError(f"{path} is damaged: remove {folder}, and start the sweep again") from None
+        if values.pop("version") > STATE_VERSION:
+            raise UserError(f"{path} was written by a later version of dragoman: update dragoman")
+        runs = values.pop("runs")
+        for run in runs:
+            run["results"] = [RungResult(**result | {"score": tuple(result["score"])}) for result in run["results"]]
+        return SweepState(runs=[SweepRun(**run) for run in runs], **values)
+
+    def save(self, folder: Path) -> None:
+        """Write the state to the folder of the sweep, atomically."""
+        values = {"version": STATE_VERSION, **asdict(self)}
+        write_file(folder / STATE_FILE, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+
+    @property
+    def rungs(self) -> list[float]:
+        """Fractions of the training budget at which configurations are compared; 1 alone without halving."""
+        return [1.0] if self.factor is None else rung_fractions(len(self.configurations) - 1, self.factor)
+
+    def runs_of(self, configuration: str) -> list[SweepRun]:
+        """Return the runs of a configuration, one for each seed; those of another one if it is a duplicate of that."""
+        runs = [run for run in self.runs if run.configuration == configuration]
+        return self.runs_of(runs[0].same_as) if runs and runs[0].same_as else runs
+
+    def score_at(self, configuration: str, fraction: float) -> Score | None:
+        """Return the mean score of a configuration over its seeds at a rung; None if it failed or is not complete."""
+        runs = self.runs_of(configuration)
+        results = [None if run.status == "failed" else run.result_at(fraction) for run in runs]
+        scores = [result.score for result in results if result is not None]
+        if not scores or len(scores) < len(results):
+            return None
+        return tuple(map(fmean, zip(*scores)))
+
+    def competitors(self, rung: int) -> list[str]:
+        """Return the configurations that are trained up to a rung: all up to the first one, then the best 1/η.
+
+        The default configuration is always added, so that it can be compared with the best of the others at the end.
+        Duplicates compete as the configuration that they repeat.
+        """
+        names = [name for name in self.configurations if name != DEFAULT_NAME and not self._is_duplicate(name)]
+        for fraction in self.rungs[:rung]:
+            assert self.factor is not None
+            scores = {name: self.score_at(name, fraction) for name in names}
+            ranked = sorted((name for name in names if scores[name]), key=lambda name: scores[name] or (), reverse=True)
+            names = survivors(ranked, len(names), self.factor)
+        return [DEFAULT_NAME, *names]
+
+    def _is_duplicate(self, configuration: str) -> bool:
+        """Whether all settings of a configuration turned out to equal those of an earlier one."""
+        return all(run.status == "duplicate" for run in self.runs if run.configuration == configuration)
+
+    def ranking(self) -> list[ConfigurationResult]:
+        """Return all configurations, the best one first: by the last rung that they reached, then by their score."""
+        results = []
+        for name in self.configurations:
+            if self._is_duplicate(name):
+                continue
+            reached = [fraction for fraction in self.rungs if self.score_at(name, fraction) is not None]
+            fraction = reached[-1] if reached else 0.0
+            results.append(ConfigurationResult(name, self.runs_of(name), fraction, self.score_at(name, fraction)))
+        return sorted(results, key=lambda result: result.sort_key, reverse=True)
+
+    def planned_runs(self) -> list[int]:
+        """Return the number of runs that are trained up to each rung; of rungs that are not open yet, as expected."""
+        seeds = len({run.seed for run in self.runs})
+        counts = [len(self.competitors(0))]
+        for rung in range(1, len(self.rungs)):
+            assert self.factor is not None
+            expected = 1 + max(1, (counts[-1] - 1) // self.factor)  # the default configuration, and the best others
+            counts.append(len(self.competitors(rung)) if self._rung_is_open(rung) else expected)
+        return [seeds * count for count in counts]
+
+    def is_complete(self) -> bool:
+        """Whether nothing is left to train."""
+        return all(
+            run.fraction_at(fraction)
+            for rung, fraction in enumerate(self.rungs)
+            if self._rung_is_open(rung)
+            for name in self.competitors(rung)
+            for run in self.runs_of(name)
+        )
+
+    def _rung_is_open(self, rung: int) -> bool:
+        """Whether all runs have reached the rungs before this one, so that its competitors are known."""
+        return all(
+            run.fraction_at(fraction)
+            for earlier, fraction in enumerate(self.rungs[:rung])
+            for name in self.competitors(earlier)
+            for run in self.runs_of(name)
+        )
+
+
+@dataclass(frozen=True)
+class ConfigurationResult:
+    """A configuration with its runs, the last rung that it reached, and its mean score there (None: it failed)."""
+
+    name: str
+    runs: list[SweepRun]
+    fraction: float
+    score: Score | None
+
+    @property
+    def sort_key(self) -> tuple[float, Score]:
+        """Larger for a better configuration."""
+        return (self.fraction, self.score) if self.score is not None else (-1.0, ())
+
+    @property
+    def results(self) -> list[RungResult]:
+        """The results of its runs at the rung."""
+        found = [run.result_at(self.fraction) for run in self.runs]
+        return [result for result in found if result is not None]
+
+    @property
+    def best_run(self) -> SweepRun:
+        """The run with the best score among its seeds."""
+        return max(self.runs, key=lambda run: result.score if (result := run.result_at(self.fraction)) else ())
+
+    @property
+    def error(self) -> str:
+        """Why its first failed run failed; empty if none did."""
+        return next((f"seed {run.seed}: {run.error}" for run in self.runs if run.status == "failed"), "")
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """The result of a sweep: configurations from best to worst, and how far the default one is from the best.
+
+    Attributes:
+        folder: of the sweep; `folder / "best"` is the run of the winner.
+        metric: validation metric by which configurations are compared.
+        metric_title: its name in tables.
+    """
+
+    folder: Path
+    metric: str
+    metric_title: str
+    configurations: dict[str, dict[str, Any]]
+    ranking: list[ConfigurationResult]
+
+    @staticmethod
+    def of(folder: Path, state: SweepState) -> SweepResult:
+        """Return the result of a sweep, which may be unfinished."""
+        return SweepResult(folder, state.metric, state.metric_title, state.configurations, state.ranking())
+
+    @property
+    def best(self) -> ConfigurationResult:
+        """The winner; raises a UserError if no run has a result."""
+        if not self.ranking or self.ranking[0].score is None:
+            errors = [result.error for result in self.ranking if result.error]
+            raise UserError(f"no run of the sweep in {self.folder} has a result{f': {errors[0]}' if errors else ''}")
+        return self.ranking[0]
+
+    @property
+    def default_rank(self) -> int:
+        """Rank of the default configuration, from 1."""
+        return 1 + [result.name for result in self.ranking].index(DEFAULT_NAME)
+
+    @property
+    def default_gap(self) -> float | None:
+        """How much worse than the best the metric of the default configuration is, in percent of the best.
+
+        None if one of them has no result.
+        """
+        best, default = self.ranking[0].score, self.ranking[self.default_rank - 1].score
+        if best is None or default is None or not best[0]:
+            return None
+        return 100 * (best[0] - default[0]) / abs(best[0])
+
+    def value(self, result: RungResult) -> float:
+        """Return the metric of a run as it is reported."""
+        return float(result.metrics[self.metric])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the table: one row for each configuration, from best to worst."""
+        swept = list(dict.fromkeys(name for settings in self.configurations.values() for name in settings))
+        names = short_names(swept)
+        rows = []
+        for rank, result in enumerate(self.ranking, 1):
+            changed, resolved = self.configurations[result.name], result.runs[0].settings
+            row: dict[str, Any] = {"rank": rank if result.score else None, "configuration": result.name}
+            for name in swept:
+                automatic = None if resolved.get(name) is None else f"{resolved[name]} (auto)"
+                row[names[name]] = str(changed[name]) if name in changed else automatic
+            if found := result.results:
+                row[self.metric_title] = MeanStd.of([self.value(item) for item in found])
+                row["loss"] = MeanStd.of(
+                    [item.metrics["loss"] for item in found], decimals=3
+                )  # also if it is the metric
+                row["steps"] = round(fmean(item.step for item in found))
+                row["seconds"] = round(fmean(item.seconds for item in found))
+            row["parameters"] = result.runs[0].parameters
+            row["trained"] = f"{100 * result.fraction:.0f} %"
+            row["error"] = result.error or None
+            rows.append(row)
+        return (
+            rows
+            if any(row["error"] for row in rows)
+            else [{name: value for name, value in row.items() if name != "error"} for row in rows]
+        )
+
+    def table(self, format: str = "text") -> str:
+        """Return the table of all configurations as text, csv, markdown or latex."""
+        if format == "csv":
+            return format_csv(self.rows())
+        return (
+            format_latex(self.rows()) if format == "latex" else format_table(self.rows(), markdown=format == "markdown")
+        )
+
+    def summary(self) -> list[str]:
+        """Return the winner, its differences from the default configuration, and how far that is behind."""
+        best, metric = self.best, self.metric_title
+        value = MeanStd.of([self.value(result) for result in best.results]).formatted
+        lines = [f"best: configuration {best.name}, validation {metric} {value}, in {self.folder / 'best'}"]
+        default = self.ranking[self.default_rank - 1]
+        for name, changed in self.configurations[best.name].items():
+            automatic = default.runs[0].settings.get(name)
+            lines.append(f"  {name}={changed}  (default: {'none' if automatic is None else automatic})")
+        if best.name == DEFAULT_NAME:
+            lines[0] = f"best: the default configuration, validation {metric} {value}, in {self.folder / 'best'}"
+        elif self.default_gap is None:
+            lines.append(f"the default configuration has no result{f': {default.error}' if default.error else ''}")
+        else:
+            own = MeanStd.of([self.value(result) for result in default.results]).formatted
+            lines.append(
+                f"the default configuration is {self.default_rank} of {len(self.ranking)}, with {metric} {own}: "
+                f"{self.default_gap:.1f} % worse than the best"
+            )
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, for JSON."""
+        ranking = [
+            {
+                "configuration": result.name,
+                "settings": self.configurations[result.name],
+                "trained": result.fraction,
+                "score": result.score and result.score[0],
+                "runs": [asdict(run) for run in result.runs],
+                "error": result.error,
+            }
+            for result in self.ranking
+        ]
+        return {
+            "folder": str(self.folder),
+            "metric": self.metric,
+            "metric_title": self.metric_title,
+            "default_rank": self.default_rank,
+            "default_gap_percent": self.default_gap,
+            "configurations": ranking,
+        }
