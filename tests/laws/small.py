@@ -40,14 +40,10 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name 
         "transformer",
         {"position_encoding": "learned", "position_dim": 4, "max_positions": 40, "tied_embeddings": False},
     ),
-    "transformer copying": ("transformer", {"copying": True}),
-    "transformer copying with coverage": ("transformer", {"copying": True, "coverage_loss": 1.0, "pre_norm": True}),
-    "bahdanau copying": ("bahdanau", {"copying": True, "coverage_loss": 0.5}),
-    "sutskever copying": ("sutskever", {"copying": True}),
-    "luong copying": ("luong", {"copying": True}),
-    "convs2s copying": ("convs2s", {"copying": True, "max_positions": 40}),
+    "transformer copying": ("transformer", {"copying": True, "coverage_loss": 1.0}),
+    "bahdanau copying": ("bahdanau", {"copying": True}),
+    "sutskever copying": ("sutskever", {"copying": True}),  # the only attention is the one that copies
     "bytenet copying": ("bytenet", {"copying": True}),  # the encoder's output is longer than the source
-    "t5 copying": ("t5", {"copying": True, "sentinels": None}),
     "luong without input feeding": ("luong", {"input_feeding": False}),
     "luong both ways": ("luong", {"encoder_direction": "both"}),
     "luong dot": ("luong", {"attention_score": "dot"}),

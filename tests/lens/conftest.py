@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import pytest
 from lens_pages import MALICE
@@ -21,7 +22,14 @@ class Quiet(Display):
 def make_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
     """Trains a very small model for a few steps, or for none, on text that tries to be markup."""
 
-    def make(name: str = "run", system: str = "transformer", *, interrupted: bool = False, kind: str = "bpe") -> Run:
+    def make(
+        name: str = "run",
+        system: str = "transformer",
+        *,
+        interrupted: bool = False,
+        kind: str = "bpe",
+        settings: Mapping[str, object] = MappingProxyType({}),
+    ) -> Run:
         folder = tmp_path_factory.mktemp("lens")
         nouns = ["man", "dog", "house", "tree", "book"]
         english = [f"The {a} sees the {b}." for a in nouns for b in nouns] + [f"A man & a {b} {MALICE}" for b in nouns]
@@ -37,7 +45,7 @@ def make_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
         config = Config(
             DataConfig(paths[0], paths[1], paths[2], paths[3], max_length=100),
             TextConfig(tokenizer=kind, vocab_size=350),
-            system=SystemConfig(system, "tiny", {"model_dim": 16, "layers": 1} | heads),
+            system=SystemConfig(system, "tiny", {"model_dim": 16, "layers": 1} | heads | dict(settings)),
             training=TrainingConfig(
                 batch_tokens=256, steps=20, validation_interval=10, learning_rate=0.01, warmup_steps=5, device="cpu"
             ),

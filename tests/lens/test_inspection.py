@@ -127,6 +127,7 @@ def test_inspection_as_json(run: Run) -> None:
         "layers",
         "beam",
         "experts",
+        "generation_probs",
     }
     assert math.isclose(sum(document["attention"][0]["weights"][0][0]), 1, abs_tol=1e-4)
     assert to_jsonable(float("-inf")) is None
@@ -257,3 +258,17 @@ def test_show_experts(experts_run: Run, run: Run, tmp_path: Path) -> None:
         assert "% of its gates" in drawn
     with pytest.raises(UserError, match="has no mixtures of experts"):
         app(["show", "experts", str(run.folder), SENTENCE, "--device", "cpu"], standalone_mode=False)
+
+
+def test_copying_is_visible(make_run: Callable[..., Run]) -> None:
+    run = make_run(interrupted=True, settings={"copying": True})
+    source, target = "The man sees the dog.", "DER man SIEHT DEN dog."
+    inspection = run.lens(source, target)
+    assert len(inspection.generation_probs) == len(inspection.steps)
+    assert all(0 < p_gen < 1 for p_gen in inspection.generation_probs)
+    assert inspection.attention_of_kind("cross")[-1].path == "output.pointer"
+    assert inspection.score == pytest.approx(run.score([source], [target])[0].score, abs=1e-3)
+    assert inspection.alignment == (run.align([source], [target]) or [])[0]
+    shown = [line for line in alternative_lines(inspection) if "p_gen" in line]
+    assert len(shown) == len(inspection.steps)
+    assert f"p_gen {100 * inspection.generation_probs[0]:5.1f}%" in shown[0]

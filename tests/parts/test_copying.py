@@ -17,6 +17,7 @@ from dragoman.objectives.objective import token_log_probs, token_loss
 from dragoman.parts.copying import Copying, CopyingOutput, coverage_loss
 from dragoman.parts.inference import optimize_for_inference
 from dragoman.parts.mixer import Context, CopyDistribution, Layout, Memory, MixerOutput
+from dragoman.search.forced_decoding import cross_attention, record_attention
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import learn_tokenizer
 
@@ -110,6 +111,16 @@ def test_a_source_without_tokens_to_copy_is_generated_from() -> None:
         SOURCE, Layout.padded(4, SOURCE_LENGTHS), TARGET, Layout.padded(3, TARGET_LENGTHS)
     )
     torch.testing.assert_close(log_p, model.output(features.output).log_softmax(-1))
+
+
+def test_copied_tokens_are_aligned_by_the_attention_that_copies() -> None:
+    model = small_model()
+    weights, copying = record_attention(model, SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS)
+    assert copying is not None
+    aligned = cross_attention(model, weights, copying)
+    pointer, decoder = weights["output.pointer"][:, 0], weights["decoder.layers.0.1.body"].mean(1)
+    p_gen = copying.generation_prob
+    torch.testing.assert_close(aligned, p_gen * (decoder + pointer) / 2 + (1 - p_gen) * pointer)
 
 
 def features_of(model: EncoderDecoderModel) -> tuple[Tensor, CopyDistribution]:

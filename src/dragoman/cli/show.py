@@ -228,7 +228,7 @@ def alternatives(
     from dragoman.lens import figures, text_view
 
     result = inspection.inspect(loaded, sentence, prefix, top_k)
-    document = _document(result, "score", "steps")
+    document = _document(result, "score", "steps", "generation_probs")
     options.print(document, text_view.alternative_lines(result), lambda: [figures.alternatives_figure(result)])
 
 

@@ -169,6 +169,7 @@ class Inspection:
     layers: tuple[LayerPrediction, ...] = ()  # from the input of the stack to its output
     beam: BeamTree | None = None  # None if the search does not decode step by step
     experts: tuple[ExpertMap, ...] = ()  # one for each mixture of experts
+    generation_probs: tuple[float, ...] = ()  # p_gen at each target token, if the model can copy source tokens
 
     def __repr__(self) -> str:
         """Name the texts and their score instead of all weights and probabilities."""

@@ -27,7 +27,7 @@ from dragoman.lens.inspection_types import (
 from dragoman.lens.word_attention import word_labels
 from dragoman.models import Model
 from dragoman.parts.experts import record_gates
-from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.mixer import Context, CopyDistribution, Layout
 from dragoman.parts.precision import at_least_float32
 from dragoman.parts.stack import StackMixer
 from dragoman.run import Run, Source
@@ -138,7 +138,8 @@ class SentenceInspector:
         input_ids = [framing.bos, *label_ids[:-1]]
         source_batch, target_batch = (run.pad_batch([ids]) for ids in (source_ids, input_ids))
         forward = record_forward(run.model, *source_batch, *target_batch)
-        cross = cross_attention(run.model, {path: weights[None] for path, weights in forward.attention_weights.items()})
+        weights = {path: weights[None] for path, weights in forward.attention_weights.items()}
+        cross = cross_attention(run.model, weights, forward.copying)
         source_text = self._source_text(source, source_ids, cross)
         target_text = _tokenized_text(tokenizer, label_ids, tokenizer.decode(target_ids))
         inputs = tokenizer.tokens(input_ids)
@@ -218,6 +219,7 @@ class SentenceInspector:
                 ExpertMap(path, tuple(labels[_stack_of(path)][1]), gates)
                 for path, gates in forward.expert_gates.items()
             ),
+            generation_probs=forward.generation_probs,
         )
 
     def _attention_maps(self, recorded: dict[str, Tensor], labels: AttentionLabels) -> tuple[AttentionMap, ...]:
@@ -302,6 +304,12 @@ class RecordedForward:
     attention_weights: dict[str, Tensor]  # path of the attention module → H T S
     layer_logits: dict[str, Tensor]  # name of the layer → T V, the output layer applied to its states
     expert_gates: dict[str, Tensor] = field(default_factory=dict)  # path of a mixture of experts → T experts
+    copying: CopyDistribution | None = None  # 1 T …: probabilities of copying source tokens, if the model can
+
+    @property
+    def generation_probs(self) -> tuple[float, ...]:
+        """p_gen at each position: the probability that the next token is generated; empty if nothing is copied."""
+        return () if self.copying is None else tuple(self.copying.generation_prob.flatten().tolist())
 
 
 @torch.inference_mode()
@@ -327,6 +335,7 @@ def record_forward(
             name: at_least_float32(model.logits(features.with_output(x[:, -count:]))[0]) for name, x in layers.items()
         },
         expert_gates={path: at_least_float32(rows[0]).cpu() for path, rows in gates.items()},
+        copying=None if features.copying is None else features.copying.map(Tensor.cpu),
     )
 
 

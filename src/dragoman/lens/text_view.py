@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 
 from rich.cells import cell_len, set_cell_size
 from torch import Tensor
@@ -134,10 +135,14 @@ def expert_lines(experts: Sequence[ExpertMap]) -> list[str]:
 
 
 def alternative_lines(inspection: Inspection) -> list[str]:
-    """Return a line for each token: its probability, the most probable alternatives, and its rank if not first."""
+    """Return a line for each token: its probability, the most probable alternatives, and its rank if not first.
+
+    Models that can copy also show p_gen, the probability that the next token was generated and not copied.
+    """
     width = max([cell_len(_word(step.token)) for step in inspection.steps], default=0) + 2
+    shown_probs = [f"  p_gen {_percent(p_gen):>6}" for p_gen in inspection.generation_probs]
     lines = []
-    for step in inspection.steps:
+    for step, p_gen in zip(inspection.steps, shown_probs or repeat("")):
         others = ", ".join(
             f"{_word(other.token)} {_percent(other.probability)}"
             for other in step.alternatives
@@ -145,7 +150,7 @@ def alternative_lines(inspection: Inspection) -> list[str]:
         )
         rank = f"  rank {step.rank}" if step.rank > 1 else ""
         bar = set_cell_size("█" * round(MAX_BAR_CELLS / 2 * step.probability), MAX_BAR_CELLS // 2)
-        probability = f"{_percent(step.probability):>6}"
+        probability = f"{_percent(step.probability):>6}{p_gen}"
         lines.append(f"{set_cell_size(_word(step.token), width)}{probability}  {bar}  {others}{rank}".rstrip())
     limit = "" if inspection.finished else ", truncated at the length limit"
     return [*lines, "", f"log p {inspection.score:.3f}{limit}"]

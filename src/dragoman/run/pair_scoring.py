@@ -16,8 +16,8 @@ from dragoman.run.sources import Source, normalize_text
 from dragoman.search import Hypothesis
 from dragoman.search.forced_decoding import (
     TokenWordMap,
-    attention_weights,
     cross_attention,
+    record_attention,
     token_scores,
     word_alignment,
 )
@@ -117,7 +117,7 @@ def hypothesis_token_scores(
 def batch_cross_attention(run: Run, source: Tensor, source_lengths: Tensor, targets: list[list[int]]) -> Tensor | None:
     """Return the cross-attention (B T S) for targets given as token ids without BOS and EOS; None if there is none."""
     target, target_lengths = run.pad_batch([[run.framing.bos, *ids] for ids in targets])
-    return cross_attention(run.model, attention_weights(run.model, source, source_lengths, target, target_lengths))
+    return cross_attention(run.model, *record_attention(run.model, source, source_lengths, target, target_lengths))
 
 
 def attention(run: Run, source: Source, target: str | None) -> SentenceAttention:
@@ -131,8 +131,8 @@ def attention(run: Run, source: Source, target: str | None) -> SentenceAttention
         target = run.translate([source], alignment=False)[0].text
     target_ids = _frame_target(run, run.target_tokenizer.encode(normalize_text(run, target)))
     pair = (*run.pad_batch([ids]), *run.pad_batch([target_ids[:-1]]))
-    weights = attention_weights(run.model, *pair)
-    cross = cross_attention(run.model, weights)
+    weights, copying = record_attention(run.model, *pair)
+    cross = cross_attention(run.model, weights, copying)
     if run.model.source_features is None:
         source_tokens, source_words = run.source_tokenizer.tokens(ids), TokenWordMap.from_ids(run.source_tokenizer, ids)
     else:

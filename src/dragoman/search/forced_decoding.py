@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dragoman.models import Model
-from dragoman.parts.mixer import Layout
+from dragoman.parts.mixer import CopyDistribution, Layout
 from dragoman.parts.precision import at_least_float32
 from dragoman.text import Tokenizer
 
@@ -37,17 +37,31 @@ def attention_weights(
 
     Row t of the decoder's weights belongs to the prediction of the token after target[t].
     """
+    return record_attention(model, source, source_lengths, target, target_lengths)[0]
+
+
+@torch.inference_mode()
+def record_attention(
+    model: Model, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor
+) -> tuple[dict[str, Tensor], CopyDistribution | None]:
+    """Return the `attention_weights`, and the probabilities of copying if the model can copy source tokens."""
     recorder: dict[str, list[Tensor]] = {}  # filled by the model: weights by path
     source_layout = Layout.padded(source.shape[1], source_lengths)
     target_layout = Layout.padded(target.shape[1], target_lengths)
-    model.forward_features(source, source_layout, target, target_layout, recorder)
-    return {path: torch.cat(steps, dim=2) for path, steps in recorder.items()}
+    features = model.forward_features(source, source_layout, target, target_layout, recorder)
+    return {path: torch.cat(steps, dim=2) for path, steps in recorder.items()}, features.copying
 
 
-def cross_attention(model: Model, weights: dict[str, Tensor]) -> Tensor | None:
-    """Return the mean cross-attention over heads and layers, B T S, or None if the model has none."""
+def cross_attention(model: Model, weights: dict[str, Tensor], copying: CopyDistribution | None = None) -> Tensor | None:
+    """Return the mean cross-attention over heads and layers, B T S, or None if the model has none.
+
+    Where a model copies a source token, the attention by which it does counts: p_gen · mean + (1 − p_gen) · a.
+    """
     means = [weights[path].mean(1) for path in model.memory_paths if path in weights]
-    return torch.stack(means).mean(0) if means else None
+    if not means:
+        return None
+    mean = torch.stack(means).mean(0)
+    return mean if copying is None else copying.generation_prob * mean + copying.copy_probs
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,9 @@ function content(panel, { state, force }) {
     if (position >= 0) forceToken(position, steps[position].alternatives[rank].token_id);
   });
   const alternativesText = (step) => step.alternatives.map((other) => `${other.token} ${formatProbability(other.probability)}`).join(", ");
-  const table = dataTable(["position", "token", "probability", "rank", "entropy in bits", "alternatives"],
-    () => steps.map((step, n) => [n + 1, step.token, formatProbability(step.probability), step.rank, formatNumber(step.entropy), alternativesText(step)]));
+  const copies = inspection.generation_probs.length > 0; // the run can copy source tokens: p_gen is shown
+  const table = dataTable(["position", "token", "probability", ...(copies ? ["p_gen"] : []), "rank", "entropy in bits", "alternatives"],
+    () => steps.map((step, n) => [n + 1, step.token, formatProbability(step.probability), ...(copies ? [formatProbability(inspection.generation_probs[n])] : []), step.rank, formatNumber(step.entropy), alternativesText(step)]));
   return [
     html("p", { class: "muted" }, "Select a token to see alternatives; select an alternative to continue the translation from there."), chips, summary,
     framedFigure("Most probable tokens at every position", "Tokens of the translation are marked. Probabilities are those of the model, before any constraints of the search.", figure, `alternatives-${panel.run.name}`, () => steps, [table]),
