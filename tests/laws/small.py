@@ -60,6 +60,9 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name 
     "transformer-dmca short blocks": ("transformer-dmca", {"block_size": 4}),
     "transformer-dmca overlapping": ("transformer-dmca", {"block_size": 3, "stride": 2, "kernel_size": 3}),
     "transformer-dmca with gaps": ("transformer-dmca", {"block_size": 5, "stride": 3, "kernel_size": 1}),
+    "hard-monotonic jumps": ("hard-monotonic", {"order": 1, "max_jump": 2}),
+    "hard-monotonic any order": ("hard-monotonic", {"monotonic": False, "tied_embeddings": True}),
+    "hard-monotonic any jumps": ("hard-monotonic", {"order": 1, "monotonic": False, "decoder_layers": 2}),
     "gnmt residual": ("gnmt", {"layers": 4}),
     "gnmt shallow": ("gnmt", {"layers": 1}),
     "deep-att deep": ("deep-att", {"layers": 3, "decoder_layers": 4}),
@@ -118,6 +121,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name 
 REPRESENTATIVES = (
     "bahdanau",  # recurrent, the source's annotations give the first state
     "luong",  # recurrent, input feeding
+    "hard-monotonic",  # a distribution over alignments as state
     "convs2s",  # convolutional buffers as state
     "transformer",
     "transformer copying",  # log-probabilities in place of logits, and the source in the output layer

@@ -39,7 +39,7 @@ class Parrot(nn.Module):
         super().__init__()
         self.vocab_size, self.words = vocabulary, torch.tensor([*words, END])
         self.weight = nn.Parameter(torch.zeros(1))
-        self.decoder = SimpleNamespace(init_state=lambda rows, longest, like: {"last": like.new_zeros(rows)})
+        self.decoder = SimpleNamespace()
         self.fed: list[list[int]] = []  # of the first row, call by call
 
     def start_decoding(
@@ -56,6 +56,9 @@ class Parrot(nn.Module):
 
     def grow_state(self, state: State, rows: int, places: int) -> tuple[State, int]:
         return state, places
+
+    def copy_recurrent_state(self, state: State) -> State:
+        return {"last": state["last"].clone()}
 
 
 def spoken(model: Any, draft: Any, ahead: int, sources: int = 1) -> tuple[list[list[int]], SpeculativeEngine]:

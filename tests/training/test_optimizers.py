@@ -89,8 +89,8 @@ def test_hidden_matrices_exclude_embeddings_outputs_and_vectors(system: str) -> 
         assert sum(rows) == weight.shape[0]
         assert weight.dim() == 2
         assert 300 not in weight.shape
-    tables = [m.weight for m in model.modules() if isinstance(m, (TokenEmbedding, OutputLayer, nn.Embedding))]
-    assert not any(table in found for table in tables if isinstance(table, nn.Parameter))
+    parts = [part for part in model.modules() if isinstance(part, (TokenEmbedding, OutputLayer, nn.Embedding))]
+    assert not any(table in found for part in parts for table in part.parameters(recurse=False))
 
 
 def test_fused_projections_are_split_into_matrices() -> None:

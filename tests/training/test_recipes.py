@@ -83,6 +83,9 @@ TEXTBOOK = {
     "moe-2017": Expected(
         "adam", "inverse-sqrt", 2000, 2e-4, 0, 0, 0.4, betas=(0.9, 0.999), more={"hold_steps": 8000, "epsilon": 1e-8}
     ),
+    "hard-monotonic": Expected(
+        "adam", "plateau", 0, 1e-3, 5, 0, 0.4, betas=(0.9, 0.999), more={"plateau_factor": 0.5, "epsilon": 1e-8}
+    ),
     "transformer-dmca-moe": Expected("adam", "inverse-sqrt", 4000, NOAM, 0, 0.1, 0.1),
     "speech": Expected("adam", "inverse-sqrt", 25_000, 10 / math.sqrt(WIDTH * 25_000), 0, 0.1, 0.1),
     "vision": Expected(
@@ -122,6 +125,7 @@ PLAIN = {
     "transformer-dmca": (0.4, 0.1, 0.0),
     "moe": (0.4, 0.1, 0.1),
     "moe-2017": (1.0, 0.2, 0.1),
+    "hard-monotonic": (1.0, 0.4, 0.1),
     "transformer-dmca-moe": (0.4, 0.1, 0.0),
     "speech": (0.4, 0.1, 0.1),
     "vision": (0.4, 0.1, 0.1),

@@ -326,14 +326,18 @@ def record_forward(
     with record_layers(model.output_stack) as layers, record_gates(model) as gates:
         features = model.forward_features(source, source_layout, target, target_layout, recorder)
     count = features.output.shape[1]  # the last positions of the stack, if it reads the source as well
+
+    def logits_after(x: Tensor) -> Tensor:
+        """Return the logits, T V, that states x after a layer, (1, T, D), would give."""
+        states = model.layer_features(x[:, -count:], source, source_layout, target, target_layout)
+        return at_least_float32(model.logits(features.with_output(states))[0])
+
     return RecordedForward(
         logits=at_least_float32(model.logits(features)[0]),
         attention_weights={
             path: at_least_float32(torch.cat(steps, dim=2)[0]).cpu() for path, steps in recorder.items()
         },
-        layer_logits={
-            name: at_least_float32(model.logits(features.with_output(x[:, -count:]))[0]) for name, x in layers.items()
-        },
+        layer_logits={name: logits_after(x) for name, x in layers.items()},
         expert_gates={path: at_least_float32(rows[0]).cpu() for path, rows in gates.items()},
         copying=None if features.copying is None else features.copying.map(Tensor.cpu),
     )

@@ -10,6 +10,7 @@ from dragoman.errors import UserError
 from dragoman.models.decoder_only import DecoderOnly, DecoderOnlyModel
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderModel
 from dragoman.models.encoder_only import EncoderOnly, EncoderOnlyModel, ReplacedTokens, ReplacedTokensModel
+from dragoman.models.hard_attention import HardAttention, HardAttentionModel
 from dragoman.models.masked_decoder import MaskedDecoder, MaskedDecoderModel
 from dragoman.models.model import DecodingStart, Model, ModelSpec
 from dragoman.models.usage import Usage
@@ -26,6 +27,8 @@ __all__ = [
     "EncoderDecoderModel",
     "EncoderOnly",
     "EncoderOnlyModel",
+    "HardAttention",
+    "HardAttentionModel",
     "MaskedDecoder",
     "MaskedDecoderModel",
     "Model",
@@ -42,7 +45,8 @@ __all__ = [
 ]
 
 MODELS: dict[str, type[Spec]] = {
-    kind.__name__: kind for kind in (EncoderDecoder, DecoderOnly, MaskedDecoder, EncoderOnly, ReplacedTokens)
+    kind.__name__: kind
+    for kind in (EncoderDecoder, HardAttention, DecoderOnly, MaskedDecoder, EncoderOnly, ReplacedTokens)
 }
 
 model_to_dict = to_dict

@@ -88,16 +88,20 @@ class EncoderDecoderModel(Model):
         else:
             self.source_embedding = spec.embedding.build_embedding(spec.source_vocab_size, spec.dim)
         self.source_extension = spec.source_extension.build(spec.dim) if spec.source_extension else None
+        self.output = self.build_output()
+        spec.initialization.apply(self)
+        assign_paths(self)  # tells each layer its name in the model
+
+    def build_output(self) -> OutputLayer:
+        """Create the output layer of the spec, tied to the target embedding if the spec says so."""
+        spec = self.spec
         tied = self.target_embedding if spec.tied_embeddings else None
         options = (spec.dim, tied, spec.output_bias, spec.transform, spec.output_scaled)
         if spec.copying is None:
-            self.output = OutputLayer(spec.target_vocab_size, *options)
-        elif spec.input is None:
-            self.output = spec.copying.build_output((spec.source_vocab_size, spec.target_vocab_size), *options)
-        else:
+            return OutputLayer(spec.target_vocab_size, *options)
+        if spec.input is not None:
             raise UserError("copying needs a source of tokens, but this system reads vectors: leave out the copying")
-        spec.initialization.apply(self)
-        assign_paths(self)  # tells each layer its name in the model
+        return spec.copying.build_output((spec.source_vocab_size, spec.target_vocab_size), *options)
 
     @property
     def embedding_tables(self) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:

@@ -114,6 +114,15 @@ class Model(nn.Module):
         target_layout = Layout.padded(target.shape[1], target_lengths)
         return self.forward_features(source[source_rows], source_layout, target, target_layout)
 
+    def layer_features(
+        self, states: Tensor, source: Tensor, source_layout: Layout, target: Tensor, target_layout: Layout
+    ) -> Tensor:
+        """Return the inputs of the output layer if `states`, B T D, were the output of the last layer: here themselves.
+
+        The other arguments are those of `forward_features`.
+        """
+        return states
+
     def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor) -> Tensor:
         """Teacher forcing: padded tokens, B S and B T → logits of the next tokens, B T V."""
         source_layout = Layout.padded(source.shape[1], source_lengths)
@@ -133,6 +142,15 @@ class Model(nn.Module):
         output = self.output
         decoded = output.attend_to_source(self.decoder(self.target_embedding(target), context, state), context)
         return output.logits(decoded.output, decoded.copying), decoded.state
+
+    def posterior_alignment(
+        self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor
+    ) -> Tensor | None:
+        """Return p(a_t | y, x), the source position that the token after target[t] comes from: B T S.
+
+        Sources (B S) and targets (B T) are padded. None, as here, if the model has no alignment but its attention.
+        """
+        return None
 
     def start_decoding(
         self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
@@ -165,6 +183,14 @@ class Model(nn.Module):
         max_length = min(max_length, position_limit(self.decoder) or max_length)
         empty = self.decoder.init_state(rows, max_length, next(self.decoder.parameters()))
         return _copy_into(empty, state), max_length
+
+    def copy_recurrent_state(self, state: State) -> State:
+        """Return the decoder state with copies of the tensors that reading tokens changes for good.
+
+        Tensors with one entry per position are shared. The others (recurrent states), which a call overwrites, are
+        copied: those whose shape is that of a cache for a single position.
+        """
+        return _copy_single(state, self.decoder.init_state(1, 1, torch.empty(0, device="meta")))
 
     def max_target_length(self, source_lengths: Tensor) -> Tensor | None:
         """B: largest supported number of target tokens for sources of these lengths; None, as here, if unlimited."""
@@ -210,6 +236,16 @@ def position_limit(stack: nn.Module) -> int | None:
     """Return the longest sequence that the position encodings of a stack support; None if there is no limit."""
     limits = [part.max_length for part in stack.modules() if isinstance(part, Position) and part.max_length is not None]
     return min(limits, default=None)
+
+
+def _copy_single(state: State, single: State) -> State:
+    """Return a state with copies of the tensors whose rows have the same shape in `single`, a state of one position."""
+    return {
+        name: _copy_single(value, single[name])
+        if isinstance(value, dict)
+        else (value.clone() if value.shape[1:] == single[name].shape[1:] else value)
+        for name, value in state.items()
+    }
 
 
 def _copy_into(larger: State, state: State) -> State:

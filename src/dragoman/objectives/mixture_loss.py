@@ -1,4 +1,4 @@
-"""Losses of an output layer that can copy: log p of a mixture, which is not the softmax of linear logits."""
+"""Losses of mixtures, such as that of an output layer that can copy: their log p is no softmax of linear logits."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from dragoman.parts.mixer import CopyDistribution
 def mixture_loss(
     output: OutputLayer,
     x: Tensor,
-    copying: CopyDistribution,
+    copying: CopyDistribution | None,
     labels: Tensor,
     smoothing: float,
     rdrop_alpha: float = 0.0,
 ) -> dict[str, Tensor]:
     """Sum the losses of all labels under the mixture of generating and copying, as `token_loss` does; differentiable.
 
-    Shape: x (N, D), labels (N); `copying` has N rows. With R-Drop, the two halves of the rows are two passes over the
-    same labels, and the divergence is KL(p₁‖p₂) + KL(p₂‖p₁).
+    Shape: x (N, D), labels (N); `copying` has N rows, or is None for a model that computes log-probabilities x (N, V)
+    itself. With R-Drop, the two halves of the rows are two passes over the same labels, and the divergence is
+    KL(p₁‖p₂) + KL(p₂‖p₁).
     """
     passes = 2 if rdrop_alpha else 1
 
     def sums(x: Tensor, labels: Tensor, *distribution: Tensor) -> tuple[Tensor, ...]:
         """Return −Σ log p(label), −Σ mean log p, Σ divergence and the number of correct labels of n rows."""
-        log_p = output.logits(x, CopyDistribution(*distribution))  # n passes V
+        log_p = output.logits(x, CopyDistribution(*distribution) if distribution else None)  # n passes V
         is_label = labels != IGNORE_INDEX
         nll = -log_p.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
         first, last = log_p[:, 0], log_p[:, -1]  # of the two passes
@@ -43,8 +44,8 @@ def mixture_loss(
         return tuple((value * is_label).sum() for value in values)
 
     # N/passes passes …: the passes of a label side by side
-    tensors = [tensor.unflatten(0, (passes, -1)).transpose(0, 1) for tensor in (x, labels, *copying)]
-    rows = max(1, chunk_rows(x, output.weight) // passes)
+    tensors = [tensor.unflatten(0, (passes, -1)).transpose(0, 1) for tensor in (x, labels, *(copying or ()))]
+    rows = max(1, _chunk_rows(output, x) // passes)
     nll, smooth, divergence, correct = (torch.stack(parts).sum() for parts in zip(*_by_chunks(sums, tensors, rows)))
     total = (1 - smoothing) * nll + smoothing * smooth + rdrop_alpha / 2 * divergence
     losses = {"total": total, "nll_loss": nll, "smooth_loss": smooth}
@@ -53,18 +54,24 @@ def mixture_loss(
     return losses | ({"divergence": divergence} if rdrop_alpha else {})
 
 
-def mixture_log_probs(output: OutputLayer, x: Tensor, copying: CopyDistribution, labels: Tensor) -> Tensor:
+def mixture_log_probs(output: OutputLayer, x: Tensor, copying: CopyDistribution | None, labels: Tensor) -> Tensor:
     """Return log p of each label under the mixture of generating and copying, 0 for none; differentiable.
 
-    Shape: x (N, D), labels (N) → N; `copying` has N rows.
+    Shape: x (N, D), labels (N) → N; `copying` has N rows, or is None for log-probabilities x (N, V).
     """
 
     def log_probs(x: Tensor, labels: Tensor, *distribution: Tensor) -> Tensor:
         """Return log p of the labels of n rows."""
-        log_p = output.logits(x, CopyDistribution(*distribution)).gather(-1, labels.clamp(min=0)[:, None])[:, 0]
+        log_p = output.logits(x, CopyDistribution(*distribution) if distribution else None)
+        log_p = log_p.gather(-1, labels.clamp(min=0)[:, None])[:, 0]
         return log_p.masked_fill(labels == IGNORE_INDEX, 0.0)
 
-    return torch.cat(_by_chunks(log_probs, [x, labels, *copying], chunk_rows(x, output.weight)))
+    return torch.cat(_by_chunks(log_probs, [x, labels, *(copying or ())], _chunk_rows(output, x)))
+
+
+def _chunk_rows(output: OutputLayer, x: Tensor) -> int:
+    """Return for how many of the features x (N D) at a time log-probabilities are computed: all that exist already."""
+    return max(1, len(x)) if output.reads_log_probs else chunk_rows(x, output.weight)
 
 
 def _by_chunks(function: Callable[..., Any], tensors: list[Tensor], rows: int) -> list[Any]:

@@ -247,7 +247,7 @@ def token_loss(
         labeled = (labels != IGNORE_INDEX).nonzero()[:, 0]
         x, labels = x[labeled], labels[labeled]
         copying = None if copying is None else copying.map(lambda tensor: tensor[labeled])
-    if copying is not None:
+    if copying is not None or output.reads_log_probs:
         return mixture_loss(output, x, copying, labels, smoothing, rdrop_alpha if torch.is_grad_enabled() else 0.0)
     x = output_inputs(output, x)
     rows = chunk_rows(x, output.weight)
@@ -279,8 +279,9 @@ def token_log_probs(
     `copying` are the probabilities of copying source tokens at each position, if the output layer copies.
     """
     x, flat = features.flatten(0, -2), labels.flatten()  # N D, N
-    if copying is not None:
-        return mixture_log_probs(output, x, copying.map(lambda tensor: tensor.flatten(0, -2)), flat).view_as(labels)
+    if copying is not None or output.reads_log_probs:
+        copying = None if copying is None else copying.map(lambda tensor: tensor.flatten(0, -2))
+        return mixture_log_probs(output, x, copying, flat).view_as(labels)
     labeled = None
     if x.device.type == "cpu":  # on a GPU this would synchronize
         labeled = (flat != IGNORE_INDEX).nonzero()[:, 0]

@@ -128,6 +128,7 @@ class OutputLayer(nn.Module):
 
     is_embedding_table = True
     is_identity = False  # whether it returns hidden states instead of logits
+    reads_log_probs = False  # whether its inputs are log-probabilities, B T V, which it returns as they are
 
     def __init__(
         self,
@@ -198,6 +199,17 @@ class IdentityOutput(OutputLayer):
     def forward(self, x: Tensor) -> Tensor:
         """Return x, B T D, unchanged."""
         return x
+
+
+class LogProbabilityOutput(IdentityOutput):
+    """The output layer of models that compute log-probabilities themselves, such as mixtures: returns them, B T V."""
+
+    is_identity = False
+    reads_log_probs = True
+
+    def restrict_vocabulary(self, tokens: Tensor) -> OutputLayer:
+        """Return the layer itself: the model computes the log-probabilities of `tokens` (N) only."""
+        return self
 
 
 def check_features(source: Tensor, features: int) -> None:

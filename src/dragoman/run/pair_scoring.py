@@ -115,9 +115,13 @@ def hypothesis_token_scores(
 
 
 def batch_cross_attention(run: Run, source: Tensor, source_lengths: Tensor, targets: list[list[int]]) -> Tensor | None:
-    """Return the cross-attention (B T S) for targets given as token ids without BOS and EOS; None if there is none."""
-    target, target_lengths = run.pad_batch([[run.framing.bos, *ids] for ids in targets])
-    return cross_attention(run.model, *record_attention(run.model, source, source_lengths, target, target_lengths))
+    """Return the cross-attention (B T S) for targets given as token ids without BOS and EOS; None if there is none.
+
+    A model that aligns explicitly returns the posterior probabilities of its alignments instead.
+    """
+    pairs = (source, source_lengths, *run.pad_batch([[run.framing.bos, *ids] for ids in targets]))
+    posterior = run.model.posterior_alignment(*pairs)
+    return cross_attention(run.model, *record_attention(run.model, *pairs)) if posterior is None else posterior
 
 
 def attention(run: Run, source: Source, target: str | None) -> SentenceAttention:

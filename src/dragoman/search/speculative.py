@@ -296,17 +296,8 @@ def _read_tokens(model: Model, decoder: DecoderState, tokens: Tensor, count: Ten
 
 
 def _copy_recurrent(model: Model, decoder: DecoderState) -> tuple[DecoderState, bool]:
-    """Return a decoder state in which tokens can be read ahead, and whether that took copies of tensors.
-
-    Tensors with one entry per position are shared. The others (recurrent states), which a call overwrites, are copied:
-    those whose shape is that of a cache for a single position.
-    """
-    single = model.decoder.init_state(1, 1, torch.empty(0, device="meta"))
-    cache = map_tensors(
-        lambda leaf, single_leaf: leaf.clone() if leaf.shape[1:] == single_leaf.shape[1:] else leaf,
-        decoder.cache,
-        single,
-    )
+    """Return a decoder state in which tokens can be read ahead, and whether that took copies of tensors."""
+    cache = model.copy_recurrent_state(decoder.cache)
     is_recurrent = any(new is not old for new, old in zip(tensor_leaves(cache), tensor_leaves(decoder.cache)))
     return replace(decoder, cache=cache), is_recurrent
 

@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import Literal
 
 from dragoman.errors import unknown_name
-from dragoman.models import EncoderDecoder
+from dragoman.models import EncoderDecoder, HardAttention
 from dragoman.parts.attention_scores import Additive, Concat, Dot, General, ScaledDot, TanhProduct
 from dragoman.parts.bag_of_words import BagOfWords
 from dragoman.parts.experts import MixtureOfExperts, NoisyTopKGating
 from dragoman.parts.fast_forward import FastForwardDecoder, FastForwardEncoder
 from dragoman.parts.feedforward import FeedForward
+from dragoman.parts.hard_alignment import HardAlignment
 from dragoman.parts.initialization import Orthogonal
 from dragoman.parts.recurrence import CellKind, Recurrent
 from dragoman.parts.recurrent_decoder import (
@@ -230,6 +231,46 @@ def deep_att(
     return replace(spec, encoder=Stack((encoder,), dropout=dropout), decoder=Stack((decoder,), dropout=dropout))
 
 
+def hard_monotonic(
+    vocabulary: VocabularySizes,
+    *,
+    model_dim: int = 400,
+    layers: int = 2,
+    decoder_layers: int = 1,
+    order: Literal[0, 1] = 0,
+    monotonic: bool = True,
+    max_jump: int = 5,
+    dropout: float = 0.4,
+    shared_embeddings: bool = False,
+    tied_embeddings: bool = False,
+) -> HardAttention:
+    """LSTMs with hard monotonic attention, whose alignments are summed out exactly (Wu & Cotterell 2019).
+
+    Each target token comes from one source position, which never moves backward (`monotonic`). `order` 0: the position
+    depends on the target so far, as attention does (Wu et al. 2018); `order` 1: it is a jump from the previous one. For
+    transliteration, pronunciation and inflection.
+    """
+    decoder = RecurrentDecoder(
+        "lstm",
+        decoder_layers,
+        context=NoContext(),
+        attends="after",
+        feedback="nothing",
+        initial_state=FromZero(),
+        dropout=dropout,
+    )
+    return HardAttention(
+        model_dim,
+        vocabulary.source,
+        vocabulary.target,
+        encoder=Stack((Recurrent("lstm", layers, direction="both", dropout=dropout),), dropout=dropout),
+        decoder=Stack((decoder,), dropout=dropout),
+        shared_embeddings=vocabulary.joint and shared_embeddings,
+        tied_embeddings=tied_embeddings,
+        alignment=HardAlignment(order, monotonic, max_jump),
+    )
+
+
 RNN_SIZES = model_sizes(
     layers=1, tied_embeddings=True, base={"model_dim": 512, "tied_embeddings": True}, big={"model_dim": 1000}
 )
@@ -350,6 +391,24 @@ RECURRENT_SYSTEMS = {
         ),
         "the paper does not state its rate: 2·10⁻⁴ is GNMT's; it does not mention clipping; batches of 16,000 words on "
         "each of 64 GPUs",
+        base_learning_rate=1.0,
+    ),
+    "hard-monotonic": System(
+        hard_monotonic,
+        "Exact Hard Monotonic Attention for Character-Level Transduction",
+        2019,
+        model_sizes(layers=(1, 2), big={"model_dim": 800}),
+        replace(
+            ADAM_TRAINING,
+            schedule="plateau",
+            learning_rate=1e-3,
+            plateau_factor=0.5,
+            clip_norm=5.0,
+            dropout=0.4,
+        ),
+        "batches have a number of tokens instead of 20 words; the encoder has half of the dimension in each direction, "
+        "the paper's 400 only in size big; embeddings and the layer before the softmax have the dimension of the model "
+        "instead of 200 and 1,200",
         base_learning_rate=1.0,
     ),
 }

@@ -17,7 +17,7 @@ SETTING_HELP: dict[str, str] = {
     "cell_dim": "Cells of an LSTM whose output is projected to `model_dim`; no projection if not set.",
     "copying": "Pointer–generator: the output layer can also copy tokens of the source (See et al. 2017).",
     "coverage_loss": "Weight of the loss by which `copying` attends to no source token twice (See et al. 2017).",
-    "decoder_layers": "Layers of the decoder; `layers` if not set.",
+    "decoder_layers": "Layers of the decoder; `layers` if not set, 1 in `hard-monotonic`.",
     "dropout": "Dropout of embeddings and of the output of every layer.",
     "embedding_dim": "Dimension of token embeddings; `model_dim` if not set.",
     "encoder_direction": "Direction in which the encoder reads the source: forward, backward or both.",
@@ -36,10 +36,15 @@ SETTING_HELP: dict[str, str] = {
     "layers": "Number of layers of the encoder and of the decoder each.",
     "load_loss_weight": "Weight of the loss that gives all experts the same number of tokens (Shazeer et al. 2017).",
     "max_distance": "Maximum distance of two tokens in relative positions; larger distances count as this one.",
+    "max_jump": "Largest number of source positions by which an alignment of order 1 moves from token to token.",
     "max_positions": "Number of learned position embeddings: the maximum sequence length.",
     "model_dim": "Dimension of hidden states (d_model).",
+    "monotonic": "Alignments never move backward in the source.",
     "norm": "Normalization: layer (LayerNorm), rms (RMSNorm) or batch (BatchNorm).",
     "norm_eps": "ε of RMSNorm: added to the mean square before the square root, against division by zero.",
+    "order": (
+        "Order of hard alignments: 0 (a position depends on the target so far) or 1 (on the previous position as well)."
+    ),
     "pooling": "How the words of the source become one vector: mean, sum, or attention of the decoder to each word.",
     "position_buckets": "Number of relative-position buckets; each has one attention bias per head.",
     "position_dim": (

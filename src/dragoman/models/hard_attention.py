@@ -1,0 +1,113 @@
+"""The encoder–decoder with hard attention: alignments with the source are latent and summed out exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderModel
+from dragoman.models.model import DecodingStart
+from dragoman.parts.embedding import LogProbabilityOutput
+from dragoman.parts.flops import Workload, module_flops
+from dragoman.parts.hard_alignment import HardAlignment
+from dragoman.parts.mixer import Context, Layout, Mixer, MixerOutput, State
+
+
+@dataclass(frozen=True)
+class HardAttention(EncoderDecoder):
+    """Encoder and decoder, and a distribution over the source position that each target token comes from.
+
+    The decoder sees the target alone; the source enters through the alignment (Wu & Cotterell 2019).
+    """
+
+    alignment: HardAlignment = field(default_factory=HardAlignment)
+
+    def build(self, dim: int = 0) -> HardAttentionModel:
+        """Create the model; the argument `dim` is unused, because the width is a field of this spec."""
+        return HardAttentionModel(self)
+
+
+class HardAttentionModel(EncoderDecoderModel):
+    """Inputs of the output layer are log-probabilities, B T V, already: a mixture over the source positions."""
+
+    spec: HardAttention
+
+    def build_output(self) -> LogProbabilityOutput:
+        """Create the alignment, which contains the weights of the output layer; the output layer itself has none."""
+        spec = self.spec
+        tied = self.target_embedding if spec.tied_embeddings else None
+        self.alignment = spec.alignment.build_layer(spec.target_vocab_size, spec.dim, tied, spec.output_bias)
+        return LogProbabilityOutput()
+
+    @property
+    def memory_layers(self) -> list[Mixer]:
+        """Layers that read the encoder's output: those of the decoder, and the alignment."""
+        return [*super().memory_layers, self.alignment]
+
+    def _decode_features(self, target: Tensor, context: Context) -> MixerOutput:
+        """Return log p of the next tokens, B T V, and the auxiliary losses of encoder and decoder."""
+        decoded = super()._decode_features(target, context)
+        return decoded.with_output(self.alignment.log_probabilities(decoded.output, target, context)[0])
+
+    def layer_features(
+        self, states: Tensor, source: Tensor, source_layout: Layout, target: Tensor, target_layout: Layout
+    ) -> Tensor:
+        """Return log p of the next tokens, B T V, if the decoder's outputs were `states`, B T D."""
+        context = Context(target_layout, self.encode(source, source_layout))
+        return self.alignment.log_probabilities(states, target, context)[0]
+
+    @torch.inference_mode(False)  # because posteriors are derivatives
+    @torch.no_grad()
+    def posterior_alignment(
+        self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor
+    ) -> Tensor:
+        """Return p(a_t | y, x), the source position that the token after target[t] comes from: B T S."""
+        pairs = (source, source_lengths, target, target_lengths)
+        source, source_lengths, target, target_lengths = (tensor.clone() for tensor in pairs)
+        memory = self.encode(source, Layout.padded(source.shape[1], source_lengths))
+        context = Context(Layout.padded(target.shape[1], target_lengths), memory)
+        states = self.decoder(self.target_embedding(target), context).output
+        return self.alignment.posterior(states, target, context)
+
+    def decode(self, target: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
+        """Target tokens, B T → log p of the next tokens, B T V, and the new state: of decoder and alignment."""
+        decoder_state, alignment_state = (None, None) if state is None else (state["decoder"], state["alignment"])
+        decoded = self.decoder(self.target_embedding(target), context, decoder_state)
+        log_p, alignment_state = self.alignment.log_probabilities(decoded.output, target, context, alignment_state)
+        new_state = None if state is None else {"decoder": decoded.state, "alignment": alignment_state}
+        return self.output(log_p), new_state
+
+    def start_decoding(
+        self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
+    ) -> DecodingStart:
+        """Encode the sources, and create the states of decoder and alignment; the arguments are those of the base."""
+        start = super().start_decoding(source, lengths, beam, max_length, first)
+        assert start.memory is not None
+        alignment_state = self.alignment.init_state(len(start.tokens), start.max_length, start.memory.states)
+        return replace(start, state={"decoder": start.state, "alignment": alignment_state})
+
+    def reorder_state(self, state: State, rows: Tensor) -> State:
+        """Return the state whose row r (a hypothesis of the beam) continues row `rows[r]` of the given one."""
+        decoder_state = super().reorder_state(state["decoder"], rows)
+        return {"decoder": decoder_state, "alignment": self.alignment.reorder_state(state["alignment"], rows)}
+
+    def grow_state(self, state: State, rows: int, max_length: int) -> tuple[State, int]:
+        """Return the state with room for `max_length` positions, and their number; that of the alignment stays."""
+        decoder_state, max_length = super().grow_state(state["decoder"], rows, max_length)
+        return state | {"decoder": decoder_state}, max_length
+
+    def copy_recurrent_state(self, state: State) -> State:
+        """Return the state with copies of the tensors that a call overwrites; the alignment's are never overwritten."""
+        return state | {"decoder": super().copy_recurrent_state(state["decoder"])}
+
+    def restrict_vocabulary(self, tokens: Tensor) -> EncoderDecoderModel:
+        """Return a model that generates only `tokens` (N), under new ids 0 … N−1; it shares the other modules."""
+        model = super().restrict_vocabulary(tokens)
+        model._modules["alignment"] = self.alignment.restrict_vocabulary(tokens)
+        return model
+
+    def flops(self, work: Workload) -> int:
+        """FLOPs: those of encoder and decoder, and of the alignment for `work.tokens` and `work.source` tokens."""
+        return super().flops(work) + module_flops(self.alignment, work)
