@@ -74,6 +74,24 @@ class DataConfig(Section, section="data"):
         "Target language, such as de: language of a translation memory (TMX), extension of Moses files (corpus.de for "
         "the source `corpus`), or name of the target column.",
     )
+    features_column: str | None = setting(
+        None,
+        "Column of a TSV file, counted from 0, or key of a JSON line with features of the source such as V;PST;3. Each "
+        "feature is one symbol before the tokens of the source. Empty: none.",
+        auto="2 if the third column holds features, or `features`",
+    )
+    source_features: Files = setting(
+        (), "Files of features such as V;PST;3, line by line with the training source files, instead of a column."
+    )
+    valid_source_features: Files = setting((), "Files of features, line by line with the validation source files.")
+    test_source_features: Files = setting((), "Files of features, line by line with the test source files.")
+    feature_separator: str = setting(";", "What separates the features of a source.")
+    feature_positions: Literal["invariant", "sequential"] = setting(
+        "invariant",
+        "Positions of features. invariant: all are at position 0 and the tokens of the source count from 1, so that "
+        "number and order of features change no position (Wu et al. 2021). sequential: features are counted like "
+        "tokens. Recurrent systems read features in their order, decoder-only systems count them.",
+    )
     max_length: int = setting(
         256,
         "Maximum tokens of a source or target. Training pairs with longer ones are dropped, and their number is "
@@ -120,6 +138,10 @@ class DataConfig(Section, section="data"):
             raise UserError(f"data.sampling_weights must be at least 0 and not all 0, got {list(weights)}")
         if weights and self.sampling_temperature is not None:
             raise UserError("data.sampling_weights and data.sampling_temperature exclude each other: set one of them")
+        if self.source_features and self.features_column:
+            raise UserError("data.source_features and data.features_column exclude each other: set one of them")
+        if not self.feature_separator.strip() and self.feature_separator != " ":
+            raise UserError(f"data.feature_separator must be a text or a space, got {self.feature_separator!r}")
         if self.valid_corpus_tags and not self.corpus_tags:
             raise UserError("data.valid_corpus_tags need data.corpus_tags: set the tags of the training corpora too")
 

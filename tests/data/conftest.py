@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 from dragoman.data import EncodedPair, SentencePair, TokenStore, write_store
+from dragoman.text.feature_symbols import FeatureSymbols
 
 
 class ByteTokenizer:
     """One token a byte, after the four special symbols; a tilde is unknown."""
 
     vocab_size = 260
+    features = FeatureSymbols()
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         return [[1 if byte == ord("~") else byte + 4 for byte in text.encode()] for text in texts]

@@ -116,6 +116,18 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name 
     "speech frame by frame": ("speech", {"feature_dim": 5, "stride": 1, "decoder_layers": 1}),
 }
 
+#: variants whose sources contain feature symbols: the last ids of the vocabulary
+FEATURE_SYMBOLS = 4
+WITH_FEATURES = {
+    "transformer features": ("transformer", {}),
+    "transformer rotary features": ("transformer", {"position_encoding": "rotary", "pre_norm": True}),
+    "transformer learned features": ("transformer", {"position_encoding": "learned", "max_positions": 40}),
+    "t5 features": ("t5", {"sentinels": None}),
+    "bahdanau features": ("bahdanau", {}),
+    "gpt features": ("gpt", {}),
+}
+VARIANTS |= WITH_FEATURES
+
 #: The systems of the default run, one of each kind of decoder state, position, visibility and input that the code
 #: outside `parts/` can tell apart. `make laws` runs the laws over all of VARIANTS.
 REPRESENTATIVES = (
@@ -148,7 +160,10 @@ def small_spec(variant: str, vocabulary: int = VOCABULARY) -> ModelSpec:
     name, settings = VARIANTS[variant]
     known = SYSTEMS[name].settings()
     small = {key: value for key, value in {"model_dim": 16, "layers": 2, "heads": 4}.items() if key in known}
-    return SYSTEMS[name].spec(VocabularySizes(vocabulary, vocabulary, joint=True), "tiny", **(small | settings))
+    spec = SYSTEMS[name].spec(VocabularySizes(vocabulary, vocabulary, joint=True), "tiny", **(small | settings))
+    if variant not in WITH_FEATURES:
+        return spec
+    return spec.with_feature_symbols(vocabulary - FEATURE_SYMBOLS, FEATURE_SYMBOLS, invariant_positions=True)
 
 
 @cache

@@ -95,7 +95,7 @@ def by_hand(call: Call) -> Tensor:
         scores = torch.einsum("bhte,bhse->bhts", query, key) * (1 / math.sqrt(query.shape[-1]) if scaled else 1.0)
     else:
         scores = torch.einsum("bhte,bhse->bhts", query, key) * scale
-    i, j = call.queries.positions, call.keys.positions
+    i, j = call.queries.encoded_positions, call.keys.encoded_positions
     for part in call.look.positions:
         if isinstance(part, ShawKeys):
             away = (j[:, None, :] - i[:, :, None]).clamp(-part.clip, part.clip) + part.clip

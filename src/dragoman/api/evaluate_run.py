@@ -59,6 +59,7 @@ def evaluate(
     test: str = "bootstrap",
     resamples: int = NUM_PAIRED_SAMPLES,
     log: Callable[[str], None] | None = None,
+    features: Sequence[str] | None = None,
 ) -> EvaluationResult:
     """Translate or tag a test set and score the result, or compute the perplexity of text.
 
@@ -76,6 +77,7 @@ def evaluate(
         test: paired test of the difference: bootstrap or randomization.
         resamples: number of resamples or random trials of the test.
         log: receives messages about progress; by default they are printed on standard error.
+        features: features of each source, such as 'V;PST', for a run that was trained with features.
 
     Examples:
         >>> result = dragoman.evaluate(run, ["The dog sleeps."], ["Der Hund schläft."], metrics=["exact"])
@@ -89,6 +91,7 @@ def evaluate(
     if test not in evaluation.PAIRED_TESTS:
         raise unknown_name("paired test", test, evaluation.PAIRED_TESTS)
     reference_lists = [[text] if isinstance(text, str) else list(text) for text in references or []]  # of each source
+    sources = run.with_features(sources, features)
     evaluator = _Evaluator(run, list(sources), reference_lists, list(metrics), log or console.log)
     if not any(reference_lists):
         evaluator.score_text(alignments, translate)

@@ -40,6 +40,7 @@ def diagnose(
     if source is None and (target or alignments):
         raise UserError("--target and --alignments are files of a test set: name its source file with --source")
     model.check(run)
+    layout = layout.for_run(run)
 
     from dragoman.data.data_formats import has_references
     from dragoman.data.text_files import check_file

@@ -89,6 +89,7 @@ def evaluate(
         raise UserError("--against compares translations: add a metric of texts to --metrics, such as bleu")
     if run is not None:
         model.check(run)
+        layout = layout.for_run(run)
     test_set = read_test_set(source, reference or [], layout)
     if by_length and not (test_set.sources and all(isinstance(text, str) for text in test_set.sources)):
         raise UserError("--by-length groups scores by the length of the source: name the source texts with --source")

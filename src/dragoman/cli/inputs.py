@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
@@ -53,16 +53,51 @@ class SourceFormat:
 
 
 @dataclass(frozen=True)
-class FileLayout(SourceFormat):
+class FeatureLayout:
+    """Where the features of sources are, for runs that were trained with features."""
+
+    features_column: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of a TSV file, counted from 0, or key of a JSON line with features such as V;PST. Default: as "
+            "in the training data of the run.",
+            show_default=False,
+        ),
+    ] = None
+    source_features: Annotated[Path | None, "File of features, line by line with the source.", "FILE"] = None
+
+    def for_run(self, run: Path) -> Self:
+        """Return the layout with the column of features of the run's training data, unless one is given."""
+        from dragoman import config
+        from dragoman.run_files import CONFIG_FILE, is_run_folder
+
+        if self.features_column is not None or self.source_features is not None or not is_run_folder(run):
+            return self
+        return replace(self, features_column=config.from_yaml(run / CONFIG_FILE).data.features_column)
+
+
+@dataclass(frozen=True)
+class SourceLayout(FeatureLayout, SourceFormat):
+    """Format of a file, and the positions of source and features in its lines."""
+
+
+@dataclass(frozen=True)
+class PairFormat(SourceFormat):
     """Format of a file, and the positions of source and target in its lines."""
 
     target_column: Annotated[str | None, setting_option("data.target_column")] = None
     target_language: Annotated[str, setting_option("data.target_language", "--to")] = ""
 
+
+@dataclass(frozen=True)
+class FileLayout(FeatureLayout, PairFormat):
+    """Format of a file, and the positions of source, target and features in its lines."""
+
     @classmethod
     def from_settings(cls, data: DataConfig) -> FileLayout:
         """Return the layout of the training files of a configuration."""
-        return cls(**{field.name: getattr(data, field.name) for field in fields(cls)})
+        names = [field.name for field in fields(cls) if field.name != "source_features"]  # which are other files
+        return cls(**{name: getattr(data, name) for name in names})
 
 
 @dataclass(frozen=True)
@@ -133,14 +168,16 @@ class Input:
 def read_sources(corpus: Corpus, allow_empty: bool = False) -> Iterator[str]:
     """Yield the sources of a corpus: the source column of files with columns, or whole lines of text.
 
-    The source of a dialogue is all turns before its last reply.
+    The source of a dialogue is all turns before its last reply. Features of a source follow after a tab.
     """
-    for text in corpus.file_format.read_inputs(corpus, allow_empty):
-        if isinstance(text, str):
-            yield text
-        else:
-            before_reply, _ = _split_dialogue(text)
-            yield before_reply
+    from dragoman.data.corpus import zip_lines
+
+    inputs = corpus.file_format.read_inputs(corpus, allow_empty)
+    sources = (text if isinstance(text, str) else _split_dialogue(text)[0] for text in inputs)
+    if corpus.source_features is None:
+        return sources
+    with_features = zip_lines(sources, corpus.source, corpus.source_features)
+    return (f"{source}\t{features}" for source, features in with_features)
 
 
 def read_pairs(
@@ -175,7 +212,7 @@ def read_pairs(
         dialogues = [_split_dialogue(pair.source.split("\t")) for pair in pairs]
         return [before for before, _ in dialogues], [reply for _, reply in dialogues]
     sources_and_targets = [
-        (pair.source if pair.features is None else pair.features, pair.target or "") for pair in pairs
+        (pair.source_with_features if pair.features is None else pair.features, pair.target or "") for pair in pairs
     ]
     return [source for source, _ in sources_and_targets], [target for _, target in sources_and_targets]
 

@@ -173,7 +173,9 @@ def _evaluate(
     loaded = load(run)
     results = []
     for test in recipe.test_sets:
-        sources, references = _read_test_set(*files[test], recipe.splits[test].group_by_source)
+        sources, references = _read_test_set(
+            *files[test], FileLayout().for_run(run), recipe.splits[test].group_by_source
+        )
         for metric, score in evaluate(loaded, sources, references, recipe.metrics).scores.items():
             published = recipe.figures(metric, test, variant)
             measured = recipe.figures(metric, test, variant, measured=True)
@@ -185,7 +187,7 @@ def _evaluate(
 
 
 def _read_test_set(
-    source: Path, target: Path | None, group_by_source: bool
+    source: Path, target: Path | None, layout: FileLayout, group_by_source: bool
 ) -> tuple[list[Any], list[list[str]] | None]:
     """Read the sources of a test set and the references of each; no references for monolingual text."""
     from dragoman.data.corpus import Corpus
@@ -193,7 +195,7 @@ def _read_test_set(
 
     if not has_references(Corpus(source, target)):
         return [pair.source for pair in Corpus(source).read_sources()], None
-    sources, targets = read_pairs(source, target, FileLayout())
+    sources, targets = read_pairs(source, target, layout)
     if not group_by_source:
         return sources, [[text] for text in targets]
     grouped: dict[str, list[str]] = {}

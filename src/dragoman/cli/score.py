@@ -24,6 +24,7 @@ def score(
 ) -> None:
     """Print log p(y|x) of translations, or log p(y) of texts: natural logarithm, including EOS."""
     model.check(run)
+    layout = layout.for_run(run)
     if source is not None:
         sources, targets = read_pairs(source, target, layout)
     elif target is not None:

@@ -36,7 +36,7 @@ def tune(
     Weights given as RUN:WEIGHT are ignored.
     """
     model.check(run)
-    sources, references = read_pairs(source, reference, layout, "--reference")
+    sources, references = read_pairs(source, reference, layout.for_run(run), "--reference")
 
     from dragoman.search.reranking import Candidate, score_candidates, tune_rerank_weights
 

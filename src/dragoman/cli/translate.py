@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dragoman.cli.checks import check_run
-from dragoman.cli.inputs import Input, SourceFormat
+from dragoman.cli.inputs import Input, SourceFormat, SourceLayout
 from dragoman.cli.options import ModelOptions, PrecisionOptions, RunFolder
 from dragoman.cli.search_options import SearchOptions
 from dragoman.cli.translation_output import OutputOptions, print_streams
@@ -112,7 +112,7 @@ def translate(
     search: SearchOptions,
     show_search: Annotated[bool, "Print the search configuration as JSON and exit."] = False,
     constraints: ConstraintOptions,
-    layout: SourceFormat,
+    layout: SourceLayout,
     output: OutputOptions,
     stream: Annotated[bool, "Show each translation token by token while it is generated."] = False,
     translator: TranslatorOptions,
@@ -120,16 +120,17 @@ def translate(
     """Translate a file or standard input line by line, or interactively at a terminal.
 
     The order of lines is kept, and an empty line stays empty. Files of any size are translated in bounded memory.
-    The source column of files with columns is translated; the output is text unless --json-lines is given.
+    The source column of files with columns is translated; the output is text unless --json-lines is given. Lines of
+    text for a run that was trained with features end with these after a tab: walk<TAB>V;PST.
 
     With --output, translations are written to OUT.part, which is renamed to OUT at the end. If the command is
     interrupted, the same command with --resume continues it.
     """
     if stream:
         _check_stream(output, constraints)
-    inputs = Input(file, layout, may_be_empty=True)
-    inputs.check()
     translator.check_runs(run)
+    inputs = Input(file, layout.for_run(run), may_be_empty=True)
+    inputs.check()
     if search.draft_model is not None and not show_search:
         check_run(search.draft_model)
     constraints.check_files()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 
 from dragoman.data.compression import COMPRESSIONS
-from dragoman.data.text_files import decode_line, open_decompressed, read_raw_lines, split_lines
+from dragoman.data.text_files import check_file, decode_line, open_decompressed, read_raw_lines, split_lines
 from dragoman.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ MEDIA_SAMPLE_LINES = 100  # of a list, of which one must name an existing file
 FEATURE_SUFFIXES = (".npy", ".npz")
 
 Column = int | str
+Item = TypeVar("Item")
 
 
 class SentencePair(NamedTuple):
@@ -37,12 +38,18 @@ class SentencePair(NamedTuple):
     features: NDArray[Any] | MediaFile | None = None  # in place of source text: vectors, S F, or a file with vectors
     follows_previous: bool = False  # whether the line before belongs to the same document
     holdout_unit: str = ""  # identifies pairs that are held out together, a part of a document; default: the source
+    feature_symbols: str = ""  # features of the source, such as V;PST;3
+
+    @property
+    def source_with_features(self) -> str:
+        """The source as one text: with its features after a tab, if it has any."""
+        return f"{self.source}\t{self.feature_symbols}" if self.feature_symbols else self.source
 
 
 class ColumnChoice(NamedTuple):
-    """Which column of a file holds the sources or the targets."""
+    """Which column of a file holds the sources, the targets or the features of sources."""
 
-    role: str  # source or target: the name of the column by default
+    role: str  # source, target or features: the name of the column by default
     column: Column | None = None  # its name or number, if it was chosen
     language: str = ""  # en: the name of the column, or the language of a translation memory
 
@@ -59,6 +66,8 @@ class Corpus:
         source_language: language of the sources in a translation memory, or name of their column; likewise
             `target_language`.
         stream: open file to read instead of `source`, which then is only a name.
+        features_column: name or number of the column with features of the sources, such as V;PST; None or '': none.
+        source_features: file of features, line by line with the source, in place of a column.
     """
 
     source: Path
@@ -71,12 +80,19 @@ class Corpus:
     source_language: str = ""
     target_language: str = ""
     stream: BinaryIO | None = None
+    features_column: Column | None = None
+    source_features: Path | None = None
 
     @classmethod
     def from_settings(
-        cls, data: DataConfig, source: str, target: str | None = None, features: FeatureConfig | None = None
+        cls,
+        data: DataConfig,
+        source: str,
+        target: str | None = None,
+        features: FeatureConfig | None = None,
+        source_features: str | None = None,
     ) -> Corpus:
-        """Return the corpus of a source file and its target file, if it has one, with the columns of `data`."""
+        """Return the corpus of a source file, its target file and its file of features, with the columns of `data`."""
         return cls(
             Path(source),
             Path(target) if target else None,
@@ -87,6 +103,8 @@ class Corpus:
             data.header,
             data.source_language,
             data.target_language,
+            features_column=data.features_column,
+            source_features=Path(source_features) if source_features else None,
         ).with_language_files()
 
     @property
@@ -106,6 +124,16 @@ class Corpus:
             ColumnChoice("source", self.source_column, self.source_language),
             ColumnChoice("target", self.target_column, self.target_language),
         )
+
+    @property
+    def feature_columns(self) -> tuple[ColumnChoice, ...]:
+        """The column with features of the sources, if there is one."""
+        return () if self.features_column in (None, "") else (ColumnChoice("features", self.features_column),)
+
+    @property
+    def has_feature_symbols(self) -> bool:
+        """Whether sources have features such as V;PST, in a column or a file of their own."""
+        return bool(self.feature_columns) or self.source_features is not None
 
     @property
     def has_features(self) -> bool:
@@ -172,6 +200,8 @@ class Corpus:
             if path.is_fifo() or (path.is_dir() and contains_media(path)):  # a pipe can be opened only once
                 continue
             file_format.check_file(path)
+        if self.source_features is not None:
+            check_file(self.source_features)
 
     def open(self) -> AbstractContextManager[io.BufferedReader | BinaryIO]:
         """Open the source file for reading, decompressed, unless it is open already."""
@@ -185,6 +215,14 @@ class Corpus:
         for number, line in enumerate(lines, 1):
             yield number, decode_line(line, self.source, number)
 
+    def read_pairs(self) -> Iterator[SentencePair]:
+        """Read pairs, with the features of their sources if the corpus has any."""
+        pairs = self.file_format.read_pairs(self)
+        if self.source_features is None:
+            return pairs
+        with_features = zip_lines(pairs, self.source, self.source_features)
+        return (pair._replace(feature_symbols=features) for pair, features in with_features)
+
     def read_sources(self, allow_empty: bool = False) -> Iterator[SentencePair]:
         """Read the source sentences only; the target is None."""
         for number, text in self.file_format.read_sources(self, allow_empty):
@@ -197,6 +235,18 @@ class Corpus:
                 found = "neither 'turns' nor 'messages'" if turns is None else "fewer than 2 turns"
                 raise UserError(f"{self.source}, line {number:,} has {found}: expected one dialogue per line")
             yield SentencePair("\t".join(turns), None, self.name, number)
+
+
+def zip_lines(items: Iterable[Item], path: Path, extra: Path) -> Iterator[tuple[Item, str]]:
+    """Yield items, each read from a line of the file `path`, with the lines of `extra`, which must have as many."""
+    lines = (decode_line(line, extra, number) for number, line in enumerate(read_raw_lines(extra, True), 1))
+    for number, (item, line) in enumerate(zip_longest(items, lines), 1):
+        if item is None or line is None:
+            more, fewer = (extra, path) if item is None else (path, extra)
+            raise UserError(
+                f"{more} has more lines than {fewer}, which has {number - 1:,}: features need one line for each source"
+            )
+        yield item, line
 
 
 def language_file(stem: Path, language: str) -> Path | None:

@@ -138,7 +138,7 @@ def default_holdout_size(total: int) -> int:
 
 def _hash(pair: SentencePair) -> int:
     """Return a 64-bit hash of the unit that is held out as a whole: lines of a document, or the source of a pair."""
-    unit = (pair.holdout_unit or pair.source).encode()
+    unit = (pair.holdout_unit or pair.source_with_features).encode()
     return int.from_bytes(blake2b(unit, digest_size=8, salt=b"hold out").digest(), "little")
 
 

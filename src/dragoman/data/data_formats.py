@@ -81,9 +81,11 @@ class DataFormat:
         return map(self._normalize, pairs) if self.normalizer.is_active else pairs
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
-        """Tokenize the source and the target of pairs."""
+        """Tokenize the source and the target of pairs; feature symbols go before the tokens of the source."""
         sources = encoding.source_tokenizer.encode_batch([pair.source for pair in pairs])
         targets = encoding.target_tokenizer.encode_batch([pair.target or "" for pair in pairs])
+        if features := encoding.source_tokenizer.features:
+            sources = [[*features.encode(pair.feature_symbols), *ids] for pair, ids in zip(pairs, sources)]
         return list(map(EncodedPair, pairs, sources, targets))
 
     def chunks(self, pairs: Iterable[SentencePair]) -> Iterator[list[SentencePair]]:
@@ -101,7 +103,7 @@ class DataFormat:
 
     def _read(self, corpus: Corpus) -> Iterator[SentencePair]:
         """Yield the pairs of a corpus as they are in its files."""
-        return corpus.file_format.read_pairs(corpus)
+        return corpus.read_pairs()
 
     def _normalize(self, pair: SentencePair) -> SentencePair:
         """Return the pair with normalized source and target."""

@@ -9,7 +9,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 DELIMITERS = ",;\t|"  # of CSV files; the one that occurs most often in the first line
 MAX_FIELD_CHARACTERS = 2**24  # of CSV: a quote that is never closed must not read the file into memory
 MAX_SHOWN_COLUMNS = 20  # in messages
+FEATURES_COLUMN = 2  # of TSV with lemma, form and features, as in the shared tasks of SIGMORPHON
+FEATURE_SAMPLE_ROWS = 1000  # in which features are looked for
 
 
 class FileFormat:
@@ -61,6 +63,10 @@ class FileFormat:
         """Yield (line number, source) for every line; an empty file is a UserError by default."""
         return corpus.read_lines(allow_empty)
 
+    def find_features(self, corpus: Corpus, separator: str) -> str | None:
+        """Return the column that seems to hold features, which `separator` separates; None if there is none."""
+        return None
+
     def read_turns(self, corpus: Corpus) -> Iterator[tuple[int, list[str] | None]]:
         """Yield (line number, turns) for every dialogue; None where a line is not a dialogue."""
         return ((number, text.split("\t")) for number, text in corpus.read_lines())
@@ -86,14 +92,16 @@ class ColumnFormat(FileFormat):
         raise NotImplementedError
 
     def read_pairs(self, corpus: Corpus) -> Iterator[SentencePair]:
-        """Yield the source and target column of every record."""
-        for line, (source, target) in self.read_columns(corpus, corpus.columns):
-            yield SentencePair(source, target, corpus.name, line)
+        """Yield the source and target column of every record, and the features of the source, if there are any."""
+        columns = (*corpus.columns, *corpus.feature_columns)
+        for line, (source, target, *features) in self.read_columns(corpus, columns):
+            yield SentencePair(source, target, corpus.name, line, feature_symbols="".join(features))
 
     def read_sources(self, corpus: Corpus, allow_empty: bool = False) -> Iterator[tuple[int, str]]:
-        """Yield (line number, source column) for every record."""
-        for line, (source,) in self.read_columns(corpus, corpus.columns[:1], allow_empty):
-            yield line, source
+        """Yield (line number, source column) for every record; features of the source follow after a tab."""
+        columns = (*corpus.columns[:1], *corpus.feature_columns)
+        for line, texts in self.read_columns(corpus, columns, allow_empty):
+            yield line, "\t".join(texts)
 
 
 def find_column(choice: ColumnChoice, names: Sequence[str], only_columns: bool = False) -> str | None:
@@ -165,6 +173,16 @@ class DelimitedFormat(ColumnFormat):
             if index > 0 or not self._has_header(corpus, fields):
                 yield line, [field.replace("\t", " ") for field in fields]
 
+    def find_features(self, corpus: Corpus, separator: str) -> str | None:
+        """Return the column "features" of the header, or without one the third column if it seems to hold features."""
+        rows = [fields for _, fields in islice(self.rows(corpus, allow_empty=False), FEATURE_SAMPLE_ROWS)]
+        if self._has_header(corpus, rows[0]):
+            return "features" if "features" in _header_names(rows[0]) else None
+        chosen = [str(choice.column) for choice in corpus.columns]
+        if str(FEATURES_COLUMN) in chosen or any(len(fields) <= FEATURES_COLUMN for fields in rows):
+            return None
+        return str(FEATURES_COLUMN) if _holds_features([row[FEATURES_COLUMN] for row in rows], separator) else None
+
     @property
     def _separated(self) -> str:
         """How columns are separated, for messages."""
@@ -176,7 +194,8 @@ class DelimitedFormat(ColumnFormat):
             return corpus.header
         if self.header_is_usual:
             return True
-        names = [str(choice.column) for choice in corpus.columns if choice.column is not None]
+        choices = (*corpus.columns, *corpus.feature_columns)
+        names = [str(choice.column) for choice in choices if choice.column is not None]
         languages = [choice.language for choice in corpus.columns if choice.language]
         is_named_by_language = not names and bool(languages) and set(languages) <= set(_header_names(first_row))
         return is_named_by_language or any(not name.isdecimal() for name in names)
@@ -198,7 +217,10 @@ class DelimitedFormat(ColumnFormat):
                     f"{corpus.source} is read without a header, so that columns are numbers from 0, not {wrong[0]!r}: "
                     "give a number, or set data.header"
                 )
-            return [int(column) for column in chosen]
+            positions = [int(column) for column in chosen]
+            if columns[-1].role == "features" and "target" not in [choice.role for choice in columns]:
+                positions[-1] = min(positions[-1], len(first_row) - 1)  # lines without a target have fewer columns
+            return positions
         header = _header_names(first_row)
         positions = []
         for choice, name in zip(columns, self._find_columns(columns, header)):
@@ -214,6 +236,14 @@ class DelimitedFormat(ColumnFormat):
 def _header_names(row: list[str]) -> list[str]:
     """Return the names of columns in the first row of a file."""
     return [name.strip() for name in row]
+
+
+def _holds_features(values: Sequence[str], separator: str) -> bool:
+    """Whether texts seem to be features such as V;PST: most have a separator, none a space, and few are different."""
+    separated = [value for value in values if separator in value]
+    names = {name for value in values for name in value.split(separator)}
+    has_spaces = any(character.isspace() for value in values for character in value.strip())
+    return not has_spaces and 2 * len(separated) > len(values) and len(names) <= 10 + len(values)
 
 
 class TabSeparatedFormat(DelimitedFormat):
@@ -307,7 +337,13 @@ class JsonLinesFormat(ColumnFormat):
         for line, text in corpus.read_lines(allow_empty):
             record = parse_object(text, corpus.source, line)
             turns = self._record_turns(record, corpus, line)
-            yield turns if turns is not None else self._strings(record, corpus.columns[:1], corpus.source, line)[0]
+            columns = (*corpus.columns[:1], *corpus.feature_columns)
+            yield turns if turns is not None else "\t".join(self._strings(record, columns, corpus.source, line))
+
+    def find_features(self, corpus: Corpus, separator: str) -> str | None:
+        """Return the key "features" if the first line has it with a string."""
+        line, text = next(iter(corpus.read_lines()))
+        return "features" if isinstance(parse_object(text, corpus.source, line).get("features"), str) else None
 
     def _record_turns(self, record: dict[str, Any], corpus: Corpus, line: int) -> list[str] | None:
         """Return the turns of a dialogue; None if it is none, or if the corpus names a column to read."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from dragoman.data import phrasebook
 from dragoman.data.generated_media import MEDIA_TASKS, write_media
+from dragoman.data.inflection_grammar import inflection_example
 from dragoman.data.task_grammars import (
     GeneratedExample,
     answer_example,
@@ -56,17 +57,21 @@ def write_examples(
     valid: int = 500,
     test: int = 500,
     seed: int = 0,
+    low: int = 0,
 ) -> None:
-    """Write the splits of a generated task to a new folder: NAME.tsv, or NAME.jsonl for dialogues."""
+    """Write the splits of a generated task to a new folder: NAME.tsv, or NAME.jsonl for dialogues.
+
+    The first `low` training examples, if any, are written to train-low as well.
+    """
     with atomic_folder(folder) as partial_folder:
         for name, examples in generate_splits(sample, train, valid, test, seed).items():
             is_dialogue = bool(examples and examples[0].turns)
-            lines = [
-                json.dumps({"turns": example.turns}) if is_dialogue else f"{example.source}\t{example.target}"
-                for example in examples
-            ]
-            path = partial_folder / f"{name}.{'jsonl' if is_dialogue else 'tsv'}"
-            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            lines = [json.dumps({"turns": example.turns}) if is_dialogue else example.columns for example in examples]
+            suffix = "jsonl" if is_dialogue else "tsv"
+            parts = {name: len(lines)} | ({f"{name}-low": low} if low and name == "train" else {})
+            for part, size in parts.items():
+                text = "".join(f"{line}\n" for line in lines[:size])
+                (partial_folder / f"{part}.{suffix}").write_text(text, encoding="utf-8")
 
 
 #: generators by name: functions of the new folder and of settings such as train, valid, test and seed
@@ -77,6 +82,7 @@ GENERATORS: Mapping[str, Callable[..., None]] = {
     "dialogue": partial(write_examples, sample=dialogue_example),
     "tree": partial(write_examples, sample=tree_example),
     "python": partial(write_examples, sample=python_example),
+    "inflection": partial(write_examples, sample=inflection_example),
     **{task: partial(write_media, task=task) for task in MEDIA_TASKS},
 }
 

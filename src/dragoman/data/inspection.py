@@ -288,7 +288,7 @@ def _drop_reason(encoded: EncodedPair, max_length: int) -> str:
     """Return why a pair cannot be used; "" if it can."""
     pair = encoded.pair
     for name, text, ids in (("source", pair.source, encoded.source), ("target", pair.target, encoded.target)):
-        if ids is not None and (len(ids) == 0 or (text or "").isspace()):
+        if ids is not None and (len(ids) == 0 or text == "" or (text or "").isspace()):
             return f"{name} empty"
         if ids is not None and len(ids) > max_length:
             return f"{name} longer than {max_length:,} tokens"
@@ -320,7 +320,7 @@ def _hash_pairs(pairs: Iterable[SentencePair]) -> PairHashes:
     """Compute 64-bit hashes of the sources, and of source and target together."""
     sources, targets = bytearray(), bytearray()
     for pair in pairs:
-        sources += blake2b(pair.source.encode(), digest_size=8).digest()
+        sources += blake2b(pair.source_with_features.encode(), digest_size=8).digest()
         targets += blake2b((pair.target or "").encode(), digest_size=8).digest()
     source, target = np.frombuffer(sources, np.uint64), np.frombuffer(targets, np.uint64)
     return PairHashes(source, source * np.uint64(0x9E3779B97F4A7C15) + target)  # odd factor: (x, y) and (y, x) differ

@@ -42,17 +42,24 @@ class GeneratedExample:
         target: the output: an answer, tags, a tree or code.
         turns: the turns of a dialogue, in place of source and target.
         result: the value that the code of the target computes.
+        features: features of the source, such as V;PST.
     """
 
     source: str = ""
     target: str = ""
     turns: tuple[str, ...] = ()
     result: Any = None
+    features: str = ""
 
     @property
     def key(self) -> str:
         """The input, which decides whether two examples are the same."""
-        return "\t".join(self.turns) or self.source
+        return "\t".join(self.turns or filter(None, (self.source, self.features)))
+
+    @property
+    def columns(self) -> str:
+        """Source and target, and features if there are any, separated by tabs."""
+        return "\t".join((self.source, self.target, self.features) if self.features else (self.source, self.target))
 
 
 # ---- question answering

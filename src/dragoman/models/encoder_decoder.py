@@ -24,6 +24,7 @@ from dragoman.parts.embedding import (
     TokenEmbedding,
     Transform,
 )
+from dragoman.parts.feature_marking import FeatureMarking
 from dragoman.parts.flops import Workload, module_flops
 from dragoman.parts.initialization import Glorot, Initialization
 from dragoman.parts.mixer import Context, Layout, Memory, Mixer, MixerOutput, Recorder, assign_paths
@@ -58,6 +59,11 @@ class EncoderDecoder(ModelSpec):
     input: Patches | Frames | None = None  # embedding of feature vectors, if the source is not tokens
     source_extension: SourceExtension | None = None  # lengthens the source before it is encoded
     copying: Copying | None = None  # the output layer can copy tokens of the source
+    feature_marking: FeatureMarking | None = None  # marks feature symbols in front of the source
+
+    def with_feature_symbols(self, first: int, count: int, invariant_positions: bool) -> EncoderDecoder:
+        """Return the spec of a model that marks the feature symbols in front of a source; see `FeatureMarking`."""
+        return replace(self, feature_marking=FeatureMarking(first, count, invariant_positions))
 
     def build(self, dim: int = 0) -> EncoderDecoderModel:
         """Create the model; the argument `dim` is unused, because the width is a field of this spec."""
@@ -88,6 +94,9 @@ class EncoderDecoderModel(Model):
         else:
             self.source_embedding = spec.embedding.build_embedding(spec.source_vocab_size, spec.dim)
         self.source_extension = spec.source_extension.build(spec.dim) if spec.source_extension else None
+        self.feature_marking = None
+        if spec.feature_marking is not None and (table := self.embedding_tables[0]) is not None:
+            self.feature_marking = spec.feature_marking.build_marking(table)
         self.output = self.build_output()
         spec.initialization.apply(self)
         assign_paths(self)  # tells each layer its name in the model
@@ -125,7 +134,10 @@ class EncoderDecoderModel(Model):
     def max_source_length(self) -> int | None:
         """Positions of the encoder, times the source tokens (or frames) per position; None if unlimited."""
         limit = position_limit(self.encoder)
-        return None if limit is None else limit * self.source_embedding.stride
+        if limit is None:
+            return None
+        uncounted = 0 if self.feature_marking is None else 1  # position 0 is that of features
+        return limit * self.source_embedding.stride - uncounted
 
     def max_target_length(self, source_lengths: Tensor) -> Tensor | None:
         """B: the number of positions of the decoder, whatever the source; None if unlimited."""
@@ -138,13 +150,15 @@ class EncoderDecoderModel(Model):
         The layout holds their positions and lengths; `recorder` collects attention weights.
         """
         x, encoded_layout = self.source_embedding.embed_source(source, layout)
+        if self.feature_marking is not None:
+            x, encoded_layout = self.feature_marking(x, source, encoded_layout)
         if self.source_extension is not None:
             x, encoded_layout = self.source_extension(x, encoded_layout)
         encoded = self.encoder(x, Context(encoded_layout, recorder=recorder))
         copied_tokens = self.output.copied_tokens(source, layout, encoded.output.shape[1])
         return Memory(
             encoded.output,
-            encoded_layout,
+            replace(encoded_layout, position_ids=None),  # the decoder attends to columns
             encoded.stack_inputs,
             encoded.final_state,
             copied_tokens,

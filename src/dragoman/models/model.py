@@ -43,6 +43,13 @@ class ModelSpec(Spec):
             f"tagging needs an encoder-only system such as tagger or roberta, but the system is {type(self).__name__}"
         )
 
+    def with_feature_symbols(self, first: int, count: int, invariant_positions: bool) -> ModelSpec:
+        """Return the spec of a model whose sources begin with feature symbols, which have `count` ids from `first`.
+
+        Here the same spec: features are tokens like others, in a sequence with all others.
+        """
+        return self
+
 
 @dataclass
 class DecodingStart:

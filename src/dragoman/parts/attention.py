@@ -119,7 +119,7 @@ class SelfAttentionMixer(Mixer):
         query, key = (part.unflatten(-1, (-1, self.width)) for part in (query, key))  # B T H E and B T G E
         value = value.unflatten(-1, (-1, self.value_width))  # B T G E
         query, key = self.query_norm(query), self.key_norm(key)
-        positions = context.layout.positions
+        positions = context.layout.encoded_positions
         query = self.position.rotate(query.transpose(1, 2), positions)  # B H T E
         key = self.position.rotate(key.transpose(1, 2), positions).transpose(1, 2)  # B T G E
         args = self.args(context, x.shape[1] if state is None else state["key"].shape[1])

@@ -182,7 +182,7 @@ def explicit_attention(
     weights = F.dropout(weights, args.dropout)  # which is 0 outside of training
     y = weights @ value
     for position in args.positions:
-        value_bias = position.value_bias(weights, queries.positions, keys.positions)
+        value_bias = position.value_bias(weights, queries.encoded_positions, keys.encoded_positions)
         y = y if value_bias is None else y + value_bias
     return y
 
@@ -195,7 +195,8 @@ def _score_bias(query: Tensor, queries: Layout, keys: Layout, args: AttentionArg
     total: Tensor | None = None
     for position in args.positions:
         if position.has_score_bias:
-            bias = position.score_bias(query * args.scale_of(query), queries.positions, keys.positions)
+            scaled = query * args.scale_of(query)
+            bias = position.score_bias(scaled, queries.encoded_positions, keys.encoded_positions)
             if bias is not None:
                 total = bias if total is None else total + bias
     return total

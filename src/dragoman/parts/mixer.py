@@ -40,7 +40,8 @@ class Layout:
     """The positions of the tokens of one call.
 
     Padded: each row is one sequence, padded on the right (`lengths`). Packed: a row holds several sequences, numbered
-    by `segment_ids`. In both, token t of a sequence has position t.
+    by `segment_ids`. In both, token t of a sequence has position t. Position encodings may see other numbers, the
+    `position_ids`.
     """
 
     positions: Tensor  # B T: position of each token in its sequence
@@ -48,6 +49,7 @@ class Layout:
     segment_ids: Tensor | None = None  # B T: sequence of each token of a packed row; None if rows are not packed
     max_length: int | None = None  # upper bound of the sequence lengths; None in decoding steps
     cu_seqlens: Tensor | None = None  # N+1: start of each sequence in a single packed row, and the end of the last
+    position_ids: Tensor | None = None  # B T: positions for position encodings, at most `max_length`; None: `positions`
 
     @staticmethod
     def padded(width: int, lengths: Tensor) -> Layout:
@@ -77,6 +79,16 @@ class Layout:
         start = first[:, None]
         positions = start if count == 1 else start + torch.arange(count, device=first.device)
         return Layout(positions, max_length=max_length)
+
+    @property
+    def encoded_positions(self) -> Tensor:
+        """B T: the positions that position encodings see."""
+        return self.positions if self.position_ids is None else self.position_ids
+
+    @property
+    def num_positions(self) -> int | None:
+        """Upper bound of the number of different `encoded_positions`; None in decoding steps."""
+        return self.max_length if self.max_length is None or self.position_ids is None else self.max_length + 1
 
     @property
     def token_mask(self) -> Tensor | None:

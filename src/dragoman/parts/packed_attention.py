@@ -41,7 +41,7 @@ def packed_attention(
         if args.mask_key is not None:
             masks.blocks[args.mask_key] = mask
     biased = [position for position in args.positions if position.has_score_bias]
-    score_mod = _score_mod(biased, queries.positions[0], keys.positions[0]) if biased else None
+    score_mod = _score_mod(biased, queries.encoded_positions[0], keys.encoded_positions[0]) if biased else None
     scale, width = args.scale_of(query), value.shape[-1]
     query, key, value = (_widen(x, MIN_HEAD_WIDTH) for x in (query, key, value))
     shares_heads = key.shape[1] != query.shape[1]

@@ -123,10 +123,11 @@ class SinusoidalPosition(Position):
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
         """Add the sinusoids of the tokens' positions, which the layout holds, to x, B T D."""
-        if layout.max_length is None or layout.positions.numel() < layout.max_length:
-            return x + self.encoding(layout.positions).to(x.dtype)
-        table = self.encoding(torch.arange(layout.max_length, device=x.device))  # each position once, not each token
-        return x + nn.functional.embedding(layout.positions, table.to(x.dtype))
+        positions, count = layout.encoded_positions, layout.num_positions
+        if count is None or positions.numel() < count:
+            return x + self.encoding(positions).to(x.dtype)
+        table = self.encoding(torch.arange(count, device=x.device))  # each position once, not each token
+        return x + nn.functional.embedding(positions, table.to(x.dtype))
 
 
 class SinusoidalTable(SinusoidalPosition):
@@ -143,9 +144,9 @@ class SinusoidalTable(SinusoidalPosition):
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
         """Add the sinusoids of the tokens' positions (in `layout`) to x, B T D: from the table if it is long enough."""
-        if layout.max_length is None or layout.max_length > len(self.table):
+        if layout.num_positions is None or layout.num_positions > len(self.table):
             return super().embed(x, layout)
-        return x + nn.functional.embedding(layout.positions, self.table)
+        return x + nn.functional.embedding(layout.encoded_positions, self.table)
 
 
 @dataclass(frozen=True)
@@ -172,13 +173,13 @@ class LearnedPosition(Position):
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
         """Add the learned vectors of the tokens' positions to x, B T D; the layout holds the positions."""
-        if layout.max_length is not None and layout.max_length > self.table.num_embeddings:
+        if layout.num_positions is not None and layout.num_positions > self.table.num_embeddings:
             raise UserError(
                 f"this model has learned positions for {self.table.num_embeddings} tokens, but a sequence has "
-                f"{layout.max_length}: shorten it, or train a model with more positions (max_positions) or with "
+                f"{layout.num_positions}: shorten it, or train a model with more positions (max_positions) or with "
                 "sinusoidal ones"
             )
-        return x + self.encoding(layout.positions).to(x.dtype)
+        return x + self.encoding(layout.encoded_positions).to(x.dtype)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from dragoman.search.constraints import TargetPrefix
 from dragoman.search.engine import SearchEngine
 from dragoman.search.shortlist import Shortlist
 from dragoman.text import Framing, Tokenizer
+from dragoman.text.feature_symbols import join_features
 
 if TYPE_CHECKING:
     from dragoman.api.evaluate_run import EvaluationResult
@@ -100,6 +101,7 @@ class Run:
         max_length = settings.search.max_source_length
         self.max_source_length = min(max_length, model.max_source_length or max_length)
         self._opened: dict[str, Run] = {}  # runs opened by `open_run`, by folder
+        self.reported_features: set[str] = set()  # unknown features of sources that were reported
 
     @property
     def device(self) -> torch.device:
@@ -254,6 +256,7 @@ class Run:
         exclude: Sequence[str] = (),
         token_scores: bool = False,
         split_sentences: bool = False,
+        features: Sequence[str] | None = None,
     ) -> list[Translation]:
         """Translate texts.
 
@@ -275,7 +278,10 @@ class Run:
             exclude: phrases that no translation may contain as whole words
             token_scores: return log p of every token
             split_sentences: translate the sentences of a text separately, and join them with its white space
+            features: features of each text, such as 'V;PST', for a run that was trained with features; they may also
+                follow a text after a tab
         """
+        texts = self.with_features(texts, features)
         for argument, values in (("prefixes", prefixes), ("include", include)):
             if values is not None and len(values) != len(texts):
                 raise UserError(f"{argument} must have one entry for each of {len(texts)} texts, got {len(values)}")
@@ -340,6 +346,7 @@ class Run:
         prefix: str = "",
         include: Sequence[str] = (),
         exclude: Sequence[str] = (),
+        features: str | None = None,
     ) -> Generator[StreamedTokens]:
         """Translate one text and yield its tokens as soon as they are certain; see `translate` for the arguments.
 
@@ -354,6 +361,7 @@ class Run:
         translator = Translator(
             self, search or self.search_config(beam_size), alignment=alignment, tag=tag, exclude=exclude
         )
+        (text,) = self.with_features([text], None if features is None else [features])
         return stream_tokens(translator, text, prefix, include)
 
     def generate(
@@ -446,8 +454,12 @@ class Run:
         """
         return filling.fill(self, texts, top_k)
 
-    def score(self, sources: Sequence[Source] | None, targets: Sequence[str]) -> list[ScoredText]:
+    def score(
+        self, sources: Sequence[Source] | None, targets: Sequence[str], *, features: Sequence[str] | None = None
+    ) -> list[ScoredText]:
         """Compute log p(y|x) of given translations; a decoder-only model without sources computes log p(y).
+
+        `features` are those of each source, such as 'V;PST', for a run that was trained with features.
 
         Examples:
             >>> run.score(["The dog sleeps."], ["Der Hund schläft."])[0].score
@@ -455,7 +467,7 @@ class Run:
         """
         if not self.model.can_generate:
             raise self.usage_error("score")
-        return pair_scoring.score(self, sources, targets)
+        return pair_scoring.score(self, sources and self.with_features(sources, features), targets)
 
     def evaluate(
         self,
@@ -464,11 +476,12 @@ class Run:
         metrics: Sequence[str] = (),
         *,
         search: SearchConfig | None = None,
+        features: Sequence[str] | None = None,
     ) -> EvaluationResult:
         """Translate or tag a test set and score the result; see `dragoman.evaluate` for the arguments."""
         from dragoman.api.evaluate_run import evaluate
 
-        return evaluate(self, sources, references, metrics, search=search)
+        return evaluate(self, sources, references, metrics, search=search, features=features)
 
     def within_max_length(self, sources: Sequence[Source] | None, targets: Sequence[str]) -> list[bool]:
         """Return whether the model has enough positions for each target; `score` and `align` refuse the others."""
@@ -499,10 +512,12 @@ class Run:
         search: SearchConfig | None = None,
         prefix: TargetPrefix | None = None,
         alternatives: int = 5,
+        features: str | None = None,
     ) -> Inspection:
         """Inspect a sentence: shorthand for `dragoman.lens.inspect_sentence`, which documents the arguments."""
         from dragoman.lens import inspect_sentence  # the lens is built on runs, so it is imported only when it is used
 
+        (source,) = self.with_features([source], None if features is None else [features])
         return inspect_sentence(self, source, target, search=search, prefix=prefix, alternatives=alternatives)
 
     def logits(self, source_ids: Tensor | None, target_ids: Tensor | None) -> Tensor:
@@ -516,9 +531,23 @@ class Run:
 
     # ---- model inputs
 
+    def with_features(self, texts: Sequence[Source], features: Sequence[str] | None) -> Sequence[Source]:
+        """Return texts with their features, such as 'V;PST', after a tab, as a run with features reads them."""
+        if features is None:
+            return texts
+        if not self.source_tokenizer.features:
+            raise UserError(f"{self.folder} was trained without features of sources: leave out the features")
+        return join_features([str(text) for text in texts], features)
+
     def encode_sources(self, texts: Sequence[Source], tag: Tag = None) -> list[Any]:
         """Return token ids with the special tokens of sources (framing), or feature arrays; both are truncated."""
         return [frame_source(self, ids) for ids in encode_without_framing(self, texts, tag)]
+
+    def decode_source(self, source: NDArray[Any]) -> str:
+        """Return the text of the ids of a source, with its features after a tab if it has any."""
+        features = self.source_tokenizer.features.decode(source.tolist())
+        text = self.source_tokenizer.decode(source.tolist())
+        return f"{text}\t{features}" if features else text
 
     def tag_of_row(self, source: NDArray[Any]) -> str:
         """Return the corpus tag whose token the ids of a source begin with, or ''."""

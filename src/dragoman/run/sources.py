@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.console import log
 from dragoman.data.data_formats import encode_dialogue
 from dragoman.data.feature_files import check_features
 from dragoman.data.media_files import MediaFile, is_media
 from dragoman.errors import UserError, unknown_name
+from dragoman.text.feature_symbols import split_features
 from dragoman.text.normalization import TextNormalizer
-from dragoman.text.sentences import SplitText, split_sentences
+from dragoman.text.sentences import SplitText, single_sentence, split_sentences
 from dragoman.text.untranslatable import is_untranslatable
 
 if TYPE_CHECKING:
@@ -51,13 +53,16 @@ def load_features(run: Run, source: Source) -> Source:
 def normalize_source(run: Run, source: Source) -> Source:
     """Normalize a text as in the run's training, or read an image or sound file.
 
-    Dialogues keep the tabs between turns.
+    Dialogues keep the tabs between turns, sources with features the tab before these.
     """
     source = load_features(run, source)
     if not isinstance(source, str):
         return source
     if run.is_dialogue:
         return "\t".join(normalize_text(run, turn) for turn in source.split("\t"))
+    if run.source_tokenizer.features and "\t" in source:
+        text, features = split_features(source)
+        return f"{normalize_text(run, text)}\t{features.strip()}"
     return normalize_text(run, source)
 
 
@@ -77,7 +82,12 @@ def is_copied(run: Run, source: Source) -> bool:
 
 
 def split_into_sentences(run: Run, text: str) -> SplitText:
-    """Split a text into sentences of at most as many tokens as the run was trained on."""
+    """Split a text into sentences of at most as many tokens as the run was trained on.
+
+    In a run with features the text is one sentence, because features belong to the whole text.
+    """
+    if run.source_tokenizer.features:
+        return single_sentence(text)
 
     def count_tokens(sentence: str) -> int:
         """Return the number of source tokens of a sentence."""
@@ -101,10 +111,30 @@ def tag_ids(run: Run, count: int, tag: Tag) -> list[list[int]]:
     return [[token_of_tag[name]] if name else [] for name in names]
 
 
+def encode_features(run: Run, sources: Sequence[str]) -> tuple[list[list[int]], list[str]]:
+    """Return the feature symbols of each source, as ids, and its text without features.
+
+    In a run with features a source has them after its last tab. Unknown ones are reported once and share one symbol.
+    """
+    symbols = run.source_tokenizer.features
+    if not symbols:
+        return [[] for _ in sources], list(sources)
+    split = [split_features(source) for source in sources]
+    unknown = {name: None for _, features in split for name in symbols.unknown(features)}
+    if new := [name for name in unknown if name not in run.reported_features]:
+        run.reported_features.update(new)
+        log(
+            f"warning: {run.folder} was trained without the feature{'s' * (len(new) > 1)} {', '.join(new[:5])}"
+            f"{' …' * (len(new) > 5)}: read as unknown; known are {', '.join(symbols.names[:12])} …"
+        )
+    return [symbols.encode(features) for _, features in split], [text for text, _ in split]
+
+
 def encode_without_framing(run: Run, sources: Sequence[Source], tag: Tag = None) -> list[Any]:
     """Return the token ids of texts without special tokens (framing), or checked feature arrays; nothing is truncated.
 
-    A text begins with the token of its corpus tag. A dialogue, with tabs between its turns, has BOS or EOS there.
+    A text begins with the token of its corpus tag and its feature symbols. A dialogue, with tabs between its turns, has
+    BOS or EOS there.
     """
     if (features := run.model.source_features) is not None:
         return [check_features(load_features(run, source), features) for source in sources]
@@ -114,8 +144,10 @@ def encode_without_framing(run: Run, sources: Sequence[Source], tag: Tag = None)
             f"{run.folder} reads text, but got arrays of features: use a run that was trained on images or speech"
         )
     if not run.is_dialogue:
-        tags = tag_ids(run, len(texts), tag)
-        return [[*tag, *ids] for tag, ids in zip(tags, run.source_tokenizer.encode_batch(texts))]
+        symbols, texts = encode_features(run, texts)
+        prefixes = zip(tag_ids(run, len(texts), tag), symbols)
+        tokens = run.source_tokenizer.encode_batch(texts)
+        return [[*tag, *before, *ids] for (tag, before), ids in zip(prefixes, tokens)]
     if any(text.count("\t") % 2 for text in texts):
         raise UserError(
             "a dialogue must end with the user's turn, to which the model replies: give an odd number of turns"

@@ -20,6 +20,7 @@ from dragoman.run.results import Alignment, StreamedTokens, Translation
 from dragoman.run.sources import (
     Source,
     Tag,
+    encode_features,
     encode_without_framing,
     frame_source,
     is_copied,
@@ -240,7 +241,8 @@ class Translator:
             if not text.strip() or translation.copied:
                 yield translation
                 continue
-            ids = [*tags, *encode_without_framing(run, [text], "")[0]]
+            (features,), (text,) = encode_features(run, [text])
+            ids = [*tags, *features, *run.source_tokenizer.encode(text)]
             source, lengths = run.pad_batch([frame_source(run, ids)])
             replaced = []
             for candidate in (translation, *translation.alternatives):
@@ -251,7 +253,7 @@ class Translator:
                         f"{run.folder} has no attention, which finds the source words of unknown words: leave "
                         "--dictionary and --copy-unknown out"
                     )
-                attention_to_text = attention[0][:, len(tags) :]  # T S, without the corpus tag
+                attention_to_text = attention[0][:, len(tags) + len(features) :]  # T S, without tag and features
                 new_text, alignment = replacer.replace(text, target_ids, attention_to_text)
                 replaced.append(replace(candidate, text=new_text, alignment=alignment, alternatives=[]))
             yield replace(replaced[0], alternatives=replaced[1:])

@@ -93,7 +93,8 @@ def routes(service: Service) -> APIRouter:
 def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest) -> Callable[[], str]:
     """Check the limits on the tokens of a sentence, and return a function that inspects it and returns JSON."""
     run, limits = service.streaming_run(served), service.limits
-    token_counts = {"sentence": len(run.encode_sources([fields.text])[0])}
+    (source,) = run.with_features([fields.text], None if fields.features is None else [fields.features])
+    token_counts = {"sentence": len(run.encode_sources([source])[0])}
     if fields.translation is not None:
         token_counts["translation"] = len(run.target_tokenizer.encode(fields.translation))
     for name, tokens in token_counts.items():
@@ -107,7 +108,7 @@ def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest
     def inspect() -> str:
         """Inspect the sentence; too much attention for a response is an error."""
         inspection = run.lens(
-            fields.text, fields.translation, search=search, prefix=prefix or None, alternatives=fields.alternatives
+            source, fields.translation, search=search, prefix=prefix or None, alternatives=fields.alternatives
         )
         weights, limit = sum(layer.weights.numel() for layer in inspection.attention), limits.max_attention_weights
         if weights > limit:

@@ -46,10 +46,10 @@ def routes(service: Service) -> APIRouter:
         """Translate texts, with scores, tokens, n-best lists and alignments of every sentence."""
         service.reject_if_full()
         fields = await service.accept(request, schemas.TranslationRequest)
-        texts = [fields.text] if isinstance(fields.text, str) else fields.text
+        served = service.resolve_run(fields.run, fields.source, fields.target)
+        texts = fields.sources(served.run)
         if fields.prefix and len(texts) != 1:
             raise RequestError(400, f"a prefix needs exactly one text, got {len(texts)}: send them one by one")
-        served = service.resolve_run(fields.run, fields.source, fields.target)
         search = service.search_for(served, fields.search, fields.n_best)
         options = DecodeOptions(search, fields.alignment, fields.token_scores, fields.prefix)
         split_texts = [served.split(text, fields.split) for text in texts]
@@ -81,7 +81,8 @@ def routes(service: Service) -> APIRouter:
         served = service.resolve_run(fields.run, fields.source, fields.target)
         search = service.search_for(served, fields.search, n_best=None)
         options = DecodeOptions(search, fields.alignment, prefix=fields.prefix)
-        events = _translation_events(service, served, served.split(fields.text, fields.split), options)
+        (text,) = fields.sources(served.run)
+        events = _translation_events(service, served, served.split(text, fields.split), options)
         executor = ThreadPoolExecutor(1, "streaming")
         first = await _next_event(executor, events)  # an error of the request is raised here
         return StreamingResponse(_server_sent_events(service, executor, events, first), media_type="text/event-stream")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from dragoman.run import Translation
+from dragoman.run import Run, Translation
 from dragoman.serving.request_parsing import FORM, JSON
 
 #: a number, with None for infinities, which JSON cannot represent
@@ -117,19 +117,31 @@ class RunSelection(ApiRequest):
     )
 
 
+def _as_list(texts: str | list[str]) -> list[str]:
+    """Return one text, or several, as a list."""
+    return [texts] if isinstance(texts, str) else texts
+
+
 class _TextRequest(RunSelection):
     """Texts to translate, and how."""
 
     text: str | list[str]
+    features: str | list[str] | None = Field(
+        None, description="Features of each text, such as V;PST, for a run that was trained with features."
+    )
     prefix: str = Field("", description="Prefix of the translation of the first sentence.")
     split: bool = Field(True, description="Split texts into sentences; otherwise each text is one sentence.")
     alignment: bool = Field(False, description="Return word alignments.")
 
     @property
     def texts(self) -> list[str]:
-        """The text or texts to translate, and the prefix of the translation if there is one."""
-        texts = [self.text] if isinstance(self.text, str) else self.text
-        return [*texts, self.prefix] if self.prefix else texts
+        """The text or texts to translate, their features, and the prefix of the translation, as far as given."""
+        others = ("".join(_as_list(self.features or "")), self.prefix)
+        return [*_as_list(self.text), *filter(None, others)]
+
+    def sources(self, run: Run) -> list[str]:
+        """The texts to translate, with their features if there are any."""
+        return [str(text) for text in run.with_features(_as_list(self.text), self.features and _as_list(self.features))]
 
 
 class TranslationRequest(_TextRequest):
@@ -149,14 +161,16 @@ class LensRequest(RunSelection):
     """A sentence to inspect."""
 
     text: str = Field(description="One sentence: it is not split.")
+    features: str | None = Field(None, description="Features such as V;PST, for a run that was trained with features.")
     translation: str | None = Field(None, description="Inspect this translation instead of searching for one.")
     prefix: str | list[int] = Field("", description="Prefix of the translation: a text, or token ids.")
     alternatives: int = Field(5, ge=1, le=20, description="Number of most probable tokens at every position.")
 
     @property
     def texts(self) -> list[str]:
-        """The sentence, its translation and the prefix of a translation, as far as they are given as text."""
-        return [text for text in (self.text, self.translation, self.prefix) if text and isinstance(text, str)]
+        """The sentence, its features and translation, and the prefix of one, as far as they are given as text."""
+        fields = (self.text, self.features, self.translation, self.prefix)
+        return [text for text in fields if text and isinstance(text, str)]
 
 
 class LensResponse(BaseModel):

@@ -19,11 +19,15 @@ BaseSpec = TypeVar("BaseSpec", bound=ModelSpec)
 
 @dataclass(frozen=True)
 class VocabularySizes:
-    """Number of tokens of the source and target tokenizers; `joint`: one tokenizer serves source and target."""
+    """Number of tokens of the source and target tokenizers; `joint`: one tokenizer serves source and target.
+
+    The last `features` ids of the source vocabulary are feature symbols.
+    """
 
     source: int
     target: int
     joint: bool = False
+    features: int = 0
 
 
 @dataclass(frozen=True)

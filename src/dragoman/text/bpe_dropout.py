@@ -164,7 +164,7 @@ class _CharacterWords:
             token_id: (token_id,) if token in atomic else tuple(ids[character] for character in token)
             for token, token_id in ids.items()
         }
-        self._characters |= {tag: (tag,) for tag in tokenizer.tags.values()}
+        self._characters |= {token_id: (token_id,) for token_id in tokenizer.source_prefix_ids}
         self.begins_word = np.zeros(tokenizer.vocab_size, bool)
         self.ends_word = np.zeros(tokenizer.vocab_size, bool)
         initial = tokenizer.marker == "initial"
@@ -173,8 +173,8 @@ class _CharacterWords:
             # A space that is a token of its own is still the marker of the word next to it.
             self.begins_word[token_id] = first and (initial or token != " ")
             self.ends_word[token_id] = last and not (initial and token == " ")
-        for tag in tokenizer.tags.values():
-            self.begins_word[tag] = self.ends_word[tag] = True
+        for token_id in tokenizer.source_prefix_ids:
+            self.begins_word[token_id] = self.ends_word[token_id] = True
 
     def characters(self, word: Sequence[int]) -> list[int]:
         """Return the ids of the characters of a word, which is given by its tokens."""

@@ -17,6 +17,7 @@ import tokenizers
 from dragoman import legacy
 from dragoman.errors import UserError
 from dragoman.text.byte_level import bytes_of_letters
+from dragoman.text.feature_symbols import FEATURE_SEPARATOR, UNKNOWN_FEATURE, FeatureSymbols, feature_token
 from dragoman.text.hf_tokenizer_files import TokenConfig
 from dragoman.text.sentencepiece_model import SentencePieceModel, SentencePieceSegmenter, model_from_version_1
 from dragoman.text.special_tokens import BYTE_TOKENS, MASK, SPECIAL_TOKENS, UNK
@@ -26,6 +27,7 @@ from dragoman.text.tokenizer import (
     TOKENIZER_FORMAT_VERSION,
     Tokenizer,
     check_tags,
+    read_prefix_fields,
     tag_token,
 )
 from dragoman.text.word_splitting import word_at_characters
@@ -261,20 +263,33 @@ class RemappedTokenizer(Tokenizer):
     system and objective. The imported special tokens keep an id, but no text contains them.
     """
 
-    def __init__(self, inner: ImportedTokenizer, tags: Sequence[str] = ()) -> None:
-        """Wrap an imported tokenizer, and give corpus tags the ids after its own."""
+    def __init__(
+        self,
+        inner: ImportedTokenizer,
+        tags: Sequence[str] = (),
+        features: Sequence[str] = (),
+        feature_separator: str = FEATURE_SEPARATOR,
+    ) -> None:
+        """Wrap an imported tokenizer, and give corpus tags, then features, the ids after its own."""
         self.kind, self.marker, self.inner = REMAPPED_TYPE, inner.marker, inner
         self.tags = {name: token_id for token_id, name in enumerate(tags, ID_OFFSET + inner.vocab_size)}
+        if features:
+            names = enumerate((*features, UNKNOWN_FEATURE), ID_OFFSET + inner.vocab_size + len(tags))
+            self.features = FeatureSymbols({name: token_id for token_id, name in names}, feature_separator)
 
     @property
     def vocab_size(self) -> int:
-        """Return the number of tokens: Dragoman's special tokens, those of the inner tokenizer, and the tags."""
-        return ID_OFFSET + self.inner.vocab_size + len(self.tags)
+        """Return the number of tokens: Dragoman's special tokens, the inner tokenizer's, corpus tags and features."""
+        return ID_OFFSET + self.inner.vocab_size + len(self.source_prefix_ids)
 
     def with_tags(self, names: Sequence[str]) -> RemappedTokenizer:
         """Return the tokenizer with further corpus tags at the end of its vocabulary."""
         check_tags(names)
         return RemappedTokenizer(self.inner, list(dict.fromkeys([*self.tags, *names])))
+
+    def with_features(self, names: Sequence[str], separator: str) -> RemappedTokenizer:
+        """Return the tokenizer with feature symbols at the end of its vocabulary."""
+        return RemappedTokenizer(self.inner, list(self.tags), names, separator)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokenize texts; ids of the inner tokenizer are shifted to make room for Dragoman's special tokens."""
@@ -306,27 +321,28 @@ class RemappedTokenizer(Tokenizer):
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return the names of tokens in readable form."""
         names = {token_id: tag_token(name) for name, token_id in self.tags.items()} | dict(enumerate(SPECIAL_TOKENS))
+        names |= {token_id: feature_token(name) for name, token_id in self.features.ids.items()}
         return [names.get(token_id) or self.inner.tokens([self._inner_id(token_id)])[0] for token_id in ids]
 
     def surface_forms(self) -> list[bytes]:
-        """Return the text of every token of the vocabulary in UTF-8; b"" for special tokens and tags."""
-        return [*[b""] * ID_OFFSET, *self.inner.surface_forms(), *[b""] * len(self.tags)]
+        """Return the text of every token of the vocabulary in UTF-8; b"" for special tokens, tags and features."""
+        return [*[b""] * ID_OFFSET, *self.inner.surface_forms(), *[b""] * len(self.source_prefix_ids)]
 
     def word_ids(self, ids: Iterable[int]) -> list[int]:
         """Return the number of the word that each token belongs to, −1 for special tokens."""
         return self.inner.word_ids(map(self._inner_id, ids))
 
     def to_json(self) -> str:
-        """Serialize the inner tokenizer, marked as remapped, with the tags."""
+        """Serialize the inner tokenizer, marked as remapped, with tags and features."""
         document = json.loads(self.inner.to_json())
-        document["model"]["dragoman"] |= {"kind": REMAPPED_TYPE, "tags": list(self.tags)}
+        document["model"]["dragoman"] |= {"kind": REMAPPED_TYPE, "tags": list(self.tags)} | self._prefix_fields()
         return json.dumps(document, ensure_ascii=False)
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any], fields: Mapping[str, Any], origin: str) -> RemappedTokenizer:
         """Read a document of `to_json`; `fields` is its field `dragoman`, `origin` names it in error messages."""
         inner = ImportedTokenizer.from_document(document, {**fields, "kind": IMPORTED_TYPE}, origin)
-        return cls(inner, [str(name) for name in fields.get("tags", ())])
+        return cls(inner, *read_prefix_fields(fields))
 
 
 def load_library(document: Mapping[str, Any], origin: str) -> tokenizers.Tokenizer:

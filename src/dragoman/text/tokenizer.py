@@ -24,6 +24,7 @@ from functools import cached_property
 from itertools import chain, repeat
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
@@ -31,6 +32,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from dragoman import legacy
 from dragoman.errors import UserError, unknown_name
 from dragoman.text import byte_level, tokenizer_learning
+from dragoman.text.feature_symbols import FEATURE_SEPARATOR, UNKNOWN_FEATURE, FeatureSymbols, feature_token
 from dragoman.text.special_tokens import BOS, BYTE_TOKENS, CLS, EOS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 from dragoman.text.word_splitting import word_at_characters
 
@@ -138,6 +140,7 @@ class Tokenizer:
         mask, sep, cls: ids of special tokens; None if an imported tokenizer does not have them
         special_token_ids: ids of an imported tokenizer's special tokens by name
         tags: ids of the tokens that name the corpus of a source (`data.corpus_tags`)
+        features: feature symbols that go before a source (`data.features_column`)
     """
 
     pad, unk, bos, eos = PAD, UNK, BOS, EOS
@@ -146,12 +149,24 @@ class Tokenizer:
     cls: int | None = CLS
     special_token_ids: Mapping[str, int] = MappingProxyType({})
     tags: Mapping[str, int] = MappingProxyType({})
+    features = FeatureSymbols()
     type: TokenizerType
     has_merges = False
     has_marked_words = True
 
-    def __init__(self, library: tokenizers.Tokenizer, kind: str, marker: str, tags: Sequence[str] = ()) -> None:
-        """Wrap a tokenizer of the `tokenizers` library; see the class for `kind`, `marker` and `tags`."""
+    def __init__(
+        self,
+        library: tokenizers.Tokenizer,
+        kind: str,
+        marker: str,
+        tags: Sequence[str] = (),
+        features: Sequence[str] = (),
+        feature_separator: str = FEATURE_SEPARATOR,
+    ) -> None:
+        """Wrap a tokenizer of the `tokenizers` library; see the class for the other arguments.
+
+        `tags` and `features` are names, whose tokens the library has.
+        """
         self.kind, self.marker, self._library = kind, marker, library
         library.encode_special_tokens = True  # in the library's terms: do not look for special tokens in a text
         self.type = tokenizer_type(kind)
@@ -161,7 +176,10 @@ class Tokenizer:
         self._tokens = list(map(self.type.readable, tokens))
         self._bytes = list(map(self.type.token_bytes, tokens))
         self.tags = {name: ids[tag_token(name)] for name in tags}
-        for token_id in (*map(ids.get, SPECIAL_TOKENS), *self.tags.values()):
+        if features:
+            names = (*features, UNKNOWN_FEATURE)
+            self.features = FeatureSymbols({name: ids[feature_token(name)] for name in names}, feature_separator)
+        for token_id in (*map(ids.get, SPECIAL_TOKENS), *self.source_prefix_ids):
             if token_id is not None:
                 self._tokens[token_id], self._bytes[token_id] = tokens[token_id], b""
         for byte, token in enumerate(self.type.byte_tokens):
@@ -174,9 +192,24 @@ class Tokenizer:
     def with_tags(self, names: Sequence[str]) -> Tokenizer:
         """Return this tokenizer with a token for each tag, with ids after all others."""
         check_tags(names)
-        library = tokenizers.Tokenizer.from_str(self._library.to_str())
-        library.add_special_tokens([AddedToken(tag_token(name), normalized=False, special=True) for name in names])
+        library = self._library_with(map(tag_token, names))
         return Tokenizer(library, self.kind, self.marker, list(dict.fromkeys([*self.tags, *names])))
+
+    def with_features(self, names: Sequence[str], separator: str) -> Tokenizer:
+        """Return this tokenizer with a symbol for each feature and one for unknown ones, with ids after all others."""
+        library = self._library_with(map(feature_token, (*names, UNKNOWN_FEATURE)))
+        return Tokenizer(library, self.kind, self.marker, list(self.tags), names, separator)
+
+    def _library_with(self, tokens: Iterable[str]) -> tokenizers.Tokenizer:
+        """Return a copy of the library's tokenizer with more tokens, which no text contains."""
+        library = tokenizers.Tokenizer.from_str(self._library.to_str())
+        library.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in tokens])
+        return library
+
+    @property
+    def source_prefix_ids(self) -> list[int]:
+        """Ids of all tokens that go before a source and are no text: corpus tags and feature symbols."""
+        return [*self.tags.values(), *self.features.ids.values()]
 
     def __reduce__(self) -> tuple[Callable[[str], Tokenizer], tuple[str]]:
         """Pickle the tokenizer as JSON."""
@@ -304,8 +337,15 @@ class Tokenizer:
         document = json.loads(self._library.to_str())
         # The library refuses an unknown field at the top level and ignores it inside the model.
         fields = {"version": TOKENIZER_FORMAT_VERSION, "kind": self.kind, "marker": self.marker}
-        document["model"]["dragoman"] = fields | ({"tags": list(self.tags)} if self.tags else {})
+        document["model"]["dragoman"] = fields | self._prefix_fields()
         return json.dumps(document, ensure_ascii=False)
+
+    def _prefix_fields(self) -> dict[str, Any]:
+        """Return the names of corpus tags and features, and what separates features, for `to_json`."""
+        fields: dict[str, Any] = {"tags": list(self.tags)} if self.tags else {}
+        if self.features:
+            fields |= {"features": self.features.names, "feature_separator": self.features.separator}
+        return fields
 
     @classmethod
     def from_json(cls, text: str, origin: str = "the tokenizer") -> Tokenizer:
@@ -318,7 +358,7 @@ class Tokenizer:
             fields = document["model"].pop("dragoman")  # what `to_json` adds to the library's document
             version, marker = fields["version"], str(fields["marker"])
             kind = legacy.RENAMED["tokenizer_types"].get(str(fields["kind"]), str(fields["kind"]))
-            tags = [str(name) for name in fields.get("tags", ())]
+            tags, features, separator = read_prefix_fields(fields)
         except (KeyError, TypeError, AttributeError):
             raise UserError(f"{origin} was not written by dragoman: its model has no field 'dragoman'") from None
         if version not in READABLE_VERSIONS:
@@ -344,9 +384,10 @@ class Tokenizer:
             )
         if library.id_to_token(library.get_vocab_size() - 1) is None:
             raise UserError(f"{origin} is damaged: its token ids are not consecutive")
-        if any(library.token_to_id(tag_token(name)) is None for name in tags):
-            raise UserError(f"{origin} is damaged: a corpus tag has no token")
-        return cls(library, kind, marker, tags)
+        expected = [*map(tag_token, tags), *map(feature_token, (*features, UNKNOWN_FEATURE) if features else ())]
+        if any(library.token_to_id(token) is None for token in expected):
+            raise UserError(f"{origin} is damaged: a corpus tag or a feature has no token")
+        return cls(library, kind, marker, tags, features, separator)
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer to a file as JSON."""
@@ -439,6 +480,12 @@ def _count_words(texts: Iterable[str], kind: str, marker: str) -> Counter[str]:
         for word, _ in splitter.pre_tokenize_str(f" {text}" if marker == "initial" else f"{text} "):
             words[word] += count
     return words
+
+
+def read_prefix_fields(fields: Mapping[str, Any]) -> tuple[list[str], list[str], str]:
+    """Return the names of corpus tags and features, and what separates features, from a document of `to_json`."""
+    tags, features = ([str(name) for name in fields.get(key, ())] for key in ("tags", "features"))
+    return tags, features, str(fields.get("feature_separator", FEATURE_SEPARATOR))
 
 
 def check_tags(names: Sequence[str]) -> None:

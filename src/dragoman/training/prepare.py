@@ -49,7 +49,7 @@ from dragoman.training.validation import decode_references, evenly_spaced
 from dragoman.training.warm_start import write_initial_weights
 
 FILE_SETTINGS = (
-    *(f"data.{part}{column}" for part in ("", "valid_", "test_") for column in ("source", "target")),
+    *(f"data.{part}{side}" for part in ("", "valid_", "test_") for side in ("source", "target", "source_features")),
     *("text.tokenizer_from", "text.source_word_vectors", "text.target_word_vectors", "training.start_from"),
 )
 
@@ -205,10 +205,14 @@ def prepare_run(
             return split.training_pairs(pairs) if split else pairs
 
         tokenizers = make_tokenizers(request, defaults, training_pairs, survey, log, cache)
+        if config.data.features_column is None and (column := request.config.data.features_column):
+            symbols = ", ".join(tokenizers[0].features.names[:3])
+            defaults.set_and_report("data.features_column", column, f"it holds features of the sources: {symbols} …")
         choose_copying(defaults, data_format, survey.copying)
         source_tokenizer, target_tokenizer = tokenizers
         is_shared = source_tokenizer is target_tokenizer
-        sizes = VocabularySizes(source_tokenizer.vocab_size, target_tokenizer.vocab_size, joint=is_shared)
+        features = len(source_tokenizer.features.ids)
+        sizes = VocabularySizes(source_tokenizer.vocab_size, target_tokenizer.vocab_size, is_shared, features)
         spec = request.build_spec(defaults.config, sizes)
         resolve.check_vocabulary(spec, sizes, data_format)
         continued_run = request.parent if request.parent_spec else None  # whose model is trained further

@@ -75,9 +75,8 @@ def resolve_request(config: Config) -> RunRequest:
         raise UserError("no training text: give --source and --target (or --source alone for a file with both sides)")
     if parent and config.features == FeatureConfig():
         config = replace(config, features=parent.config.features)
-    train = make_corpora(config, config.data.source, config.data.target)
-    valid = make_corpora(config, config.data.valid_source, config.data.valid_target)
-    test = make_corpora(config, config.data.test_source, config.data.test_target)
+    config = resolve_features_column(config)
+    train, valid, test = (make_corpora(config, prefix) for prefix in ("", "valid_", "test_"))
     check_mixture(config.data, train, valid)
     content = data.detect_data_format(train[0])  # pairs, text, turns of dialogues, or feature vectors
     if not content.has_target and not content.is_dialogue and not task_is_given:
@@ -97,19 +96,51 @@ def resolve_request(config: Config) -> RunRequest:
     data_format = content if content.source_is_features else data_format
     data_format = data_format.with_normalizer(TextNormalizer.from_settings(config.text))
     check_tags(config.data.corpus_tags, data_format, parent)
+    check_feature_symbols(train[0], data_format, parent)
     return RunRequest(config, parent, parent_spec, train, valid, test, data_format, device)
 
 
-def make_corpora(config: Config, sources: tuple[str, ...], targets: tuple[str, ...]) -> list[Corpus]:
-    """Make a corpus of each source file and its target file; without targets, of each source file alone."""
-    if targets and len(sources) != len(targets):
-        raise UserError(
-            f"got {len(sources)} source files but {len(targets)} target files: give one target file for each source"
-        )
+def make_corpora(config: Config, prefix: str = "") -> list[Corpus]:
+    """Make a corpus of each source file, its target file and its file of features, as far as they are given.
+
+    `prefix` of the settings: "" for the training files, "valid_" or "test_" for the others.
+    """
+    sources, *others = (getattr(config.data, f"{prefix}{name}") for name in ("source", "target", "source_features"))
+    for name, paths in zip(("target files", "files of features"), others):
+        if paths and len(sources) != len(paths):
+            raise UserError(
+                f"got {len(sources)} source files but {len(paths)} {name}: give one of the {name} for each source"
+            )
+    targets, features = (paths or [None] * len(sources) for paths in others)
     return [
-        Corpus.from_settings(config.data, source, target, config.features)
-        for source, target in zip(sources, targets or [None] * len(sources))
+        Corpus.from_settings(config.data, source, target, config.features, feature_file)
+        for source, target, feature_file in zip(sources, targets, features)
     ]
+
+
+def resolve_features_column(config: Config) -> Config:
+    """Set the column of features if it is not given and the first training file has one."""
+    if config.data.features_column is not None or config.data.source_features or not config.data.source:
+        return config
+    corpus = make_corpora(config)[0]
+    column = None if corpus.has_features else corpus.file_format.find_features(corpus, config.data.feature_separator)
+    return config if column is None else replace_settings(config, {"data.features_column": column})
+
+
+def check_feature_symbols(corpus: Corpus, data_format: DataFormat, parent: ParentRun | None) -> None:
+    """Check features of sources: they need pairs to translate, and a parent run (to start from) that has features."""
+    if not corpus.has_feature_symbols:
+        return
+    if not data_format.is_translation:
+        raise UserError(
+            f"features of sources need pairs to translate, but the data is read as {data_format.item_name}: set "
+            "data.features_column to '' and leave out data.source_features"
+        )
+    if parent and not parent.tokenizers[0].features:
+        raise UserError(
+            f"{corpus.source} has features, but {parent.folder} was trained without: leave out --start-from, or set "
+            "data.features_column to ''"
+        )
 
 
 def check_mixture(config: DataConfig, train: list[Corpus], valid: list[Corpus]) -> None:
@@ -240,7 +271,12 @@ def check_system(config: Config) -> ModelSpec:
 
 def build_spec(config: Config, vocabulary: VocabularySizes) -> ModelSpec:
     """Return the model specification of the configured system; of the smallest size if none is chosen yet."""
-    return get_system(config.system.name or "").spec(vocabulary, config.system.size or "tiny", **config.system.settings)
+    system = get_system(config.system.name or "")
+    spec = system.spec(vocabulary, config.system.size or "tiny", **config.system.settings)
+    if not vocabulary.features:
+        return spec
+    first, invariant = vocabulary.source - vocabulary.features, config.data.feature_positions == "invariant"
+    return spec.with_feature_symbols(first, vocabulary.features, invariant)
 
 
 def check_vocabulary(spec: ModelSpec, vocabulary: VocabularySizes, data_format: DataFormat) -> None:
@@ -270,7 +306,7 @@ def make_framing(spec: ModelSpec, target: Tokenizer) -> Framing:
     if model.source_features is not None:  # vectors have no framing
         framing = replace(framing, source_prefix=(), source_suffix=())
     sentinels = range(target.vocab_size, model.vocab_size)  # tokens for masked spans, beyond the tokenizer's
-    suppressed = (*framing.suppressed, *target.tags.values(), *sentinels)
+    suppressed = (*framing.suppressed, *target.source_prefix_ids, *sentinels)
     return replace(framing, suppressed=suppressed)
 
 

@@ -15,6 +15,7 @@ from dragoman.errors import UserError
 from dragoman.run import read_tokenizers
 from dragoman.run_files import is_run_folder
 from dragoman.text import Tokenizer, learn_tokenizer
+from dragoman.text.feature_symbols import collect_names
 from dragoman.text.hf_tokenizers import open_tokenizers, with_own_special_tokens
 from dragoman.text.tokenizer import LABEL_TYPE
 from dragoman.training.defaults import DEFAULT_TOKENIZER, Choice, Defaults, choose_tokenizer, choose_vocab_size
@@ -81,7 +82,25 @@ def make_tokenizers(
         source, target = tokenizers
         tagged = source.with_tags([tag for tag in dict.fromkeys(request.config.data.corpus_tags) if tag])
         tokenizers = tagged, tagged if target is source else target
+    if request.train[0].has_feature_symbols and not parent:
+        tokenizers = _with_features(request, tokenizers, pairs)
     return tokenizers
+
+
+def _with_features(
+    request: RunRequest, tokenizers: tuple[Tokenizer, Tokenizer], pairs: Pairs
+) -> tuple[Tokenizer, Tokenizer]:
+    """Add a symbol for each feature of the training sources, which `pairs` reads anew, to the source tokenizer."""
+    source, target = tokenizers
+    separator = request.config.data.feature_separator
+    names = collect_names((pair.feature_symbols for pair in pairs()), separator)
+    if not names:
+        raise UserError(
+            f"no source of {request.train[0].source} has a feature: name another data.features_column, or leave "
+            "out the features"
+        )
+    extended = source.with_features(names, separator)
+    return extended, extended if target is source else target
 
 
 def with_fertility(

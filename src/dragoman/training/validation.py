@@ -242,9 +242,7 @@ def stored_sentences(run: Run, store: TokenStore, count: int) -> tuple[list[Sour
     """
     indices = evenly_spaced(store, count)
     rows: list[NDArray[Any]] = [store.source(index) for index in indices]
-    sources: list[Source] = [
-        run.source_tokenizer.decode(row.tolist()) if row.ndim == 1 else np.array(row) for row in rows
-    ]
+    sources: list[Source] = [run.decode_source(row) if row.ndim == 1 else np.array(row) for row in rows]
     return sources, [run.tag_of_row(row) for row in rows], decode_references(store, run.target_tokenizer, indices)
 
 

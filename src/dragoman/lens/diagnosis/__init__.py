@@ -86,5 +86,5 @@ def validation_pairs(run: Run, max_pairs: int) -> tuple[list[str], list[str]]:
         raise UserError(f"{run.folder} has no validation text: give a test set with --source and --target")
     store = TokenStore(folder)
     rows = range(min(max_pairs, len(store)))
-    sources = [run.source_tokenizer.decode(store.source(n).tolist()) for n in rows]
+    sources = [run.decode_source(store.source(n)) for n in rows]
     return sources, [run.target_tokenizer.decode(store.target(n).tolist()) for n in rows]

@@ -1,0 +1,109 @@
+"""An invented language whose nouns and verbs are inflected: vowel harmony, consonant gradation, prefixes, suffixes.
+
+A word is a lemma with features such as N;LOC;PL or V;PST;2;SG;NEG. Each rule is a function from text to text:
+
+- A suffix adapts to the stem (vowel harmony): A, O and U are a, o, u after a back vowel and ä, ö, y otherwise.
+- Consonants before the last vowel of a stem are weak in a closed syllable (gradation): kukka, kukan, but kukkani.
+- A stem's last vowel changes before i: kukka, kukkoisa.
+- The negative prefix is e-, before a vowel em-.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from dragoman.data.task_grammars import GeneratedExample
+
+BACK, FRONT, NEUTRAL = "aou", "äöy", "ei"
+VOWELS = BACK + FRONT + NEUTRAL
+INITIALS = (*"ptkmnslrvh", "")
+MEDIALS = (*"ptkmnslrv", "pp", "tt", "kk", "ss", "mp", "nt", "nk", "lt", "rt", "lk", "st", "ht")
+FINALS = ("", "", "", "n", "l", "r", "s")  # of a syllable within a stem
+WEAK_GRADES = {
+    **{"pp": "p", "tt": "t", "kk": "k", "mp": "mm", "nt": "nn", "nk": "ng", "lt": "ll", "rt": "rr", "lk": "l"},
+    **{"p": "v", "t": "d", "k": "g"},
+}
+VOWELS_BEFORE_I = {"a": "o", "ä": "ö", "e": "", "i": "e"}
+
+CASE_SUFFIXES = {"NOM": "", "GEN": "n", "LOC": "sA", "ABL": "stA", "ALL": "lle", "INS": "nkO"}
+POSSESSIVE_SUFFIXES = {"PSS1": "ni", "PSS2": "si"}
+PERSON_SUFFIXES = {"1;SG": "n", "2;SG": "t", "3;SG": "", "1;PL": "mme", "2;PL": "tte", "3;PL": "vAt"}
+INFINITIVE = "dA"
+
+
+def inflect(lemma: str, features: str) -> str:
+    """Return the form of a lemma with features such as N;GEN;PL;PSS1 or V;PST;3;SG;NEG."""
+    names = features.split(";")
+    return _inflect_noun(lemma, names) if names[0] == "N" else _inflect_verb(lemma, names)
+
+
+def inflection_example(random: Random) -> GeneratedExample:
+    """Draw a lemma, features and the form."""
+    stem = draw_stem(random)
+    if random.random() < 0.5:
+        optional = random.choice(["", "", *(f";{name}" for name in POSSESSIVE_SUFFIXES)])
+        lemma, features = stem, f"N;{random.choice(list(CASE_SUFFIXES))};{random.choice(['SG', 'PL'])}{optional}"
+    else:
+        tense, person = random.choice(["PRS", "PST", "COND"]), random.choice(list(PERSON_SUFFIXES))
+        lemma, features = join(stem, INFINITIVE), f"V;{tense};{person}{random.choice(['', '', ';NEG'])}"
+    return GeneratedExample(lemma, inflect(lemma, features), features=features)
+
+
+def draw_stem(random: Random) -> str:
+    """Draw a stem of two or three syllables, whose vowels are neutral and either back or front."""
+    vowels = random.choice([BACK, FRONT]) * 2 + NEUTRAL
+    first = random.choice(INITIALS) + random.choice(vowels) + random.choice(["", "", vowels[0]])
+    middle = ""
+    if random.random() < 0.4:
+        middle = random.choice("ptkmnslrv") + random.choice(vowels) + random.choice(FINALS)
+    medials = [medial for medial in MEDIALS if not middle or middle[-1] in VOWELS or len(medial) == 1]
+    return first + middle + random.choice(medials) + random.choice(vowels)
+
+
+def join(stem: str, suffix: str) -> str:
+    """Return the stem with a suffix whose vowels A, O and U agree with its last vowel that is not neutral."""
+    harmonic = [letter for letter in stem if letter in BACK + FRONT]
+    is_back = bool(harmonic) and harmonic[-1] in BACK
+    return stem + suffix.translate(str.maketrans("AOU", BACK if is_back else FRONT))
+
+
+def grade(stem: str, suffix: str) -> str:
+    """Return the stem with weak consonants before its last vowel if the suffix closes the syllable of that vowel."""
+    consonants = suffix.removeprefix("i")
+    is_closed = consonants[:1] not in ("", *VOWELS) and (len(consonants) == 1 or consonants[1] not in VOWELS + "AOU")
+    onset_end = len(stem) - 1
+    for size in (2, 1):  # the longest consonants that have a weak grade; a single one must follow a vowel
+        before, strong = stem[: onset_end - size], stem[onset_end - size : onset_end]
+        if is_closed and strong in WEAK_GRADES and (size == 2 or before[-1:] in VOWELS):
+            return before + WEAK_GRADES[strong] + stem[onset_end:]
+    return stem
+
+
+def _change_last_vowel(stem: str) -> str:
+    """Return the stem as it is before i."""
+    return stem[:-1] + VOWELS_BEFORE_I.get(stem[-1], stem[-1])
+
+
+def _inflect_noun(lemma: str, names: list[str]) -> str:
+    """Return the form of a noun; names are N, case, number, and a possessor or nothing."""
+    _, case, number, *possessor = names
+    suffix = CASE_SUFFIXES[case]
+    if number == "PL":
+        suffix = ("t" if case == "NOM" else f"i{suffix}") if case != "GEN" else "iden"
+    form = grade(lemma, suffix)
+    form = join(_change_last_vowel(form) if suffix.startswith("i") else form, suffix)
+    ending = POSSESSIVE_SUFFIXES[possessor[0]] if possessor else ""
+    return (form[:-1] if ending and form[-1] in "nt" else form) + ending  # a possessor replaces n and t
+
+
+def _inflect_verb(lemma: str, names: list[str]) -> str:
+    """Return the form of a verb; names are V, tense, person, number, and NEG or nothing."""
+    _, tense, person, number, *negation = names
+    stem, ending = lemma[: -len(INFINITIVE)], PERSON_SUFFIXES[f"{person};{number}"]
+    suffix = {"PRS": "", "PST": "i", "COND": "isi"}[tense] + ending
+    form = grade(stem, suffix)
+    if tense == "PRS" and f"{person};{number}" == "3;SG":
+        form += form[-1]  # the last vowel is long
+    form = join(_change_last_vowel(form) if suffix.startswith("i") else form, suffix)
+    prefix = "" if not negation else "em" if form[0] in VOWELS else "e"
+    return prefix + form

@@ -1,0 +1,54 @@
+"""Feature symbols in front of a source: what marks them, and positions that do not depend on their number and order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.parts.embedding import TokenEmbedding
+from dragoman.parts.mixer import Layout
+from dragoman.parts.spec import Spec
+
+
+@dataclass(frozen=True)
+class FeatureMarking(Spec):
+    """Types and positions of feature symbols such as PST, which precede the tokens of a source (Wu et al. 2021, §3).
+
+    Features and tokens are told apart by a learned vector each, added to their embeddings. With `invariant_positions`
+    all features have position 0 and the tokens count from 1, so that an encoder without recurrence reads the features
+    as a set. Recurrent and convolutional layers see the features in their order.
+    """
+
+    first: int  # id of the first feature symbol
+    count: int  # number of feature symbols, which have consecutive ids
+    invariant_positions: bool = True
+
+    def build_marking(self, embedding: TokenEmbedding) -> FeatureTypeEmbedding:
+        """Create the vectors of the two types, which are added to those of an embedding table."""
+        return FeatureTypeEmbedding(self, embedding)
+
+
+class FeatureTypeEmbedding(nn.Module):
+    is_embedding_table = True
+
+    def __init__(self, spec: FeatureMarking, embedding: TokenEmbedding) -> None:
+        """The rows of `weight` are the vectors of tokens and of features; width and scale are the embedding's."""
+        super().__init__()
+        self.first, self.end, self.invariant_positions = spec.first, spec.first + spec.count, spec.invariant_positions
+        self.scale = embedding.scale
+        self.weight = nn.Parameter(torch.empty(2, embedding.width))
+
+    def forward(self, x: Tensor, source: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
+        """Mark the embeddings x, B S D, of the source tokens, B S; return them and the layout with `position_ids`."""
+        is_feature = (source >= self.first) & (source < self.end)  # B S
+        x = x + nn.functional.embedding(is_feature.long(), self.weight) * self.scale
+        if not self.invariant_positions:
+            return x, layout
+        columns = torch.arange(source.shape[1], device=source.device)
+        starts = (columns - layout.positions).clamp(min=0)  # B S: column of the first token of the same sequence
+        counts = is_feature.long().cumsum(1)  # B S: features up to each column
+        before = (counts - is_feature.long()).gather(1, starts.expand_as(counts))  # B S: of earlier packed sequences
+        position_ids = layout.positions + 1 - (counts - before)
+        return x, replace(layout, position_ids=position_ids.masked_fill(is_feature, 0))

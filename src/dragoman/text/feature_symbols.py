@@ -1,0 +1,90 @@
+"""Feature symbols: properties of a source such as V;PST;3, which are read as whole symbols in front of its tokens.
+
+Where a source is one text, its features follow it after a tab: `walk<TAB>V;PST`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dragoman.errors import UserError
+
+FEATURE_SEPARATOR = ";"
+UNKNOWN_FEATURE = ""  # the name of the symbol that stands for all unknown features
+MAX_FEATURE_SYMBOLS = 10_000
+
+
+@dataclass(frozen=True)
+class FeatureSymbols:
+    """The feature symbols of a vocabulary: consecutive ids after all tokens of text, so that the two never mix.
+
+    Attributes:
+        ids: id of each feature by its name; `UNKNOWN_FEATURE` has one as well. Empty if there are no features.
+        separator: between the features of a source.
+    """
+
+    ids: Mapping[str, int] = field(default_factory=dict)
+    separator: str = FEATURE_SEPARATOR
+
+    def __bool__(self) -> bool:
+        """Whether sources have features."""
+        return bool(self.ids)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all known features, in the order of their ids."""
+        return [name for name in self.ids if name != UNKNOWN_FEATURE]
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of the features in a text such as "V;PST"; unknown ones get the id of unknown features."""
+        return [self.ids.get(name, self.ids[UNKNOWN_FEATURE]) for name in split_names(text, self.separator)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the features among token ids as text, separated; unknown ones are '?'."""
+        names = {token_id: name for name, token_id in self.ids.items()}
+        return self.separator.join(names[token_id] or "?" for token_id in ids if token_id in names)
+
+    def unknown(self, text: str) -> list[str]:
+        """Return the features in a text that are not known."""
+        return [name for name in split_names(text, self.separator) if name not in self.ids]
+
+
+def split_names(text: str, separator: str) -> list[str]:
+    """Split features such as "V;PST" at the separator; white space around a name and empty names are dropped."""
+    return [name for part in text.split(separator) if (name := part.strip())]
+
+
+def collect_names(texts: Iterable[str], separator: str) -> list[str]:
+    """Return the different features in texts, sorted; a UserError if there are more than MAX_FEATURE_SYMBOLS."""
+    names: set[str] = set()
+    for text in texts:
+        names.update(split_names(text, separator))
+        if len(names) > MAX_FEATURE_SYMBOLS:
+            raise UserError(
+                f"the training data has more than {MAX_FEATURE_SYMBOLS:,} different features, such as {min(names)!r}: "
+                "name the column of features with data.features_column, and what separates them with "
+                "data.feature_separator"
+            )
+    return sorted(names)
+
+
+def feature_token(name: str) -> str:
+    """Return the token of a feature, such as <feature:PST>; no text gives this token (see `tag_token`)."""
+    return f"<feature:{name}>"
+
+
+def join_features(texts: Sequence[str], features: Sequence[str] | None) -> list[str]:
+    """Append to each text, after a tab, its features; None leaves the texts as they are."""
+    if features is None:
+        return list(texts)
+    if isinstance(features, str) or len(features) != len(texts):
+        found = "one text" if isinstance(features, str) else f"{len(features):,}"
+        raise UserError(f"features must have one entry such as 'V;PST' for each of {len(texts):,} texts, got {found}")
+    return [f"{text}\t{names}" for text, names in zip(texts, features)]
+
+
+def split_features(source: str) -> tuple[str, str]:
+    """Split a source into its text and the features after its last tab, which are empty if there is no tab."""
+    text, tab, features = source.rpartition("\t")
+    return (text, features) if tab else (source, "")

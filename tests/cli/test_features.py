@@ -1,0 +1,180 @@
+"""Features of sources such as V;PST, from the files of a corpus to commands, service and Python."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from calling import Dragoman
+from starlette.testclient import TestClient
+
+import dragoman as library
+from dragoman.config import from_dict
+from dragoman.data import TokenStore
+from dragoman.data.generated_tasks import write_generated
+from dragoman.errors import UserError
+from dragoman.run import Run
+from dragoman.serving import LanguagePair, Service, ServiceLimits, create_app
+from dragoman.training.display import Display
+from dragoman.training.prepare import prepare_run
+from dragoman.training.trainer import Trainer
+
+SETTINGS = {
+    "text": {"tokenizer": "character"},
+    "system": {"name": "transformer", "settings": {"model_dim": 16, "layers": 1, "heads": 2}},
+    "training": {"steps": 2, "validation_sentences": 2, "device": "cpu", "batch_tokens": 500},
+    "search": {"max_target_length": 8, "beam_size": 2},
+}
+
+
+def train(folder: Path, data: dict[str, object], **settings: dict[str, object]) -> Run:
+    prepare_run(folder, from_dict({"data": data} | SETTINGS | settings), lambda text: None)
+    Trainer(folder, Display()).train()
+    return library.load(folder, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("features") / "inflection"
+    write_generated("inflection", folder, {"train": 200, "valid": 10, "test": 10})
+    columns = [line.split("\t") for line in (folder / "train.tsv").read_text().splitlines()]
+    for column, name in enumerate(("lemmas", "forms", "tags")):
+        (folder / name).write_text("".join(f"{row[column]}\n" for row in columns))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(corpus: Path) -> Run:
+    return train(corpus.parent / "run", {"source": [str(corpus / "train.tsv")]})
+
+
+def test_a_third_column_of_features_is_found(run: Run, corpus: Path) -> None:
+    assert run.config.data.features_column == "2"
+    assert {"N", "V", "PST", "LOC", "1", "PL"} <= set(run.source_tokenizer.features.names)
+    assert run.target_tokenizer.vocab_size == run.source_tokenizer.vocab_size  # one vocabulary …
+    assert set(run.source_tokenizer.features.ids.values()) <= set(run.special_tokens.suppressed)  # … never generated
+
+
+def test_features_are_whole_symbols_before_the_characters(run: Run, corpus: Path) -> None:
+    lemma, _, features = (corpus / "train.tsv").read_text().splitlines()[0].split("\t")
+    ids = run.encode_sources([f"{lemma}\t{features}"])[0]
+    symbols = [f"<feature:{name}>" for name in features.split(";")]
+    assert run.source_tokenizer.tokens(ids) == [*symbols, *lemma, "</s>"]
+    stored = {tuple(row) for row in map(TokenStore(run.folder / "data" / "train").source, range(150))}
+    assert tuple(ids[:-1]) in stored  # what the model was trained on
+
+
+def test_a_separate_file_gives_the_same_training_data(run: Run, corpus: Path) -> None:
+    files = {"source": "lemmas", "target": "forms", "source_features": "tags"}
+    other = train(corpus.parent / "files", {name: [str(corpus / file)] for name, file in files.items()})
+    assert other.source_tokenizer.to_json() == run.source_tokenizer.to_json()
+    source = ["kukka"], ["N;GEN;SG"]
+    assert other.score(source[0], ["kukan"], features=source[1]) == run.score(source[0], ["kukan"], features=source[1])
+
+
+def test_python_takes_features_or_a_tab(run: Run) -> None:
+    texts, features = ["kukka", "taloda"], ["N;GEN;SG", "V;PST;3;PL"]
+    joined = [f"{text}\t{names}" for text, names in zip(texts, features)]
+    assert run.translate(texts, features=features) == run.translate(joined)
+    assert run.translate(joined, split_sentences=True)[0].text == run.translate(joined)[0].text
+    assert run.score(texts, ["a", "b"], features=features) == run.score(joined, ["a", "b"])
+    assert run.score(texts, ["a", "b"]) != run.score(joined, ["a", "b"])
+    result = run.evaluate(texts, ["a", "b"], ["exact"], features=features)
+    assert result.hypotheses == [translation.text for translation in run.translate(joined)]
+    with pytest.raises(UserError, match="one entry such as 'V;PST' for each of 2 texts, got 1"):
+        run.translate(texts, features=["V"])
+
+
+def test_the_order_of_features_does_not_matter(run: Run) -> None:
+    first, other = run.score(["kukka\tN;GEN;SG", "kukka\tSG;N;GEN"], ["kukan", "kukan"])
+    assert first.score == pytest.approx(other.score, abs=1e-4)
+
+
+def test_unknown_features_are_reported_once(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.reported_features.clear()
+    run.translate(["kukka\tN;XYZ"])
+    assert "trained without the feature XYZ: read as unknown; known are" in capsys.readouterr().err
+    run.translate(["kukka\tN;XYZ"])
+    assert not capsys.readouterr().err
+    ids = run.encode_sources(["kukka\tN;XYZ"])[0]
+    assert run.source_tokenizer.tokens(ids)[1] == "<feature:>"
+
+
+def test_lens_shows_features(run: Run) -> None:
+    assert run.lens("kukka", "kukan", features="N;GEN").source.tokens[:2] == ("<feature:N>", "<feature:GEN>")
+
+
+def test_commands_read_columns_files_and_lines(run: Run, corpus: Path, tmp_path: Path, dragoman: Dragoman) -> None:
+    rows = [line.split("\t") for line in (corpus / "test.tsv").read_text().splitlines()]
+    expected = [t.text for t in run.translate([row[0] for row in rows], features=[row[2] for row in rows])]
+    inputs = {
+        "columns.tsv": "".join(f"{row[0]}\t{row[2]}\n" for row in rows),  # no forms
+        "lines.txt": "".join(f"{row[0]}\t{row[2]}\n" for row in rows),
+        "lemmas.txt": "".join(f"{row[0]}\n" for row in rows),
+        "features.txt": "".join(f"{row[2]}\n" for row in rows),
+        "pairs.jsonl": "".join(json.dumps(dict(zip(("source", "target", "tags"), row))) + "\n" for row in rows),
+    }
+    for name, text in inputs.items():
+        (tmp_path / name).write_text(text)
+    for file, *options in (
+        [corpus / "test.tsv"],
+        [tmp_path / "columns.tsv"],
+        [tmp_path / "lines.txt"],
+        [tmp_path / "lemmas.txt", "--source-features", tmp_path / "features.txt"],
+        [tmp_path / "pairs.jsonl", "--features-column", "tags"],
+    ):
+        assert dragoman("translate", run.folder, file, *options).out.splitlines() == expected
+    scored = dragoman("score", run.folder, "--source", corpus / "test.tsv").out.splitlines()
+    assert len(scored) == len(rows)
+    assert float(scored[0]) == pytest.approx(
+        run.score([rows[0][0]], [rows[0][1]], features=[rows[0][2]])[0].score, abs=1e-3
+    )
+    output = tmp_path / "out"
+    evaluated = dragoman(
+        "evaluate", run.folder, "--source", corpus / "test.tsv", "--metrics", "exact", "--output", output
+    )
+    assert evaluated.code == 0
+    assert output.read_text().splitlines() == expected
+    (tmp_path / "features.txt").write_text("N\n")
+    short = dragoman("translate", run.folder, tmp_path / "lemmas.txt", "--source-features", tmp_path / "features.txt")
+    assert "features need one line for each source" in short.err
+
+
+def test_the_service_takes_features(run: Run) -> None:
+    service = Service([(run, LanguagePair("lemma", "form"))], ServiceLimits(requests_per_minute=0))
+    expected = run.translate(["kukka"], features=["N;GEN;SG"])[0].text
+    with TestClient(create_app(service)) as client:
+        answer = client.post("/v1/translate", json={"text": "kukka", "features": "N;GEN;SG"}).json()
+        assert answer["translations"][0]["text"] == expected
+        answer = client.post("/v1/translate", json={"text": ["kukka"], "features": ["N", "V"]})
+        assert answer.status_code == 400
+        assert "for each of 1 texts, got 2" in answer.json()["error"]
+        lens = client.post("/v1/lens", json={"text": "kukka", "features": "N;GEN", "translation": "kukan"}).json()
+        assert lens["inspection"]["source"]["tokens"][0] == "<feature:N>"
+
+
+@pytest.mark.parametrize("system", ["bahdanau", "gpt"])
+def test_recurrent_and_decoder_only_systems_read_features(corpus: Path, tmp_path: Path, system: str) -> None:
+    spec = {"name": system, "settings": {"model_dim": 16, "layers": 1}}
+    run = train(tmp_path / "run", {"source": [str(corpus / "train.tsv")]}, system=spec)
+    first, other = run.score(["kukka\tN;GEN;SG", "kukka\tV"], ["kukan", "kukan"])
+    assert first.score != other.score
+
+
+def test_wrong_features_are_refused(run: Run, corpus: Path, tmp_path: Path) -> None:
+    prepare = lambda **data: prepare_run(tmp_path / "new", from_dict({"data": data} | SETTINGS), lambda text: None)  # noqa: E731
+    source, lemmas, forms = str(corpus / "train.tsv"), [str(corpus / "lemmas")], [str(corpus / "forms")]
+    with pytest.raises(UserError, match="exclude each other"):
+        prepare(source=[source], features_column="2", source_features=[source])
+    with pytest.raises(UserError, match="got 1 source files but 2 files of features"):
+        prepare(source=lemmas, target=forms, source_features=[source, source])
+    with pytest.raises(UserError, match="expected columns 0 and 1 and 5"):
+        prepare(source=[source], features_column="5")
+    (tmp_path / "short").write_text("N\n")
+    with pytest.raises(UserError, match="features need one line for each source"):
+        prepare(source=lemmas, target=forms, source_features=[str(tmp_path / "short")])
+    (tmp_path / "blank").write_text("\n" * 200)
+    with pytest.raises(UserError, match="has a feature"):
+        prepare(source=lemmas, target=forms, source_features=[str(tmp_path / "blank")])
+    assert not (tmp_path / "new").exists()
