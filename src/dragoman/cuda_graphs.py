@@ -12,6 +12,7 @@ import torch
 Static = TypeVar("Static")
 
 SYNC_CHECKS = 2  # calls in which a function is checked for device synchronization before it stays eager
+MIN_FREE_MEMORY = 0.25  # share of the device's memory that must be free to capture: graphs of many shapes take a lot
 
 
 @dataclass
@@ -29,7 +30,8 @@ class CudaGraphCache(Generic[Static]):
 
     The first call of a key runs eagerly, on the stream used for capture: it creates what is created only once (compiled
     kernels, gradients, workspaces). The second call checks for device synchronization. If there is none, the third call
-    captures the function, and later calls replay it. On a CPU everything runs eagerly.
+    captures the function, and later calls replay it. Nothing more is captured when memory becomes scarce. On a CPU
+    everything runs eagerly.
 
         entry = cache.lookup(key, create_static_tensors)
         entry.static["x"].copy_(x)
@@ -69,7 +71,7 @@ class CudaGraphCache(Generic[Static]):
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
-            if not entry.synchronizes:
+            if not entry.synchronizes and _free_memory(self.device) > MIN_FREE_MEMORY:
                 graph = torch.cuda.CUDAGraph()
                 # thread_local: other threads may prepare batches meanwhile
                 with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
@@ -81,6 +83,12 @@ class CudaGraphCache(Generic[Static]):
             else:
                 function()
         current.wait_stream(self.stream)
+
+
+def _free_memory(device: torch.device) -> float:
+    """Return the share of the device's memory that is free, or kept by PyTorch without being used."""
+    free, total = torch.cuda.mem_get_info(device)
+    return (free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)) / total
 
 
 def _run_and_check(function: Callable[[], None]) -> bool:
