@@ -170,6 +170,14 @@ class TextConfig(Section, section="text"):
         max=1000,
     )
     shared_vocabulary: bool = setting(True, "Use one tokenizer and vocabulary for source and target.")
+    unknown_word_tokens: int | None = setting(
+        None,
+        "Tokens of a word tokenizer among which a hash distributes unknown words, so that a system with "
+        "system.settings.copying copies them; 0: all unknown words are one token.",
+        min=0,
+        max=10**6,
+        auto="100 if the system copies, else 0",
+    )
     space_marker: str = setting(
         "initial", "Whether tokens mark the space before a word (initial: ▁house) or after it (final: house▁)."
     )

@@ -190,3 +190,13 @@ def test_source_pieces_find_their_words_whether_they_are_known_or_not(marker: st
     ids = knows_little.encode(text)
     assert source_words(knows_little, text) == knows.word_ids(knows.encode(text))
     assert len(source_words(knows_little, text)) == len(ids)
+
+
+def test_copied_unknown_words_are_those_with_the_same_token() -> None:
+    source = learn_tokenizer(["please call at home"], "word", 20).with_unknown_words(100)
+    target = learn_tokenizer(["bitte rufe zu Hause an"], "word", 20).with_unknown_words(100)
+    text = "please call Zolmar , Brux at home"
+    assert source.encode("Zolmar") != source.encode("Brux")  # CRC-32 modulo 100: 48 and 97
+    ids = target.encode("bitte rufe Brux , Zolmar an")
+    weights = torch.full((len(ids) + 1, 8), 1 / 8)  # says nothing
+    assert UnknownWordReplacer(source, target).replace(text, ids, weights)[0] == "bitte rufe Brux , Zolmar an"

@@ -305,3 +305,16 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), os.environ.get("TOKENI
 def test_text_needs_no_torch() -> None:
     program = "import sys, dragoman.text; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+@pytest.mark.parametrize("marker", ["initial", "final"])
+def test_unknown_words_get_the_token_of_their_hash(marker: str) -> None:
+    tokenizer = learn_tokenizer(["the house is in the city"], "word", 30, marker).with_unknown_words(100)
+    text = "the Brux is in Zolmar the Brux"
+    ids = tokenizer.encode(text)
+    names = ["the", "<unk:97>", "is", "in", "<unk:48>", "the", "<unk:97>"]  # CRC-32 of the words, modulo 100
+    assert [name.strip("▁") for name in tokenizer.tokens(ids)] == names
+    assert tokenizer.encode(tokenizer.decode(ids)) == ids
+    read = Tokenizer.from_json(tokenizer.to_json()).with_tags(["news"])
+    assert read.encode(text) == ids
+    assert len(read.unknown_ids) == 101

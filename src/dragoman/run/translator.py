@@ -68,6 +68,8 @@ class Translator:
         """Check the options, and prepare what all texts share: the replacement of unknown words, forbidden phrases."""
         self.run, self.search, self.tag, self.token_scores = run, search, tag, token_scores
         self.replacer = None
+        if dictionary is None and run.target_tokenizer.unknown_word_tokens and not exclude:
+            dictionary = {}  # unknown words that the model copies are replaced by the words of the source
         if dictionary is not None:
             self.replacer = UnknownWordReplacer(run.source_tokenizer, run.target_tokenizer, dictionary)
             if exclude:

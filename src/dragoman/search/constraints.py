@@ -140,7 +140,7 @@ class Constraints:
             for prefix, ids in zip(prefixes, tokenizer.encode_batch(texts))
         ]
         for text, ids in zip(texts, encoded):
-            if tokenizer.unk in ids:
+            if not {*tokenizer.unknown_ids}.isdisjoint(ids):
                 raise UserError(
                     f"the target prefix {text!r} has a word outside the target vocabulary: choose other words"
                 )

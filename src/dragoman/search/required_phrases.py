@@ -31,7 +31,7 @@ def encode_phrase(tokenizer: Tokenizer, phrase: str) -> tuple[int, ...]:
     if not phrase:
         raise UserError("a required phrase is empty: remove it, or give the words that the target must contain")
     ids = tokenizer.encode_within_text(phrase)
-    if tokenizer.unk in ids:
+    if not {*tokenizer.unknown_ids}.isdisjoint(ids):
         raise UserError(f"the required phrase {phrase!r} has a word outside the target vocabulary: choose other words")
     return tuple(ids)
 

@@ -73,6 +73,7 @@ class UnknownWordReplacer:
             ids: Token ids of the target, without BOS and EOS.
             weights: T S, attention of each target token, EOS last, to the source tokens.
         """
+        weights = self._point_to_equal_words(source, ids, weights)
         source_tokens = _token_texts(self.source, source)[: weights.shape[1] - 1]
         source_words = _span_indices(source_tokens, word_spans(source))
         target_tokens = [*range(len(ids))]  # every target token is a word
@@ -95,6 +96,19 @@ class UnknownWordReplacer:
         num_words = {word: len(alignment_words(part)) for word, part in zip(part_words, parts)}
         return text, sorted((s, t + n) for s, t in pairs for n in range(max(1, num_words[t])))
 
+    def _point_to_equal_words(self, source: str, ids: Sequence[int], weights: Tensor) -> Tensor:
+        """Return the attention (T S) with that of copied unknown words directed to the source words with their tokens.
+
+        These are the `unknown_word_tokens` of the tokenizers, which a model has copied.
+        """
+        weights, source_tokens = weights.clone(), self.source.tokens(self.source.encode(source))[: weights.shape[1]]
+        for index, token in enumerate(ids):
+            if token in self.target.unknown_word_tokens:
+                name = self.target.tokens([token])[0]
+                equal = [position for position, other in enumerate(source_tokens) if other == name]
+                weights[index, equal] += 1  # more than all others
+        return weights
+
     def translation(self, word: str) -> str:
         """Return the dictionary's translation of a word, or else of its lower-case form, or else the word itself."""
         return self.dictionary.get(word) or self.dictionary.get(word.lower()) or word
@@ -106,9 +120,9 @@ class UnknownWordReplacer:
         of each target token. An <unk> without one remains.
         """
         forms, marked_first, parts = self.target.surface_forms(), self.target.marker == "initial", []
-        words, spans = split_words(source), word_spans(source)
+        words, spans, unknown_ids = split_words(source), word_spans(source), {*self.target.unknown_ids}
         for index, token in enumerate(ids):
-            if token != self.target.unk:
+            if token not in unknown_ids:
                 parts.append(forms[token].decode())
                 continue
             word = self.translation(words[aligned[index]]) if index in aligned else UNKNOWN_WORD

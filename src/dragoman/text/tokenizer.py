@@ -17,11 +17,12 @@ import codecs
 import json
 import os
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, repeat
+from itertools import chain, repeat, takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -44,6 +45,7 @@ IMPORTED_TYPE = "imported"  # of a checkpoint: see `ImportedTokenizer`
 REMAPPED_TYPE = "remapped"  # imported, with Dragoman's special tokens: see `RemappedTokenizer`
 # Encoded chunks are cached: at most MAX_CACHED_CHUNKS, and no long ones, which seldom occur again.
 MAX_CACHED_CHUNKS, MAX_CACHED_CHARACTERS = 1 << 18, 32
+UNKNOWN_WORD_STEM = "unkword"  # made-up words for the tokens of unknown words: unkword0, unkword1, …
 
 _LETTER = r"\p{L}\p{M}\p{N}_"
 WORD_MARKERS = {
@@ -71,6 +73,7 @@ class TokenizerType:
         byte_tokens: the tokens of the 256 bytes, which follow the special tokens; empty for word-level types.
         has_marked_words: whether words have the space before or after them; otherwise a space is a token of its own.
         has_merges: whether it is a kind of BPE.
+        has_unknown_words: whether words outside the vocabulary cannot be spelled by other tokens.
         tokens_show_boundaries: whether a token shows by itself if it begins or ends a word.
         markers: the sides of a word that may have its space.
         pre_tokenizer: splits a text into words, by marker.
@@ -85,6 +88,7 @@ class TokenizerType:
     byte_tokens: tuple[str, ...] = BYTE_TOKENS
     has_marked_words: bool = True
     has_merges: bool = False
+    has_unknown_words: bool = False
     tokens_show_boundaries: bool = True
     markers: tuple[str, ...] = tuple(WORD_MARKERS)
     pre_tokenizer: Callable[[str], pre_tokenizers.PreTokenizer] = _marked_words
@@ -111,7 +115,7 @@ TOKENIZER_TYPES = {
         space=byte_level.BYTE_LETTERS[ord(" ")],
     ),
     "unigram": TokenizerType(tokenizer_learning.learn_unigram),
-    "word": TokenizerType(tokenizer_learning.learn_word_level, byte_tokens=()),
+    "word": TokenizerType(tokenizer_learning.learn_word_level, byte_tokens=(), has_unknown_words=True),
     "character": TokenizerType(tokenizer_learning.learn_characters, has_marked_words=False),
     "byte": TokenizerType(tokenizer_learning.learn_bytes, has_marked_words=False),
 }
@@ -141,6 +145,7 @@ class Tokenizer:
         special_token_ids: ids of an imported tokenizer's special tokens by name
         tags: ids of the tokens that name the corpus of a source (`data.corpus_tags`)
         features: feature symbols that go before a source (`data.features_column`)
+        unknown_word_tokens: ids of the tokens among which a hash distributes unknown words; if empty, all are `unk`
     """
 
     pad, unk, bos, eos = PAD, UNK, BOS, EOS
@@ -150,6 +155,7 @@ class Tokenizer:
     special_token_ids: Mapping[str, int] = MappingProxyType({})
     tags: Mapping[str, int] = MappingProxyType({})
     features = FeatureSymbols()
+    unknown_word_tokens: Sequence[int] = ()
     type: TokenizerType
     has_merges = False
     has_marked_words = True
@@ -179,13 +185,17 @@ class Tokenizer:
         if features:
             names = (*features, UNKNOWN_FEATURE)
             self.features = FeatureSymbols({name: ids[feature_token(name)] for name in names}, feature_separator)
-        for token_id in (*map(ids.get, SPECIAL_TOKENS), *self.source_prefix_ids):
+        unknown_tokens = takewhile(ids.__contains__, map(unknown_word_token, range(len(ids))))
+        self.unknown_word_tokens = [ids[token] for token in unknown_tokens]
+        for token_id in (*map(ids.get, SPECIAL_TOKENS), *self.source_prefix_ids, *self.unknown_word_tokens):
             if token_id is not None:
                 self._tokens[token_id], self._bytes[token_id] = tokens[token_id], b""
         for byte, token in enumerate(self.type.byte_tokens):
             self._bytes[ids[token]] = bytes([byte])
         # An unknown word includes its space.
-        self._bytes[self.unk] = {"initial": b" <unk>", "final": b"<unk> "}[marker]
+        made_up_words = [f"{UNKNOWN_WORD_STEM}{number}" for number in range(len(self.unknown_word_tokens))]
+        for token_id, word in zip(self.unknown_ids, ["<unk>", *made_up_words], strict=True):
+            self._bytes[token_id] = (f" {word}" if marker == "initial" else f"{word} ").encode()
         # A space is one token in every type.
         self._cache = {"": [token.id for token in library.model.tokenize(self.type.space)]}
 
@@ -194,6 +204,19 @@ class Tokenizer:
         check_tags(names)
         library = self._library_with(map(tag_token, names))
         return Tokenizer(library, self.kind, self.marker, list(dict.fromkeys([*self.tags, *names])))
+
+    def with_unknown_words(self, number: int) -> Tokenizer:
+        """Return this tokenizer with this number of tokens for unknown words, with ids after all others.
+
+        A hash of the word selects its token. So an unknown word has the same token in source and target, and different
+        ones mostly have different tokens, which a model can copy. Decoded they are made-up words with the same hash.
+        """
+        return Tokenizer(self._library_with(map(unknown_word_token, range(number))), self.kind, self.marker)
+
+    @property
+    def unknown_ids(self) -> Sequence[int]:
+        """Ids of all tokens that stand for unknown words."""
+        return (self.unk, *self.unknown_word_tokens)
 
     def with_features(self, names: Sequence[str], separator: str) -> Tokenizer:
         """Return this tokenizer with a symbol for each feature and one for unknown ones, with ids after all others."""
@@ -284,7 +307,19 @@ class Tokenizer:
         space = "" if self.has_marked_words else " "  # in other types the library adds it
         texts = {chunk: space + _replace_surrogates(chunk) for chunk in chunks}
         encodings = self._library.encode_batch_fast(list(texts.values()), add_special_tokens=False)
-        return {chunk: encoding.ids for chunk, encoding in zip(texts, encodings)}
+        if not self.unknown_word_tokens:
+            return {chunk: encoding.ids for chunk, encoding in zip(texts, encodings)}
+        return {chunk: self._hash_unknown_words(chunk, encoding.ids) for chunk, encoding in zip(texts, encodings)}
+
+    def _hash_unknown_words(self, chunk: str, ids: list[int]) -> list[int]:
+        """Return the ids of a chunk with the `unknown_word_tokens` of its unknown words in place of UNK."""
+        if self.unk not in ids:
+            return ids
+        tokens, text = self.unknown_word_tokens, _replace_surrogates(chunk)
+        marked = f" {text}" if self.marker == "initial" else f"{text} "
+        words = (word.strip(" ") for word, _ in self.type.pre_tokenizer(self.marker).pre_tokenize_str(marked))
+        hashed = (tokens[_word_hash(word) % len(tokens)] for word in words)
+        return [unknown if token_id == self.unk else token_id for token_id, unknown in zip(ids, hashed, strict=True)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of some token ids, without special tokens: the inverse of `encode`.
@@ -497,6 +532,17 @@ def check_tags(names: Sequence[str]) -> None:
 def tag_token(tag: str) -> str:
     """Return the token of a tag; no text gives this token, since no token contains both letters and brackets."""
     return f"<tag:{tag}>"
+
+
+def _word_hash(word: str) -> int:
+    """Return a number that depends on a word alone; that of the nth made-up word for unknown words is n."""
+    made_up = re.fullmatch(rf"{UNKNOWN_WORD_STEM}(\d+)", word)
+    return int(made_up[1]) if made_up else zlib.crc32(word.encode())
+
+
+def unknown_word_token(number: int) -> str:
+    """Return a token of unknown words; no text gives this token, since no token contains both letters and brackets."""
+    return f"<unk:{number}>"
 
 
 def _check_type(kind: str, marker: str) -> None:

@@ -28,7 +28,17 @@ Pairs = Callable[[], Iterator[SentencePair]]
 MAX_LEARNING_PAIRS = 1_000_000  # evenly spaced pairs that a tokenizer is learned from
 DEFAULT_VOCAB_SIZE = 8000
 MAX_TAGS = 100_000
-TOKENIZER_SETTINGS = ("tokenizer", "vocab_size", "compression_ratio", "shared_vocabulary", "space_marker")
+UNKNOWN_WORD_TOKENS = (
+    100  # of a word tokenizer, if the system copies: few sentences have two unknown words of one token
+)
+TOKENIZER_SETTINGS = (
+    "tokenizer",
+    "vocab_size",
+    "compression_ratio",
+    "shared_vocabulary",
+    "unknown_word_tokens",
+    "space_marker",
+)
 
 
 def make_tokenizers(
@@ -75,6 +85,7 @@ def make_tokenizers(
             data_format.key,
         )
         defaults.choices = [_with_actual_size(choice, tokenizers) for choice in defaults.choices]
+        tokenizers = _distinguish_unknown_words(defaults, tokenizers)
     if data_format.target_is_tags:
         tags = learn_tokenizer((pair.target or "" for pair in pairs()), LABEL_TYPE, MAX_TAGS)
         tokenizers = (tokenizers[0], tags)
@@ -101,6 +112,27 @@ def _with_features(
         )
     extended = source.with_features(names, separator)
     return extended, extended if target is source else target
+
+
+def _distinguish_unknown_words(
+    defaults: Defaults, tokenizers: tuple[Tokenizer, Tokenizer]
+) -> tuple[Tokenizer, Tokenizer]:
+    """Return word tokenizers with several tokens for unknown words, if the system can copy them from the source."""
+    count = defaults.config.text.unknown_word_tokens
+    source, target = tokenizers
+    has_unknown_words = source.type.has_unknown_words and target.type.has_unknown_words
+    if count is None and has_unknown_words and defaults.config.system.settings.get("copying"):
+        reason = "a hash gives unknown words one of these tokens, by which they are copied from the source"
+        count = defaults.set_and_report("text.unknown_word_tokens", UNKNOWN_WORD_TOKENS, reason)
+    if not count:
+        return tokenizers
+    if not has_unknown_words:
+        raise UserError(
+            f"text.unknown_word_tokens={count} needs a tokenizer with unknown words, but the tokens of "
+            f"text.tokenizer={defaults.config.text.tokenizer} spell every word: leave it out, or use the tokenizer word"
+        )
+    extended = source.with_unknown_words(count)
+    return extended, extended if target is source else target.with_unknown_words(count)
 
 
 def with_fertility(
