@@ -147,6 +147,73 @@ class DataConfig(Section, section="data"):
 
 
 @dataclass(frozen=True)
+class CleaningConfig(Section, section="cleaning"):
+    """Removal of bad training pairs, before anything is learned from them. Validation and test data are not cleaned."""
+
+    enabled: bool = setting(
+        False,
+        "Clean the training data with all filters of the section cleaning, and report what was removed. Validation and "
+        "test data are not cleaned.",
+    )
+    deduplicate: bool | None = setting(
+        None, "Remove pairs that are equal to an earlier one.", auto="true with cleaning.enabled"
+    )
+    max_length_ratio: float | None = setting(
+        None,
+        "Remove pairs whose ratio of target to source characters differs from the median of the corpus by more than "
+        "this factor. 0: never.",
+        min=0,
+        auto="4 with cleaning.enabled",
+    )
+    min_characters: int = setting(0, "Remove pairs with a shorter source or target, in characters.", min=0)
+    max_characters: int = setting(0, "Remove pairs with a longer source or target, in characters. 0: no limit.", min=0)
+    match_script: bool | None = setting(
+        None,
+        "Remove pairs with a side in another script than most texts of this side, such as Cyrillic among Latin.",
+        auto="true with cleaning.enabled",
+    )
+    identify_language: bool | None = setting(
+        None,
+        "Remove pairs with a side in another language than data.source_language and data.target_language, or the "
+        "extensions of the files (train.en). Needs the package lingua-language-detector.",
+        auto="true with cleaning.enabled, if the languages are known and the package is installed",
+    )
+    min_letter_share: float | None = setting(
+        None,
+        "Remove pairs with a smaller share of letters in the characters of a side. 0: never.",
+        min=0,
+        max=1,
+        auto="0.3 with cleaning.enabled",
+    )
+    reject_control_characters: bool | None = setting(
+        None, "Remove pairs with control or replacement characters (U+FFFD).", auto="true with cleaning.enabled"
+    )
+    reject_identical: bool | None = setting(
+        None, "Remove pairs whose source equals their target.", auto="true with cleaning.enabled"
+    )
+
+    def with_defaults(self) -> CleaningConfig:
+        """Return the settings with the default thresholds of all filters that are left open, if cleaning is enabled."""
+        if not self.enabled:
+            return self
+        defaults: dict[str, Any] = {
+            "deduplicate": True,
+            "max_length_ratio": 4.0,
+            "match_script": True,
+            "min_letter_share": 0.3,
+            "reject_control_characters": True,
+            "reject_identical": True,
+        }
+        open_settings = {name: value for name, value in defaults.items() if getattr(self, name) is None}
+        return dataclasses.replace(self, **open_settings)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether any filter is used."""
+        return any(getattr(self, setting.name) for setting in dataclasses.fields(self) if setting.name != "enabled")
+
+
+@dataclass(frozen=True)
 class TextConfig(Section, section="text"):
     """Tokenization and vocabulary."""
 
@@ -618,6 +685,7 @@ class Config:
     """
 
     data: DataConfig = field(default_factory=DataConfig)
+    cleaning: CleaningConfig = field(default_factory=CleaningConfig)
     text: TextConfig = field(default_factory=TextConfig)
     features: FeatureConfig = field(default_factory=FeatureConfig)
     system: SystemConfig = field(default_factory=SystemConfig)
@@ -631,6 +699,7 @@ SECTIONS: dict[str, type[Section]] = {
     cls.section: cls
     for cls in (
         DataConfig,
+        CleaningConfig,
         TextConfig,
         FeatureConfig,
         SystemConfig,

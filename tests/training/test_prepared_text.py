@@ -39,3 +39,43 @@ def test_a_lower_cased_corpus_is_that_of_lower_cased_files(corpus: Path, config:
     _, found = prepared(tmp_path / "by_setting", replace_settings(config, {"text.lowercase": True}))
     assert len(expected) > 4
     assert found == expected
+
+
+def test_a_cleaned_corpus_is_that_of_files_cleaned_by_hand(corpus: Path, config: Config, tmp_path: Path) -> None:
+    """Bad pairs between good ones leave no trace in vocabulary, validation split and token stores."""
+    good = [(corpus / f"train.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "de")]
+    pairs = list(dict.fromkeys(zip(*good)))
+    bad = [("Собака спит.", "Der Hund schläft."), ("x", "x"), pairs[0], ("", "leer"), ("short", "sehr lang " * 40)]
+    dirty = [pair for n, pair in enumerate(pairs) for pair in (pair, *bad[n // 50 : n // 50 + (n % 50 == 49)])]
+    files = [
+        {side: write(tmp_path / f"{name}.{side}", list(lines)) for side, lines in zip(("source", "target"), zip(*rows))}
+        for name, rows in (("clean", pairs), ("dirty", dirty))
+    ]
+    assert len(dirty) == len(pairs) + 5
+    _, expected = prepared(tmp_path / "by_hand", config, **files[0])
+    run, found = prepared(tmp_path / "by_setting", replace_settings(config, {"cleaning.enabled": True}), **files[1])
+    assert found == expected
+    report = run.preflight.cleaning
+    assert report is not None
+    assert (report.pairs_read, report.pairs) == (len(dirty), len(pairs))
+    assert {reason: removed.pairs for reason, removed in report.removed.items()} == {
+        "source and target equal": 1,
+        "source empty": 1,
+        f"lengths differ more than 4-fold from {report.usual[0].split()[1]} to 1": 1,
+        "source not in Latin script": 1,
+        "duplicate of an earlier pair": 1,
+    }
+    assert run.preflight.to_dict()["cleaning"]["removed"]["source empty"]["examples"][0]["target"] == "leer"
+    assert "Cleaning kept" in run.preflight.lines()[0]
+
+
+def test_some_empty_targets_and_mixed_scripts_are_reported(config: Config, tmp_path: Path) -> None:
+    cyrillic, latin = "это предложение", "Satz Nummer"  # 14 and 10 letters
+    targets = [f"{cyrillic if n % 3 else latin} {n}" for n in range(39)] + [""]
+    files = {"source": write(tmp_path / "a.en", [f"number {n}" for n in range(40)])}
+    run, _ = prepared(tmp_path / "run", config, **files, target=write(tmp_path / "a.ru", targets))
+    assert {reason: pairs.pairs for reason, pairs in run.preflight.dropped.items()} == {"target empty": 1}
+    shares = f"{26 * 14 / (26 * 14 + 13 * 10):.0%} Cyrillic, {13 * 10 / (26 * 14 + 13 * 10):.0%} Latin".replace(
+        "%", " %"
+    )
+    assert any(f"the target mixes scripts ({shares} of the letters)" in warning for warning in run.preflight.warnings)

@@ -36,6 +36,7 @@ TRAIN_OPTIONS = {
     "--header/--no-header": "data.header",
     "--from": "data.source_language",
     "--to": "data.target_language",
+    "--clean": "cleaning.enabled",
     "--system": "system.name",
     "--size": "system.size",
     "--objective": "objective.name",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dragoman.config import DataConfig, FeatureConfig
+    from dragoman.data.cleaning import KeptPairs
     from dragoman.data.file_formats import FileFormat
     from dragoman.data.media_files import MediaFile
 
@@ -68,6 +69,7 @@ class Corpus:
         stream: open file to read instead of `source`, which then is only a name.
         features_column: name or number of the column with features of the sources, such as V;PST; None or '': none.
         source_features: file of features, line by line with the source, in place of a column.
+        kept: which pairs are read, after cleaning; None: all.
     """
 
     source: Path
@@ -82,6 +84,7 @@ class Corpus:
     stream: BinaryIO | None = None
     features_column: Column | None = None
     source_features: Path | None = None
+    kept: KeptPairs | None = None
 
     @classmethod
     def from_settings(

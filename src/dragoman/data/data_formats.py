@@ -65,6 +65,11 @@ class DataFormat:
         return self.name, vars(self)
 
     @property
+    def text_sides(self) -> tuple[bool, bool]:
+        """Whether the source and the target are text, which cleaning examines."""
+        return not self.source_is_features, self.has_target and not self.target_is_tags
+
+    @property
     def is_translation(self) -> bool:
         """Whether the source and the target are text in (usually) different languages."""
         return self.has_target and not self.target_is_tags and not self.source_is_features
@@ -76,9 +81,14 @@ class DataFormat:
         return changed
 
     def read(self, corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
-        """Read all corpora, with normalized text."""
-        pairs = chain.from_iterable(map(self._read, corpora))
+        """Read all corpora, with normalized text and without pairs that cleaning has removed."""
+        pairs = chain.from_iterable(map(self._read_kept, corpora))
         return map(self._normalize, pairs) if self.normalizer.is_active else pairs
+
+    def _read_kept(self, corpus: Corpus) -> Iterator[SentencePair]:
+        """Yield the pairs of a corpus that cleaning has not removed."""
+        pairs = self._read(corpus)
+        return pairs if corpus.kept is None else corpus.kept.select(pairs)
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
         """Tokenize the source and the target of pairs; feature symbols go before the tokens of the source."""
@@ -149,6 +159,17 @@ class DocumentFormat(MonolingualFormat):
                 unit, lines = pair.source, 0
             yield pair._replace(follows_previous=lines > 0, holdout_unit=unit)
             lines += 1
+
+    def _read_kept(self, corpus: Corpus) -> Iterator[SentencePair]:
+        """Yield the kept lines; one after a removed line does not continue what precedes that."""
+        if corpus.kept is None:
+            yield from self._read(corpus)
+            return
+        follows_removed = False
+        for pair, is_kept in zip(self._read(corpus), corpus.kept.flags()):
+            if is_kept:
+                yield pair._replace(follows_previous=False) if follows_removed else pair
+            follows_removed = not is_kept
 
 
 class TaggingFormat(DataFormat):

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dragoman.data.corpus import SentencePair
 from dragoman.data.text_profile import CorpusProfile
 from dragoman.legacy import translate_preflight
+from dragoman.text.scripts import EAST_ASIAN_SCRIPTS
+
+if TYPE_CHECKING:
+    from dragoman.data.cleaning import CleaningReport
 
 PREFLIGHT_FILE = "preflight.json"
 
@@ -27,6 +32,7 @@ MIN_UNSPACED_WORD_LENGTH = 15  # characters per whitespace-separated word in scr
 MAX_SHOWN = 3  # locations and samples of each kind
 MAX_SHOWN_TOKENS = 60  # of a sample; the rest of a long text is not printed
 WARNING_SHARE = 0.05
+MAX_OTHER_SCRIPTS = 0.1  # of the letters of a side; more is a mixture of languages, or a mistake
 
 
 @dataclass(frozen=True)
@@ -150,6 +156,7 @@ class Preflight:
     fertility: tuple[float | None, float | None] = (None, None)
     learned: bool = True  # whether the tokenizers were learned from this corpus
     text: CorpusProfile | None = None  # of all pairs, before filtering
+    cleaning: CleaningReport | None = None  # what was removed before everything else
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields and the warnings as JSON values."""
@@ -162,7 +169,8 @@ class Preflight:
 
     def lines(self) -> list[str]:
         """Format the report as plain text."""
-        out = [f"Kept {self.pairs:,} of {self.pairs_read:,} pairs"]
+        out = self.cleaning.lines() if self.cleaning else []
+        out += [f"Kept {self.pairs:,} of {self.pairs_read:,} pairs"]
         out += [f"  dropped {pairs.describe(reason)}" for reason, pairs in self.dropped.items()]
         out.append(f"  {'':18}{'total':>14} {'mean':>8} {'median':>7} {'95 %':>7} {'max':>7}")
         for name, column in (("source", self.source), ("target", self.target)):
@@ -211,6 +219,7 @@ def _warnings(report: Preflight) -> Iterator[str]:
     for problem, share in shares.items():
         if share > WARNING_SHARE:
             yield f"{_format_percent(share)} of the training pairs {problem}"
+    yield from _script_warnings(report.text)
     for name, column, usual in zip(("source", "target"), (report.source, report.target), report.fertility):
         if column and column.unknown > 0.01:
             yield f"{_format_percent(column.unknown)} of the {name} tokens are unknown: the vocabulary does not fit"
@@ -218,6 +227,21 @@ def _warnings(report: Preflight) -> Iterator[str]:
             yield from _fertility_warnings(name, column, usual)
     if report.pairs < 1_000:
         yield f"only {report.pairs:,} pairs: expect the model to memorize them rather than to generalize"
+
+
+def _script_warnings(text: CorpusProfile | None) -> Iterator[str]:
+    """Warn if the source or the target is written in several scripts."""
+    for name, profile in (("source", text.source), ("target", text.target)) if text else ():
+        shares: Counter[str] = Counter()
+        for script, share in profile.scripts.items() if profile else ():
+            shares["Han and kana" if script in EAST_ASIAN_SCRIPTS else script] += share  # type: ignore[assignment]
+        main = shares.most_common(2)
+        if main and main[0][1] < 1 - MAX_OTHER_SCRIPTS:
+            mixture = ", ".join(f"{_format_percent(share)} {script}" for script, share in main)
+            yield (
+                f"the {name} mixes scripts ({mixture} of the letters): check that all lines are in the same language, "
+                "or remove others with --clean"
+            )
 
 
 def _fertility_warnings(name: str, column: ColumnReport, usual: float | None) -> Iterator[str]:

@@ -62,7 +62,8 @@ class TranslationMemoryFormat(ColumnFormat):
                     found = True
                     yield unit.line, [unit.texts[tag] for tag in chosen]
         if not found and not allow_empty:
-            wanted = " and ".join(languages or ["two languages"])
+            chosen = [str(choice.column or choice.language) for choice in columns]
+            wanted = " and ".join(languages or (chosen if all(chosen) else ["two languages"]))
             raise UserError(
                 f"{corpus.source} has no translation unit with {wanted}, only {', '.join(seen) or 'no text'}: name its "
                 "languages with --from and --to"

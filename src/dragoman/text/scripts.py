@@ -11,6 +11,9 @@ UNSPACED_SCRIPTS = frozenset(
     {"Han", "Hiragana", "Katakana", "Bopomofo", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan", "Javanese", "Balinese"}
 )
 
+#: scripts that are used together, in Japanese or with Chinese
+EAST_ASIAN_SCRIPTS = frozenset({"Han", "Hiragana", "Katakana", "Bopomofo"})
+
 _SCRIPTS = {"Cjk": "Han", "Ideographic": "Han", "Katakana-hiragana": "Katakana"}  # by the first word of a Unicode name
 
 

@@ -25,6 +25,7 @@ from dragoman.data import (
     draws_per_corpus,
     write_shards,
 )
+from dragoman.data.cleaning import CleaningReport, clean_corpora
 from dragoman.data.corpus_passes import Log
 from dragoman.data.preflight import PREFLIGHT_FILE
 from dragoman.data.token_store import EncodedColumns
@@ -193,11 +194,12 @@ def prepare_run(
     with atomic_folder(folder) as partial:
         log("reading the corpus")
         workers = corpus_passes.choose_num_workers(config.data.num_workers, request.train, data_format)
+        request, cleaning = _clean(request, partial, workers, log, cache)
         survey = cache.compute_once(
             lambda: corpus_passes.survey_corpora(data_format, request.train, config.data.validation_size, workers, log),
-            *("survey", request.config.data, request.config.features, data_format.key),
+            *("survey", request.config.data, request.config.cleaning, request.config.features, data_format.key),
         )
-        split = _choose_validation_pairs(request, survey)
+        split = _choose_validation_pairs(request, survey, cleaning)
 
         def training_pairs() -> Iterator[SentencePair]:
             """Read the training text again, without the held-out pairs."""
@@ -230,7 +232,8 @@ def prepare_run(
 
         stored = cache.compute_once(
             write_stores,
-            *("stores", request.config.data, request.config.features, data_format.key, framing),
+            *("stores", request.config.data, request.config.cleaning, request.config.features, data_format.key),
+            framing,
             *(tokenizer.to_json() for tokenizer in tokenizers),
         )
         if stored.folder.exists():  # written by an earlier preparation
@@ -257,6 +260,7 @@ def prepare_run(
         report = replace(
             stored.report, memory=MemoryEstimate.for_adam(parameters, activations), text=survey.text.profile()
         )
+        report = replace(report, cleaning=cleaning)
         preflight = with_fertility(report, resolved, tokenizers, request.parent)
         write_initial_weights(partial, spec, resolved, tokenizers, log)
         resolved = record_automatic_settings(config, defaults.config)
@@ -271,18 +275,46 @@ def prepare_run(
     return PreparedRun(resolved, preflight, defaults.choices, parameters, examples)
 
 
-def _choose_validation_pairs(request: resolve.RunRequest, survey: corpus_passes.CorpusSurvey) -> HoldoutSplit | None:
-    """Choose training pairs to hold out for validation; with validation files check these, and return None."""
+def _choose_validation_pairs(
+    request: resolve.RunRequest, survey: corpus_passes.CorpusSurvey, cleaning: CleaningReport | None
+) -> HoldoutSplit | None:
+    """Choose training pairs to hold out for validation; with validation files check these, and return None.
+
+    `cleaning` says in messages why there are few pairs.
+    """
     if request.valid:
         for _ in request.data_format.read(request.valid):  # to find errors before anything is written
             pass
         return None
     split = survey.holdout.choose()
     if not split.pairs:
-        raise UserError(
-            f"{request.train[0].source} has too few sentences to hold some out for validation: give --valid-source"
-        )
+        source, items = request.train[0].source, request.data_format.item_name
+        if survey.pairs == 1 and cleaning is not None and cleaning.removed:
+            found = f"has a single one of its {cleaning.pairs_read:,} {items} left after cleaning: {cleaning.summary}; "
+            found += "give others"
+        elif survey.pairs == 1:
+            found = f"has a single one of the {items} that training needs: give more"
+        elif not survey.holdout.total:
+            found = f"has {survey.pairs:,} {items}, but none with text on both sides: check that no file is empty"
+        else:
+            found = f"has the same source in all {survey.holdout.total:,} {items}: give others"
+        raise UserError(f"{source} {found}, or name validation files with --valid-source")
     return split
+
+
+def _clean(
+    request: resolve.RunRequest, folder: Path, workers: int, log: Log, cache: PreparationCache
+) -> tuple[resolve.RunRequest, CleaningReport | None]:
+    """Clean the training corpora as the settings say; return the request with what is kept, and a report."""
+    config, data_format = request.config, request.data_format
+    if not config.cleaning.is_active:
+        return request, None
+    languages = resolve.languages_to_identify(config, request.train)
+    cleaned = cache.compute_once(
+        lambda: clean_corpora(data_format, request.train, config.cleaning, folder, workers, log, languages),
+        *("cleaning", config.data, config.cleaning, config.features, data_format.key),
+    )
+    return replace(request, train=cleaned.corpora), cleaned.report
 
 
 def _choose_settings(

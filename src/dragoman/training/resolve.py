@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from dragoman import data
 from dragoman.config import Config, DataConfig, FeatureConfig, SearchDefaults, replace_settings
 from dragoman.data import Corpus, DataFormat
+from dragoman.data.compression import without_compression_suffix
 from dragoman.errors import UserError, unknown_name
 from dragoman.models import Model, ModelSpec, count_parameters, meta_model
 from dragoman.models.model import position_limit
@@ -23,6 +25,7 @@ from dragoman.run import select_device
 from dragoman.search import search_from_dict
 from dragoman.systems import SYSTEMS, VocabularySizes, get_system
 from dragoman.text import Framing, Tokenizer
+from dragoman.text.language_identification import can_identify, known_languages
 from dragoman.text.normalization import TextNormalizer
 from dragoman.training.warm_start import ParentRun
 
@@ -80,9 +83,12 @@ def resolve_request(config: Config) -> RunRequest:
     check_mixture(config.data, train, valid)
     content = data.detect_data_format(train[0])  # pairs, text, turns of dialogues, or feature vectors
     if not content.has_target and not content.is_dialogue and not task_is_given:
+        has_columns = train[0].file_format.has_both_sides
+        found = "is read without a target column" if has_columns else "is one side of a parallel corpus"
+        missing = "name it with --target-column" if has_columns else "give the target file too"
         raise UserError(
-            f"{train[0].source} is one side of a parallel corpus: give the target file too, or name with --system or "
-            "--objective what to learn from it alone"
+            f"{train[0].source} {found}: {missing}, or name with --system or --objective what to learn from the source "
+            "alone"
         )
     if content.source_is_features and parent_spec is None:
         config = resolve_features(config, train[0])
@@ -90,7 +96,7 @@ def resolve_request(config: Config) -> RunRequest:
     for corpus in (*train, *valid):
         check_source_kind(config.system.name or "", spec, corpus)
     config = resolve_objective(config, spec, content.name)
-    config = resolve_normalization(config, parent)
+    config = resolve_cleaning(resolve_normalization(config, parent), train)
     objective = objective_class(config.objective.name or "")
     data_format = data.DATA_FORMATS[objective.data_format_for(config.objective.settings)]
     data_format = content if content.source_is_features else data_format
@@ -209,6 +215,44 @@ def resolve_normalization(config: Config, parent: ParentRun | None) -> Config:
             inherited = getattr(parent.config.text, name) if parent else None
             values[f"text.{name}"] = default if inherited is None else inherited
     return replace_settings(config, values)
+
+
+def resolve_cleaning(config: Config, train: list[Corpus]) -> Config:
+    """Set the filters of cleaning that are left open; languages are identified if they and the package are known."""
+    cleaning = config.cleaning.with_defaults()
+    if cleaning.enabled and cleaning.identify_language is None:
+        cleaning = replace(cleaning, identify_language=can_identify() and all(_languages(config, train)))
+    config = replace(config, cleaning=cleaning)
+    languages_to_identify(config, train)  # raises a UserError if that is not possible
+    return config
+
+
+def languages_to_identify(config: Config, train: list[Corpus]) -> tuple[str, str]:
+    """Return the languages that cleaning expects of source and target; empty ones if it identifies none."""
+    if not config.cleaning.identify_language:
+        return "", ""
+    if not can_identify():
+        raise UserError(
+            "cleaning.identify_language needs the package lingua: install it with pip install 'dragoman[langid]'"
+        )
+    source, target = _languages(config, train)
+    if not source or not (target or not train[0].target):
+        raise UserError(
+            "cleaning.identify_language needs known languages: name them with --from and --to, by their codes of two "
+            "letters"
+        )
+    return source, target
+
+
+def _languages(config: Config, train: list[Corpus]) -> tuple[str, str]:
+    """Return the languages of source and target: those of the settings, or the extensions of the first files."""
+    named = (config.data.source_language, config.data.target_language)
+    codes = []
+    for language, file in zip(named, (train[0].source, train[0].target)):
+        suffix = Path(without_compression_suffix(file.name)).suffix.removeprefix(".") if file else ""
+        code = (language or suffix).lower().replace("_", "-").partition("-")[0]
+        codes.append(code if can_identify() and code in known_languages() else "")
+    return codes[0], codes[1]
 
 
 def resolve_features(config: Config, corpus: Corpus) -> Config:

@@ -82,7 +82,7 @@ def make_tokenizers(
         tokenizers = cache.compute_once(
             learn,
             *("tokenizers", replace(text, bpe_dropout=None), request.config.data, request.config.features),
-            data_format.key,
+            *(request.config.cleaning, data_format.key),
         )
         defaults.choices = [_with_actual_size(choice, tokenizers) for choice in defaults.choices]
         tokenizers = _distinguish_unknown_words(defaults, tokenizers)

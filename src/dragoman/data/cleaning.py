@@ -1,0 +1,407 @@
+"""Cleaning of training corpora: pairs are removed before anything is learned from them.
+
+One pass measures every pair: flaws of its own, the ratio of its lengths, the scripts of both sides, and a hash. Then
+the usual ratio and the usual scripts of the corpora are known, and with them which pairs are unusual or repeat an
+earlier one. The measures are in a temporary file of 13 bytes per pair, so that memory does not grow with the corpora.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tempfile
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from hashlib import blake2b
+from itertools import compress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.config import CleaningConfig
+from dragoman.data.corpus import Corpus, SentencePair
+from dragoman.data.corpus_passes import Log, PairChunk, ProgressLogger, read_chunks
+from dragoman.data.data_formats import DataFormat
+from dragoman.errors import UserError
+from dragoman.processes import parallel_map
+from dragoman.text.language_identification import identify_language
+from dragoman.text.scripts import EAST_ASIAN_SCRIPTS, script_of
+
+MAX_EXAMPLES = 3  # of each reason
+MAX_EXAMPLE_CHARACTERS = 80
+BLOCK_PAIRS = 2**18  # that are judged together
+MAX_HASHES = 2**22  # distinct ones in memory
+RATIO_BINS = 32  # per factor of two
+MIN_MAIN_SCRIPT_SHARE = 0.8  # of the texts of a side, if it has a usual script
+EAST_ASIAN = "Han or kana"
+
+# Control characters except tab, line feed and carriage return; the replacement character; noncharacters.
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffd\ufdd0-\ufdef\ufffe\uffff]")
+
+_Measures = NDArray[Any]  # structured, see PAIR_MEASURES
+PAIR_MEASURES = np.dtype([("hash", "<u8"), ("ratio", "<i2"), ("scripts", "u1", (2,)), ("reason", "u1")])
+KEPT = 0  # reason of pairs that are not removed
+NO_RATIO = np.iinfo(np.int16).min
+
+
+@dataclass(frozen=True)
+class RemovedPair:
+    """An example of a pair that cleaning removed."""
+
+    location: str
+    source: str
+    target: str | None
+
+    def __str__(self) -> str:
+        """Return file, line and both texts, shortened."""
+        texts = [self.source] if self.target is None else [self.source, self.target]
+        return f"{self.location}: {' → '.join(map(_shorten, texts))}"
+
+
+@dataclass
+class RemovedPairs:
+    """The number of pairs that were removed for one reason, and the first of them."""
+
+    pairs: int = 0
+    examples: list[RemovedPair] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class CleaningReport:
+    """What cleaning removed; `usual` describes the usual lengths and scripts of the corpora."""
+
+    pairs_read: int
+    pairs: int
+    removed: dict[str, RemovedPairs]  # by reason
+    usual: list[str]
+
+    @property
+    def summary(self) -> str:
+        """The number of removed pairs by reason, in one line."""
+        return ", ".join(f"{removed.pairs:,} {reason}" for reason, removed in self.removed.items())
+
+    def lines(self) -> list[str]:
+        """Format the report as plain text."""
+        out = [f"Cleaning kept {self.pairs:,} of {self.pairs_read:,} pairs"]
+        out += [f"  {text}" for text in self.usual]
+        for reason, removed in self.removed.items():
+            out.append(f"  removed {removed.pairs:,}: {reason}")
+            out += [f"    {example}" for example in removed.examples]
+        return out
+
+
+class KeptPairs:
+    """Which pairs of a corpus were kept, in the order in which they are read."""
+
+    def __init__(self, measures: _Measures) -> None:
+        """Keep the pairs without a reason to remove them."""
+        self.measures = measures
+
+    def __repr__(self) -> str:
+        """Return a name without the contents."""
+        return f"KeptPairs of {len(self.measures)}"
+
+    def flags(self) -> Iterator[bool]:
+        """Yield whether each pair was kept."""
+        for start in range(0, len(self.measures), BLOCK_PAIRS):
+            yield from (self.measures["reason"][start : start + BLOCK_PAIRS] == KEPT).tolist()
+
+    def select(self, pairs: Iterable[SentencePair]) -> Iterator[SentencePair]:
+        """Yield the pairs that were kept."""
+        return compress(pairs, self.flags())
+
+
+class CleanedCorpora(NamedTuple):
+    """Corpora that are read without the removed pairs, and what was removed."""
+
+    corpora: list[Corpus]
+    report: CleaningReport
+
+
+@dataclass(frozen=True)
+class PairFilter:
+    """Measures pairs, and finds flaws that a pair has on its own.
+
+    Attributes:
+        sides: which sides have text to examine: source, target or both.
+        languages: expected languages of the sides, for identification; "" if it is not used.
+    """
+
+    settings: CleaningConfig
+    sides: tuple[bool, bool]
+    languages: tuple[str, str] = ("", "")
+
+    def __call__(self, chunk: PairChunk) -> MeasuredChunk:
+        """Measure the pairs of a chunk."""
+        reasons, script_names = {"": KEPT}, {"": 0}  # their numbers
+        counts = Counter[str](), Counter[str]()  # texts of each side by main script
+        rows = []
+        for pair in map(SentencePair._make, chunk.pairs):
+            texts = [text if used else None for text, used in zip((pair.source, pair.target), self.sides)]
+            key = f"{pair.source}\n{pair.target}".encode()
+            digest = int.from_bytes(blake2b(key, digest_size=8).digest(), "little")
+            source, target = texts
+            ratio = round(RATIO_BINS * math.log2(len(target) / len(source))) if source and target else NO_RATIO
+            reason = self.find_flaw(texts)
+            scripts = [main_script(text) if text and not reason else "" for text in texts]
+            for side_counts, script in zip(counts, scripts):
+                side_counts[script] += bool(script)
+            numbers = tuple(script_names.setdefault(script, len(script_names)) for script in scripts)
+            rows.append((digest, ratio, numbers, reasons.setdefault(reason, len(reasons))))
+        return MeasuredChunk(chunk.corpus, np.array(rows, PAIR_MEASURES), list(reasons), list(script_names), counts)
+
+    def find_flaw(self, texts: Sequence[str | None]) -> str:
+        """Return why a pair is removed, "" if it is not; a text is None where the corpus has none to examine."""
+        settings = self.settings
+        for side, text in zip(("source", "target"), texts):
+            if text is None:
+                continue
+            if not text.strip():
+                return f"{side} empty"
+            if settings.reject_control_characters and _CONTROL.search(text):
+                return f"{side} with control characters"
+            if settings.min_characters and len(text) < settings.min_characters:
+                return f"{side} shorter than {settings.min_characters:,} characters"
+            if settings.max_characters and len(text) > settings.max_characters:
+                return f"{side} longer than {settings.max_characters:,} characters"
+            if settings.min_letter_share and letter_share(text) < settings.min_letter_share:
+                return f"{side} with less than {100 * settings.min_letter_share:.0f} % letters"
+        if settings.reject_identical and texts[0] is not None and texts[0] == texts[1]:
+            return "source and target equal"
+        for side, text, language in zip(("source", "target"), texts, self.languages):
+            if text and language and identify_language(text) not in ("", language):
+                return f"{side} not in {language}, as identified by lingua"
+        return ""
+
+
+class MeasuredChunk(NamedTuple):
+    """The measures of a chunk, whose reasons and scripts are numbers in lists of its own."""
+
+    corpus: int
+    measures: _Measures
+    reasons: list[str]  # of the numbers in `measures`; "" is 0
+    scripts: list[str]  # of the numbers in `measures`; "" is 0
+    script_counts: tuple[Counter[str], Counter[str]]  # texts of the source and of the target by main script
+
+
+def clean_corpora(
+    data_format: DataFormat,
+    corpora: Sequence[Corpus],
+    settings: CleaningConfig,
+    folder: Path,
+    workers: int,
+    log: Log,
+    languages: tuple[str, str] = ("", ""),
+) -> CleanedCorpora:
+    """Find the pairs of corpora that cleaning removes; a temporary file in `folder` holds the measures of all pairs."""
+    pair_filter = PairFilter(settings, data_format.text_sides, languages)
+    measured = _measure(pair_filter, data_format, corpora, folder, workers, log)
+    usual = measured.reject_unusual_lengths(settings.max_length_ratio or 0)
+    usual += measured.reject_other_scripts() if settings.match_script else []
+    if settings.deduplicate:
+        measured.reject_duplicates()
+    cleaned = [
+        replace(corpus, kept=KeptPairs(measured.measures[start:end]))
+        for corpus, start, end in zip(corpora, measured.starts, measured.starts[1:])
+    ]
+    report = measured.report(data_format, corpora, usual)
+    if not report.pairs:
+        raise UserError(
+            f"cleaning removed all {report.pairs_read:,} pairs ({report.summary}): check the files, or change the "
+            "settings of the section cleaning"
+        )
+    return CleanedCorpora(cleaned, report)
+
+
+def _measure(
+    pair_filter: PairFilter,
+    data_format: DataFormat,
+    corpora: Sequence[Corpus],
+    folder: Path,
+    workers: int,
+    log: Log,
+) -> MeasuredPairs:
+    """Measure all pairs of corpora, and return the measures on disk."""
+    reasons: dict[str, int] = {"": KEPT}
+    scripts: dict[str, int] = {"": 0}
+    script_counts = Counter[str](), Counter[str]()
+    pairs = [0] * len(corpora)
+    progress = ProgressLogger("examined", log)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for chunk in parallel_map(pair_filter, read_chunks(data_format, corpora), workers):
+            # numbers of this chunk → numbers of all chunks
+            new_reasons = [reasons.setdefault(reason, len(reasons)) for reason in chunk.reasons]
+            new_scripts = [scripts.setdefault(script, len(scripts)) for script in chunk.scripts]
+            chunk.measures["reason"] = np.array(new_reasons, np.uint8)[chunk.measures["reason"]]
+            chunk.measures["scripts"] = np.array(new_scripts, np.uint8)[chunk.measures["scripts"]]
+            for total, counts in zip(script_counts, chunk.script_counts):
+                total.update(counts)
+            file.write(chunk.measures.tobytes())
+            pairs[chunk.corpus] += len(chunk.measures)
+            progress(sum(pairs))
+        file.flush()
+        measures = np.memmap(file, PAIR_MEASURES, "r+") if sum(pairs) else np.zeros(0, PAIR_MEASURES)
+    starts = np.cumsum([0, *pairs]).tolist()
+    return MeasuredPairs(measures, starts, list(reasons), list(scripts), script_counts)
+
+
+@dataclass
+class MeasuredPairs:
+    """The measures of all pairs, in a file, and which of them are removed.
+
+    Attributes:
+        starts: index of the first pair of each corpus, and the number of all pairs.
+        reasons: reason of each number in `measures`; the first is that of kept pairs.
+        scripts: script of each number in `measures`.
+        script_counts: texts of the source and of the target by main script.
+    """
+
+    measures: _Measures
+    starts: list[int]
+    reasons: list[str]
+    scripts: list[str]
+    script_counts: tuple[Counter[str], Counter[str]]
+
+    def reject_unusual_lengths(self, max_ratio: float) -> list[str]:
+        """Remove pairs whose ratio of lengths differs from the median by more than a factor; return the median.
+
+        The median makes the filter fit texts whose target is always longer, and scripts of different density.
+        """
+        bins = np.zeros(2**16, np.int64)  # pairs by logarithm of the ratio
+        for block in self._blocks():
+            bins += np.bincount(block["ratio"].astype(np.int64) - NO_RATIO, minlength=2**16)
+        bins[0] = 0  # without a ratio
+        if not max_ratio or not bins.sum():
+            return []
+        median = int(np.searchsorted(np.cumsum(bins), bins.sum() / 2)) + NO_RATIO
+        usual = f"{2 ** (median / RATIO_BINS):.2f}"
+        reason = self._new_reason(f"lengths differ more than {max_ratio:g}-fold from {usual} to 1")
+        for block in self._blocks():
+            deviation = np.abs(block["ratio"].astype(np.int64) - median)
+            is_unusual = (deviation > RATIO_BINS * math.log2(max_ratio)) & (block["ratio"] != NO_RATIO)
+            block["reason"][is_unusual & (block["reason"] == KEPT)] = reason
+        return [f"usual: {usual} target characters per source character"]
+
+    def reject_other_scripts(self) -> list[str]:
+        """Remove pairs with a side in another script than most texts of this side; return a note on each side."""
+        notes = []
+        for side, (name, counts) in enumerate(zip(("source", "target"), self.script_counts)):
+            if not counts.total():
+                continue
+            script, count = counts.most_common(1)[0]
+            if count < MIN_MAIN_SCRIPT_SHARE * counts.total():
+                notes.append(f"the {name} is written in several scripts, which are all kept")
+                continue
+            notes.append(f"usual: {name} in {script} script")
+            reason = self._new_reason(f"{name} not in {script} script")
+            for block in self._blocks():
+                other = ~np.isin(block["scripts"][:, side], (0, self.scripts.index(script)))  # 0: without letters
+                block["reason"][other & (block["reason"] == KEPT)] = reason
+        return notes
+
+    def reject_duplicates(self) -> None:
+        """Remove pairs that are equal to an earlier one that is kept.
+
+        Equal pairs have equal hashes; ranges of hashes are compared one after the other, as many as memory needs.
+        """
+        reason = self._new_reason("duplicate of an earlier pair")
+        num_ranges = max(1, math.ceil(len(self.measures) / MAX_HASHES))
+        for number in range(num_ranges):
+            seen = np.empty(0, np.uint64)
+            for block in self._blocks():
+                in_range = block["hash"] % np.uint64(num_ranges) == number
+                rows = np.flatnonzero(in_range & (block["reason"] == KEPT))
+                hashes = block["hash"][rows]
+                distinct, first = np.unique(hashes, return_index=True)
+                is_first = np.zeros(len(rows), bool)
+                is_first[first] = True
+                block["reason"][rows[~is_first | np.isin(hashes, seen)]] = reason
+                seen = np.union1d(seen, distinct)
+
+    def report(self, data_format: DataFormat, corpora: Sequence[Corpus], usual: list[str]) -> CleaningReport:
+        """Count the removed pairs by reason, and read the first of each again."""
+        counts = np.zeros(256, np.int64)
+        examples: dict[int, list[int]] = {}  # indices of the first pairs by reason
+        start = 0
+        for block in self._blocks():
+            counts += np.bincount(block["reason"], minlength=256)
+            for reason in np.unique(block["reason"]).tolist():
+                found = examples.setdefault(reason, [])
+                if reason != KEPT and len(found) < MAX_EXAMPLES:
+                    rows = np.flatnonzero(block["reason"] == reason)[: MAX_EXAMPLES - len(found)]
+                    found += (rows + start).tolist()
+            start += len(block)
+        texts = _read_pairs(data_format, corpora, sorted(index for indices in examples.values() for index in indices))
+        removed = {
+            reason: RemovedPairs(int(counts[number]), [texts[index] for index in examples.get(number, [])])
+            for number, reason in enumerate(self.reasons)
+            if number != KEPT and counts[number]
+        }
+        return CleaningReport(len(self.measures), int(counts[KEPT]), removed, usual)
+
+    def _blocks(self) -> Iterator[_Measures]:
+        """Yield the measures in blocks; changes of a block change the file."""
+        for start in range(0, len(self.measures), BLOCK_PAIRS):
+            yield self.measures[start : start + BLOCK_PAIRS]
+
+    def _new_reason(self, reason: str) -> int:
+        """Return the number of a further reason."""
+        self.reasons.append(reason)
+        return len(self.reasons) - 1
+
+
+def _read_pairs(data_format: DataFormat, corpora: Sequence[Corpus], indices: list[int]) -> dict[int, RemovedPair]:
+    """Return the pairs of these indices, in ascending order; reading stops after the last one."""
+    found: dict[int, RemovedPair] = {}
+    wanted = set(indices)
+    if wanted:
+        for index, pair in enumerate(data_format.read(corpora)):
+            if index in wanted:
+                found[index] = RemovedPair(f"{pair.corpus}:{pair.line}", pair.source, pair.target)
+            if index == indices[-1]:
+                break
+    return found
+
+
+def main_script(text: str) -> str:
+    """Return the script of most letters of a text; Han and kana are one; "" without letters."""
+    if text.isascii():
+        return "Latin" if any(map(str.isalpha, text)) else ""
+    counts: Counter[str] = Counter()
+    for character, count in Counter(text).items():
+        if script := _script(character):
+            counts[script] += count
+    return counts.most_common(1)[0][0] if counts else ""
+
+
+def letter_share(text: str) -> float:
+    """Return the share of letters and their marks in the characters of a text, spaces left out."""
+    characters = "".join(text.split())
+    if characters.isascii():
+        return sum(map(str.isalpha, characters)) / max(1, len(characters))
+    letters = sum(count for character, count in Counter(characters).items() if _is_letter_or_mark(character))
+    return letters / max(1, len(characters))
+
+
+@cache
+def _script(character: str) -> str:
+    """Return the script of a letter, "" of other characters."""
+    script = script_of(character) or ""
+    return EAST_ASIAN if script in EAST_ASIAN_SCRIPTS else script
+
+
+@cache
+def _is_letter_or_mark(character: str) -> bool:
+    """Whether a character is a letter, or a mark of one, such as a vowel sign."""
+    return unicodedata.category(character)[0] in "LM"
+
+
+def _shorten(text: str) -> str:
+    """Return a text on one line, cut if it is long."""
+    text = " ".join(text.split())
+    return f"“{text if len(text) <= MAX_EXAMPLE_CHARACTERS else text[: MAX_EXAMPLE_CHARACTERS - 1] + '…'}”"
