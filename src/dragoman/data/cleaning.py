@@ -143,7 +143,7 @@ class PairFilter:
         rows = []
         for pair in map(SentencePair._make, chunk.pairs):
             texts = [text if used else None for text, used in zip((pair.source, pair.target), self.sides)]
-            key = f"{pair.source}\n{pair.target}".encode()
+            key = f"{pair.source}\n{pair.feature_symbols}\n{pair.target}".encode()
             digest = int.from_bytes(blake2b(key, digest_size=8).digest(), "little")
             source, target = texts
             ratio = round(RATIO_BINS * math.log2(len(target) / len(source))) if source and target else NO_RATIO
