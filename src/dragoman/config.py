@@ -685,13 +685,13 @@ class Config:
     """
 
     data: DataConfig = field(default_factory=DataConfig)
-    cleaning: CleaningConfig = field(default_factory=CleaningConfig)
     text: TextConfig = field(default_factory=TextConfig)
     features: FeatureConfig = field(default_factory=FeatureConfig)
     system: SystemConfig = field(default_factory=SystemConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     search: SearchDefaults = field(default_factory=SearchDefaults)
+    cleaning: CleaningConfig = field(default_factory=CleaningConfig)
     chosen: dict[str, Any] = field(default_factory=dict)
 
 
