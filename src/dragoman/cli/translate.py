@@ -128,9 +128,9 @@ def translate(
     """
     if stream:
         _check_stream(output, constraints)
+    Input(file, layout).check()
     translator.check_runs(run)
     inputs = Input(file, layout.for_run(run), may_be_empty=True)
-    inputs.check()
     if search.draft_model is not None and not show_search:
         check_run(search.draft_model)
     constraints.check_files()
