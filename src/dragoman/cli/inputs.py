@@ -69,9 +69,9 @@ class FeatureLayout:
     def for_run(self, run: Path) -> Self:
         """Return the layout with the column of features of the run's training data, unless one is given."""
         from dragoman import config
-        from dragoman.run_files import CONFIG_FILE, is_run_folder
+        from dragoman.run_files import CONFIG_FILE
 
-        if self.features_column is not None or self.source_features is not None or not is_run_folder(run):
+        if self.features_column is not None or self.source_features is not None or not (run / CONFIG_FILE).is_file():
             return self
         return replace(self, features_column=config.from_yaml(run / CONFIG_FILE).data.features_column)
 
