@@ -78,7 +78,7 @@ def test_training_returns_a_run_and_reports_events(
 def test_a_run_is_evaluated(trained: tuple[dragoman.Run, list[dragoman.TrainingEvent]]) -> None:
     run, _ = trained
     result = dragoman.evaluate(run, ["The dog sleeps."], ["Der Hund schläft."], log=lambda text: None)
-    assert list(result.scores) == ["bleu", "chrf", "ter", "exact", "perplexity"]
+    assert list(result.scores) == ["bleu", "chrf", "ter", "exact-match", "perplexity"]
     assert result["perplexity"] > 1
     assert run.evaluate(["The dog sleeps."], ["Der Hund schläft."], ["bleu"]).scores == {"bleu": result.scores["bleu"]}
 

@@ -374,6 +374,31 @@ Schedule = Literal["inverse-sqrt", "cosine", "linear", "constant", "stable", "ha
 Optimizer = Literal["adamw", "adam", "sgd", "adadelta", "adafactor", "muon"]
 
 
+SelectionMetric = Literal[
+    "auto",
+    "bleu",
+    "chrf",
+    "chrf++",
+    "ter",
+    "rouge_1",
+    "rouge_2",
+    "rouge_l",
+    "rouge_1_stem",
+    "rouge_2_stem",
+    "rouge_l_stem",
+    "exact_match",
+    "ier",
+    "wer",
+    "ser",
+    "per",
+    "cer",
+    "span_f1",
+    "bracket_f1",
+    "accuracy",
+    "loss",
+]
+
+
 @dataclass(frozen=True)
 class TrainingConfig(Section, section="training"):
     """Optimization. Training stops at the first limit it reaches: steps, epochs, minutes or patience."""
@@ -516,14 +541,23 @@ class TrainingConfig(Section, section="training"):
     )
     validation_sentences: int | None = setting(
         None,
-        "Validation sentences that are decoded at each validation, for BLEU, chrF and exact match.",
+        "Validation sentences that are decoded at each validation, for BLEU, exact match and other metrics of texts.",
         min=0,
         auto="as many as can be decoded in about a tenth of the training time",
     )
-    selection_metric: Literal["auto", "bleu", "chrf", "rouge_l", "exact_match", "accuracy", "loss"] = setting(
+    selection_metric: SelectionMetric = setting(
         "auto",
-        "Validation metric that decides which checkpoint is the best, and whether training.patience is exhausted; "
-        "auto: from the task, such as bleu for translation. rouge_l needs the package rouge-score.",
+        "Validation metric that decides which checkpoint is the best; equal ones by error rate and loss. "
+        "training.patience counts validations in which neither this metric nor the loss improves. auto: by the "
+        "validation references, such as bleu for sentences and exact_match for single words. rouge needs the package "
+        "rouge-score.",
+    )
+    bleu_tokenizer: Literal[
+        "auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200", "spBLEU-1K", "none"
+    ] = setting(
+        "auto",
+        "Tokenizer of sacreBLEU for the BLEU of this run; auto: by the script of the references, 13a where words are "
+        "separated by spaces.",
     )
     keep_checkpoints: int = setting(5, "Number of recent validated checkpoints to keep, besides the best.", min=1)
     average_checkpoints: bool = setting(

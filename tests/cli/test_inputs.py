@@ -180,7 +180,7 @@ def test_two_systems_are_compared_by_a_paired_bootstrap(dragoman: Dragoman, file
     document = json.loads(answer.out)
     assert [system["hypothesis"] for system in document["systems"]] == [str(bad), str(good)]
     (rows,) = document["comparisons"].values()
-    assert [row["metric"] for row in rows] == ["bleu", "chrf", "ter", "exact"]
+    assert [row["metric"] for row in rows] == ["bleu", "chrf", "ter", "exact-match"]
     assert rows[1]["system"] == pytest.approx(100.0)
     text = dragoman("evaluate", "--hypothesis", bad, "--hypothesis", good, "--reference", files / "a.de").out
     assert "paired bootstrap" in text

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import UserError
-from dragoman.evaluation import PAIRED_TESTS, TEXT_METRICS, paired_test, score_by_length
+from dragoman.evaluation import PAIRED_TESTS, paired_test, score_by_length, text_metric
 
 REFERENCES = [f"sentence {i} says that the {i % 7} cats sat on mat {i % 5} today" for i in range(60)]
 BETTER = [r if i % 5 else r.replace("cats", "dogs") for i, r in enumerate(REFERENCES)]
@@ -20,7 +20,7 @@ def test_clear_difference_is_significant(method: str) -> None:
     rows = paired_test(WORSE, BETTER, REFERENCES, metrics=metrics, method=method, samples=200)
     assert [row.metric for row in rows] == metrics
     for row in rows:
-        score = TEXT_METRICS[row.metric]
+        score = text_metric(row.metric)
         assert row.baseline == pytest.approx(score(WORSE, REFERENCES).value)
         assert row.system == pytest.approx(score(BETTER, REFERENCES).value)
         assert row.difference == pytest.approx(row.system - row.baseline)

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from dragoman.errors import UserError
 from dragoman.evaluation.error_rates import (
     bracket_f1,
+    character_error_rate,
     edit_distance,
     exact_match,
     item_error_rate,
     phoneme_error_rate,
     span_f1,
+    symbol_error_rate,
     token_accuracy,
     word_error_rate,
 )
@@ -168,3 +170,33 @@ def test_many_items_have_the_mean_rate_of_their_parts() -> None:
         for start in (0, 4000, 8000)
     ]
     assert phoneme_error_rate(hypotheses, references).value == pytest.approx(sum(parts) / 3)
+
+
+def test_symbol_error_rate_by_hand() -> None:
+    score = symbol_error_rate(["WALK WALK LOOK", "JUMP"], ["WALK LOOK LOOK", "JUMP TURN_LEFT JUMP"])
+    # one substitution in 3 symbols, two deletions in 3
+    assert score.value == pytest.approx(100 * 3 / 6)
+    assert (score.name, dict(score.detail)) == ("symbol error rate", {"errors": 3, "symbols": 6})
+
+
+def test_character_error_rate_by_hand() -> None:
+    score = character_error_rate(["kitten", "ging weg"], ["sitting", "ging w"])
+    # kitten → sitting: 3 edits, 7 characters; "ging weg" → "ging w": 2 edits, 6 characters with the space
+    assert score.value == pytest.approx(100 * 5 / 13)
+    assert (score.name, dict(score.detail)) == ("character error rate", {"errors": 5, "characters": 13})
+
+
+def test_error_rates_use_the_closest_reference() -> None:
+    assert character_error_rate(["colour"], [["color", "colours"]]).value == pytest.approx(100 / 7)  # the longer one
+    assert symbol_error_rate(["T AH M EY T OW"], [["T AH M AA T OW", "T AH M EY T OW"]]).value == 0
+    assert item_error_rate(["T AH M EY T OW", "K AE T"], [["T AH M AA T OW", "T AH M EY T OW"], ["K AH T"]]).value == 50
+
+
+@given(st.lists(st.tuples(sentences, sentences.filter(bool)), min_size=1, max_size=4))
+def test_error_rates_equal_another_library(pairs: list[tuple[str, str]]) -> None:
+    nltk = pytest.importorskip("nltk")
+    hypotheses, references = map(list, zip(*pairs))
+    characters = sum(nltk.edit_distance(h, r) for h, r in pairs) / sum(map(len, references))
+    symbols = sum(nltk.edit_distance(h.split(), r.split()) for h, r in pairs) / sum(len(r.split()) for r in references)
+    assert character_error_rate(hypotheses, references).value == pytest.approx(100 * characters)
+    assert symbol_error_rate(hypotheses, references).value == pytest.approx(100 * symbols)

@@ -112,4 +112,5 @@ def test_shuffled_outputs_of_a_translator_score_low() -> None:
 
 def test_every_metric_without_sources_has_a_column_title() -> None:
     titles = [metric_label(name) for name, metric in TEXT_METRICS.items() if not metric.needs_sources]
-    assert {"BLEU", "ROUGE-L", "exact %", "span-f1 %"} <= set(titles)
+    assert {"BLEU", "ROUGE-L", "exact match %", "span F1 %"} <= set(titles)
+    assert metric_label("bleu=char") == "BLEU (char)"

@@ -64,7 +64,8 @@ def test_report_describes_the_training(run: Run) -> None:
     assert "It was trained on 30 sentence pairs" in page
     assert "20 steps" in page
     best = max(record["bleu"] for record in run.metrics() if record["kind"] in ("valid", "averaged"))
-    assert f"BLEU {best:.1f} (of 100)" in page
+    assert f"has BLEU {best:.1f}, exact match" in page
+    assert "signature nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp" in page
     assert "Warning: only 30 pairs" in page
     assert "label_smoothing: 0.1" in page
     assert "kind: EncoderDecoder" in page

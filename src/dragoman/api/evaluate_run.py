@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman import console, evaluation
-from dragoman.api import PSEUDO_PERPLEXITY, TRANSLATION_METRICS
+from dragoman.api import PSEUDO_PERPLEXITY
 from dragoman.errors import UserError, unknown_name
 from dragoman.evaluation import Link, MetricScore, PairedTestResult
 from dragoman.evaluation.significance import NUM_PAIRED_SAMPLES
@@ -38,8 +38,13 @@ class EvaluationResult:
     comparisons: list[PairedTestResult] = field(default_factory=list)
 
     def __getitem__(self, metric: str) -> float:
-        """The value of a metric by its name, such as "bleu"."""
-        return self.scores[metric].value
+        """The value of a metric by its name, such as "bleu", in any spelling: "exact_match", "exact-match", "exact"."""
+        name = evaluation.metric_name(metric)
+        matching = (score for key, score in self.scores.items() if evaluation.metric_name(key) == name)
+        score = next(matching, None)
+        if score is None:
+            raise KeyError(metric)
+        return score.value
 
     def __str__(self) -> str:
         """Return the scores, one per line."""
@@ -67,9 +72,9 @@ def evaluate(
         run: a run, or its folder.
         sources: sources of the test set; the texts for a language model.
         references: a reference for each source, or a list of references for each; None for text alone.
-        metrics: names of metrics: bleu, chrf, chrf++, ter, rouge-1, rouge-2, rouge-l (and rouge-l-stem …), comet,
-            exact, accuracy, span-f1, bracket-f1, wer, per, ier, perplexity, word-perplexity, bits-per-character,
-            pseudo-perplexity. Empty: those that suit the run.
+        metrics: names of metrics: bleu (bleu=TOKENIZER), chrf, chrf++, ter, rouge-1, rouge-2, rouge-l (and
+            rouge-l-stem …), comet, exact-match, accuracy, span-f1, bracket-f1, wer, ser, per, cer, ier, perplexity,
+            word-perplexity, bits-per-character, pseudo-perplexity. Empty: those that suit the run and the references.
         search: search configuration; the run's own by default.
         alignments: sure and possible gold links, which add the alignment error rate of forced translations.
         translate: translate even if no metric needs translations.
@@ -125,7 +130,7 @@ class _Evaluator:
             alignments: gold alignments, for the alignment error rate; None leaves it out.
             translate: translate even if no metric needs translations.
         """
-        run, metrics = self.run, self.metrics or [*TRANSLATION_METRICS, "perplexity"]
+        run, metrics = self.run, self.metrics or [*self._suitable_metrics(), "perplexity"]
         supported = (*evaluation.TEXT_METRICS, *evaluation.LIKELIHOOD_METRICS)
         self._check_metrics(metrics, supported, f"{run.folder}, which translates")
         if translate or any(map(evaluation.is_text_metric, metrics)):
@@ -140,9 +145,24 @@ class _Evaluator:
         if alignments is not None:
             self._score_alignments(streams[0], alignments)
 
+    def _suitable_metrics(self) -> tuple[str, ...]:
+        """Return the metrics that suit the references; the one that selected the best checkpoint comes first."""
+        choice = evaluation.choose_metrics(evaluation.first_references(self.references), self._source_texts() or [])
+        selected = evaluation.metric_name(self.run.config.training.selection_metric)
+        compares_texts = selected in evaluation.TEXT_METRICS and selected != "accuracy"  # that is of reference tokens
+        metrics = evaluation.metrics_around(selected, choice) if compares_texts else choice.metrics
+        reason = f"{selected} selected the checkpoint; {choice.reason}" if compares_texts else choice.reason
+        self.log(f"metrics: {', '.join(metrics)} ({reason}; others: --metrics)")
+        return metrics
+
+    def _with_bleu_tokenizer(self, name: str) -> str:
+        """Return the name of a metric with the tokenizer that validation has used, if it is BLEU: "bleu=ja-mecab"."""
+        tokenizer = self.run.config.training.bleu_tokenizer
+        return f"bleu={tokenizer}" if name == "bleu" and tokenizer != "auto" else name
+
     def score_tags(self, alignments: GoldAlignments | None) -> None:
         """Tag the words of the sources and compare the tags with the references; gold `alignments` are an error."""
-        run, metrics = self.run, self.metrics or ["accuracy", "exact"]
+        run, metrics = self.run, self.metrics or ["accuracy", "exact-match"]
         self._check_metrics(metrics, evaluation.TEXT_METRICS, f"{run.folder}, which tags words")
         if alignments is not None:
             raise UserError(f"{run.folder} is a tagger and produces no word alignments: leave --alignments out")
@@ -179,7 +199,7 @@ class _Evaluator:
     def _check_metrics(self, metrics: Sequence[str], supported: Iterable[str], subject: str) -> None:
         """Raise a UserError if a metric is not supported; `subject` says in its message what is evaluated."""
         for name in metrics:
-            if name.partition("=")[0] not in supported:
+            if evaluation.metric_name(name).partition("=")[0] not in supported:
                 raise UserError(f"the metric {name} cannot be computed for {subject}: use {', '.join(supported)}")
 
     def _score_against_references(
@@ -187,9 +207,10 @@ class _Evaluator:
     ) -> None:
         """Compute those of the metrics that compare texts with their references, such as BLEU."""
         self.result.hypotheses, self.result.references = hypotheses, references
-        names = list(filter(evaluation.is_text_metric, metrics))
         normalizer = TextNormalizer.from_settings(self.run.config.text)
-        for name, score in evaluation.evaluate(names, hypotheses, references, self._source_texts()).items():
+        for name in filter(evaluation.is_text_metric, metrics):
+            metric = evaluation.text_metric(self._with_bleu_tokenizer(name))
+            score = metric(hypotheses, references, self._source_texts())
             self.result.scores[name] = replace(score, signature=normalizer.signature(score.signature))
 
     def compare(
@@ -207,15 +228,16 @@ class _Evaluator:
         else:
             baseline = against
         assert baseline is not None  # a metric of texts needs hypotheses
-        self.result.comparisons = evaluation.paired_test(
+        comparisons = evaluation.paired_test(
             baseline,
             self.result.hypotheses,
             self.result.references,
             sources=self._source_texts(),
-            metrics=metrics,
+            metrics=[self._with_bleu_tokenizer(name) for name in metrics],
             method=test,
             samples=resamples,
         )
+        self.result.comparisons = [row._replace(metric=name) for name, row in zip(metrics, comparisons)]
 
     def _source_texts(self) -> list[str] | None:
         """Return the sources, or None if they are not texts."""

@@ -41,7 +41,7 @@ from dragoman.training.recipes import default_steps
 from dragoman.training.sweep_state import RungResult
 from dragoman.training.train_step import InsufficientMemoryError
 from dragoman.training.trainer import Trainer
-from dragoman.training.validation import METRIC_NAMES, ValidationResult, Validator
+from dragoman.training.validation import ValidationResult, Validator, metric_title
 
 MAX_LOCK_SECONDS = 120  # that a worker waits for another one to end
 
@@ -143,7 +143,7 @@ def describe_prepared(folder: Path) -> dict[str, Any]:
         "parameters": memory["parameters"],
         "memory": memory["total"],
         "metric": metric,
-        "metric_title": METRIC_NAMES.get(metric, metric),
+        "metric_title": metric_title(metric),
         "digest": hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16],
     }
 

@@ -10,13 +10,7 @@ from dragoman.evaluation.metric_score import References
 from dragoman.evaluation.text_metrics import text_metric
 from dragoman.run import Run, Source
 from dragoman.run.search_choice import CHOSEN_SETTINGS, SearchChoice, choose_search, open_settings, store_choice
-from dragoman.training.validation import (
-    GENERATION_METRICS,
-    MAX_CHOICE_SENTENCES,
-    TEXT_METRIC_NAMES,
-    default_metric,
-    stored_sentences,
-)
+from dragoman.training.validation import MAX_CHOICE_SENTENCES, decoding_metric, stored_sentences
 
 
 def tune_search(
@@ -49,7 +43,8 @@ def tune_search(
     tags = None
     if sources is None or references is None:
         sources, tags, references = stored_sentences(run, validation_store(run), MAX_CHOICE_SENTENCES)
-    choice = choose_search(run, sources, references, text_metric(metric or _run_metric(run, references)), tags)
+    chosen_metric = text_metric(metric) if metric else decoding_metric(run, sources, references)
+    choice = choose_search(run, sources, references, chosen_metric, tags)
     run.config = store_choice(run.folder, choice)
     return choice
 
@@ -59,12 +54,3 @@ def validation_store(run: Run) -> TokenStore:
     if not (run.folder / "data" / "valid").exists():
         raise UserError(f"{run.folder} has no validation set: name files with --source and --reference")
     return TokenStore(run.folder / "data" / "valid")
-
-
-def _run_metric(run: Run, references: References) -> str:
-    """Return the metric of texts that selected the run's checkpoint, or else the one that suits its objective."""
-    selected: str = run.config.training.selection_metric
-    if selected not in GENERATION_METRICS:
-        texts = [text if isinstance(text, str) else text[0] for text in references]
-        selected = default_metric(run.objective, texts)[0] if run.objective is not None else "bleu"
-    return TEXT_METRIC_NAMES.get(selected, "bleu")

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from dragoman.evaluation.system_comparison import RunResult, SystemComparison
     from dragoman.training.comparison_training import ComparisonBudget
 
-DEFAULT_METRICS = ("bleu", "chrf", "exact")
 DEFAULT_SYSTEMS = (
     "rnn-lm,sutskever,cho,bahdanau,luong,gnmt,convs2s,bytenet,transformer,shaw,roformer,t5,transformer-d,moe"
 )
@@ -117,8 +116,10 @@ def compare(
     seeds: Annotated[str, "Random seeds, comma-separated; each system is trained with each."] = "1",
     ensembles: Annotated[bool, "Add the ensemble of all seeds of each system."] = False,
     metrics: Annotated[
-        str, "Metrics of texts, comma-separated, such as rouge-l,bleu; differences are tested by the first."
-    ] = ",".join(DEFAULT_METRICS),
+        str | None,
+        "Metrics of texts, comma-separated, such as rouge-l,bleu; differences are tested by the first. Default: those "
+        "that suit the references, such as bleu,chrf,exact-match for sentences.",
+    ] = None,
     *,
     settings: Annotated[dict[str, Any], COMPARE_OPTIONS],
     test_source: Annotated[Path | None, "Source file of the test set."] = None,
@@ -139,7 +140,7 @@ def compare(
     for name in names:
         check_system(re.split("[@+]", name)[0])
     check_device(device)
-    metric_names = [name.strip() for name in metrics.split(",") if name.strip()]
+    metric_names = [name.strip() for name in (metrics or "").split(",") if name.strip()]
     phrasebook = "data.source" not in settings
     if phrasebook and (settings or test_source or test_target):
         raise UserError(
@@ -148,7 +149,7 @@ def compare(
         )
     _check_files(settings | parse_settings(set_settings or []), test_source, test_target)
 
-    from dragoman.evaluation import check_metric_names
+    from dragoman.evaluation import check_metric_names, choose_metrics
     from dragoman.evaluation.system_comparison import SystemComparison
     from dragoman.lens.comparison_report import write_comparison
     from dragoman.text.normalization import TextNormalizer
@@ -156,7 +157,7 @@ def compare(
 
     training.check_systems(names)
     check_metric_names(metric_names)
-    if not metric_names or any(name.startswith("comet") for name in metric_names):
+    if any(name.startswith("comet") for name in metric_names):
         raise UserError(f"--metrics of a comparison must be metrics of texts without sources, got {metrics!r}")
     seed_list = parse_seeds(seeds)
     if ensembles and len(seed_list) < 2:
@@ -171,6 +172,10 @@ def compare(
     layout = FileLayout.from_settings(config.data)
     sources, references = read_pairs(test_source, test_target, layout, "--test-target")
     references = list(map(TextNormalizer.from_settings(config.text).normalize_letters, references))
+    if not metric_names:
+        choice = choose_metrics(references, sources)
+        metric_names = [name for name in choice.metrics if name != "ter"]  # which takes long for many systems
+        log(f"metrics: {', '.join(metric_names)} ({choice.reason}; others: --metrics)")
     training.check_settings(names, config)
     folder.mkdir(parents=True, exist_ok=True)
     training.check_request(folder, config, budget)
@@ -291,7 +296,8 @@ def text_report(comparison: SystemComparison) -> str:
         lines += ["", f"Differences: {comparison.method}", format_table([difference.row() for difference in printed])]
         if len(differences) > len(printed):
             lines.append(f"… {len(differences) - len(printed)} more in comparison.md")
-    lines += ["", *comparison.findings(), f"{comparison.metric_name} signature: {comparison.signature}"]
+    lines += ["", *comparison.findings()]
+    lines += [f"{comparison.metric_name} signature: {comparison.signature}"] if comparison.signature else []
     return "\n".join(lines)
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.api import PSEUDO_PERPLEXITY, TRANSLATION_METRICS
+from dragoman.api import PSEUDO_PERPLEXITY
 from dragoman.cli.inputs import FileLayout, Input, check_counts, read_pairs, read_texts
 from dragoman.cli.options import BeamSize, Json, LengthPenalty, ModelOptions, beam_config
-from dragoman.console import print_json
+from dragoman.console import log, print_json
 from dragoman.errors import UserError, unknown_name
 from dragoman.memory import keep_freed_memory
 
@@ -34,9 +34,10 @@ def evaluate(
     ] = False,
     metrics: Annotated[
         str | None,
-        "Comma-separated: bleu, chrf, chrf++, ter, rouge-1, rouge-2, rouge-l (with -stem: of English stems), "
-        "comet (or comet=MODEL_FOLDER), exact, accuracy, span-f1, bracket-f1, wer, per, ier, perplexity, "
-        "word-perplexity, bits-per-character, pseudo-perplexity. Default: those that suit the run.",
+        "Comma-separated: bleu (or bleu=TOKENIZER, such as bleu=ja-mecab), chrf, chrf++, ter, rouge-1, rouge-2, "
+        "rouge-l (with -stem: of English stems), comet (or comet=MODEL_FOLDER), exact-match, accuracy, span-f1, "
+        "bracket-f1, wer, ser, per, cer, ier, perplexity, word-perplexity, bits-per-character, pseudo-perplexity. "
+        "Default: those that suit the run and the references.",
     ] = None,
     against: Annotated[
         Path | None, "Another run, or a file of translations: test whether the scores differ significantly."
@@ -99,9 +100,10 @@ def evaluate(
         check_counts([*test_set.line_counts, *((path, len(lines)) for path, lines in zip(files, texts))])
         if lead:
             files, texts = [Path("first sentence"), *files], [_lead_sentences(test_set), *texts]
-        scores, comparisons = _score_hypotheses(
-            files, texts, test_set, names or list(TRANSLATION_METRICS), test, resamples
-        )
+        if not any(test_set.references):
+            raise UserError("--hypothesis needs reference translations: name them with --reference")
+        names = names or _suitable_metrics(test_set)
+        scores, comparisons = _score_hypotheses(files, texts, test_set, names, test, resamples)
         scored_files = list(zip(map(str, files), scores, texts))
         _print_scores(scored_files, test_set, by_length, as_json, str(files[0]), test, comparisons)
         return
@@ -187,6 +189,16 @@ def read_test_set(source: Path | None, references: list[Path], layout: FileLayou
     return TestSet(sources, [list(texts) for texts in zip(*columns)], line_counts)
 
 
+def _suitable_metrics(test_set: TestSet) -> list[str]:
+    """Return the names of the metrics that suit the references, and say why."""
+    from dragoman import evaluation
+
+    sources = [source for source in test_set.sources or [] if isinstance(source, str)]
+    choice = evaluation.choose_metrics(evaluation.first_references(test_set.references), sources)
+    log(f"metrics: {', '.join(choice.metrics)} ({choice.reason}; others: --metrics)")
+    return list(choice.metrics)
+
+
 def _lead_sentences(test_set: TestSet) -> list[str]:
     """Return the first sentence of each source; raise a UserError if the sources are not texts."""
     from dragoman import evaluation
@@ -202,8 +214,6 @@ def _score_hypotheses(
     """Score the translations of other systems; return the scores of each, and the tests of each against the first."""
     from dragoman import evaluation
 
-    if not any(test_set.references):
-        raise UserError("--hypothesis needs reference translations: name them with --reference")
     if model_metrics := [name for name in names if not evaluation.is_text_metric(name)]:
         raise UserError(f"the metric {model_metrics[0]} needs a model: evaluate a run instead of --hypothesis")
     references, sources = test_set.references, test_set.sources

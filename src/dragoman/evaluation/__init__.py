@@ -8,6 +8,13 @@ from dragoman.evaluation.error_rates import (
     parse_sure_and_possible,
 )
 from dragoman.evaluation.likelihood import LIKELIHOOD_METRICS, likelihood_metric, perplexity
+from dragoman.evaluation.metric_choice import (
+    MetricChoice,
+    choose_bleu_tokenizer,
+    choose_metrics,
+    error_rate_for,
+    metrics_around,
+)
 from dragoman.evaluation.metric_score import MetricScore
 from dragoman.evaluation.rouge import lead_sentences
 from dragoman.evaluation.significance import PAIRED_TESTS, PairedTestResult, paired_test
@@ -18,9 +25,13 @@ from dragoman.evaluation.text_metrics import (
     check_metric_names,
     chrf,
     evaluate,
+    first_references,
     is_text_metric,
+    metric_key,
+    metric_name,
     score_by_length,
     ter,
+    text_metric,
 )
 
 __all__ = [
@@ -29,12 +40,15 @@ __all__ = [
     "TEXT_METRICS",
     "Link",
     "MeanStd",
+    "MetricChoice",
     "MetricScore",
     "PairedTestResult",
     "alignment_error_rate",
     "bleu",
 ]
-__all__ += ["check_metric_names", "chrf", "evaluate", "exact_match", "format_csv", "format_latex", "format_table"]
+__all__ += ["check_metric_names", "choose_bleu_tokenizer", "choose_metrics", "chrf", "error_rate_for", "evaluate"]
+__all__ += ["first_references", "metric_key", "metric_name", "metrics_around", "text_metric"]
+__all__ += ["exact_match", "format_csv", "format_latex", "format_table"]
 __all__ += [
     "is_text_metric",
     "lead_sentences",

@@ -78,6 +78,21 @@ def word_error_rate(hypotheses: Sequence[str], references: References) -> Metric
     return _edit_rate("word error rate", "words", hypotheses, references)
 
 
+def symbol_error_rate(hypotheses: Sequence[str], references: References) -> MetricScore:
+    """Insertions, deletions and substitutions of symbols ("WALK TURN WALK") in % of the reference symbols.
+
+    Symbols are separated by white space. The same rate is called WER for words and PER for phonemes.
+    """
+    return _edit_rate("symbol error rate", "symbols", hypotheses, references)
+
+
+def character_error_rate(hypotheses: Sequence[str], references: References) -> MetricScore:
+    """Insertions, deletions and substitutions of characters, spaces included, in % of the reference characters."""
+    errors, characters = _sum_counts(character_edit_counts(hypotheses, references), "characters")
+    detail = {"errors": errors, "characters": characters}
+    return MetricScore("character error rate", 100 * errors / characters, "lower", unit="%", detail=detail)
+
+
 def phoneme_error_rate(hypotheses: Sequence[str], references: References) -> MetricScore:
     """Insertions, deletions and substitutions of phonemes ("K AE T") in % of the reference phonemes."""
     return _edit_rate("phoneme error rate", "phonemes", hypotheses, references)
@@ -133,6 +148,16 @@ def edit_counts(hypotheses: Sequence[str], references: References) -> Counts:
     """For each hypothesis, return its edit distance in words to the closest reference, and the reference's length."""
     return _closest_counts(
         hypotheses, references, lambda hypothesis, reference: (edit_distance(hypothesis, reference), len(reference))
+    )
+
+
+def character_edit_counts(hypotheses: Sequence[str], references: References) -> Counts:
+    """For each hypothesis, return its edit distance in characters to the closest reference, and its length."""
+    return _closest_counts(
+        hypotheses,
+        references,
+        lambda hypothesis, reference: (edit_distance(hypothesis, reference), len(reference)),
+        split=lambda text: list(text.strip()),
     )
 
 
@@ -204,16 +229,19 @@ def _edit_rate(name: str, unit: str, hypotheses: Sequence[str], references: Refe
 
 
 def _closest_counts(
-    hypotheses: Sequence[str], references: References, count: Callable[[list[str], list[str]], tuple[int, int]]
+    hypotheses: Sequence[str],
+    references: References,
+    count: Callable[[list[str], list[str]], tuple[int, int]],
+    split: Callable[[str], list[str]] = str.split,
 ) -> Counts:
     """Return (errors, length) of each hypothesis, compared with its closest reference word by word.
 
-    `count` returns these two numbers for the words of a hypothesis and of a reference.
+    `count` returns these two numbers for the words of a hypothesis and of a reference, into which `split` divides them.
     """
     counts = []
     for hypothesis, its_references in zip(hypotheses, reference_lists(hypotheses, references)):
-        words = hypothesis.split()
-        candidates = (count(words, reference.split()) for reference in its_references)
+        words = split(hypothesis)
+        candidates = (count(words, split(reference)) for reference in its_references)
         # the fewest errors; of equally close references the longest
         counts.append(min(candidates, key=lambda counted: (counted[0], -counted[1])))
     return counts

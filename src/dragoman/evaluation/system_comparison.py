@@ -10,7 +10,6 @@ from itertools import combinations
 from statistics import fmean
 from typing import Any
 
-from dragoman.evaluation.metric_score import MetricScore
 from dragoman.evaluation.significance import (
     NUM_RESAMPLES,
     BootstrapScores,
@@ -73,8 +72,8 @@ class SystemResult:
 
     @cached_property
     def bleu(self) -> list[float]:
-        """BLEU on the test set, for each seed."""
-        return [bleu(run.texts, self.references).value for run in self.runs]
+        """BLEU on the test set, for each seed; of characters if no reference has four words."""
+        return [bleu(run.texts, self.references, tokenize="auto").value for run in self.runs]
 
     @cached_property
     def scores(self) -> list[float]:
@@ -198,7 +197,7 @@ class SystemComparison:
         budget: str,
         machine_dependent: bool = False,
         samples: int = NUM_RESAMPLES,
-        metrics: Sequence[str] = ("bleu", "chrf", "exact"),
+        metrics: Sequence[str] = ("bleu", "chrf", "exact-match"),
     ) -> None:
         """Group the results, one for each system and seed, by system.
 
@@ -274,17 +273,12 @@ class SystemComparison:
     @property
     def signature(self) -> str:
         """The signature of the first metric."""
-        return self._score_of_references.signature
+        return text_metric(self.metric)(self.references, self.references).signature
 
     @property
     def higher_is_better(self) -> bool:
         """Whether a higher value of the first metric is better."""
-        return self._score_of_references.better == "higher"
-
-    @cached_property
-    def _score_of_references(self) -> MetricScore:
-        """The first metric of the references compared with themselves."""
-        return text_metric(self.metric)(self.references, self.references)
+        return text_metric(self.metric).better == "higher"
 
     def findings(self) -> list[str]:
         """Sentences about what the comparison shows and does not show: best system, attention, and caveats."""
@@ -379,10 +373,9 @@ class SystemComparison:
 
 
 def metric_label(name: str) -> str:
-    """Return the title of a metric in tables: "BLEU" for bleu, "exact %" for rates."""
-    sample = ["B (S a b c d)"]  # words, a tagged span and a tree
-    score = text_metric(name)(sample, sample)
-    return f"{name} %" if score.unit == "%" else score.name
+    """Return the title of a metric in tables: "BLEU", "BLEU (char)" for bleu=char, "exact match %" for rates."""
+    metric, variant = text_metric(name), name.partition("=")[2]
+    return " ".join(filter(None, [metric.title, f"({variant})" if variant else "", metric.unit]))
 
 
 def shuffled_bleu(texts: Sequence[str], references: Sequence[str]) -> float:
@@ -391,7 +384,7 @@ def shuffled_bleu(texts: Sequence[str], references: Sequence[str]) -> float:
     It is the mean over three rotations of the outputs, by a quarter, a half and three quarters of their number.
     """
     shifts = sorted({max(1, len(texts) * quarters // 4) for quarters in (1, 2, 3)}) if len(texts) > 1 else [0]
-    return fmean(bleu([*texts[shift:], *texts[:shift]], references).value for shift in shifts)
+    return fmean(bleu([*texts[shift:], *texts[:shift]], references, tokenize="auto").value for shift in shifts)
 
 
 def _json_values(values: Mapping[str, object]) -> dict[str, object]:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise, zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ from dragoman.evaluation.error_rates import (
     Counts,
     bracket_f1,
     bracket_f1_counts,
+    character_edit_counts,
+    character_error_rate,
     edit_counts,
     exact_match,
     exact_match_counts,
@@ -29,11 +32,13 @@ from dragoman.evaluation.error_rates import (
     phoneme_error_rate,
     span_f1,
     span_f1_counts,
+    symbol_error_rate,
     token_accuracy,
     word_error_rate,
 )
+from dragoman.evaluation.metric_choice import choose_bleu_tokenizer
 from dragoman.evaluation.metric_score import MetricScore, References, check_equal_counts, reference_lists
-from dragoman.evaluation.rouge import rouge, rouge_by_sentence
+from dragoman.evaluation.rouge import ROUGE_NAMES, rouge, rouge_by_sentence
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
@@ -53,19 +58,10 @@ def bleu(
 
         BLEU = 100 · min(1, exp(1 − r/c)) · (p₁ p₂ p₃ p₄)^¼,   c, r: hypothesis and closest reference length
 
-    `effective_order` omits the orders n for which no hypothesis has n words, so that a corpus of very short sentences
-    does not score 0.
+    `tokenize` is a tokenizer of sacreBLEU, or `auto`: one that suits the references. `effective_order` omits the orders
+    n for which no hypothesis has n words, so that a corpus of very short sentences does not score 0.
     """
-    from sacrebleu import BLEU
-
-    if tokenize not in BLEU.TOKENIZERS:
-        raise unknown_name("BLEU tokenizer", tokenize, BLEU.TOKENIZERS)
-    try:
-        # `force` silences the warning about tokenized text when the user says that it is tokenized
-        metric = BLEU(lowercase, force=tokenize == "none", tokenize=tokenize, effective_order=effective_order)
-    except (ImportError, RuntimeError) as error:  # a tokenizer that needs another package
-        message = " ".join(str(error).split())
-        raise UserError(f"the BLEU tokenizer {tokenize!r} is not available: {message}") from error
+    metric = _bleu_metric(tokenize, references, lowercase=lowercase, effective_order=effective_order)
     result = _corpus_score(metric, hypotheses, references)
     detail = {f"precision_{n}": float(precision) for n, precision in enumerate(result.precisions, 1)} | {
         "brevity_penalty": result.bp,
@@ -73,6 +69,42 @@ def bleu(
         "reference_length": result.ref_len,
     }
     return MetricScore("BLEU", result.score, "higher", signature=str(metric.get_signature()), detail=detail)
+
+
+def _bleu_metric(
+    tokenize: str,
+    references: References,
+    *,
+    lowercase: bool = False,
+    effective_order: bool = False,
+    warn_if_tokenized: bool = True,
+) -> Metric:
+    """Return sacreBLEU's BLEU with a tokenizer; `auto` is one that suits the references.
+
+    A tokenizer whose package or model is missing is a UserError. sacreBLEU would download a model without asking.
+    """
+    from sacrebleu import BLEU
+    from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
+    from sacrebleu.utils import SACREBLEU_DIR
+
+    if tokenize == "auto":
+        tokenize = choose_bleu_tokenizer(first_references(references)).tokenizer
+    if tokenize not in BLEU.TOKENIZERS:
+        raise unknown_name("BLEU tokenizer", tokenize, [*BLEU.TOKENIZERS, "auto"])
+    if tokenize in SPM_MODELS:
+        model = Path(SACREBLEU_DIR) / "models" / SPM_MODELS[tokenize]["url"].rpartition("/")[2]
+        if not model.exists():
+            raise UserError(
+                f"the BLEU tokenizer {tokenize} needs a SentencePiece model, which is not in {model.parent}: download "
+                f"it once with: python -c \"import sacrebleu; sacrebleu.BLEU(tokenize='{tokenize}')\""
+            )
+    try:
+        # `force` silences the warning about tokenized text when the user says that it is tokenized
+        force = tokenize == "none" or not warn_if_tokenized
+        return BLEU(lowercase, force=force, tokenize=tokenize, effective_order=effective_order)
+    except (ImportError, RuntimeError) as error:  # a tokenizer that needs another package
+        message = " ".join(str(error).split())
+        raise UserError(f"the BLEU tokenizer {tokenize!r} is not available: {message}") from error
 
 
 def chrf(
@@ -113,6 +145,11 @@ def reference_streams(hypotheses: Sequence[str], references: References) -> list
     return list(zip_longest(*reference_lists(hypotheses, references)))
 
 
+def first_references(references: References) -> list[str]:
+    """Return the first reference of each sentence."""
+    return [text if isinstance(text, str) else text[0] for text in references if text]
+
+
 def _corpus_score(metric: Metric, hypotheses: Sequence[str], references: References) -> Any:
     """Return sacreBLEU's score object (score and statistics) of all hypotheses together."""
     # sacreBLEU documents None for a missing reference, but its annotations do not allow it
@@ -121,6 +158,8 @@ def _corpus_score(metric: Metric, hypotheses: Sequence[str], references: Referen
 
 
 Floats = NDArray[np.float64]
+EditCounts = Callable[[Sequence[str], References], Counts]
+"""Function from hypotheses and references to errors and length of each sentence."""
 
 
 class SentenceStatistics(NamedTuple):
@@ -142,13 +181,24 @@ class TextMetric:
     Both functions take the hypotheses, the references and, if needed, the sources.
 
     Attributes:
+        title, unit, better: those of its scores.
+        meaning: what the score is, as a phrase.
         function: returns the score of a corpus.
         statistics: returns the statistics of each sentence, which significance tests resample.
+        needs_sources: whether it also compares with the sources.
+        counts_lines: whether a line is right or wrong as a whole, so that ties are frequent.
+        compares_ngrams: whether partly right sentences score, which means little for single words and symbols.
     """
 
+    title: str
+    meaning: str
     function: Callable[..., MetricScore]
     statistics: Callable[..., SentenceStatistics]
+    unit: str = "%"
+    better: Literal["higher", "lower"] = "higher"
     needs_sources: bool = False
+    counts_lines: bool = False
+    compares_ngrams: bool = False
 
     def __call__(
         self, hypotheses: Sequence[str], references: References, sources: Sequence[str] | None = None
@@ -179,18 +229,20 @@ def _sacrebleu_statistics(name: str, **options: Any) -> Callable[..., SentenceSt
         """Return sacreBLEU's statistics of each sentence, and the function from their sum to the score."""
         import sacrebleu
 
-        metric = getattr(sacrebleu, name)(**options)
-        table = metric._extract_corpus_statistics(hypotheses, reference_streams(hypotheses, references))
-        return SentenceStatistics(
-            np.array(table, np.float64), lambda sums: float(metric._compute_score_from_stats(sums).score)
-        )
+        return _metric_statistics(getattr(sacrebleu, name)(**options), hypotheses, references)
 
     return statistics
 
 
-def _rate_statistics(
-    counts: Callable[[Sequence[str], References], Counts], complement: bool = False
-) -> Callable[..., SentenceStatistics]:
+def _metric_statistics(metric: Any, hypotheses: Sequence[str], references: References) -> SentenceStatistics:
+    """Return the statistics of each sentence by a metric of sacreBLEU, and the function from their sum to the score."""
+    table = metric._extract_corpus_statistics(hypotheses, reference_streams(hypotheses, references))
+    return SentenceStatistics(
+        np.array(table, np.float64), lambda sums: float(metric._compute_score_from_stats(sums).score)
+    )
+
+
+def _rate_statistics(counts: EditCounts, complement: bool = False) -> Callable[..., SentenceStatistics]:
     """Return a function that computes the sentence statistics of a rate: Σ counts / Σ lengths in percent.
 
     `counts` returns (count, length) of each sentence. With `complement`, the metric is 100 − the rate.
@@ -218,54 +270,142 @@ def _mean_statistics(scores: Callable[..., Sequence[float]]) -> Callable[..., Se
     return statistics
 
 
-def _rouge_metric(kind: str, stem: bool = False) -> TextMetric:
-    """Return a ROUGE metric: kind rouge1, rouge2 or rougeL, of words or, with `stem`, of English stems."""
+def _bleu_text_metric(tokenize: str = "auto") -> TextMetric:
+    """Return BLEU with a tokenizer of sacreBLEU; `auto` is the one that suits the references."""
+
+    def statistics(hypotheses: Sequence[str], references: References) -> SentenceStatistics:
+        """Return n-gram matches and lengths of each sentence, and the function from their sum to BLEU."""
+        return _metric_statistics(_bleu_metric(tokenize, references, warn_if_tokenized=False), hypotheses, references)
+
+    meaning = "geometric mean of the shares of n-grams that are in the reference, with a penalty for brevity"
+    return TextMetric("BLEU", meaning, partial(bleu, tokenize=tokenize), statistics, unit="", compares_ngrams=True)
+
+
+def _rouge_metric(title: str, stem: bool = False) -> TextMetric:
+    """Return a ROUGE metric: ROUGE-1, ROUGE-2 or ROUGE-L, of words or, with `stem`, of English stems."""
+    kind = {name: kind for kind, name in ROUGE_NAMES.items()}[title]  # rouge1, rouge2 or rougeL
+    shared = {"rouge1": "words", "rouge2": "word pairs", "rougeL": "words in the same order"}[kind]
     return TextMetric(
+        title,
+        f"F₁ of shared {shared}, mean over sentences",
         partial(rouge, kind=kind, stem=stem),
         _mean_statistics(lambda *texts: rouge_by_sentence(*texts, kind=kind, stem=stem)[0]),
+        unit="",
+        compares_ngrams=True,
     )
 
 
 def _comet_metric(model: str = "") -> TextMetric:
     """Return COMET with the model of this folder or checkpoint; empty is the default model."""
     by_sentence = partial(comet_by_sentence, model=model)
-    return TextMetric(partial(comet, model=model), _mean_statistics(by_sentence), needs_sources=True)
+    meaning, function = "quality predicted by a neural network", partial(comet, model=model)
+    return TextMetric("COMET", meaning, function, _mean_statistics(by_sentence), unit="", needs_sources=True)
 
 
+def _error_rate(unit: str, function: Callable[..., MetricScore], counts: EditCounts = edit_counts) -> TextMetric:
+    """Return the error rate of words, symbols, phonemes or characters (`unit`): Σ edits in % of Σ lengths.
+
+    `counts` returns edits and length of each sentence.
+    """
+    meaning = f"insertions, deletions and substitutions in % of the {unit}s of the reference"
+    return TextMetric(f"{unit} error rate", meaning, function, _rate_statistics(counts), better="lower")
+
+
+def _chrf_metric(word_order: int) -> TextMetric:
+    """Return chrF, or chrF++ for `word_order` 2."""
+    words = " and of words and word pairs" if word_order else ""
+    return TextMetric(
+        "chrF" + "+" * word_order,
+        f"F-score of character n-grams{words}",
+        partial(chrf, word_order=word_order),
+        _sacrebleu_statistics("CHRF", word_order=word_order),
+        unit="",
+        compares_ngrams=True,
+    )
+
+
+#: metrics by name. Settings and the records of a training write "_" for "-": exact_match, rouge_l
 TEXT_METRICS: Mapping[str, TextMetric] = {
-    "bleu": TextMetric(bleu, _sacrebleu_statistics("BLEU", force=True)),
-    "chrf": TextMetric(chrf, _sacrebleu_statistics("CHRF")),
-    "chrf++": TextMetric(partial(chrf, word_order=2), _sacrebleu_statistics("CHRF", word_order=2)),
-    "ter": TextMetric(ter, _sacrebleu_statistics("TER")),
-    "rouge-1": _rouge_metric("rouge1"),
-    "rouge-2": _rouge_metric("rouge2"),
-    "rouge-l": _rouge_metric("rougeL"),
-    "rouge-1-stem": _rouge_metric("rouge1", stem=True),
-    "rouge-2-stem": _rouge_metric("rouge2", stem=True),
-    "rouge-l-stem": _rouge_metric("rougeL", stem=True),
+    "bleu": _bleu_text_metric(),
+    "chrf": _chrf_metric(0),
+    "chrf++": _chrf_metric(2),
+    "ter": TextMetric(
+        "TER",
+        "edits and moves of blocks in % of the words of the reference",
+        ter,
+        _sacrebleu_statistics("TER"),
+        better="lower",
+        compares_ngrams=True,
+    ),
+    "rouge-1": _rouge_metric("ROUGE-1"),
+    "rouge-2": _rouge_metric("ROUGE-2"),
+    "rouge-l": _rouge_metric("ROUGE-L"),
+    "rouge-1-stem": _rouge_metric("ROUGE-1", stem=True),
+    "rouge-2-stem": _rouge_metric("ROUGE-2", stem=True),
+    "rouge-l-stem": _rouge_metric("ROUGE-L", stem=True),
     "comet": _comet_metric(),
-    "exact": TextMetric(exact_match, _rate_statistics(exact_match_counts)),
-    "accuracy": TextMetric(token_accuracy, _rate_statistics(mismatch_counts, complement=True)),
-    "span-f1": TextMetric(span_f1, _rate_statistics(span_f1_counts)),
-    "bracket-f1": TextMetric(bracket_f1, _rate_statistics(bracket_f1_counts)),
-    "wer": TextMetric(word_error_rate, _rate_statistics(edit_counts)),
-    "per": TextMetric(phoneme_error_rate, _rate_statistics(edit_counts)),
-    "ier": TextMetric(item_error_rate, _rate_statistics(exact_match_counts, complement=True)),
+    "exact-match": TextMetric(
+        "exact match",
+        "share of lines that equal a reference",
+        exact_match,
+        _rate_statistics(exact_match_counts),
+        counts_lines=True,
+    ),
+    "ier": TextMetric(
+        "item error rate",
+        "share of lines that equal no reference; the word error rate of grapheme-to-phoneme conversion",
+        item_error_rate,
+        _rate_statistics(exact_match_counts, complement=True),
+        better="lower",
+        counts_lines=True,
+    ),
+    "wer": _error_rate("word", word_error_rate),
+    "ser": _error_rate("symbol", symbol_error_rate),
+    "per": _error_rate("phoneme", phoneme_error_rate),
+    "cer": _error_rate("character", character_error_rate, character_edit_counts),
+    "accuracy": TextMetric(
+        "token accuracy",
+        "share of tokens that equal the reference at their position",
+        token_accuracy,
+        _rate_statistics(mismatch_counts, complement=True),
+    ),
+    "span-f1": TextMetric("span F1", "F₁ of tagged spans", span_f1, _rate_statistics(span_f1_counts)),
+    "bracket-f1": TextMetric("bracket F1", "F₁ of constituents", bracket_f1, _rate_statistics(bracket_f1_counts)),
 }
+METRIC_ALIASES = {"exact": "exact-match", "g2p-wer": "ier"}
+METRIC_VARIANTS: Mapping[str, Callable[[str], TextMetric]] = {"bleu": _bleu_text_metric, "comet": _comet_metric}
+
+
+def metric_name(name: str) -> str:
+    """Return the name of a metric in TEXT_METRICS: for "exact_match", "exact-match" or "exact" it is "exact-match".
+
+    What follows "=" is kept, as in "bleu=ja-mecab".
+    """
+    kind, equals, variant = name.partition("=")
+    kind = kind.replace("_", "-")
+    return METRIC_ALIASES.get(kind, kind) + equals + variant
+
+
+def metric_key(name: str) -> str:
+    """Return the name of a metric as settings and the records of a training write it: "exact_match", "rouge_l"."""
+    return metric_name(name).replace("-", "_")
 
 
 def is_text_metric(name: str) -> bool:
-    """Whether a metric of this name compares texts: a key of TEXT_METRICS, or "comet=MODEL"."""
-    return name in TEXT_METRICS or name.startswith("comet=")
+    """Whether a metric of this name compares texts: in TEXT_METRICS, "comet=MODEL" or "bleu=TOKENIZER"."""
+    kind, equals, _ = metric_name(name).partition("=")
+    return kind in (METRIC_VARIANTS if equals else TEXT_METRICS)
 
 
 def text_metric(name: str) -> TextMetric:
-    """Return a metric by its name; "comet=MODEL" is COMET with the model of this folder or checkpoint."""
-    if name.startswith("comet="):
-        return _comet_metric(name.removeprefix("comet="))
-    if name not in TEXT_METRICS:
+    """Return a metric by its name.
+
+    "bleu=TOKENIZER" is BLEU with a tokenizer of sacreBLEU, "comet=MODEL" COMET with the model of this folder.
+    """
+    if not is_text_metric(name):
         raise unknown_name("metric", name, TEXT_METRICS)
-    return TEXT_METRICS[name]
+    kind, equals, variant = metric_name(name).partition("=")
+    return METRIC_VARIANTS[kind](variant) if equals else TEXT_METRICS[kind]
 
 
 def check_metric_names(names: Iterable[str], other_metrics: Iterable[str] = ()) -> None:
@@ -320,12 +460,13 @@ def score_by_length(
     bucket_indices: list[list[int]] = [[] for _ in labels]  # of sentences
     for index, source in enumerate(sources):
         bucket_indices[bisect_left(edges, len(source.split()))].append(index)
+    tokenizer = choose_bleu_tokenizer(first_references(references)).tokenizer
     buckets = []
     for label, indices in zip(labels, bucket_indices):
         if indices:
             bucket_hypotheses, bucket_references = [hypotheses[i] for i in indices], [lists[i] for i in indices]
             exact = exact_match(bucket_hypotheses, bucket_references)
             # effective order: a bucket may have no sentence of four words, and so no 4-grams
-            quality = bleu(bucket_hypotheses, bucket_references, effective_order=True)
+            quality = bleu(bucket_hypotheses, bucket_references, tokenize=tokenizer, effective_order=True)
             buckets.append(LengthBucket(label, len(indices), exact.value, quality.value))
     return buckets

@@ -87,9 +87,10 @@ def _setup(comparison: SystemComparison) -> str:
     """Describe the systems, the budget and the test set in a few sentences."""
     seeds = ", ".join(map(str, comparison.seeds))
     caveat = " With a time budget, results depend on the machine and its load." * comparison.machine_dependent
+    signature = f"; {comparison.metric_name} signature {comparison.signature}" if comparison.signature else ""
     return (
         f"{len(comparison.systems)} systems with the same data and budget: {comparison.budget}. Seeds: {seeds}. "
-        f"{comparison.sentences:,} test sentences; {comparison.metric_name} signature {comparison.signature}.{caveat}"
+        f"{comparison.sentences:,} test sentences{signature}.{caveat}"
     )
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import yaml
 
 from dragoman import checkpoint, config
 from dragoman.data.preflight import PREFLIGHT_FILE, load_preflight
+from dragoman.evaluation import text_metric
 from dragoman.lens.axes import Points
 from dragoman.lens.charts import attention_heatmap, bar_chart, line_chart
 from dragoman.lens.html_page import format_perplexity, render
@@ -23,17 +25,15 @@ from dragoman.run_files import CHECKPOINT_DIR
 from dragoman.storage import write_file
 from dragoman.systems import SYSTEMS
 from dragoman.text import split_words
-from dragoman.training.validation import ValidationSample
+from dragoman.training.validation import ValidationSample, displayed_metrics, format_metric, metric_title
 
 REPORT_FILE = "report.html"
 MAX_ATTENTION_FIGURES = 3
 
 Record = dict[str, Any]  # a line of metrics.jsonl, or preflight.json
 
-#: key in the metrics, label, format
-METRICS: list[tuple[str, str, Callable[[float], str]]] = [
-    ("bleu", "BLEU", "{:.2f}".format),
-    ("exact_match", "exact match", "{:.1f} %".format),
+#: metrics of reference tokens: key in the records, label, format
+TOKEN_METRICS: list[tuple[str, str, Callable[[float], str]]] = [
     ("accuracy", "accuracy", "{:.1f} %".format),
     ("perplexity", "perplexity", format_perplexity),
     ("loss", "loss", "{:.3f}".format),
@@ -49,7 +49,7 @@ def write_report(run: Run) -> Path:
 
 def run_report(run: Run) -> str:
     """Return the report of a run as an HTML page; the keyword arguments of `render` are variables of its template."""
-    metrics, samples_by_step = run.metrics(), read_samples(run.folder)
+    metrics, samples_by_step = validation_records(run), read_samples(run.folder)
     last_step = max(samples_by_step, default=0)
     samples = samples_by_step.get(last_step, [])
     # the check of the data before training; imported runs have none
@@ -68,6 +68,8 @@ def run_report(run: Run) -> str:
         num_validations=sum(record["kind"] == "valid" for record in metrics),
         best=best,
         scores=_scores(metrics, best) if best else [],
+        headline=", ".join(format_metric(name, best[name]) for name in displayed_metrics(best)) if best else "",
+        meanings=_meanings(best) if best else [],
         charts=_charts(metrics),
         corrupted=corrupted,
         step=last_step,
@@ -98,6 +100,12 @@ def read_samples(folder: Path) -> dict[int, list[ValidationSample]]:
     }
 
 
+def validation_records(run: Run) -> list[Record]:
+    """Return the records of metrics.jsonl; those of earlier versions get the name of the selection metric."""
+    selected = {"selection_metric": run.config.training.selection_metric}
+    return [selected | record for record in run.metrics()]
+
+
 def _progress(run: Run, metrics: list[Record]) -> Record:
     """Return the training progress (steps, seconds) of the last checkpoint, or else the last record with a time."""
     last = run.folder / CHECKPOINT_DIR / "last"
@@ -126,12 +134,31 @@ def _scores(metrics: list[Record], best: Record) -> list[list[str]]:
     last = next((record for record in reversed(metrics) if record["kind"] == "valid"), best)
     records = {"averaged checkpoints" if best["kind"] == "averaged" else "best validation": best}
     records |= {} if last is best else {"last validation": last}
-    columns = [(key, label, format_score) for key, label, format_score in METRICS if key in best]
+    columns: list[tuple[str, str, Callable[[float], str]]] = [
+        (key, metric_title(key), partial(_format_score, key)) for key in displayed_metrics(best) if key != "accuracy"
+    ]
+    columns += [column for column in TOKEN_METRICS if column[0] in best]
     rows = [
         [name, f"{record['step']:,}", *(format_score(record[key]) for key, _, format_score in columns)]
         for name, record in records.items()
     ]
     return [["", "step", *(label for _, label, _ in columns)], *rows]
+
+
+def _format_score(name: str, value: float) -> str:
+    """Format a metric of texts for the table: "31.25" for BLEU, "4.0 %" for a rate."""
+    return f"{value:.1f} %" if text_metric(name).unit else f"{value:.2f}"
+
+
+def _meanings(best: Record) -> list[str]:
+    """Explain the metrics of texts in the table of scores, with their signatures."""
+    signatures = best.get("signatures", {})
+    names = [name for name in displayed_metrics(best) if name != "accuracy"]
+    return [
+        f"{metric_title(name)}: {text_metric(name).meaning}"
+        + (f" (signature {signatures[name]})" if name in signatures else "")
+        for name in names
+    ]
 
 
 def training_curves(metrics: list[Record]) -> dict[str, Points]:
@@ -148,8 +175,7 @@ def training_curves(metrics: list[Record]) -> dict[str, Points]:
     return {
         "training loss": [(step, math.log(value)) for step, value in perplexity],
         "validation loss": points("valid", "loss"),
-        "BLEU": points("valid", "bleu"),
-        "exact match": points("valid", "exact_match"),
+        **{metric_title(name): points("valid", name) for name in text_metric_names(metrics)},
         "accuracy": points("valid", "accuracy"),
         "learning rate": points("train", "learning_rate"),
         "tokens per second": points("train", "tokens_per_second"),
@@ -158,15 +184,30 @@ def training_curves(metrics: list[Record]) -> dict[str, Points]:
     }
 
 
+def text_metric_names(metrics: list[Record]) -> list[str]:
+    """Return the metrics of decoded sentences in the validation records, the one that selects checkpoints first."""
+    records = [record for record in metrics if record["kind"] == "valid"]
+    return [name for name in displayed_metrics(records[-1]) if name != "accuracy"] if records else []
+
+
 def _charts(metrics: list[Record]) -> dict[str, str]:
-    """Draw the training curves as SVG, by name; `quality` (BLEU and exact match) is empty if it was not measured."""
+    """Draw the training curves as SVG, by name; `quality` and `errors` are empty if they were not measured.
+
+    `quality` has the metrics of decoded sentences where higher is better, such as BLEU, and `errors` the others.
+    """
     curves = training_curves(metrics)
-    quality = {"BLEU": curves["BLEU"], "exact match, %": curves["exact match"]}
+    quality: dict[str, Points] = {}
+    errors: dict[str, Points] = {}
+    for name in text_metric_names(metrics):
+        chart = quality if text_metric(name).better == "higher" else errors
+        unit = ", %" if text_metric(name).unit else ""
+        chart[metric_title(name) + unit] = curves[metric_title(name)]
     loss = {"training": curves["training loss"], "validation": curves["validation loss"]}
     speed = {"speed": curves["tokens per second"]}
     return {
         "loss": line_chart(loss, "Loss", y_label="−log p per target token"),
-        "quality": line_chart(quality, "Translation quality") if curves["BLEU"] else "",
+        "quality": line_chart(quality, "Quality") if quality else "",
+        "errors": line_chart(errors, "Error rate") if errors else "",
         "accuracy": line_chart({"accuracy, %": curves["accuracy"]}, "Accuracy"),
         "learning_rate": line_chart({"learning rate": curves["learning rate"]}, "Learning rate"),
         "speed": line_chart(speed, "Speed", y_label="target tokens per second"),

@@ -59,7 +59,6 @@ class ConcatenationObjective(LanguageModelObjective):
     usage = TRANSLATE
     other_commands = ("generate",)
     generates = True
-    selection_metric = "bleu"
     predicts_source = True
 
     def __init__(self, task: TaskContext) -> None:

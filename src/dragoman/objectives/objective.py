@@ -69,7 +69,7 @@ class Objective(nn.Module):
     model_kind: ClassVar[tuple[type[Model], ...]] = ()  # models that it can train
     aligned: bool = False  # labels belong to source tokens; otherwise a target is generated
     generates: ClassVar[bool] = False  # targets are generated at each validation
-    selection_metric: ClassVar[str] = "loss"  # validation metric that selects the best checkpoint
+    selection_metric: ClassVar[str] = "loss"  # selects the best checkpoint; if targets are generated, they decide
     default_label_smoothing: ClassVar[float] = 0.0
     default_bpe_dropout: ClassVar[bool] = False  # recipes may apply BPE dropout to small corpora
     predicts_source: ClassVar[bool] = False  # source tokens are predicted too, as part of the target

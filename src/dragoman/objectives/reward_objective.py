@@ -91,7 +91,6 @@ class RewardObjective(SequenceObjective):
 
     model_kind = (EncoderDecoderModel, DecoderOnlyModel)
     generates = True
-    selection_metric = "bleu"
     default_bpe_dropout = False
     decodes_in_training = True
     improves = ("translation", "concatenation", "reward", "minimum-risk")

@@ -38,7 +38,6 @@ class TranslationObjective(SequenceObjective):
 
     model_kind = (EncoderDecoderModel, DecoderOnlyModel)
     generates = True
-    selection_metric = "bleu"
     default_label_smoothing = 0.1
     default_bpe_dropout = True
 

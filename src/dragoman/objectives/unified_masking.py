@@ -133,7 +133,6 @@ class MaskedTargetObjective(SequenceObjective):
 
     model_kind = (MaskedDecoderModel,)
     generates = True
-    selection_metric = "bleu"
     default_label_smoothing = 0.1
     default_bpe_dropout = True
     predicts_masks = True

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from dragoman.lens.axes import downsample
 from dragoman.lens.inspection_types import to_jsonable
 from dragoman.lens.position_encodings import position_encodings
-from dragoman.lens.run_report import read_samples, training_curves
+from dragoman.lens.run_report import read_samples, training_curves, validation_records
 from dragoman.run import Run
 from dragoman.serving import schemas
 from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
@@ -163,7 +163,7 @@ def _curves(run: Run) -> list[schemas.TrainingCurve]:
     """Return the training curves that have finite points, with at most 400 points each."""
     finite = {
         name: [(float(step), float(value)) for step, value in points if math.isfinite(value)]
-        for name, points in training_curves(run.metrics()).items()
+        for name, points in training_curves(validation_records(run)).items()
     }
     return [
         schemas.TrainingCurve(name=name, points=list(downsample(points))) for name, points in finite.items() if points

@@ -21,6 +21,7 @@ from dragoman.training.ema import WeightAverage
 from dragoman.training.metrics import LossHistory
 from dragoman.training.optimizer import load_state_tensors, state_tensors
 from dragoman.training.parallel import ParallelStrategy, shard_like, weights_for_inference
+from dragoman.training.validation import ValidationScore
 
 
 @dataclass
@@ -33,9 +34,10 @@ class TrainState:
     step: int = 0
     data_position: DataPosition = field(default_factory=DataPosition)
     best_metric: float | None = None  # metric of the best validation; higher is better
-    best_loss: float | None = None  # its loss, which decides between equal metrics
+    best_loss: float | None = None  # its loss, which decides between equal metrics and tie-breaks
+    best_tie_break: float | None = None  # its error rate, negated, which decides between equal metrics
     best_step: int = 0
-    validations_since_best: int = 0
+    validations_since_best: int = 0  # without a better checkpoint or a lower loss than all before
     lowest_loss: float | None = None  # of all validations
     reductions: int = 0  # validations without a lower loss, for the schedule `plateau`
     target_tokens: int = 0  # tokens trained on
@@ -52,16 +54,19 @@ class TrainState:
     validation_time_used: float = 0.0  # fraction at the end of the last validation
     validation_seconds: float = 0.0  # duration of the last validation
 
-    def record_validation(self, score: tuple[float, float], is_candidate: bool) -> bool:
-        """Record a validation score (metric, −loss), and return whether it is the best so far.
+    def record_validation(self, score: ValidationScore, is_candidate: bool) -> bool:
+        """Record a validation score, and return whether it is the best so far.
 
-        `is_candidate` is false for weights that cannot become the best checkpoint, such as those before training.
+        Patience is not used up while the loss falls: exact match of long outputs stays 0 for a while. `is_candidate` is
+        false for weights that cannot become the best checkpoint, such as those before training.
         """
-        best, loss = is_candidate and self.is_better(score), -score[1]
+        best, loss = is_candidate and self.is_better(score), -score.negative_loss
+        improved = best or self.lowest_loss is None or loss < self.lowest_loss
         if best:
-            self.best_metric, self.best_loss, self.best_step = score[0], loss, self.step
+            self.best_metric, self.best_tie_break, self.best_loss = score.metric, score.tie_break, loss
+            self.best_step = self.step
         if is_candidate:
-            self.validations_since_best = 0 if best else self.validations_since_best + 1
+            self.validations_since_best = 0 if improved else self.validations_since_best + 1
         if self.lowest_loss is None or loss < self.lowest_loss:
             self.lowest_loss = loss
         else:
@@ -70,11 +75,16 @@ class TrainState:
             self.rollbacks = 0  # training has recovered from its last divergence
         return best
 
-    def is_better(self, score: tuple[float, float]) -> bool:
-        """Whether a validation score (metric, −loss) is better than the best; the loss decides a tie."""
+    def is_better(self, score: ValidationScore) -> bool:
+        """Whether a validation score is better than the best: by metric, then tie-break, then loss.
+
+        A state of an earlier version has no tie-break, and perhaps no loss: it then counts as equal, or worse.
+        """
         if self.best_metric is None:
             return True
-        return score > (self.best_metric, -math.inf if self.best_loss is None else -self.best_loss)
+        tie_break = score.tie_break if self.best_tie_break is None else self.best_tie_break
+        best_loss = math.inf if self.best_loss is None else self.best_loss
+        return score > ValidationScore(self.best_metric, tie_break, -best_loss)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON values, for the manifest of a checkpoint."""

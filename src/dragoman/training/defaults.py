@@ -11,6 +11,7 @@ from dragoman.config import TRAINING_DEFAULTS, Config, replace_settings
 from dragoman.data import DataFormat, TokenStore
 from dragoman.data.batching import BATCH_FILL
 from dragoman.errors import UserError
+from dragoman.evaluation import choose_bleu_tokenizer
 from dragoman.models import ModelSpec, meta_model, training_flops
 from dragoman.objectives import objective_class
 from dragoman.systems import SYSTEMS
@@ -22,6 +23,7 @@ from dragoman.training.training_budget import pluralize
 from dragoman.training.validation import MAX_DECODED_SENTENCES, check_metric, default_metric
 
 DEFAULT_TOKENIZER = "bpe"
+USUAL_BLEU_TOKENIZER = "13a"  # sacreBLEU's default, which is not reported
 MAX_DEFAULT_VOCAB_SIZE = 32_000
 
 LOW_RESOURCE_PAIRS = 100_000  # smaller corpora are memorized without regularization
@@ -113,15 +115,25 @@ def choose_copying(defaults: Defaults, data_format: DataFormat, evidence: CopyEv
         defaults.set_quietly({"search.copy_untranslatable": False})
 
 
-def choose_selection_metric(defaults: Defaults, references: Sequence[str]) -> None:
-    """Choose the metric that selects the best checkpoint, by objective and validation references."""
-    metric = defaults.config.training.selection_metric
+def choose_selection_metric(defaults: Defaults, references: Sequence[str], sources: Sequence[str]) -> None:
+    """Choose the metric that selects the best checkpoint, and the tokenizer of BLEU, by the validation pairs.
+
+    `sources` are empty if they are not texts.
+    """
+    training = defaults.config.training
+    metric: str = training.selection_metric
+    tokenizer: str = training.bleu_tokenizer
     if metric == "auto":
         objective = objective_class(defaults.config.objective.name or "translation")
-        chosen_metric, reason = default_metric(objective, references)
-        defaults.set_and_report("training.selection_metric", chosen_metric, reason)
-    else:
-        check_metric(metric, references)
+        chosen_metric, reason = default_metric(objective, references, sources)
+        metric = defaults.set_and_report("training.selection_metric", chosen_metric, reason)
+    if tokenizer == "auto":
+        tokenizer, reason = choose_bleu_tokenizer(references)
+        if metric == "bleu" and tokenizer != USUAL_BLEU_TOKENIZER:
+            defaults.set_and_report("training.bleu_tokenizer", tokenizer, reason)
+        else:
+            defaults.set_quietly({"training.bleu_tokenizer": tokenizer})
+    check_metric(metric, tokenizer, references)
 
 
 def choose_settings(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from dragoman.console import LOG_INTERVAL_SECONDS, format_duration, log, progress_bar
-from dragoman.training.validation import ValidationResult
+from dragoman.training.validation import ValidationResult, displayed_metrics, format_metric
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -107,14 +107,16 @@ class SilentDisplay(Display):
 
 
 def format_metrics(record: Mapping[str, Any]) -> str:
-    """Format the metrics of a validation: those of decoded sentences if there are any, else the accuracy.
+    """Format the metrics of a validation, the one that selects the best checkpoint first.
 
-    For mixtures of experts, also the coefficient of variation of their load, which is 0 if they are balanced.
+    These are metrics of decoded sentences if there are any, else the accuracy. BLEU is left out where single words or
+    symbols are compared exactly. For mixtures of experts, the coefficient of variation of their load is added, which is
+    0 if they are balanced.
     """
     experts = f"  expert load CV {record['expert_load_cv']:.2f}" if "expert_load_cv" in record else ""
-    if "bleu" not in record:
-        return f"accuracy {record['accuracy']:.1f} %{experts}"
-    chrf = f"  chrF {record['chrf']:.1f}" if "chrf" in record else ""
+    names = displayed_metrics(record)
+    if names == ["accuracy"]:
+        return format_metric("accuracy", record["accuracy"]) + experts
     reward = f"  reward {record['reward']:.1f}" if "reward" in record else ""
     search = f" ({record['search']})" if "search" in record else ""
-    return f"BLEU {record['bleu']:.1f}{chrf}{reward}  exact match {record['exact_match']:.1f} %{search}{experts}"
+    return "  ".join(format_metric(name, record[name]) for name in names) + reward + search + experts

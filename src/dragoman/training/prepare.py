@@ -46,7 +46,7 @@ from dragoman.training.defaults import Choice, Defaults, choose_copying, choose_
 from dragoman.training.length_limits import choose_length_limit
 from dragoman.training.preparation_cache import PreparationCache
 from dragoman.training.run_tokenizers import make_tokenizers, with_fertility
-from dragoman.training.validation import decode_references, evenly_spaced
+from dragoman.training.validation import decode_references, decode_sources, evenly_spaced
 from dragoman.training.warm_start import write_initial_weights
 
 FILE_SETTINGS = (
@@ -251,7 +251,9 @@ def prepare_run(
         translates = data_format.is_translation or data_format.source_is_features
         choose_length_limit(defaults, lengths if translates else None, framing, valid.length_counts())
         decoded = (training.validation_sentences or 0) if objective.generates else 0
-        choose_selection_metric(defaults, decode_references(valid, target_tokenizer, evenly_spaced(valid, decoded)))
+        indices = evenly_spaced(valid, decoded)
+        references = decode_references(valid, target_tokenizer, indices)
+        choose_selection_metric(defaults, references, decode_sources(valid, source_tokenizer, indices))
         resolve.check_position_limit(task.model, int(objective.row_length(lengths.source, lengths.target).max()))
         if dropout and objective.subword_samplers == (None, None):
             log(f"text.bpe_dropout has no effect: the objective {resolved.objective.name} does not support it")

@@ -39,7 +39,7 @@ from dragoman.training.parallel import ProcessGroup, make_strategy
 from dragoman.training.schedule import learning_rate
 from dragoman.training.train_step import StepBatches, TrainStep, iterate_steps
 from dragoman.training.training_budget import TrainingBudget, pluralize, stop_reason
-from dragoman.training.validation import METRIC_NAMES, ValidationResult, Validator
+from dragoman.training.validation import ValidationResult, Validator, metric_title
 from dragoman.training.warm_start import same_task
 
 LOG_INTERVAL_STEPS = 10
@@ -256,8 +256,9 @@ class Trainer:
             self._validate_and_save(is_candidate=same_task(self.folder))
         steps = None if training.minutes is not None else training.steps
         self.display.start(self.budget.fraction_used(self.state), steps)
-        metric = self.validator.metric
-        self.display.message(f"the best checkpoint is chosen by validation {METRIC_NAMES.get(metric, metric)}")
+        ties = f"; ties by {metric_title(self.validator.tie_break)}, then loss" if self.validator.tie_break else ""
+        title = metric_title(self.validator.metric)
+        self.display.message(f"the best checkpoint is chosen by validation {title}{ties}")
         return self._iterate_steps()
 
     def _iterate_steps(self) -> Any:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,51 +15,101 @@ from dragoman import evaluation
 from dragoman.data import Batches, TokenStore
 from dragoman.data.feature_files import describe_features
 from dragoman.errors import UserError
-from dragoman.evaluation.text_metrics import text_metric
+from dragoman.evaluation.metric_score import References
+from dragoman.evaluation.text_metrics import TextMetric
 from dragoman.objectives import Objective, pretraining_examples
 from dragoman.parts.experts import record_expert_usage
 from dragoman.run import Run, Source, filling
 from dragoman.run.search_choice import MIN_CHOICE_SENTENCES, SearchChoice, choose_search, open_settings
 from dragoman.text import Tokenizer
 
-GENERATION_METRICS = ("bleu", "chrf", "rouge_l", "exact_match")
-METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "rouge_l": "ROUGE-L", "exact_match": "exact match"}
-TEXT_METRIC_NAMES = {"bleu": "bleu", "chrf": "chrf", "rouge_l": "rouge-l", "exact_match": "exact"}
-BLEU_ORDER = 4  # corpus BLEU is 0 if no sentence has this many words
-#: scripts written without spaces: Thai to Myanmar, Khmer, kana and CJK ideographs
-UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
+MIN_LINES_FOR_EXACT_MATCH = 50  # with fewer validation references, each one is more than 2 % of the exact match
 
 
-def default_metric(objective: type[Objective], references: Sequence[str]) -> tuple[str, str]:
-    """Return the metric that suits the objective and the decoded validation references, and the reason."""
-    metric = objective.selection_metric
-    if metric not in GENERATION_METRICS:
-        return metric, "the metric of this objective"
+def default_metric(
+    objective: type[Objective], references: Sequence[str], sources: Sequence[str] = ()
+) -> tuple[str, str]:
+    """Return the metric that suits the objective and the decoded validation pairs, and the reason.
+
+    `sources` are empty if they are not texts.
+    """
+    if not objective.generates:
+        return objective.selection_metric, "the metric of this objective"
     if not references:
         return "loss", "no validation sentences are decoded"
-    if _in_majority(references, lambda text: len(text.split()) < BLEU_ORDER):
-        if _in_majority(references, lambda text: UNSPACED.search(text) is not None):
-            return "chrf", "the target script has no spaces between words"
-        return "exact_match", f"most validation references have fewer than {BLEU_ORDER} words, where BLEU is 0"
-    return metric, "of the decoded validation sentences"
+    choice = evaluation.choose_metrics(references, sources)
+    metric, reason = choice.metrics[0], choice.reason
+    if tie_break := tie_break_metric(metric, references):
+        title = evaluation.text_metric(tie_break).title
+        if len(references) < MIN_LINES_FOR_EXACT_MATCH:
+            metric, reason = tie_break, f"{reason}; {len(references)} of them are too few for exact match"
+        else:
+            reason += f"; ties are broken by the {title}"
+    return evaluation.metric_key(metric), reason
 
 
-def check_metric(metric: str, references: Sequence[str]) -> None:
-    """Raise a UserError for a metric of decoded sentences if none are decoded."""
-    if metric in GENERATION_METRICS and not references:
+def tie_break_metric(metric: str, references: Sequence[str]) -> str:
+    """Return the error rate that decides between checkpoints with equally many exact lines; empty for other metrics."""
+    counts_lines = evaluation.is_text_metric(metric) and evaluation.text_metric(metric).counts_lines
+    return evaluation.error_rate_for(references) if counts_lines else ""
+
+
+def check_metric(metric: str, bleu_tokenizer: str, references: Sequence[str]) -> None:
+    """Raise a UserError for a metric of decoded sentences if none are decoded, or if it needs a missing package."""
+    if metric in TEACHER_FORCED_METRICS:
+        return
+    if not references:
         raise UserError(
             f"training.selection_metric is {metric}, but no validation sentences are decoded (by this objective, or "
             "because training.validation_sentences is 0): set training.selection_metric=loss"
         )
-    if metric == "rouge_l":
-        evaluation.TEXT_METRICS["rouge-l"](["a"], ["a"])  # an error here, before training, if rouge-score is missing
+    sample = ["B (S a)"]  # a word, a tagged span and a tree
+    evaluation.text_metric(metric)(sample, sample)  # an error here, before training, if a package is missing
+    evaluation.bleu(sample, sample, tokenize=bleu_tokenizer)
 
 
-def _in_majority(texts: Sequence[str], condition: Callable[[str], bool]) -> bool:
-    """Whether more than half of the texts meet a condition."""
-    return 2 * sum(condition(text) for text in texts) > len(texts)
+def decoding_metric(run: Run, sources: Sequence[Source], references: References) -> TextMetric:
+    """Return the metric of texts by which decoding is judged: the one that selected the run's checkpoint.
+
+    If that was a metric of reference tokens, such as the loss, it is the one that suits sources and references. BLEU
+    has the tokenizer of the run.
+    """
+    name: str = run.config.training.selection_metric
+    if name in ("auto", *TEACHER_FORCED_METRICS):
+        texts = [source for source in sources if isinstance(source, str)]
+        name = evaluation.choose_metrics(evaluation.first_references(references), texts).metrics[0]
+    return evaluation.text_metric(f"bleu={run.config.training.bleu_tokenizer}" if name == "bleu" else name)
 
 
+def metric_title(name: str) -> str:
+    """Return the name of a validation metric in messages: "exact match" for exact_match, "BLEU" for bleu."""
+    is_decoded = name not in TEACHER_FORCED_METRICS and evaluation.is_text_metric(name)
+    return evaluation.text_metric(name).title if is_decoded else name
+
+
+def format_metric(name: str, value: float) -> str:
+    """Format a validation metric by its name in the records: "BLEU 31.2", "exact match 4.0 %"."""
+    is_percent = evaluation.is_text_metric(name) and evaluation.text_metric(name).unit == "%"
+    return f"{metric_title(name)} {value:.1f}{' %' if is_percent else ''}"
+
+
+def displayed_metrics(record: Mapping[str, Any]) -> list[str]:
+    """Return the names of the metrics of a validation record to show, the one that selects the checkpoint first.
+
+    N-gram metrics are left out where another one selects, that is, where single words or symbols are compared.
+    """
+    selected = record.get("selection_metric", "")
+    names = [name for name in record if name not in TEACHER_FORCED_METRICS and evaluation.is_text_metric(name)]
+    if not names:
+        return ["accuracy"] if "accuracy" in record else []
+    if selected in names:
+        compares_ngrams = evaluation.text_metric(selected).compares_ngrams
+        others = [name for name in names if compares_ngrams or not evaluation.text_metric(name).compares_ngrams]
+        names = list(dict.fromkeys([selected, *others]))
+    return ["accuracy", *names] if selected == "accuracy" else names
+
+
+TEACHER_FORCED_METRICS = ("accuracy", "loss")  # of the reference tokens; all others compare decoded sentences
 MAX_DECODED_SENTENCES = 500  # at each validation
 #: with as many validations, choosing the search on the sentences of one of them takes about 3 % of the training time
 VALIDATIONS_PER_CHOICE = 12
@@ -83,8 +132,8 @@ class ValidationSample:
 class ValidationResult:
     """Result of a validation.
 
-    Loss, perplexity and accuracy (percent of target tokens) are computed over all sentences; BLEU, chrF and exact match
-    over some sentences that are decoded with the search of the run.
+    Loss, perplexity and accuracy (percent of target tokens) are computed over all sentences; BLEU, exact match and
+    other metrics of texts over some sentences that are decoded with the search of the run.
     """
 
     loss: float
@@ -93,12 +142,27 @@ class ValidationResult:
     samples: list[ValidationSample]
     search: str = ""  # name of the search that decoded sentences
     expert_load: dict[str, list[float]] = field(default_factory=dict)  # path of a layer → share of each of its experts
+    selection_metric: str = ""  # name of the metric that selects the best checkpoint
+    signatures: dict[str, str] = field(default_factory=dict)  # of metrics of sacreBLEU and ROUGE
 
     def to_record(self) -> dict[str, Any]:
         """Return the record for metrics.jsonl."""
-        rounded = {path: [round(share, 5) for share in shares] for path, shares in self.expert_load.items()}
-        named = {name: value for name, value in (("search", self.search), ("expert_load", rounded)) if value}
+        named = {
+            "search": self.search,
+            "selection_metric": self.selection_metric,
+            "signatures": self.signatures,
+            "expert_load": {path: [round(share, 5) for share in shares] for path, shares in self.expert_load.items()},
+        }
+        named = {name: value for name, value in named.items() if value}
         return {"loss": self.loss, "perplexity": self.perplexity, **self.metrics, **named}
+
+
+class ValidationScore(NamedTuple):
+    """What the best checkpoint is chosen by, in order of precedence; higher is better."""
+
+    metric: float
+    tie_break: float  # negated error rate of symbols or characters; 0 if the metric needs none
+    negative_loss: float
 
 
 class Validator:
@@ -130,8 +194,21 @@ class Validator:
         sentences = MAX_DECODED_SENTENCES if sentences is None else sentences
         self.store = store
         self.sources, self.tags, self.references = stored_sentences(run, store, sentences if objective.generates else 0)
-        self.metric = default_metric(type(objective), self.references)[0] if metric == "auto" else metric
-        check_metric(self.metric, self.references)
+        texts = [source for source in self.sources if isinstance(source, str)]
+        automatic = default_metric(type(objective), self.references, texts)[0]
+        self.metric: str = automatic if metric == "auto" else metric
+        tokenizer: str = training.bleu_tokenizer
+        if tokenizer == "auto":
+            tokenizer = evaluation.choose_bleu_tokenizer(self.references).tokenizer
+        check_metric(self.metric, tokenizer, self.references)
+        self.tie_break = tie_break_metric(self.metric, self.references)
+        names = [*({self.metric} - set(TEACHER_FORCED_METRICS)), "bleu", "exact_match"]
+        names += [self.tie_break] if self.tie_break else []
+        # metrics of decoded sentences, by their names in the records
+        self.text_metrics = {
+            name: evaluation.text_metric(f"bleu={tokenizer}" if name == "bleu" else name)
+            for name in dict.fromkeys(names)
+        }
 
     def num_choice_sentences(self, num_validations: int) -> int:
         """Return the number of sentences on which the search is chosen after this many validations; 0: not at all."""
@@ -145,23 +222,29 @@ class Validator:
         They are chosen by the selection metric, or by that of the objective if the best checkpoint is selected without
         decoding. Returns None if no sentences are decoded, if they are too few, or if the user has set the search.
         """
-        count, metric = self.num_choice_sentences(num_validations), self.metric
+        count = self.num_choice_sentences(num_validations)
         if not count:
             return None
         sources, tags, references = stored_sentences(self.run, self.store, count)
-        if metric not in GENERATION_METRICS:
-            metric = default_metric(type(self.objective), references)[0]
+        metric = decoding_metric(self.run, sources, references)
         model, training = self.run.model, self.run.model.training
         model.eval()
         with torch.inference_mode():
-            choice = choose_search(self.run, sources, references, text_metric(TEXT_METRIC_NAMES[metric]), tags)
+            choice = choose_search(self.run, sources, references, metric, tags)
         model.train(training)
         return choice
 
-    def score(self, result: ValidationResult) -> tuple[float, float]:
-        """Return the metric, where higher is better, and −loss, which decides between equal metrics."""
-        metric = -result.loss if self.metric == "loss" else result.metrics[self.metric]
-        return metric, -result.loss
+    def score(self, result: ValidationResult) -> ValidationScore:
+        """Return the score that selects the best checkpoint: metric, tie-break and loss, negated if lower is better.
+
+        The tie-break is 0 for metrics that have none.
+        """
+        tie_break = -result.metrics[self.tie_break] if self.tie_break else 0.0
+        if self.metric == "loss":
+            return ValidationScore(-result.loss, tie_break, -result.loss)
+        metric = result.metrics[self.metric]
+        is_error = self.metric in self.text_metrics and self.text_metrics[self.metric].better == "lower"
+        return ValidationScore(-metric if is_error else metric, tie_break, -result.loss)
 
     @torch.inference_mode()
     def validate(self) -> ValidationResult:
@@ -181,13 +264,12 @@ class Validator:
             metrics["expert_load_cv"] = max(layer.load_variation for layer in usage.values())
             metrics["expert_importance_cv"] = max(layer.importance_variation for layer in usage.values())
         metrics |= {name: sums[name] / count for name in sums if name not in LOSS_SUMS}
-        samples, search = [], ""
+        samples, search, signatures = [], "", {}
         if self.sources:
             texts, search = self._translate_sources()
-            metrics["bleu"] = evaluation.bleu(texts, self.references).value
-            if self.metric in ("chrf", "rouge_l"):
-                metrics[self.metric] = self._score_texts(self.metric, texts)
-            metrics["exact_match"] = evaluation.exact_match(texts, self.references).value
+            scores = {name: metric(texts, self.references) for name, metric in self.text_metrics.items()}
+            metrics |= {name: score.value for name, score in scores.items()}
+            signatures = {name: score.signature for name, score in scores.items() if score.signature}
             metrics |= self.objective.text_metrics(texts, self.references)
             sources = [
                 describe_features(source) if isinstance(source, np.ndarray) else str(source) for source in self.sources
@@ -198,11 +280,8 @@ class Validator:
         model.train(training)
         perplexity = evaluation.perplexity(-sums["nll_loss"], count).value
         expert_load = {path: layer.load_fractions for path, layer in usage.items()}
-        return ValidationResult(sums["total"] / count, perplexity, metrics, samples, search, expert_load)
-
-    def _score_texts(self, metric: str, texts: list[str]) -> float:
-        """Score decoded sentences by a selection metric, chrf or rouge_l."""
-        return evaluation.TEXT_METRICS[metric.replace("_", "-")](texts, self.references).value
+        mean_loss = sums["total"] / count
+        return ValidationResult(mean_loss, perplexity, metrics, samples, search, expert_load, self.metric, signatures)
 
     def _translate_sources(self) -> tuple[list[str], str]:
         """Translate the validation sources to decode; return the translations and the name of the search.
@@ -255,6 +334,12 @@ def evenly_spaced(store: TokenStore, count: int) -> list[int]:
 def decode_references(store: TokenStore, tokenizer: Tokenizer, indices: Sequence[int]) -> list[str]:
     """Return the targets with these indices in a token store as text."""
     return [tokenizer.decode(store.target(index).tolist()) for index in indices]
+
+
+def decode_sources(store: TokenStore, tokenizer: Tokenizer, indices: Sequence[int]) -> list[str]:
+    """Return the sources with these indices in a token store as text; empty if they are feature vectors."""
+    rows = [store.source(index) for index in indices]
+    return [tokenizer.decode(row.tolist()) for row in rows if row.ndim == 1]
 
 
 def _has_free_memory(device: torch.device) -> bool:

