@@ -91,7 +91,10 @@ def test_the_order_of_features_does_not_matter(run: Run) -> None:
     assert first.score == pytest.approx(other.score, abs=1e-4)
 
 
-def test_unknown_features_are_reported_once(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_features_are_reported_once(
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.console.quiet", False)  # another test may have used --quiet
     run.reported_features.clear()
     run.translate(["kukka\tN;XYZ"])
     assert "trained without the feature XYZ: read as unknown; known are" in capsys.readouterr().err

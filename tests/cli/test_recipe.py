@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import dragoman as library
 from dragoman.cli import app
 from dragoman.data.task_recipes import load_recipe, recipe_names
 from dragoman.errors import UserError
@@ -46,12 +47,15 @@ def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_list_and_description(capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(run(["recipe", "--json"], capsys))
-    assert [row["recipe"] for row in rows] == recipe_names()
+    assert list(dict.fromkeys(row["recipe"] for row in rows)) == recipe_names()
     assert {row["data"] for row in rows} == {"generated", "download", "--data FOLDER"}
     text = run(["recipe", "multi30k"], capsys)
     assert "41.02" in text
     assert "research and education only" in text
     assert "en-fr" in text
+    means = {row["variant"]: row["published"] for row in rows if row["recipe"] == "g2p-2021"}
+    assert means == {"mean of medium": "10.64", "mean of low": "25.1"}
+    assert [row["test set"] for row in rows if row["recipe"] == "cogs"] == ["test", "gen"]
 
 
 def test_a_recipe_trains_and_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,6 +95,60 @@ def test_the_lead_sentence_is_scored(tmp_path: Path, capsys: pytest.CaptureFixtu
         run([*command, "--reference", str(tmp_path / "own.txt")], capsys)
 
 
+VARIANTS = """
+[variants]
+one = { setting = "low", file = "train.tsv" }
+two = { setting = "low", file = "train2.tsv" }
+three = { setting = "high", file = "train.tsv" }
+"""
+
+
+def test_variants_seeds_and_categories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Means over two seeds and over the two variants of a group are those of the single results."""
+    text = RECIPE.replace('"train.tsv"', '"{file}"').replace("group_by_source = true", "category_column = 2") + VARIANTS
+    mean = "[[published]]\nmetric = 'exact'\nvariant = 'low'\nvalue = 7.5\ncitation = 'Somebody 2021'\n"
+    (tmp_path / "own.toml").write_text(text.replace('baseline = "lead"', "") + mean)
+    for name, word in (("train.tsv", "x"), ("train2.tsv", "y")):
+        (tmp_path / name).write_text("".join(f"a b c{n % 7}\t{word} {word}\n" for n in range(40)))
+    (tmp_path / "test.tsv").write_text("a b\tx x\tactive\na c\ty y\tpassive\na d\tx\tactive\n")
+    command = ["recipe", str(tmp_path / "own.toml"), str(tmp_path / "runs"), "--data", str(tmp_path), "--quiet"]
+    options = ["--variant", "low", "--seeds", "2", "--device", "cpu"]
+    results = json.loads(run([*command, *options, "--json"], capsys))["results"]
+    folders = [tmp_path / "runs" / variant / f"seed{seed}" for variant in ("one", "two") for seed in (1, 2)]
+    assert all(folder.is_dir() for folder in folders)
+    rows = [(row["variant"], row["system"], row["category"]) for row in results if row["metric"] == "exact"]
+    single = [("", ""), *(("", category) for category in ("active", "passive"))]
+    systems = ("mean of 2 seeds", "ensemble of 2 seeds")
+    expected = [(name, system, category) for name in ("one", "two") for system in systems for _, category in single]
+    assert rows == [*expected, *(("mean of low", system, "") for system in systems)]
+    scores = {}
+    for folder, variant in zip(folders, ("one", "one", "two", "two")):
+        hypotheses = [one.text for one in library.load(folder, device="cpu").translate(["a b", "a c", "a d"])]
+        right = [hypothesis == reference for hypothesis, reference in zip(hypotheses, ("x x", "y y", "x"))]
+        scores.setdefault(variant, []).append((100 * sum(right) / 3, 50 * (right[0] + right[2])))
+    whole, active = ({name: [pair[part] for pair in pairs] for name, pairs in scores.items()} for part in (0, 1))
+    found = {
+        (row["variant"], row["category"]): row
+        for row in results
+        if row["system"] == systems[0] and row["metric"] == "exact"
+    }
+    for name in ("one", "two"):
+        assert found[name, ""]["score"]["value"] == pytest.approx(sum(whole[name]) / 2)
+        assert found[name, ""]["deviation"] == pytest.approx(abs(whole[name][0] - whole[name][1]) / 2**0.5)
+        assert found[name, "active"]["score"]["value"] == pytest.approx(sum(active[name]) / 2)
+    assert found["mean of low", ""]["score"]["value"] == pytest.approx(sum(map(sum, whole.values())) / 4)
+    assert [figure["value"] for figure in found["mean of low", ""]["published"]] == [7.5]
+    text = run([*command, *options], capsys)
+    assert "mean of low" in text
+    assert "passive" in text
+    for wrong, message in (
+        (["--variant", "lo"], "did you mean 'low'"),
+        (["--variant", "one", "--all-variants"], "leave"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run([*command, *wrong], capsys)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [row for row in recipe_names() if load_recipe(row).generator])
 def test_generated_recipes_run(
@@ -101,3 +159,26 @@ def test_generated_recipes_run(
     short = ["--steps", "2", "--device", "cpu", "--set", "search.max_target_length=4", "--set", "search.beam_size=1"]
     results = json.loads(run(["recipe", name, "run", "--quiet", "--json", *short], capsys))["results"]
     assert [result["score"]["value"] >= 0 for result in results] == [True] * len(load_recipe(name).metrics)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [row for row in recipe_names() if not load_recipe(row).generator])
+def test_recipes_of_corpora_run(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every recipe of a corpus can be carried out with files of the same form, in a folder of corpora."""
+    recipe = load_recipe(name)
+    folder = tmp_path / "corpora" / (recipe.folder or name)
+    for split in recipe.splits:
+        files = recipe.split(split, recipe.default_variant)
+        words = [[f"{letter}{number % 5}" for letter in "abc"] for number in range(40 if split == "train" else 6)]
+        texts = [(" ".join(row), " ".join(word.upper() for word in row)) for row in words]  # one tag per word
+        lines = ["\t".join((*text, "kind")) if files.category_column else "\t".join(text) for text in texts]
+        contents = {files.source: lines} if not files.target else dict(zip((files.source, files.target), zip(*texts)))
+        for file, column in contents.items():
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_text("".join(f"{line}\n" for line in column))
+    command = ["recipe", name, str(tmp_path / "run"), "--data", str(tmp_path / "corpora"), "--quiet", "--json"]
+    short = ["--steps", "2", "--device", "cpu", "--set", "search.max_target_length=4", "--set", "search.beam_size=1"]
+    results = json.loads(run([*command, *short], capsys))["results"]
+    whole = [result for result in results if not result["category"] and result["system"] == "this run"]
+    assert len(whole) == len(recipe.metrics) * len(recipe.test_sets)
+    assert [result["category"] for result in results if result["category"]] == ["kind"] * (name == "cogs")

@@ -85,11 +85,11 @@ def test_unknown_recipes_and_variants(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist"):
         read_recipe(tmp_path / "none.toml")
     recipe = own_recipe(tmp_path)
-    assert recipe.check_variant(None) == "forth"
+    assert recipe.select_variants(None) == ["forth"]
     with pytest.raises(UserError, match="did you mean 'back'"):
-        recipe.check_variant("bakc")
+        recipe.select_variants("bakc")
     with pytest.raises(UserError, match="no variants"):
-        load_recipe("cogs").check_variant("simple")
+        load_recipe("cogs").select_variants("simple")
 
 
 def test_figures_belong_to_a_test_set_and_a_variant() -> None:

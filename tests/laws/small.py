@@ -125,6 +125,7 @@ WITH_FEATURES = {
     "t5 features": ("t5", {"sentinels": None}),
     "bahdanau features": ("bahdanau", {}),
     "gpt features": ("gpt", {}),
+    "hard-monotonic features": ("hard-monotonic", {}),
 }
 VARIANTS |= WITH_FEATURES
 

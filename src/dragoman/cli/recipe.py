@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dragoman.cli.checks import check_training
-from dragoman.cli.inputs import FileLayout, read_pairs
 from dragoman.cli.options import Json, Settings, program_name
+from dragoman.cli.recipe_results import (
+    RecipeResult,
+    SplitFiles,
+    evaluate_baseline,
+    evaluate_run,
+    mean_over_seeds,
+    mean_over_variants,
+    result_lines,
+)
 from dragoman.cli.train import finish, resume_run
 from dragoman.console import log, print_json, print_lines
-from dragoman.data.task_recipes import TRAIN, VALID, TaskFigure, TaskRecipe, load_recipe, recipe_names
+from dragoman.data.task_recipes import TRAIN, VALID, TaskRecipe, load_recipe, recipe_names
 from dragoman.data.task_recipes.corpus_files import file_address, prepare_splits
 from dragoman.errors import UserError, unknown_name
 from dragoman.run_files import is_run_folder
 
 if TYPE_CHECKING:
-    from dragoman.evaluation import MetricScore
+    from dragoman.config import Config
 
 #: options of `recipe`, and the settings that they set
 RECIPE_OPTIONS = {
@@ -63,7 +70,26 @@ def recipe(
             show_default=False,
         ),
     ] = None,
-    variant: Annotated[str | None, "Variant of the corpus, such as a language pair. Default: the first one."] = None,
+    variant: Annotated[
+        str | None,
+        typer.Option(
+            "--variant",
+            "--language",
+            help="Variant of the corpus: a language, a language pair or a split; or what several of them have in "
+            "common, such as the setting medium of g2p-2021. Default: the first one.",
+            show_default=False,
+        ),
+    ] = None,
+    all_variants: Annotated[bool, "Carry the recipe out with every variant, each in its own folder in RUN."] = False,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="Train this many models, with the seeds 1, 2, …, each in its own folder in RUN: print mean, standard "
+            "deviation and the score of their ensemble.",
+            min=2,
+            show_default=False,
+        ),
+    ] = None,
     set_settings: Settings = None,
     as_json: Json = False,
 ) -> None:
@@ -77,7 +103,9 @@ def recipe(
         _list_recipes(as_json)
         return
     chosen = load_recipe(name)
-    variant = chosen.check_variant(variant)
+    if all_variants and variant is not None:
+        raise UserError("--all-variants includes every variant: leave --variant out")
+    variants = list(chosen.variants) if all_variants else chosen.select_variants(variant)
     if run is None:
         _describe(chosen, as_json)
         return
@@ -93,31 +121,81 @@ def recipe(
     if chosen.baseline and chosen.baseline not in BASELINES:
         raise unknown_name(f"baseline of the recipe {chosen.name}", chosen.baseline, BASELINES)
     own_settings = settings | configuration.parse_settings(set_settings or [])
+    if seeds is not None and "training.seed" in own_settings:
+        raise UserError("--seeds sets the seed of every run: leave --seed out")
     config = configuration.replace_settings(configuration.Config(), chosen.settings | own_settings)
-    folder = data or DATA_FOLDER / chosen.name
-    files = prepare_splits(chosen, variant, folder, log)
+    files = {one: prepare_splits(chosen, one, data or DATA_FOLDER / chosen.name, log) for one in variants or [""]}
+    results: list[RecipeResult] = []
+    for one, splits in files.items():
+        folder = run / one if len(files) > 1 else run
+        results += _carry_out(chosen, one, folder, splits, config, own_settings, seeds)
+        if len(files) > 1:
+            print_lines(result_lines(results) if not as_json else ())
+    if len(files) > 1:
+        results += mean_over_variants(chosen, variant or "all variants", results)
+    if as_json:
+        rows = [result.to_dict() for result in results]
+        name_of_variants = variant or ("all" if all_variants else variants[0] if variants else "")
+        print_json({"recipe": chosen.name, "variant": name_of_variants, "run": str(run), "results": rows})
+    else:
+        print_lines(result_lines(results))
+
+
+def _carry_out(
+    recipe: TaskRecipe,
+    variant: str,
+    folder: Path,
+    files: SplitFiles,
+    config: Config,
+    own_settings: dict[str, Any],
+    seeds: int | None,
+) -> list[RecipeResult]:
+    """Train a variant of a recipe and score it on its test sets; with several seeds, their mean and their ensemble.
+
+    `own_settings` are those that the user has given, which a finished run is extended with.
+    """
+    from dragoman import load
+    from dragoman.config import replace_settings
+
+    baseline = evaluate_baseline(recipe, variant, files)
+    if seeds is None:
+        _train(folder, files, config, own_settings)
+        return [*evaluate_run(recipe, variant, load(folder), files), *baseline]
+    results, runs = [], []
+    for seed in range(1, seeds + 1):
+        seed_folder = folder / f"seed{seed}"
+        _train(seed_folder, files, replace_settings(config, {"training.seed": seed}), own_settings)
+        runs.append(load(seed_folder))
+        results += evaluate_run(recipe, variant, runs[-1], files)
+    means = mean_over_seeds(results, seeds)
+    if not runs[0].model.can_generate:  # taggers have no ensemble
+        return [*means, *baseline]
+    ensemble = evaluate_run(recipe, variant, runs[0].ensemble(*runs[1:]), files)
+    named = [replace(result, system=f"ensemble of {seeds} seeds") for result in ensemble]
+    return [*means, *named, *baseline]
+
+
+def _train(run: Path, files: SplitFiles, config: Config, own_settings: dict[str, Any]) -> None:
+    """Train a run on the files of a recipe, or continue it; an interruption ends the program."""
+    from dragoman.config import replace_settings
+
     if is_run_folder(run):
         _check_same_data(run, files)
         outcome = resume_run(run, own_settings)
     else:
-        config = configuration.replace_settings(config, _data_settings(files))
+        config = replace_settings(config, _data_settings(files))
         check_training(run, config)
         from dragoman.api.train_run import start_training
 
+        run.parent.mkdir(parents=True, exist_ok=True)
         outcome = start_training(run, config)
     assert outcome is not None  # there is one process
     finish(run, outcome, as_json=False)
     if outcome.interrupted:
         raise typer.Exit(130)
-    results = _evaluate(chosen, variant, run, files)
-    if as_json:
-        rows = [result.to_dict() for result in results]
-        print_json({"recipe": chosen.name, "variant": variant, "run": str(run), "results": rows})
-    else:
-        print_lines(_result_lines(results))
 
 
-def _check_same_data(run: Path, files: dict[str, tuple[Path, Path | None]]) -> None:
+def _check_same_data(run: Path, files: SplitFiles) -> None:
     """Raise a UserError if an existing run was trained on other files than those of the recipe."""
     from dragoman import config as configuration
     from dragoman.run_files import CONFIG_FILE
@@ -127,7 +205,7 @@ def _check_same_data(run: Path, files: dict[str, tuple[Path, Path | None]]) -> N
         raise UserError(f"{run} was trained on {', '.join(trained)}, not on this corpus: choose another folder")
 
 
-def _data_settings(files: dict[str, tuple[Path, Path | None]]) -> dict[str, Any]:
+def _data_settings(files: SplitFiles) -> dict[str, Any]:
     """Return the settings that name the files of the training and validation set, as absolute paths."""
     settings: dict[str, Any] = {}
     for split, prefix in ((TRAIN, "data."), (VALID, "data.valid_")):
@@ -137,113 +215,47 @@ def _data_settings(files: dict[str, tuple[Path, Path | None]]) -> dict[str, Any]
     return settings
 
 
-@dataclass(frozen=True)
-class RecipeResult:
-    """A score on a test set, next to the published and our earlier figures."""
-
-    test: str
-    system: str  # "this run", or a baseline
-    score: MetricScore
-    published: Sequence[TaskFigure] = ()
-    measured: Sequence[TaskFigure] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain values, for JSON."""
-        return asdict(self)
-
-    def row(self) -> dict[str, Any]:
-        """Return the result as a row of a table."""
-        return {
-            "test set": self.test,
-            "system": self.system,
-            "metric": f"{self.score.name}{f' ({self.score.unit})' if self.score.unit else ''}",
-            "score": self.score.value,
-            "published": ", ".join(f"{figure.value:g}" for figure in self.published) or None,
-            "ours": ", ".join(f"{figure.value:g}" for figure in self.measured) or None,
-        }
-
-
-def _evaluate(
-    recipe: TaskRecipe, variant: str, run: Path, files: dict[str, tuple[Path, Path | None]]
-) -> list[RecipeResult]:
-    """Score the run, and the baseline if the recipe has one, on every test set."""
-    from dragoman import evaluation, load
-    from dragoman.api.evaluate_run import evaluate
-
-    loaded = load(run)
-    results = []
-    for test in recipe.test_sets:
-        sources, references = _read_test_set(
-            *files[test], FileLayout().for_run(run), recipe.splits[test].group_by_source
-        )
-        for metric, score in evaluate(loaded, sources, references, recipe.metrics).scores.items():
-            published = recipe.figures(metric, test, variant)
-            measured = recipe.figures(metric, test, variant, measured=True)
-            results.append(RecipeResult(test, "this run", score, published, measured))
-        if recipe.baseline and references is not None:
-            scores = evaluation.evaluate(recipe.metrics, evaluation.lead_sentences(sources), references)
-            results += [RecipeResult(test, "first sentence", score) for score in scores.values()]
-    return results
-
-
-def _read_test_set(
-    source: Path, target: Path | None, layout: FileLayout, group_by_source: bool
-) -> tuple[list[Any], list[list[str]] | None]:
-    """Read the sources of a test set and the references of each; no references for monolingual text."""
-    from dragoman.data.corpus import Corpus
-    from dragoman.data.data_formats import has_references
-
-    if not has_references(Corpus(source, target)):
-        return [pair.source for pair in Corpus(source).read_sources()], None
-    sources, targets = read_pairs(source, target, layout)
-    if not group_by_source:
-        return sources, [[text] for text in targets]
-    grouped: dict[str, list[str]] = {}
-    for text, reference in zip(sources, targets):
-        grouped.setdefault(text, []).append(reference)
-    return list(grouped), list(grouped.values())
-
-
-def _result_lines(results: list[RecipeResult]) -> Iterator[str]:
-    """Yield the table of results, the origin of the other figures, and the signatures that are needed to quote it."""
-    from dragoman.evaluation import format_table
-
-    yield "\n" + format_table([result.row() for result in results])
-    for result in results:
-        for kind, figures in (("published", result.published), ("ours", result.measured)):
-            for figure in figures:
-                yield f"{kind} {figure.value:g} ({result.test}, {result.score.name}): {figure.origin}"
-    for name, signature in {result.score.name: result.score.signature for result in results}.items():
-        if signature:
-            yield f"signature of {name}: {signature}"
-
-
 def _list_recipes(as_json: bool) -> None:
-    """Print all recipes with the first metric, its published and our figure on the first test set."""
+    """Print all recipes with the first metric, and its published and our figures on every test set and variant."""
     from dragoman.evaluation import format_table
 
     rows = []
     for name in recipe_names():
         recipe = load_recipe(name)
         metric = recipe.metrics[0]
-        published, measured = recipe.figures(metric), recipe.figures(metric, measured=True)
-        rows.append(
-            {
-                "recipe": name,
-                "task": recipe.task,
-                "corpus": recipe.corpus,
-                "train / valid / test": recipe.size,
-                "metric": metric,
-                "published": ", ".join(f"{figure.value:g}" for figure in published) or None,
-                "ours": ", ".join(f"{figure.value:g}" for figure in measured) or None,
-                "data": "generated" if recipe.generator else "download" if _downloadable(recipe) else "--data FOLDER",
-            }
-        )
+        known = {(figure.variant, figure.test) for figure in recipe.figures_of(metric)}
+        means = {where for where in known if where[0] in recipe.groups}
+        for index, (variant, test) in enumerate(sorted(means or known, key=recipe.figure_order) or [("", "")]):
+            figures = [recipe.figures(metric, test, variant, measured=ours) for ours in (False, True)]
+            published, measured = (", ".join(f"{figure.value:g}" for figure in kind) or None for kind in figures)
+            rows.append(
+                {
+                    "recipe": name,
+                    "task": recipe.task if index == 0 or as_json else None,
+                    "train / valid / test": recipe.size if index == 0 or as_json else None,
+                    "variant": _variant_name(recipe, variant) or None,
+                    "test set": test or recipe.test_sets[0],
+                    "metric": metric,
+                    "published": published,
+                    "ours": measured,
+                    "data": _origin(recipe),
+                }
+            )
     if as_json:
         print_json(rows)
         return
     print(format_table(rows))
     log(f"\ndescribe one: {program_name()} recipe NAME; run one: {program_name()} recipe NAME RUN [--data FOLDER]")
+
+
+def _variant_name(recipe: TaskRecipe, variant: str) -> str:
+    """Return how the variant of a figure is shown; a group of variants stands for their mean."""
+    return f"mean of {variant}" if variant in recipe.groups else variant or recipe.default_variant
+
+
+def _origin(recipe: TaskRecipe) -> str:
+    """Return where the corpus of a recipe comes from."""
+    return "generated" if recipe.generator else "download" if _downloadable(recipe) else "--data FOLDER"
 
 
 def _downloadable(recipe: TaskRecipe) -> bool:
@@ -267,6 +279,7 @@ def _describe(recipe: TaskRecipe, as_json: bool) -> None:
         "homepage": recipe.homepage,
         "obtain": recipe.obtain,
         "variants": ", ".join(recipe.variants),
+        "groups": "; ".join(f"{name} ({len(variants)} variants)" for name, variants in recipe.groups.items()),
         "metrics": ", ".join(recipe.metrics),
         "settings": ", ".join(f"{name}={value}" for name, value in recipe.settings.items()) or "defaults",
     }

@@ -29,11 +29,13 @@ class Split:
         source: name of the file with the sources, or with both sides (TSV, JSON lines), without .gz.
         target: name of the file with the targets, line by line.
         group_by_source: lines with the same source are one item with several references.
+        category_column: column, from 0, with the category of each line; every category is scored on its own, too.
     """
 
     source: str
     target: str = ""
     group_by_source: bool = False
+    category_column: int | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class TaskFigure:
         value: the value, in the unit of the metric.
         metric: name of the metric, as in `dragoman evaluate --metrics`.
         test: test set; empty: the first one.
-        variant: variant of the corpus; empty: the first one.
+        variant: variant of the corpus, or group of variants of which it is the mean; empty: the first variant.
         note: how it was computed, if that differs from our metric; for measured values the settings and the machine.
         citation: paper of a published value.
     """
@@ -135,15 +137,29 @@ class TaskRecipe:
         """The name of the first variant; empty if there is only one form of the corpus."""
         return next(iter(self.variants), "")
 
-    def check_variant(self, variant: str | None) -> str:
-        """Return the name of a variant, the first one for None; raise a UserError for an unknown name."""
-        if variant is None:
-            return self.default_variant
-        if variant not in self.variants:
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """Variants that share the value of a placeholder, such as setting = "medium", by that value."""
+        found: dict[str, list[str]] = {}
+        for variant, values in self.variants.items():
+            for value in values.values():
+                found.setdefault(value, []).append(variant)
+        return {value: names for value, names in found.items() if len(names) > 1 and value not in self.variants}
+
+    def select_variants(self, name: str | None) -> list[str]:
+        """Return the variant of this name, those of a group, or the first one for None; an unknown name is an error.
+
+        The list is empty if there is only one form of the corpus.
+        """
+        if name is None:
+            return list(self.variants)[:1]
+        if name in self.variants:
+            return [name]
+        if name not in self.groups:
             if not self.variants:
                 raise UserError(f"the recipe {self.name} has no variants: leave out --variant")
-            raise unknown_name(f"variant of the recipe {self.name}", variant, self.variants)
-        return variant
+            raise unknown_name(f"variant of the recipe {self.name}", name, [*self.variants, *self.groups])
+        return self.groups[name]
 
     def split(self, name: str, variant: str) -> Split:
         """Return the split with the placeholders in its file names replaced by the values of the variant."""
@@ -159,6 +175,16 @@ class TaskRecipe:
             and (figure.test or self.test_sets[0]) == (test or self.test_sets[0])
             and (figure.variant or self.default_variant) == (variant or self.default_variant)
         ]
+
+    def figures_of(self, metric: str) -> list[TaskFigure]:
+        """Return all published and measured values of a metric."""
+        return [figure for figure in (*self.published, *self.measured) if figure.metric == metric]
+
+    def figure_order(self, where: tuple[str, str]) -> tuple[int, int]:
+        """Sort the variant (or group) and test set of figures as the recipe lists them."""
+        variant, test = where
+        names = [*self.variants, *self.groups]
+        return names.index(variant) if variant else 0, self.test_sets.index(test) if test else 0
 
 
 def recipe_names() -> list[str]:
@@ -198,8 +224,8 @@ def read_recipe(path: Path) -> TaskRecipe:
     for figure in (*recipe.published, *recipe.measured):
         if figure.test and figure.test not in recipe.splits:
             raise unknown_name(f"test set of a figure in {path}:", figure.test, recipe.test_sets)
-        if figure.variant and figure.variant not in recipe.variants:
-            raise unknown_name(f"variant of a figure in {path}:", figure.variant, recipe.variants)
+        if figure.variant and figure.variant not in (known := [*recipe.variants, *recipe.groups]):
+            raise unknown_name(f"variant of a figure in {path}:", figure.variant, known)
     return recipe
 
 

@@ -1,0 +1,178 @@
+"""Results of recipes: scores of a run on every test set, means over seeds and variants, and their tables."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dragoman.cli.inputs import FileLayout, read_pairs
+from dragoman.data.task_recipes import TaskFigure, TaskRecipe
+
+if TYPE_CHECKING:
+    from dragoman.evaluation import MetricScore
+    from dragoman.run import Run
+
+SplitFiles = dict[str, tuple[Path, Path | None]]  # source and target file of each split
+THIS_RUN = "this run"
+
+
+@dataclass(frozen=True)
+class RecipeResult:
+    """A score on a test set, next to the published and our earlier figures.
+
+    Attributes:
+        metric: name of the metric, as in the recipe.
+        system: "this run", a baseline, or a mean or ensemble of several runs.
+        variant: variant of the corpus, or the name of several ones; empty if there is only one form of it.
+        category: part of the test set; empty for the whole set.
+        deviation: standard deviation over seeds; None for a single run.
+    """
+
+    test: str
+    metric: str
+    system: str
+    score: MetricScore
+    variant: str = ""
+    category: str = ""
+    deviation: float | None = None
+    published: Sequence[TaskFigure] = ()
+    measured: Sequence[TaskFigure] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as plain values, for JSON."""
+        return asdict(self)
+
+    def row(self) -> dict[str, Any]:
+        """Return the result as a row of a table."""
+        return {
+            "variant": self.variant or None,
+            "test set": self.test,
+            "category": self.category or None,
+            "system": self.system,
+            "metric": f"{self.score.name}{f' ({self.score.unit})' if self.score.unit else ''}",
+            "score": self.score.value,
+            "±": self.deviation,
+            "published": ", ".join(f"{figure.value:g}" for figure in self.published) or None,
+            "ours": ", ".join(f"{figure.value:g}" for figure in self.measured) or None,
+        }
+
+
+def evaluate_run(recipe: TaskRecipe, variant: str, run: Run, files: SplitFiles) -> list[RecipeResult]:
+    """Score a run on every test set of a variant, and on its categories where the recipe names their column."""
+    from dragoman import evaluation
+    from dragoman.api.evaluate_run import evaluate
+
+    results = []
+    for test in recipe.test_sets:
+        sources, references = _read_test_set(recipe, test, files, FileLayout().for_run(run.folder))
+        evaluated = evaluate(run, sources, references, recipe.metrics)
+        for metric, score in zip(recipe.metrics, evaluated.scores.values()):
+            results.append(_with_figures(RecipeResult(test, metric, THIS_RUN, score, variant), recipe))
+        column, metric = recipe.splits[test].category_column, recipe.metrics[0]
+        if column is not None and evaluated.hypotheses is not None:
+            groups: dict[str, list[int]] = {}
+            for index, category in enumerate(_read_column(files[test][0], column)):
+                groups.setdefault(category, []).append(index)
+            for category, indices in sorted(groups.items()):
+                hypotheses = [evaluated.hypotheses[index] for index in indices]
+                expected = [evaluated.references[index] for index in indices]
+                (score,) = evaluation.evaluate([metric], hypotheses, expected).values()
+                results.append(RecipeResult(test, metric, THIS_RUN, score, variant, category))
+    return results
+
+
+def evaluate_baseline(recipe: TaskRecipe, variant: str, files: SplitFiles) -> list[RecipeResult]:
+    """Score the first sentence of each source, if the recipe has this baseline."""
+    from dragoman import evaluation
+
+    results = []
+    for test in recipe.test_sets if recipe.baseline else ():
+        sources, references = _read_test_set(recipe, test, files, FileLayout())
+        scores = evaluation.evaluate(recipe.metrics, evaluation.lead_sentences(sources), references or [])
+        pairs = zip(recipe.metrics, scores.values())
+        results += [RecipeResult(test, metric, "first sentence", score, variant) for metric, score in pairs]
+    return results
+
+
+def mean_over_seeds(results: Sequence[RecipeResult], num_seeds: int) -> list[RecipeResult]:
+    """Return mean and standard deviation of results that differ only in their seed, in the order of the first run."""
+    grouped: dict[tuple[str, ...], list[RecipeResult]] = {}
+    for result in results:
+        grouped.setdefault((result.variant, result.test, result.metric, result.category), []).append(result)
+    means = []
+    for same in grouped.values():
+        values = [result.score.value for result in same]
+        score, deviation = replace(same[0].score, value=statistics.fmean(values), detail={}), statistics.stdev(values)
+        means.append(replace(same[0], system=f"mean of {num_seeds} seeds", score=score, deviation=deviation))
+    return means
+
+
+def mean_over_variants(recipe: TaskRecipe, name: str, results: Sequence[RecipeResult]) -> list[RecipeResult]:
+    """Return the means over several variants, called `name`, of each system on each test set."""
+    grouped: dict[tuple[str, ...], list[RecipeResult]] = {}
+    for result in results:
+        if not result.category:
+            grouped.setdefault((result.system, result.test, result.metric), []).append(result)
+    means = []
+    for same in grouped.values():
+        value = statistics.fmean(result.score.value for result in same)
+        mean = replace(same[0], variant=f"mean of {name}", score=replace(same[0].score, value=value, detail={}))
+        means.append(_with_figures(replace(mean, deviation=None, published=(), measured=()), recipe, name))
+    return means
+
+
+def _with_figures(result: RecipeResult, recipe: TaskRecipe, variant: str | None = None) -> RecipeResult:
+    """Return the result with the published and our figures of its variant (or of several variants with one name)."""
+    where = (result.metric, result.test, result.variant if variant is None else variant)
+    return replace(result, published=recipe.figures(*where), measured=recipe.figures(*where, measured=True))
+
+
+def _read_test_set(
+    recipe: TaskRecipe, test: str, files: SplitFiles, layout: FileLayout
+) -> tuple[list[Any], list[list[str]] | None]:
+    """Read the sources of a test set and the references of each; no references for monolingual text."""
+    from dragoman.data.data_formats import has_references
+
+    source, target = files[test]
+    if not has_references(layout.corpus(source, target)):
+        return [pair.source for pair in layout.corpus(source).read_sources()], None
+    sources, targets = read_pairs(source, target, layout)
+    if not recipe.splits[test].group_by_source:
+        return sources, [[text] for text in targets]
+    grouped: dict[str, list[str]] = {}
+    for text, reference in zip(sources, targets):
+        grouped.setdefault(text, []).append(reference)
+    return list(grouped), list(grouped.values())
+
+
+def _read_column(path: Path, column: int) -> list[str]:
+    """Return a column of a file, counted from 0."""
+    return [pair.source for pair in FileLayout(source_column=str(column)).corpus(path).read_sources()]
+
+
+def result_lines(results: Sequence[RecipeResult]) -> Iterator[str]:
+    """Yield the tables of results, the origin of the other figures, and the signatures that are needed to quote it."""
+    from dragoman.evaluation import format_table
+
+    for parts in ([one for one in results if not one.category], [one for one in results if one.category]):
+        rows = [result.row() for result in parts]
+        columns = [name for name in (rows[0] if rows else ()) if any(row[name] is not None for row in rows)]
+        columns += [name for name in ("published", "ours") if rows and name not in columns and not parts[0].category]
+        if rows:
+            yield "\n" + format_table([{name: row[name] for name in columns} for row in rows])
+    figures = {
+        (kind, figure.value, result.variant, result.test, result.score.name, figure.origin): None
+        for result in results
+        for kind, all_figures in (("published", result.published), ("ours", result.measured))
+        for figure in all_figures
+    }
+    several = len({result.variant for result in results}) > 1
+    for kind, value, variant, test, name, origin in figures:
+        where = ", ".join(filter(None, (variant if several else "", test, name)))
+        yield f"{kind} {value:g} ({where}): {origin}"
+    for name, signature in {result.score.name: result.score.signature for result in results}.items():
+        if signature:
+            yield f"signature of {name}: {signature}"
