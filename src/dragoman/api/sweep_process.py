@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 from threading import Thread
@@ -44,7 +45,8 @@ class WorkerProcess:
         self.name, self.events = name, events
         package = str(Path(dragoman.__file__).parents[1])
         path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-        environment = os.environ | dict.fromkeys(THREAD_VARIABLES, str(threads)) | {"PYTHONPATH": path}
+        names = (*THREAD_VARIABLES, "TORCHINDUCTOR_COMPILE_THREADS")
+        environment = os.environ | dict.fromkeys(names, str(threads)) | {"PYTHONPATH": path}
         with log_file.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "dragoman.api.sweep_worker"],
@@ -56,21 +58,26 @@ class WorkerProcess:
                 encoding="utf-8",
             )
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(job) + "\n")
-        self.process.stdin.flush()
+        with suppress(BrokenPipeError):  # it has ended already, as its exit code will tell
+            self.process.stdin.write(json.dumps(job) + "\n")
+            self.process.stdin.flush()
         Thread(target=self._read_events, daemon=True).start()
 
     def _read_events(self) -> None:
         """Put the events of the process into the queue, and at last how it ended."""
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.events.put((self.name, json.loads(line)))
-        self.events.put((self.name, {"event": "exit", "code": self.process.wait()}))
+        with self.process.stdout as stream:
+            for line in stream:
+                self.events.put((self.name, json.loads(line)))
+        code = self.process.wait()
+        self.stop()
+        self.events.put((self.name, {"event": "exit", "code": code}))
 
     def stop(self) -> None:
         """Close the input of the process, at which it saves a checkpoint and ends."""
         assert self.process.stdin is not None
-        self.process.stdin.close()
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
 
     def kill(self) -> None:
         """End the process at once."""

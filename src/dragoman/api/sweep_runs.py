@@ -22,7 +22,7 @@ from dragoman.training.sweep_state import STATE_FILE, SweepResult, SweepState
 SWEEP_FILE = "sweep.json"  # what was asked for
 DEFAULT_FACTOR = 3
 SCORED_SENTENCES = 1000  # of the validation set
-FILE_SETTINGS = ("data.source", "data.target", "data.valid_source", "data.valid_target")
+CORPUS_SETTINGS = ("data.source", "data.target", "data.valid_source", "data.valid_target")
 SYSTEM_SETTINGS = "system.settings."
 
 
@@ -55,7 +55,7 @@ class SweepRequest:
             name: items[0] for name, items in values.items() if not isinstance(items, ValueRange) and len(items) == 1
         }
         space = SearchSpace({name: items for name, items in values.items() if name not in fixed})
-        for name in FILE_SETTINGS:
+        for name in CORPUS_SETTINGS:
             if name in fixed:
                 paths = [fixed[name]] if isinstance(fixed[name], (str, Path)) else fixed[name]
                 fixed[name] = [str(Path(path).resolve()) for path in paths]
@@ -193,7 +193,7 @@ def sweep(
     if space is None:
         request = SweepRequest.load(folder)
     else:
-        files = zip(FILE_SETTINGS, (source, target, valid_source, valid_target))
+        files = zip(CORPUS_SETTINGS, (source, target, valid_source, valid_target))
         fixed: dict[str, Values] = {name: [paths] for name, paths in files if paths}
         fixed |= {name: [value] for name, value in (settings or {}).items()}
         request = SweepRequest.create(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -115,6 +116,8 @@ def sweep(
 
         output.print(SweepResult.of(folder, SweepState.load(folder)))
         return
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise UserError("a sweep starts its own processes: leave out torchrun, and use --parallel")
     parallel = halving.num_parallel()
     check_device(halving.device)
 
