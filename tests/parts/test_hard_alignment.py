@@ -12,6 +12,7 @@ from torch import Tensor
 from dragoman.models import HardAttentionModel
 from dragoman.parts import hard_alignment
 from dragoman.parts.hard_alignment import HardAlignment
+from dragoman.parts.inference import optimize_for_inference
 from dragoman.parts.mixer import Context, Layout, Memory
 from dragoman.systems import SYSTEMS, VocabularySizes
 
@@ -161,3 +162,19 @@ def test_parts_of_a_batch_give_the_same_gradients(kind: str, monkeypatch: pytest
         results.append([log_p.detach()] + [weight.grad.clone() for weight in model.parameters()])
     for one, other in zip(*results):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+@torch.no_grad()
+def test_a_restricted_vocabulary_has_its_own_ids() -> None:
+    """All tokens in another order: the same probabilities in that order, at once and step by step."""
+    model, order = build("1-mono"), torch.tensor([2, 0, 8, 1, 3, 5, 4, 7, 6])
+    expected = model(SOURCE, LENGTHS, TARGET[:, :-1], torch.tensor([4, 4]))[..., order]
+    restricted = optimize_for_inference(model).restrict_vocabulary(order)
+    target = order.argsort()[TARGET[:, :-1]]
+    torch.testing.assert_close(restricted(SOURCE, LENGTHS, target, torch.tensor([4, 4])), expected)
+    start = restricted.start_decoding(SOURCE, LENGTHS, 1, 9, int(target[0, 0]))
+    state = start.state
+    for t in range(4):
+        context = Context(Layout.continuation(start.positions + t), start.memory)
+        log_p, state = restricted.decode(target[:, t : t + 1], context, state)
+        torch.testing.assert_close(log_p[:, 0], expected[:, t])

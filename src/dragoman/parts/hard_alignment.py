@@ -239,9 +239,10 @@ class HardAlignmentLayer(Mixer):
 
     def restrict_vocabulary(self, tokens: Tensor) -> HardAlignmentLayer:
         """Return a layer for the vocabulary `tokens` (N) only, which shares the other weights."""
-        layer, layer_emission = copy(self), copy(self.emission)
-        layer_emission._modules = self.emission._modules | {"output": self.emission.output.restrict_vocabulary(tokens)}
-        layer._modules = self._modules | {"emission": layer_emission}
+        layer, emission = copy(self), copy(self.emission)
+        layer._modules, emission._modules = dict(self._modules), dict(emission._modules)  # of the copies only
+        emission.output = self.emission.output.restrict_vocabulary(tokens)
+        layer.emission = emission
         return layer
 
     def log_probabilities(
