@@ -174,6 +174,23 @@ def test_references_in_tsv_and_json_lines_give_the_same_scores_as_text(
     assert scores(expected)["exact match"] == pytest.approx(100 / 3)
 
 
+def test_equal_sources_share_their_references(dragoman: Dragoman, tmp_path: Path) -> None:
+    """Two pronunciations of tomato: each answer equals one of them, cat has one wrong phoneme of three."""
+    pairs = [("tomato", "T AH M EY T OW"), ("cat", "K AE T"), ("tomato", "T AH M AA T OW")]
+    test = tmp_path / "test.tsv"
+    test.write_text("".join(f"{word}\t{phonemes}\n" for word, phonemes in pairs), encoding="utf-8")
+    answers = hypotheses(tmp_path, "T AH M AA T OW", "K AH T", "T AH M AA T OW")
+    options = ["evaluate", "--hypothesis", answers, "--source", test, "--json"]
+    alone = scores(dragoman(*options))
+    assert alone == pytest.approx(
+        {"exact match": 100 / 3, "item error rate": 200 / 3, "phoneme error rate": 100 * 2 / 15}
+    )
+    together = scores(dragoman(*options, "--group-by-source"))
+    assert together == pytest.approx({"exact match": 50, "item error rate": 50, "phoneme error rate": 100 * 1 / 9})
+    refused = dragoman("evaluate", "--hypothesis", answers, "--reference", answers, "--group-by-source")
+    assert (refused.code, "name the source texts with --source" in refused.err) == (2, True)
+
+
 def test_two_systems_are_compared_by_a_paired_bootstrap(dragoman: Dragoman, files: Path) -> None:
     bad, good = hypotheses(files, "Hund.", "Buch.", "x"), hypotheses(files, *(t for _, t in PAIRS))
     answer = dragoman("evaluate", "--hypothesis", bad, "--hypothesis", good, "--reference", files / "a.de", "--json")

@@ -138,12 +138,11 @@ class _Evaluator:
             translations = run.translate(self.sources, search=search or run.default_search, alignment=False)
             references = [[normalize_text(run, text) for text in texts] for texts in self.references]
             self._score_against_references([translation.text for translation in translations], references, metrics)
-        streams = [list(texts) for texts in zip(*self.references)]  # all first references, all second ones, …
         if likelihoods := [name for name in metrics if name in evaluation.LIKELIHOOD_METRICS]:
-            targets = [text for stream in streams for text in stream]
-            self._score_likelihoods(likelihoods, self.sources * len(streams), targets)
+            pairs = [(source, text) for source, texts in zip(self.sources, self.references) for text in texts]
+            self._score_likelihoods(likelihoods, [source for source, _ in pairs], [text for _, text in pairs])
         if alignments is not None:
-            self._score_alignments(streams[0], alignments)
+            self._score_alignments(evaluation.first_references(self.references), alignments)
 
     def _suitable_metrics(self) -> tuple[str, ...]:
         """Return the metrics that suit the references; the one that selected the best checkpoint comes first."""

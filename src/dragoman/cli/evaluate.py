@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dragoman.api import PSEUDO_PERPLEXITY
-from dragoman.cli.inputs import FileLayout, Input, check_counts, read_pairs, read_texts
+from dragoman.cli.inputs import FileLayout, Input, check_counts, group_by_source, read_pairs, read_texts
 from dragoman.cli.options import BeamSize, Json, LengthPenalty, ModelOptions, beam_config
 from dragoman.console import log, print_json
 from dragoman.errors import UserError, unknown_name
@@ -48,6 +48,13 @@ def evaluate(
     resamples: Annotated[int, typer.Option(help="Resamples or random trials of the significance test.", min=2)] = 1000,
     alignments: Annotated[Path | None, "Gold word alignments (0-0 1-2): adds the alignment error rate."] = None,
     by_length: Annotated[bool, "Add a table of scores by source length."] = False,
+    grouped: Annotated[
+        bool,
+        typer.Option(
+            "--group-by-source",
+            help="Lines with the same source are one item with several references, as in a pronunciation dictionary.",
+        ),
+    ] = False,
     output: Annotated[Path | None, "Write the translations to this file."] = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
@@ -92,12 +99,15 @@ def evaluate(
         model.check(run)
         layout = layout.for_run(run)
     test_set = read_test_set(source, reference or [], layout)
+    if grouped:
+        test_set = test_set.grouped()
     if by_length and not (test_set.sources and all(isinstance(text, str) for text in test_set.sources)):
         raise UserError("--by-length groups scores by the length of the source: name the source texts with --source")
     gold = None if alignments is None else test_set.read_alignments(alignments)
     if run is None:
         files, texts = list(hypothesis or []), [read_texts(path, layout.format) for path in hypothesis or []]
         check_counts([*test_set.line_counts, *((path, len(lines)) for path, lines in zip(files, texts))])
+        texts = [test_set.lines_of_items(lines) for lines in texts]
         if lead:
             files, texts = [Path("first sentence"), *files], [_lead_sentences(test_set), *texts]
         if not any(test_set.references):
@@ -114,6 +124,7 @@ def evaluate(
     if against is not None and not against.is_dir():
         baseline = read_texts(against, layout.format)
         check_counts([*test_set.line_counts, (against, len(baseline))])
+        baseline = test_set.lines_of_items(baseline)
     keep_freed_memory()
     loaded = model.load(run)
     search = None
@@ -145,6 +156,20 @@ class TestSet:
     sources: list[Any] | None
     references: list[list[str]]  # of each source; empty lists for text alone
     line_counts: list[tuple[Path, int]]  # of each file
+    first_lines: list[int] | None = None  # index of the first line of each item, if lines were grouped
+
+    def grouped(self) -> TestSet:
+        """Return a test set in which lines with the same source are one item with all their references."""
+        if not self.sources or not all(isinstance(source, str) for source in self.sources):
+            raise UserError(
+                "--group-by-source collects the references of equal sources: name the source texts with --source"
+            )
+        sources, references, first_lines = group_by_source(self.sources, self.references)
+        return replace(self, sources=sources, references=references, first_lines=first_lines)
+
+    def lines_of_items(self, lines: list[str]) -> list[str]:
+        """Return the line of each item from a file with as many lines as the test set."""
+        return lines if self.first_lines is None else [lines[index] for index in self.first_lines]
 
     def read_alignments(self, path: Path) -> list[tuple[frozenset[Link], frozenset[Link]]]:
         """Read the sure and possible links of each sentence pair."""

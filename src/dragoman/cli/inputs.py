@@ -217,6 +217,20 @@ def read_pairs(
     return [source for source, _ in sources_and_targets], [target for _, target in sources_and_targets]
 
 
+def group_by_source(
+    sources: Sequence[str], references: Sequence[Sequence[str]]
+) -> tuple[list[str], list[list[str]], list[int]]:
+    """Collect the references of equal sources, such as all pronunciations of a word.
+
+    Returns the different sources, the different references of each, and the index of the first line of each.
+    """
+    lines: dict[str, list[int]] = {}
+    for index, source in enumerate(sources):
+        lines.setdefault(source, []).append(index)
+    grouped = [list(dict.fromkeys(text for index in group for text in references[index])) for group in lines.values()]
+    return list(lines), grouped, [group[0] for group in lines.values()]
+
+
 def read_texts(path: Path, format: str = "") -> list[str]:
     """Read a text file, one text per line.
 

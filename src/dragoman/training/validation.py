@@ -280,6 +280,7 @@ class Validator:
         model.train(training)
         perplexity = evaluation.perplexity(-sums["nll_loss"], count).value
         expert_load = {path: layer.load_fractions for path, layer in usage.items()}
+        metrics = {name: metrics[name] for name in (self.metric, *metrics) if name in metrics}  # it comes first
         mean_loss = sums["total"] / count
         return ValidationResult(mean_loss, perplexity, metrics, samples, search, expert_load, self.metric, signatures)
 
