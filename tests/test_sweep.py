@@ -20,7 +20,7 @@ from dragoman.api.sweep_process import EventQueue
 from dragoman.api.sweep_runner import choose_parallel
 from dragoman.api.sweep_runs import SweepRequest, run_sweep
 from dragoman.api.sweep_worker import prepare_runs, train_run
-from dragoman.data import phrasebook
+from dragoman.data import TokenStore, phrasebook
 from dragoman.errors import UserError
 from dragoman.training.sweep_space import parse_space
 from dragoman.training.sweep_state import STATE_FILE, SweepState
@@ -287,7 +287,11 @@ def test_the_worker_prepares_and_trains_in_parts(corpus: Path, tmp_path: Path) -
     half, whole = (event for event in results if event["event"] == "result")
     assert (half["finished"], half["result"]["step"], half["result"]["fraction"]) == (False, 2, 0.5)
     assert (whole["finished"], whole["result"]["step"]) == (True, 4)
-    assert half["result"]["score"][0] == -half["result"]["metrics"]["loss"]
+    metrics = half["result"]["metrics"]
+    store = TokenStore(tmp_path / "default" / "data" / "valid")
+    lengths = [len(store.target(index)) + 1 for index in range(6)]  # with EOS
+    assert metrics["target_loss"] == pytest.approx(metrics["loss"] * sum(lengths) / 6)
+    assert half["result"]["score"][0] == -metrics["target_loss"]
     assert (tmp_path / "default" / "report.html").exists()
 
 

@@ -23,8 +23,6 @@ USABLE_MEMORY_SHARE = 0.8
 GIB = 2**30
 PROCESS_MEMORY = {"cuda": 1.5 * GIB, "cpu": 0.7 * GIB}  # of a process besides the training: CUDA context, libraries
 MEMORY_FACTOR = 1.5  # of the estimate of a training, for the allocator and for decoding
-PER_TOKEN_METRICS = ("loss", "accuracy")
-TOKEN_SETTINGS = {"text.tokenizer", "text.vocab_size", "text.compression_ratio", "text.shared_vocabulary"}
 PREPARATION = "preparation"  # name of the job that prepares all runs
 
 
@@ -136,11 +134,6 @@ class SweepRunner:
         run.parameters, run.memory, run.digest = event["parameters"], event["memory"], event["digest"]
         if not state.metric:
             state.metric, state.metric_title = event["metric"], event["metric_title"]
-            if state.metric in PER_TOKEN_METRICS and swept & TOKEN_SETTINGS:
-                self.display.message(
-                    f"warning: configurations are compared by the {state.metric} per token, which depends on the "
-                    "tokens themselves: set training.selection_metric to a metric of decoded sentences, such as chrf"
-                )
         same = next((other for other in state.runs if other is not run and other.digest == run.digest), None)
         run.status = "prepared"
         if same is not None and same.status != "duplicate":

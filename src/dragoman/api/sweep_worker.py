@@ -203,7 +203,7 @@ def train_run(report: Report, folder: str, fraction: float, device: str, sentenc
     }
     scored = [score_checkpoint(path, name, config.training.device, sentences, metric) for name in sorted(checkpoints)]
     score, validation = max(scored, key=lambda pair: pair[0])
-    result = RungResult(fraction, state.step, state.seconds, state.target_tokens, score, validation.to_record())
+    result = RungResult(fraction, state.step, state.seconds, state.target_tokens, score, validation)
     if not outcome.paused:
         write_report(load(path, device="cpu"))
     report({"event": "result", "finished": not outcome.paused, "reason": outcome.reason, "result": asdict(result)})
@@ -238,10 +238,11 @@ def pause_condition(trainer: Trainer, fraction: float) -> Callable[[TrainState],
 
 def score_checkpoint(
     folder: Path, checkpoint: str, device: str, sentences: int, metric: str
-) -> tuple[tuple[float, ...], ValidationResult]:
+) -> tuple[tuple[float, ...], dict[str, Any]]:
     """Return the score of a checkpoint on the validation set, where higher is better, and all its metrics.
 
-    Every run of a sweep decodes the same sentences, however many it decodes in its own validations.
+    Every run of a sweep decodes the same sentences, however many it decodes in its own validations. The loss in the
+    score is that of a whole target, −log p(y|x), because tokens of different tokenizers cannot be compared.
     """
     run = load(folder, checkpoint, device)
     common = {"training.validation_sentences": sentences, "training.selection_metric": metric}
@@ -249,9 +250,12 @@ def score_checkpoint(
     objective = run.config.objective
     task = TaskContext(run.model, run.source_tokenizer, run.target_tokenizer, run.framing, 0.0, 0.0)
     built = build_objective(objective.name or "translation", task, objective.settings)
-    validator = Validator(run, built, TokenStore(folder / "data" / "valid"))
+    store = TokenStore(folder / "data" / "valid")
+    validator = Validator(run, built, store)
     result = validator.validate()
-    return tuple(validator.score(result)), result
+    target_loss = result.loss * (store.columns[1].tokens + len(store)) / len(store)  # with EOS
+    score = (-target_loss if value == -result.loss else value for value in validator.score(result))
+    return tuple(score), {**result.to_record(), "target_loss": target_loss}
 
 
 JOBS: dict[str, Callable[..., None]] = {"prepare": prepare_runs, "train": train_run}

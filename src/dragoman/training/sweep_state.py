@@ -30,7 +30,7 @@ class RungResult:
     Attributes:
         fraction: of the training budget, 1 at its end.
         score: by the selection metric, as checkpoints are compared (`Validator.score`): higher is better.
-        metrics: of the validation, as in metrics.jsonl.
+        metrics: of the validation, as in metrics.jsonl, and `target_loss`, the mean of −log p(y|x) over whole targets.
     """
 
     fraction: float
@@ -305,6 +305,8 @@ class SweepResult:
                 row["loss"] = MeanStd.of(
                     [item.metrics["loss"] for item in found], decimals=3
                 )  # also if it is the metric
+                if any(name.startswith("text.") for name in swept):  # then losses per token cannot be compared
+                    row["loss per target"] = MeanStd.of([item.metrics["target_loss"] for item in found])
                 row["steps"] = round(fmean(item.step for item in found))
                 row["seconds"] = round(fmean(item.seconds for item in found))
             row["parameters"] = result.runs[0].parameters
@@ -333,7 +335,8 @@ class SweepResult:
         default = self.ranking[self.default_rank - 1]
         for name, changed in self.configurations[best.name].items():
             automatic = default.runs[0].settings.get(name)
-            lines.append(f"  {name}={changed}  (default: {'none' if automatic is None else automatic})")
+            if changed != automatic:
+                lines.append(f"  {name}={changed}  (default: {'none' if automatic is None else automatic})")
         if best.name == DEFAULT_NAME:
             lines[0] = f"best: the default configuration, validation {metric} {value}, in {self.folder / 'best'}"
         elif self.default_gap is None:
