@@ -219,15 +219,19 @@ class TextConfig(Section, section="text"):
 
     tokenizer: str | None = setting(
         None,
-        "Tokenizer to learn: bpe, byte-bpe (byte-level BPE as in GPT-2), unigram, word, character or byte.",
-        auto="bpe; with training.recipe=textbook, that of the paper",
+        "Tokenizer to learn: bpe, byte-bpe (byte-level BPE as in GPT-2), unigram, word, symbol (whatever stands "
+        "between spaces), character or byte.",
+        auto="by the text: character for single words, symbol for a small closed inventory, else bpe; with "
+        "training.recipe=textbook, that of the paper",
     )
+    source_tokenizer: str | None = setting(None, "Tokenizer to learn for the source.", auto="text.tokenizer")
+    target_tokenizer: str | None = setting(None, "Tokenizer to learn for the target.", auto="text.tokenizer")
     vocab_size: int | None = setting(
         None,
         "Vocabulary size in tokens.",
         min=1,
         max=10**7,
-        auto="8·√(words of the corpus), at most 32,000; 32,000 with text.compression_ratio",
+        auto="8·√(words of the corpus), at most 32,000; 32,000 with text.compression_ratio; all characters or symbols",
     )
     compression_ratio: float | None = setting(
         None,
@@ -236,7 +240,11 @@ class TextConfig(Section, section="text"):
         min=1,
         max=1000,
     )
-    shared_vocabulary: bool = setting(True, "Use one tokenizer and vocabulary for source and target.")
+    shared_vocabulary: bool | None = setting(
+        None,
+        "Use one tokenizer and vocabulary for source and target.",
+        auto="true if source and target have the same type of tokenizer and a common script or inventory",
+    )
     unknown_word_tokens: int | None = setting(
         None,
         "Tokens of a word tokenizer among which a hash distributes unknown words, so that a system with "
@@ -288,11 +296,16 @@ class TextConfig(Section, section="text"):
         """Check the settings of the section against each other."""
         super().__post_init__()
         for name in ("bpe_dropout", "compression_ratio"):
-            if getattr(self, name) and self.tokenizer not in (None, "bpe", "byte-bpe"):
+            if getattr(self, name) and not {None, "bpe", "byte-bpe"}.intersection(self.tokenizers):
                 raise UserError(
-                    f"text.{name} needs text.tokenizer=bpe or byte-bpe, got text.tokenizer={self.tokenizer}: change "
-                    f"it, or leave out text.{name}"
+                    f"text.{name} needs text.tokenizer=bpe or byte-bpe, got text.tokenizer={self.tokenizers[0]}: "
+                    f"change it, or leave out text.{name}"
                 )
+
+    @property
+    def tokenizers(self) -> tuple[str | None, str | None]:
+        """The types of the source and the target tokenizer; None if they are not chosen yet."""
+        return self.source_tokenizer or self.tokenizer, self.target_tokenizer or self.tokenizer
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def test_text_without_spaces() -> None:
     assert unspaced is not None
     assert not unspaced.writes_spaces
     assert words is not None
-    assert words.writes_spaces
+    assert not words.writes_spaces
     assert segmented is not None
     assert segmented.writes_spaces
 

@@ -38,7 +38,7 @@ FIXED = len(SPECIAL_TOKENS) + 256
 
 KIND_AND_MARKER = [(kind, marker) for kind in TOKENIZER_TYPES for marker in TOKENIZER_TYPES[kind].markers]
 LEARNED = {(kind, marker): learn_tokenizer(TEXTS, kind, 500, marker, coverage=0.99) for kind, marker in KIND_AND_MARKER}
-OPEN = [LEARNED[kind, marker] for kind, marker in KIND_AND_MARKER if kind != "word"]
+OPEN = [tokenizer for tokenizer in LEARNED.values() if not tokenizer.has_unknown_words]
 PIECED = [LEARNED[kind, marker] for kind, marker in KIND_AND_MARKER if kind in ("bpe", "unigram")]
 
 AWKWARD = [
@@ -273,7 +273,7 @@ def test_invalid_arguments_of_learning_are_refused() -> None:
 def test_the_smallest_texts_can_be_learned_from(kind: str) -> None:
     for texts in (["a"], [" "], ["\x00"], ["a\x00b \x00"] * 20, ["\ud800"], ["…"], ["a" * 50]):
         tokenizer = learn_tokenizer(texts, kind)
-        assert kind == "word" or tokenizer.decode(tokenizer.encode("ab \x00…")) == "ab \x00…"
+        assert tokenizer.has_unknown_words or tokenizer.decode(tokenizer.encode("ab \x00…")) == "ab \x00…"
 
 
 def test_threads_share_a_tokenizer() -> None:
@@ -318,3 +318,13 @@ def test_unknown_words_get_the_token_of_their_hash(marker: str) -> None:
     read = Tokenizer.from_json(tokenizer.to_json()).with_tags(["news"])
     assert read.encode(text) == ids
     assert len(read.unknown_ids) == 101
+
+
+@pytest.mark.parametrize("marker", WORD_MARKERS)
+def test_symbols_are_what_stands_between_spaces(marker: str) -> None:
+    tokenizer = learn_tokenizer(["t͡ʃː a˥ p' (S I_RUN", "$0 <unk> ▁"], "symbol", marker=marker)
+    for text in ("(S t͡ʃː a˥", "p' I_RUN $0", "▁ ▁"):
+        ids = tokenizer.encode(text)
+        assert len(ids) == len(text.split())
+        assert tokenizer.decode(ids) == text
+    assert tokenizer.encode("I_RUN I")[1] == UNK

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from dragoman.config import from_dict
+from dragoman.data import DATA_FORMATS
+from dragoman.data.corpus_passes import CorpusSurvey, HoldoutSampler
 from dragoman.run import read_tokenizers
 from dragoman.systems import SYSTEMS
-from dragoman.training.defaults import Defaults, choose_tokenizer, choose_vocab_size
+from dragoman.training.defaults import Defaults
 from dragoman.training.prepare import prepare_run
+from dragoman.training.text_defaults import choose_tokenizers, choose_vocab_sizes
 
 
 def test_reports_the_learned_vocabulary_size(tmp_path: Path) -> None:
@@ -18,6 +21,7 @@ def test_reports_the_learned_vocabulary_size(tmp_path: Path) -> None:
     values = {
         "data": {"source": [str(tmp_path / "source")], "target": [str(tmp_path / "target")], "validation_size": 1},
         "system": {"name": "bahdanau", "size": "tiny", "settings": {"model_dim": 16}},
+        "text": {"tokenizer": "bpe"},
         "training": {"device": "cpu"},
     }
     prepared = prepare_run(tmp_path / "run", from_dict(values), lambda text: None)
@@ -30,8 +34,9 @@ def test_reports_the_learned_vocabulary_size(tmp_path: Path) -> None:
 
 def chosen_tokenizer(system: str, recipe: str, **text: object) -> tuple[str | None, int | None]:
     defaults = Defaults(from_dict({"system": {"name": system}, "training": {"recipe": recipe}, "text": text}))
-    choose_tokenizer(defaults)
-    choose_vocab_size(defaults, 10_000)
+    survey = CorpusSurvey(HoldoutSampler(), source_words=5000, target_words=5000)
+    choose_tokenizers(defaults, DATA_FORMATS["pairs"], survey, None, is_decoder_only=False)
+    choose_vocab_sizes(defaults, DATA_FORMATS["pairs"], survey)
     return defaults.config.text.tokenizer, defaults.config.text.vocab_size
 
 

@@ -148,7 +148,8 @@ class CorpusSurvey:
 
     holdout: HoldoutSampler
     pairs: int = 0
-    words: int = 0
+    source_words: int = 0
+    target_words: int = 0
     text: CorpusCounts = field(default_factory=CorpusCounts)
     copying: CopyEvidence = field(default_factory=CopyEvidence)  # do targets keep numbers and punctuation?
 
@@ -161,7 +162,8 @@ def survey_corpora(
     progress = ProgressLogger("read", log)
     for chunk in parallel_map(_survey_chunk, read_chunks(data_format, corpora), workers):
         survey.pairs += chunk.pairs
-        survey.words += chunk.words
+        survey.source_words += chunk.source_words
+        survey.target_words += chunk.target_words
         survey.copying += chunk.copying
         if chunk.text is not None:
             survey.text.merge(chunk.text)
@@ -177,7 +179,8 @@ class ChunkSurvey(NamedTuple):
     """
 
     pairs: int
-    words: int
+    source_words: int
+    target_words: int
     source_hashes: NDArray[np.uint64]
     copying: CopyEvidence
     text: CorpusCounts | None
@@ -186,14 +189,15 @@ class ChunkSurvey(NamedTuple):
 def _survey_chunk(chunk: PairChunk) -> ChunkSurvey:
     """Count the pairs and the text of a chunk, hash its sources, and collect evidence of copying."""
     pairs = list(map(SentencePair._make, chunk.pairs))
-    words = sum(pair.source.count(" ") + (pair.target or "").count(" ") + 2 for pair in pairs)  # spaces + 1
+    source_words = sum(pair.source.count(" ") + 1 for pair in pairs if pair.source and pair.features is None)
+    target_words = sum(pair.target.count(" ") + 1 for pair in pairs if pair.target)
     copying = CopyEvidence()
     for index, pair in enumerate(pairs):
         if pair.target is not None and pair.features is None:
             collect = CopyEvidence.from_pair if index < COPY_SAMPLE_PAIRS else CopyEvidence.from_line
             copying += collect(pair.source, pair.target)
     text = count_chunk(pairs) if is_profiled(chunk.number) else None
-    return ChunkSurvey(len(pairs), words, source_hashes(pairs), copying, text)
+    return ChunkSurvey(len(pairs), source_words, target_words, source_hashes(pairs), copying, text)
 
 
 # Second pass: encoding

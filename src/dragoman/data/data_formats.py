@@ -90,6 +90,10 @@ class DataFormat:
         pairs = self._read(corpus)
         return pairs if corpus.kept is None else corpus.kept.select(pairs)
 
+    def source_texts(self, pair: SentencePair) -> list[str]:
+        """Return the texts of a source, which are tokenized one by one."""
+        return [pair.source]
+
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
         """Tokenize the source and the target of pairs; feature symbols go before the tokens of the source."""
         sources = encoding.source_tokenizer.encode_batch([pair.source for pair in pairs])
@@ -210,6 +214,10 @@ class DialogueFormat(DataFormat):
     def _normalize(self, pair: SentencePair) -> SentencePair:
         """Normalize every turn."""
         return pair._replace(source="\t".join(map(self.normalizer, pair.source.split("\t"))))
+
+    def source_texts(self, pair: SentencePair) -> list[str]:
+        """Return the turns of a dialogue."""
+        return pair.source.split("\t")
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
         """Tokenize the turns of every dialogue, and join them with BOS and EOS; the target is the labels of replies."""

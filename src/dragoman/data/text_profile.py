@@ -12,7 +12,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import accumulate, chain
 from math import log2
 
 from dragoman.data.corpus import SentencePair
@@ -21,6 +21,7 @@ from dragoman.text.scripts import UNSPACED_SCRIPTS, script_shares
 MAX_COUNTED_SYMBOLS = 100_000
 FIRST_CHUNKS, CHUNK_INTERVAL = 16, 16  # the first chunks are counted, and of the others every 16th
 COVERED_SYMBOLS = (100, 1000)  # how much of the text the most frequent symbols cover
+ALPHABET_COVERAGE = 0.9995  # share of the text in characters that get a token; others are encoded as bytes
 MAX_RARE_COUNT = 5  # occurrences of a rare word
 MIN_CORE_LENGTH = 3  # letters of a word that may occur with and without punctuation marks
 MIN_UNSPACED_LENGTH = 7  # characters between spaces: shorter ones are words, also in scripts that need no spaces
@@ -46,6 +47,7 @@ class TextProfile:
         coverage: share of the text that the N most frequent symbols cover, by N.
         attached_punctuation: share of the text in words of at least three letters that occur both with and without
             punctuation marks (house, house.), or with different ones.
+        punctuation: share of the characters that are punctuation marks or other signs, as in code.
         numerals: share of the different symbols that are numbers of several digits.
         alphabet: number of different characters.
         scripts: share of each script in the letters.
@@ -63,6 +65,7 @@ class TextProfile:
     unseen_share: float
     coverage: dict[int, float]
     attached_punctuation: float
+    punctuation: float
     numerals: float
     alphabet: int
     scripts: dict[str, float]
@@ -87,7 +90,6 @@ class CorpusProfile:
         rare_copied_share: the same for words that occur in the target at most five times; None if there are none.
         length_ratios: target characters per source character that 1 %, 50 % and 99 % of the pairs do not exceed.
         symbol_overlap: share of the target's different symbols that also occur in the source.
-        alphabet_overlap: share of the target's text whose characters also occur in the source.
     """
 
     source: TextProfile | None
@@ -96,7 +98,14 @@ class CorpusProfile:
     rare_copied_share: float | None = None
     length_ratios: tuple[float, float, float] | None = None
     symbol_overlap: float = 0.0
-    alphabet_overlap: float = 0.0
+
+    @property
+    def script_overlap(self) -> float:
+        """Share of the letters that source and target have in common scripts; 1 if one of them has no letters."""
+        scripts = [text.scripts for text in (self.source, self.target) if text and text.scripts]
+        if len(scripts) < 2:
+            return 1.0
+        return sum(min(share, scripts[1].get(script, 0.0)) for script, share in scripts[0].items())
 
     def lines(self) -> list[str]:
         """Format the statistics for the preflight report."""
@@ -175,6 +184,7 @@ class TextCounts:
         by_frequency = sorted(occurrences.values(), reverse=True)
         scripts = script_shares(self.characters)
         is_unspaced_script = sum(scripts.get(script, 0.0) for script in UNSPACED_SCRIPTS) > 0.5
+        signs = sum(count for sign, count in self.characters.items() if unicodedata.category(sign)[0] in "PS")
         numerals = sum(symbol.isdecimal() and len(symbol) > 1 for symbol in occurrences)
         return TextProfile(
             lines=self.lines,
@@ -188,10 +198,12 @@ class TextCounts:
             unseen_share=sum(count == 1 for count in in_lines.values()) / counted,
             coverage={number: sum(by_frequency[:number]) / counted for number in COVERED_SYMBOLS},
             attached_punctuation=_attached_punctuation(occurrences),
+            punctuation=signs / characters,
             numerals=numerals / len(occurrences),
             alphabet=len(self.characters),
             scripts=scripts,
-            writes_spaces=not is_unspaced_script or characters <= MIN_UNSPACED_LENGTH * self.words,
+            writes_spaces=not is_unspaced_script
+            or (characters <= MIN_UNSPACED_LENGTH * self.words and self.words > self.lines + self.single_word_lines),
         )
 
 
@@ -227,9 +239,6 @@ class CorpusCounts:
         counts, copied = self.target_words.occurrences, self.copied_words
         rare = [word for word, count in counts.items() if count <= MAX_RARE_COUNT]
         source_symbols, target_symbols = self.source.symbols.occurrences, self.target.symbols.occurrences
-        shared_characters = sum(
-            count for letter, count in self.target.characters.items() if letter in self.source.characters
-        )
         return CorpusProfile(
             source,
             target,
@@ -237,7 +246,6 @@ class CorpusCounts:
             rare_copied_share=sum(copied[word] for word in rare) / sum(counts[word] for word in rare) if rare else None,
             length_ratios=_ratio_quantiles(self.ratios),
             symbol_overlap=len(source_symbols.keys() & target_symbols.keys()) / len(target_symbols),
-            alphabet_overlap=shared_characters / self.target.characters.total(),
         )
 
 
@@ -251,6 +259,13 @@ def count_chunk(pairs: Sequence[SentencePair]) -> CorpusCounts:
     counts.copied_words.update(word for source, target in words for word in target if word in source)
     counts.ratios.update(round(RATIO_BINS * log2(len(target) / len(source))) for source, target in texts)
     return counts
+
+
+def alphabet_size(texts: Iterable[TextCounts]) -> int:
+    """Return how many characters, the most frequent ones, make up nearly all of some texts (`ALPHABET_COVERAGE`)."""
+    counts = sum((text.characters for text in texts), Counter[str]())
+    covered = accumulate(sorted(counts.values(), reverse=True))
+    return 1 + sum(characters < ALPHABET_COVERAGE * counts.total() for characters in covered)
 
 
 def is_profiled(chunk: int) -> bool:

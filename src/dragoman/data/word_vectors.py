@@ -66,7 +66,7 @@ def match_word_vectors(tokenizer: Tokenizer, path: Path, size: int) -> TokenVect
     if not words:
         raise UserError(
             f"no token of a tokenizer of type {tokenizer.kind!r} is a word, so that none has a word vector: "
-            f"use a 'word', 'bpe', 'byte-bpe' or 'unigram' tokenizer, or omit {path}"
+            f"use a 'word', 'symbol', 'bpe', 'byte-bpe' or 'unigram' tokenizer, or omit {path}"
         )
     vectors = read_word_vectors(path, {form for word in words.values() for form in (word, word.lower())}, size)
     rows = {token: vectors.rows.get(word, vectors.rows.get(word.lower(), -1)) for token, word in words.items()}
@@ -83,7 +83,7 @@ def _word_tokens(tokenizer: Tokenizer) -> dict[int, str]:
     strip = str.removeprefix if tokenizer.marker == "initial" else str.removesuffix
     for token_id, token in enumerate(tokenizer.tokens(range(tokenizer.vocab_size))):
         word = strip(token, "▁")
-        is_word = word != token or tokenizer.kind == "word" or (len(token) == 1 and _is_punctuation(token))
+        is_word = word != token or tokenizer.has_unknown_words or (len(token) == 1 and _is_punctuation(token))
         if is_word and word.strip() and token not in SPECIAL_TOKENS and token not in BYTE_TOKENS:
             words[token_id] = word
     return words

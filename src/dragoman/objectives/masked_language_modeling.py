@@ -153,7 +153,7 @@ def make_masker(
     """
     tokenizer = task.source_tokenizer
     # ids start with special tokens and, in subword vocabularies, bytes
-    first_word = len(SPECIAL_TOKENS) if tokenizer.kind == "word" else len(SPECIAL_TOKENS) + len(BYTE_TOKENS)
+    first_word = len(SPECIAL_TOKENS) + (0 if tokenizer.has_unknown_words else len(BYTE_TOKENS))
     return MaskedLanguageModeling(
         vocab_size=tokenizer.vocab_size,
         first_token=min(first_word, tokenizer.vocab_size - 1),

@@ -120,8 +120,14 @@ def bpe_dropout_segmenters(task: TaskContext) -> SubwordSamplers:
     """Return the functions that segment source and target anew by BPE dropout; None for a side without it."""
     if not task.bpe_dropout:
         return None, None
-    source = BPEDropout(task.source_tokenizer, task.bpe_dropout) if task.model.source_features is None else None
-    return source, BPEDropout(task.target_tokenizer, task.bpe_dropout)
+    source, target = task.source_tokenizer, task.target_tokenizer
+    if not source.has_merges:
+        return None, BPEDropout(target, task.bpe_dropout)  # raises a UserError if the target has no merges either
+    resegments_source, resegments_target = task.model.source_features is None, target.has_merges
+    return (
+        BPEDropout(source, task.bpe_dropout) if resegments_source else None,
+        BPEDropout(target, task.bpe_dropout) if resegments_target else None,
+    )
 
 
 def teacher_forcing_ratio(progress: float, decay: SamplingDecay) -> float:

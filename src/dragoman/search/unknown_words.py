@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-from tokenizers import Regex, pre_tokenizers
 from torch import Tensor
 
 from dragoman.data.text_files import read_lines
@@ -21,12 +20,9 @@ from dragoman.search.forced_decoding import TokenWordMap, word_alignment
 from dragoman.text import (
     SPECIAL_TOKENS,
     UNK,
-    WORD_MARKERS,
     Tokenizer,
     alignment_spans,
     alignment_words,
-    split_words,
-    word_spans,
 )
 
 UNKNOWN_WORD = SPECIAL_TOKENS[UNK]
@@ -54,10 +50,10 @@ class UnknownWordReplacer:
 
     def __post_init__(self) -> None:
         """Raise a UserError if the target tokenizer cannot produce unknown words."""
-        if self.target.kind != "word":
+        if not self.target.has_unknown_words:
             raise UserError(
-                "replacing unknown words needs a word-level tokenizer, but the target tokenizer of this run is of kind "
-                f"{self.target.kind!r}, which has no unknown words: use no dictionary"
+                "replacing unknown words needs a tokenizer of words or symbols, but the target tokenizer of this run "
+                f"is of kind {self.target.kind!r}, which has no unknown words: use no dictionary"
             )
 
     def replace(self, source: str, ids: Sequence[int], weights: Tensor) -> tuple[str, WordPairs]:
@@ -66,7 +62,8 @@ class UnknownWordReplacer:
         Each <unk> becomes the translation, or a copy, of the source word with the highest attention. Words of the
         pairs are numbered as split by white space.
 
-        An <unk> is a whole word of the tokenizer, which separates punctuation: “3.57,” has the words “3” and “57”.
+        An <unk> is a whole word of the tokenizer. That of words separates punctuation: “3.57,” has the words “3” and
+        “57”.
         Replacements are joined with or without a space, as the words are in the source.
 
         Args:
@@ -75,7 +72,7 @@ class UnknownWordReplacer:
         """
         weights = self._point_to_equal_words(source, ids, weights)
         source_tokens = _token_texts(self.source, source)[: weights.shape[1] - 1]
-        source_words = _span_indices(source_tokens, word_spans(source))
+        source_words = _span_indices(source_tokens, self.target.type.word_spans(source))
         target_tokens = [*range(len(ids))]  # every target token is a word
         alignment = word_alignment(
             weights, TokenWordMap(source_words, source_words), TokenWordMap(target_tokens, target_tokens)
@@ -120,7 +117,9 @@ class UnknownWordReplacer:
         of each target token. An <unk> without one remains.
         """
         forms, marked_first, parts = self.target.surface_forms(), self.target.marker == "initial", []
-        words, spans, unknown_ids = split_words(source), word_spans(source), {*self.target.unknown_ids}
+        spans = self.target.type.word_spans(source)
+        words = [source[begin:end] for begin, end in spans]
+        unknown_ids = {*self.target.unknown_ids}
         for index, token in enumerate(ids):
             if token not in unknown_ids:
                 parts.append(forms[token].decode())
@@ -159,10 +158,10 @@ def _span_indices(tokens: Sequence[tuple[str, int]], spans: Sequence[tuple[int, 
 
 def _token_texts(tokenizer: Tokenizer, text: str) -> list[tuple[str, int]]:
     """Return the text and the start of each token, also of unknown words, which token ids could not give back."""
-    if tokenizer.kind == "word":
+    if tokenizer.has_unknown_words:
         marked_first = tokenizer.marker == "initial"  # a space is added before the text, or else after it
         marked = re.sub("[\ud800-\udfff]", "\ufffd", f" {text}" if marked_first else f"{text} ")
-        splitter = pre_tokenizers.Split(Regex(WORD_MARKERS[tokenizer.marker]), "isolated")
+        splitter = tokenizer.type.pre_tokenizer(tokenizer.marker)
         return [(token, start - marked_first) for token, (start, _) in splitter.pre_tokenize_str(marked)]
     ids = tokenizer.encode(text)
     ends = [len(tokenizer.decode(ids[:n])) for n in range(len(ids) + 1)]

@@ -2,8 +2,8 @@
 
 A text is any string. It is not normalized, and tabs, newlines and repeated spaces are characters like others, so that
 `decode(encode(text)) == text`. There are two exceptions: a lone surrogate, which UTF-8 cannot encode, becomes U+FFFD,
-and a word-level tokenizer gives `<unk>` for an unknown word. All other types encode unknown characters as bytes.
-Special tokens are never found in a text: a literal `</s>` is four characters.
+and tokenizers of whole words or symbols give `<unk>` for unknown ones. All other types encode unknown characters as
+bytes. Special tokens are never found in a text: a literal `</s>` is four characters.
 
 Text is first split into words (`split_words`), each with the space before it (marker `initial`: ▁house) or after it
 (marker `final`: house▁); no token crosses a word boundary. So that the first word looks like the others, one space is
@@ -20,7 +20,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, repeat, takewhile
 from pathlib import Path
@@ -35,7 +35,7 @@ from dragoman.errors import UserError, unknown_name
 from dragoman.text import byte_level, tokenizer_learning
 from dragoman.text.feature_symbols import FEATURE_SEPARATOR, UNKNOWN_FEATURE, FeatureSymbols, feature_token
 from dragoman.text.special_tokens import BOS, BYTE_TOKENS, CLS, EOS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
-from dragoman.text.word_splitting import word_at_characters
+from dragoman.text.word_splitting import whitespace_spans, word_at_characters, word_spans
 
 TOKENIZER_FORMAT_VERSION = 2
 READABLE_VERSIONS = (1, 2)
@@ -53,10 +53,17 @@ WORD_MARKERS = {
     "final": rf"[{_LETTER}]+ ?|[^\s{_LETTER}] ?|\s",
 }
 
+SYMBOL_MARKERS = {"initial": r" ?\S+|\s", "final": r"\S+ ?|\s"}
+
 
 def _split_at_spaces(text: str) -> list[str]:
     """Split a text at all spaces."""
     return text.split(" ")
+
+
+def _marked_symbols(marker: str) -> pre_tokenizers.PreTokenizer:
+    """Return the pre-tokenizer that splits a text at spaces only, each symbol with its space before or after it."""
+    return pre_tokenizers.Split(Regex(SYMBOL_MARKERS[marker]), "isolated")
 
 
 def _marked_words(marker: str) -> pre_tokenizers.PreTokenizer:
@@ -74,9 +81,11 @@ class TokenizerType:
         has_marked_words: whether words have the space before or after them; otherwise a space is a token of its own.
         has_merges: whether it is a kind of BPE.
         has_unknown_words: whether words outside the vocabulary cannot be spelled by other tokens.
+        has_limited_vocabulary: whether a large text has more tokens than are useful; otherwise all are learned.
         tokens_show_boundaries: whether a token shows by itself if it begins or ends a word.
         markers: the sides of a word that may have its space.
         pre_tokenizer: splits a text into words, by marker.
+        word_spans: where each word begins and ends in a text.
         split_chunks: splits a text at spaces into chunks that can be segmented one by one, since no token crosses them.
         token_bytes: the bytes of a token.
         readable: a token as text.
@@ -89,9 +98,11 @@ class TokenizerType:
     has_marked_words: bool = True
     has_merges: bool = False
     has_unknown_words: bool = False
+    has_limited_vocabulary: bool = True
     tokens_show_boundaries: bool = True
     markers: tuple[str, ...] = tuple(WORD_MARKERS)
     pre_tokenizer: Callable[[str], pre_tokenizers.PreTokenizer] = _marked_words
+    word_spans: Callable[[str], list[tuple[int, int]]] = word_spans
     split_chunks: Callable[[str], list[str]] = _split_at_spaces
     token_bytes: Callable[[str], bytes] = str.encode
     readable: Callable[[str], str] = str
@@ -116,12 +127,19 @@ TOKENIZER_TYPES = {
     ),
     "unigram": TokenizerType(tokenizer_learning.learn_unigram),
     "word": TokenizerType(tokenizer_learning.learn_word_level, byte_tokens=(), has_unknown_words=True),
-    "character": TokenizerType(tokenizer_learning.learn_characters, has_marked_words=False),
-    "byte": TokenizerType(tokenizer_learning.learn_bytes, has_marked_words=False),
+    "symbol": TokenizerType(
+        tokenizer_learning.learn_word_level,
+        byte_tokens=(),
+        has_unknown_words=True,
+        has_limited_vocabulary=False,
+        pre_tokenizer=_marked_symbols,
+        word_spans=whitespace_spans,
+    ),
+    "character": TokenizerType(
+        tokenizer_learning.learn_characters, has_marked_words=False, has_limited_vocabulary=False
+    ),
+    "byte": TokenizerType(tokenizer_learning.learn_bytes, has_marked_words=False, has_limited_vocabulary=False),
 }
-_LABELS = replace(
-    TOKENIZER_TYPES["word"], pre_tokenizer=lambda marker: pre_tokenizers.Split(Regex(r" ?\S+|\s"), "isolated")
-)
 
 
 class Tokenizer:
@@ -140,6 +158,7 @@ class Tokenizer:
         type: how it splits and joins text; imported tokenizers have none
         has_merges: whether it is a kind of BPE that was learned here
         has_marked_words: whether words have the space next to them; otherwise a space is a token of its own
+        has_unknown_words: whether words that are not in the vocabulary become UNK
         pad, unk, bos, eos: ids of special tokens
         mask, sep, cls: ids of special tokens; None if an imported tokenizer does not have them
         special_token_ids: ids of an imported tokenizer's special tokens by name
@@ -159,6 +178,7 @@ class Tokenizer:
     type: TokenizerType
     has_merges = False
     has_marked_words = True
+    has_unknown_words = False
 
     def __init__(
         self,
@@ -177,6 +197,7 @@ class Tokenizer:
         library.encode_special_tokens = True  # in the library's terms: do not look for special tokens in a text
         self.type = tokenizer_type(kind)
         self.has_merges, self.has_marked_words = self.type.has_merges, self.type.has_marked_words
+        self.has_unknown_words = self.type.has_unknown_words
         ids = library.get_vocab()
         tokens = sorted(ids, key=ids.__getitem__)
         self._tokens = list(map(self.type.readable, tokens))
@@ -453,7 +474,8 @@ def learn_tokenizer(
     """Learn a tokenizer from texts.
 
     Args:
-        kind: `bpe`, `byte-bpe`, `unigram`, `word`, `character` or `byte`; `label` for tags separated by spaces
+        kind: `bpe`, `byte-bpe`, `unigram`, `word`, `symbol` (whatever stands between spaces), `character` or `byte`;
+            `label` for tags separated by spaces
         size: maximum vocabulary size, including the 7 special tokens and (except for `word`) the 256 bytes; a small
             text may give fewer tokens, and `byte` always has 263
         marker: which side of a word has its space: `initial` (▁house) or `final` (house▁, also written house</w>)
@@ -477,7 +499,7 @@ def learn_tokenizer(
 
 def tokenizer_type(kind: str) -> TokenizerType:
     """Return the type of a tokenizer by its name, such as "bpe", or "label" for tags."""
-    return _LABELS if kind == LABEL_TYPE else TOKENIZER_TYPES[kind]
+    return TOKENIZER_TYPES["symbol" if kind == LABEL_TYPE else kind]
 
 
 def _library_tokenizer(model: models.Model, kind: str, marker: str) -> tokenizers.Tokenizer:

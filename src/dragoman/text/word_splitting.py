@@ -50,6 +50,11 @@ def word_spans(text: str) -> list[tuple[int, int]]:
     return spans
 
 
+def whitespace_spans(text: str) -> list[tuple[int, int]]:
+    """Return where each whitespace-separated symbol begins and ends in the text."""
+    return [match.span() for match in _WHITESPACE_TOKEN.finditer(text)]
+
+
 def alignment_words(text: str) -> list[str]:
     """Split a text into the words that alignments count: `alignment_words("Don't go.") == ["Don't", "go."]`.
 
@@ -61,7 +66,7 @@ def alignment_words(text: str) -> list[str]:
 
 def alignment_spans(text: str) -> list[tuple[int, int]]:
     """Return where each word of `alignment_words` begins and ends in the text."""
-    spans = [match.span() for match in _WHITESPACE_TOKEN.finditer(text)]
+    spans = whitespace_spans(text)
     if len(spans) == 1 and len(_UNSPACED.findall(text)) > 1:
         return [match.span() for match in _UNSPACED_WORD.finditer(text, *spans[0])] or spans
     return spans

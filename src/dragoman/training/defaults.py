@@ -22,9 +22,7 @@ from dragoman.training.schedule import SCHEDULES_WITH_END
 from dragoman.training.training_budget import pluralize
 from dragoman.training.validation import MAX_DECODED_SENTENCES, check_metric, default_metric
 
-DEFAULT_TOKENIZER = "bpe"
 USUAL_BLEU_TOKENIZER = "13a"  # sacreBLEU's default, which is not reported
-MAX_DEFAULT_VOCAB_SIZE = 32_000
 
 LOW_RESOURCE_PAIRS = 100_000  # smaller corpora are memorized without regularization
 
@@ -69,35 +67,6 @@ class Defaults:
     def set_quietly(self, values: Mapping[str, Any]) -> None:
         """Set settings by their dotted names, without reporting them to the user."""
         self.config = replace_settings(self.config, values)
-
-
-def choose_tokenizer(defaults: Defaults) -> None:
-    """Choose the type of tokenizer: that of the paper in the recipe `textbook`, otherwise BPE."""
-    if defaults.config.text.tokenizer is not None:
-        return
-    _, recipe = _recipe(defaults.config)
-    paper = recipe.paper  # None unless the recipe is `textbook`
-    if paper and paper.tokenizer:
-        reason = f"the paper's; {DEFAULT_TOKENIZER} by default"
-        defaults.set_and_report("text.tokenizer", paper.tokenizer, reason)
-    else:
-        defaults.set_quietly({"text.tokenizer": DEFAULT_TOKENIZER})
-
-
-def choose_vocab_size(defaults: Defaults, words: int) -> None:
-    """Choose the vocabulary size 8·√words, with which rare tokens are still frequent enough to be learned.
-
-    With a compression ratio, which says how many merges are wanted, it is the largest size.
-    """
-    text = defaults.config.text
-    if text.vocab_size is None and text.compression_ratio is not None:
-        reason = "an upper limit, since text.compression_ratio is set"
-        defaults.set_and_report("text.vocab_size", MAX_DEFAULT_VOCAB_SIZE, reason)
-    elif text.vocab_size is None and text.tokenizer != "byte":
-        size = int(max(500, min(MAX_DEFAULT_VOCAB_SIZE, round(8 * math.sqrt(words), -2))))
-        defaults.set_and_report(
-            "text.vocab_size", size, f"8·√words for the {words:,} words of the corpus, at most 32,000"
-        )
 
 
 def choose_copying(defaults: Defaults, data_format: DataFormat, evidence: CopyEvidence) -> None:
@@ -150,7 +119,7 @@ def choose_settings(
         new_model: whether size and settings of the system can be chosen; not if the model of a parent run is kept.
     """
     config, requested = defaults.config, defaults.config.training.recipe
-    recipe_name, recipe = _recipe(config)
+    recipe_name, recipe = configured_recipe(config)
     unset = {key: value for key, value in recipe.training.items() if getattr(config.training, key) is None}
     defaults.set_quietly({f"training.{key}": value for key, value in unset.items()})
     if requested != recipe_name or recipe.paper:
@@ -162,7 +131,7 @@ def choose_settings(
     _choose_training(defaults, recipe, build(defaults.config), store, device)
 
 
-def _recipe(config: Config) -> tuple[str, Recipe]:
+def configured_recipe(config: Config) -> tuple[str, Recipe]:
     """Return name and content of the configured recipe, a set of training defaults; by default that of the system."""
     system = SYSTEMS.get(config.system.name or "")
     name = default_recipe(system) if config.training.recipe == "auto" else config.training.recipe
@@ -174,7 +143,8 @@ def _choose_bpe_dropout(defaults: Defaults, recipe: Recipe, pairs: int) -> None:
     config = defaults.config
     if config.text.bpe_dropout is not None:  # set by the user
         return
-    has_merges = config.text.tokenizer in TOKENIZER_TYPES and TOKENIZER_TYPES[config.text.tokenizer].has_merges
+    types = [TOKENIZER_TYPES[kind] for kind in config.text.tokenizers if kind in TOKENIZER_TYPES]
+    has_merges = any(tokenizer.has_merges for tokenizer in types)
     is_useful = has_merges and objective_class(config.objective.name or "").default_bpe_dropout
     if is_useful and recipe.bpe_dropout and config.system.size != "tiny" and pairs < LOW_RESOURCE_PAIRS:
         reason = "every epoch segments the words differently, which helps small corpora"

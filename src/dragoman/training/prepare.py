@@ -28,6 +28,7 @@ from dragoman.data import (
 from dragoman.data.cleaning import CleaningReport, clean_corpora
 from dragoman.data.corpus_passes import Log
 from dragoman.data.preflight import PREFLIGHT_FILE
+from dragoman.data.text_profile import CorpusCounts, count_chunk, is_profiled
 from dragoman.data.token_store import EncodedColumns
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec, count_parameters, meta_model
@@ -199,14 +200,14 @@ def prepare_run(
             lambda: corpus_passes.survey_corpora(data_format, request.train, config.data.validation_size, workers, log),
             *("survey", request.config.data, request.config.cleaning, request.config.features, data_format.key),
         )
-        split = _choose_validation_pairs(request, survey, cleaning)
+        split, validation = _choose_validation_pairs(request, survey, cleaning)
 
         def training_pairs() -> Iterator[SentencePair]:
             """Read the training text again, without the held-out pairs."""
             pairs = data_format.read(request.train)
             return split.training_pairs(pairs) if split else pairs
 
-        tokenizers = make_tokenizers(request, defaults, training_pairs, survey, log, cache)
+        tokenizers = make_tokenizers(request, defaults, training_pairs, survey, validation, log, cache)
         if config.data.features_column is None and (column := request.config.data.features_column):
             symbols = ", ".join(tokenizers[0].features.names[:3])
             defaults.set_and_report("data.features_column", column, f"it holds features of the sources: {symbols} …")
@@ -279,15 +280,18 @@ def prepare_run(
 
 def _choose_validation_pairs(
     request: resolve.RunRequest, survey: corpus_passes.CorpusSurvey, cleaning: CleaningReport | None
-) -> HoldoutSplit | None:
-    """Choose training pairs to hold out for validation; with validation files check these, and return None.
+) -> tuple[HoldoutSplit | None, CorpusCounts | None]:
+    """Choose training pairs to hold out for validation; with validation files read these, and count their text.
 
     `cleaning` says in messages why there are few pairs.
     """
     if request.valid:
-        for _ in request.data_format.read(request.valid):  # to find errors before anything is written
-            pass
-        return None
+        counts = CorpusCounts()
+        # also finds errors before anything is written
+        for number, chunk in enumerate(request.data_format.chunks(request.data_format.read(request.valid))):
+            if is_profiled(number):
+                counts.merge(count_chunk(chunk))
+        return None, counts
     split = survey.holdout.choose()
     if not split.pairs:
         source, items = request.train[0].source, request.data_format.item_name
@@ -301,7 +305,7 @@ def _choose_validation_pairs(
         else:
             found = f"has the same source in all {survey.holdout.total:,} {items}: give others"
         raise UserError(f"{source} {found}, or name validation files with --valid-source")
-    return split
+    return split, None
 
 
 def _clean(

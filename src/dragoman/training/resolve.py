@@ -41,6 +41,7 @@ class RunRequest:
         config: with system, objective and text normalization resolved.
         parent: the run to start from.
         parent_spec: its model, if the new run continues it; None if a model is built from the configuration.
+        spec: the model with a small vocabulary, or that of the parent.
         train, valid, test: corpora; `valid` is empty if validation pairs are held out of `train`.
         data_format: how the corpora are read.
         device: cpu or cuda.
@@ -49,6 +50,7 @@ class RunRequest:
     config: Config
     parent: ParentRun | None
     parent_spec: ModelSpec | None
+    spec: ModelSpec
     train: list[Corpus]
     valid: list[Corpus]
     test: list[Corpus]
@@ -103,7 +105,7 @@ def resolve_request(config: Config) -> RunRequest:
     data_format = data_format.with_normalizer(TextNormalizer.from_settings(config.text))
     check_tags(config.data.corpus_tags, data_format, parent)
     check_feature_symbols(train[0], data_format, parent)
-    return RunRequest(config, parent, parent_spec, train, valid, test, data_format, device)
+    return RunRequest(config, parent, parent_spec, spec, train, valid, test, data_format, device)
 
 
 def make_corpora(config: Config, prefix: str = "") -> list[Corpus]:
@@ -308,7 +310,7 @@ def check_system(config: Config) -> ModelSpec:
     settings = config.system.settings
     if not all(isinstance(name, str) for name in settings):
         raise UserError(f"system.settings must map names of settings to values, but is {settings}")
-    spec = build_spec(config, VocabularySizes(source=100, target=100, joint=config.text.shared_vocabulary))
+    spec = build_spec(config, VocabularySizes(source=100, target=100, joint=config.text.shared_vocabulary is not False))
     count_parameters(spec)  # builds the model without memory, which raises errors
     return spec
 

@@ -11,33 +11,36 @@ from dragoman.config import Config, TextConfig
 from dragoman.data import DataFormat, Preflight, SentencePair
 from dragoman.data.corpus_passes import CorpusSurvey, Log
 from dragoman.data.preflight import load_preflight, training_fertility
+from dragoman.data.text_profile import CorpusCounts
 from dragoman.errors import UserError
+from dragoman.models import meta_model
 from dragoman.run import read_tokenizers
 from dragoman.run_files import is_run_folder
 from dragoman.text import Tokenizer, learn_tokenizer
 from dragoman.text.feature_symbols import collect_names
 from dragoman.text.hf_tokenizers import open_tokenizers, with_own_special_tokens
 from dragoman.text.tokenizer import LABEL_TYPE
-from dragoman.training.defaults import DEFAULT_TOKENIZER, Choice, Defaults, choose_tokenizer, choose_vocab_size
+from dragoman.training.defaults import Defaults
 from dragoman.training.preparation_cache import PreparationCache
 from dragoman.training.resolve import RunRequest
+from dragoman.training.text_defaults import (
+    VocabularyLimit,
+    choose_tokenizers,
+    choose_vocab_sizes,
+    report_vocab_sizes,
+)
 from dragoman.training.warm_start import ParentRun
 
 Pairs = Callable[[], Iterator[SentencePair]]
 
 MAX_LEARNING_PAIRS = 1_000_000  # evenly spaced pairs that a tokenizer is learned from
-DEFAULT_VOCAB_SIZE = 8000
 MAX_TAGS = 100_000
 UNKNOWN_WORD_TOKENS = (
     100  # of a word tokenizer, if the system copies: few sentences have two unknown words of one token
 )
 TOKENIZER_SETTINGS = (
-    "tokenizer",
-    "vocab_size",
-    "compression_ratio",
-    "shared_vocabulary",
-    "unknown_word_tokens",
-    "space_marker",
+    *("tokenizer", "source_tokenizer", "target_tokenizer"),
+    *("vocab_size", "compression_ratio", "shared_vocabulary", "unknown_word_tokens", "space_marker"),
 )
 
 
@@ -46,6 +49,7 @@ def make_tokenizers(
     defaults: Defaults,
     pairs: Pairs,
     survey: CorpusSurvey,
+    validation: CorpusCounts | None,
     log: Log,
     cache: PreparationCache,
 ) -> tuple[Tokenizer, Tokenizer]:
@@ -56,7 +60,8 @@ def make_tokenizers(
 
     Args:
         pairs: opens the training text anew.
-        survey: number of pairs and words of the training text.
+        survey: number of pairs and statistics of the training text.
+        validation: counts of the validation text, if it has files of its own.
         log: receives messages for the user.
         cache: tokenizers that earlier preparations have learned.
     """
@@ -70,21 +75,22 @@ def make_tokenizers(
         tokenizers = parent.tokenizers
         defaults.config = replace(defaults.config, text=_inherit(text, parent.config.text))
     else:
-        choose_tokenizer(defaults)
-        choose_vocab_size(defaults, survey.words)
-        text = defaults.config.text
+        is_decoder_only = meta_model(request.spec).is_decoder_only
+        choose_tokenizers(defaults, data_format, survey, validation, is_decoder_only)
+        text, limits = defaults.config.text, choose_vocab_sizes(defaults, data_format, survey)
 
         def learn() -> tuple[Tokenizer, Tokenizer]:
             """Learn the tokenizers of source and target."""
-            log(f"learning a vocabulary of {text.tokenizer} tokens from {survey.pairs:,} {data_format.item_name}")
-            return _learn_tokenizers(text, data_format, pairs, survey.pairs, log)
+            kinds = " and ".join(dict.fromkeys(kind or "" for kind in text.tokenizers))
+            log(f"learning a vocabulary of {kinds} tokens from {survey.pairs:,} {data_format.item_name}")
+            return _learn_tokenizers(text, limits, data_format, pairs, survey.pairs, log)
 
         tokenizers = cache.compute_once(
             learn,
             *("tokenizers", replace(text, bpe_dropout=None), request.config.data, request.config.features),
             *(request.config.cleaning, data_format.key),
         )
-        defaults.choices = [_with_actual_size(choice, tokenizers) for choice in defaults.choices]
+        report_vocab_sizes(defaults, limits, tokenizers)
         tokenizers = _distinguish_unknown_words(defaults, tokenizers)
     if data_format.target_is_tags:
         tags = learn_tokenizer((pair.target or "" for pair in pairs()), LABEL_TYPE, MAX_TAGS)
@@ -178,15 +184,6 @@ def _inherit(text: TextConfig, parent: TextConfig) -> TextConfig:
     )
 
 
-def _with_actual_size(choice: Choice, tokenizers: tuple[Tokenizer, Tokenizer]) -> Choice:
-    """Return the reported choice of a vocabulary size with the learned size, if fewer tokens were learned."""
-    sizes = sorted({tokenizer.vocab_size for tokenizer in tokenizers})
-    if choice.setting != "text.vocab_size" or sizes[-1] >= int(str(choice.value)):
-        return choice
-    reason = f"the tokens that were learned; the limit is {choice.value:,}, {choice.reason}"
-    return replace(choice, value=" and ".join(str(size) for size in sizes), reason=reason)
-
-
 def _open_tokenizers(path: Path, data_format: DataFormat) -> tuple[Tokenizer, Tokenizer]:
     """Open the source and target tokenizers of a run folder, a SentencePiece or a Hugging Face file.
 
@@ -220,7 +217,9 @@ def _with_properties(text: TextConfig, tokenizers: tuple[Tokenizer, Tokenizer]) 
     source, target = tokenizers
     default = TextConfig()
     properties = {
-        "tokenizer": target.kind,
+        "tokenizer": target.kind if source.kind == target.kind else None,
+        "source_tokenizer": source.kind,
+        "target_tokenizer": target.kind,
         "vocab_size": None,
         "compression_ratio": None,
         "shared_vocabulary": source is target,
@@ -236,31 +235,44 @@ def _with_properties(text: TextConfig, tokenizers: tuple[Tokenizer, Tokenizer]) 
 
 
 def _learn_tokenizers(
-    text: TextConfig, data_format: DataFormat, pairs: Pairs, count: int, log: Log
+    text: TextConfig,
+    limits: tuple[VocabularyLimit, VocabularyLimit],
+    data_format: DataFormat,
+    pairs: Pairs,
+    count: int,
+    log: Log,
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Learn one tokenizer for source and target, or one for each; `pairs` opens the `count` training pairs anew."""
+    """Learn one tokenizer for source and target, or one for each.
+
+    `limits` are the largest vocabulary sizes of source and target; `pairs` opens the `count` training pairs anew.
+    """
     interval = -(-count // MAX_LEARNING_PAIRS)  # rounded up: every nth pair is used
 
     def texts(use_source: bool, use_target: bool) -> Iterator[str]:
         """Yield the texts of every `interval`th pair."""
         for pair in islice(pairs(), 0, None, interval):
             if use_source:
-                yield pair.source
+                yield from data_format.source_texts(pair)
             if use_target and pair.target is not None:
                 yield pair.target
 
-    def learn(use_source: bool, use_target: bool) -> Tokenizer:
+    def learn(kind: str | None, limit: VocabularyLimit, use_source: bool, use_target: bool) -> Tokenizer:
         """Learn a tokenizer from the sources, the targets or both."""
         return learn_tokenizer(
             texts(use_source, use_target),
-            text.tokenizer or DEFAULT_TOKENIZER,
-            text.vocab_size or DEFAULT_VOCAB_SIZE,
+            kind or "",
+            limit.size,
             text.space_marker,
             compression_ratio=text.compression_ratio,
             log=log,
         )
 
+    (source, target), (source_limit, target_limit) = text.tokenizers, limits
     if text.shared_vocabulary or not data_format.is_translation:
-        shared = learn(use_source=not data_format.source_is_features, use_target=not data_format.target_is_tags)
+        use_source, use_target = not data_format.source_is_features, not data_format.target_is_tags
+        shared = learn(source, source_limit, use_source, use_target)
         return shared, shared
-    return learn(use_source=True, use_target=False), learn(use_source=False, use_target=True)
+    return (
+        learn(source, source_limit, use_source=True, use_target=False),
+        learn(target, target_limit, use_source=False, use_target=True),
+    )

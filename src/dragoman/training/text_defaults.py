@@ -1,0 +1,309 @@
+"""Automatic choice of tokenizers and vocabularies, by the statistics of the text (`CorpusProfile`).
+
+Lines of single words are spelled in characters, a closed inventory (phonemes, actions, logical forms, tags) has one
+token per symbol, and everything else is segmented into subwords.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dragoman.config import TextConfig
+from dragoman.data.corpus_passes import CorpusSurvey
+from dragoman.data.data_formats import DataFormat
+from dragoman.data.text_profile import CorpusCounts, CorpusProfile, TextCounts, TextProfile, alphabet_size
+from dragoman.errors import UserError
+from dragoman.text import TOKENIZER_TYPES, Tokenizer
+from dragoman.text.special_tokens import BYTE_TOKENS, SPECIAL_TOKENS
+from dragoman.training.defaults import Choice, Defaults, configured_recipe
+
+SUBWORDS, CHARACTERS, SYMBOLS = "bpe", "character", "symbol"
+
+# A closed inventory: further text has hardly any unknown symbols, and words do not carry punctuation marks or digits
+# from which new symbols could be formed.
+MAX_CLOSED_SYMBOLS = 2000
+MAX_UNSEEN_SHARE = 0.002  # estimated from the training text
+MAX_UNKNOWN_SHARE = 0.01  # observed in the validation text, which may be a few hundred words
+MAX_ATTACHED_PUNCTUATION = 0.01
+MAX_NUMERALS = 0.25
+MAX_SENTENCE_LINES = 0.3  # with punctuation at the end
+
+# Spelling: lines of one word, or of a few that seldom occur again, such as names
+MAX_WORDS, MAX_DIFFERENT_WORDS, MIN_UNSEEN_WORDS = 1.5, 3.0, 0.1
+MAX_WORD_PUNCTUATION = 0.05
+MAX_WORD_CHARACTERS = 25
+MAX_UNSPACED_WORD_CHARACTERS = 10
+MAX_PHRASE_CHARACTERS = 60  # of a source that is a word with its grammatical features
+MAX_TARGET_CHARACTERS = 30  # of a target that is one
+MAX_PHONEMES, MAX_PHONEME_CHARACTERS = 200, 2.0
+MAX_LABELS = 100  # larger inventories of words may be spelled
+
+MIN_SYMBOL_OVERLAP = MIN_SCRIPT_OVERLAP = 0.5  # of source and target that share a vocabulary
+
+MIN_SUBWORDS, MAX_SUBWORDS = 500, 32_000
+UNSPACED_WORD_LENGTH = 2.5  # characters of a word in scripts without spaces, as Chinese and Japanese have them
+MAX_VOCAB_SIZE = 100_000  # of characters and symbols, of which all are wanted
+
+
+@dataclass(frozen=True)
+class TokenizerChoice:
+    """A type of tokenizer, and the reason for it."""
+
+    kind: str
+    reason: str
+
+
+def choose_tokenizers(
+    defaults: Defaults,
+    data_format: DataFormat,
+    survey: CorpusSurvey,
+    validation: CorpusCounts | None,
+    is_decoder_only: bool,
+) -> None:
+    """Choose the tokenizers of source and target that the user has not set, and whether they share a vocabulary.
+
+    Args:
+        validation: counts of the validation text, if it has files of its own.
+        is_decoder_only: whether the model reads source and target as one text.
+    """
+    text, profile = defaults.config.text, survey.text.profile()
+    given = text.tokenizers
+    is_joint = is_decoder_only or bool(text.shared_vocabulary) or not data_format.is_translation
+    choices = _tokenizer_choices(defaults, data_format, survey, validation, profile)
+    if is_joint:
+        choices = _joint_choices(choices, given)
+    kinds = [kind or choice.kind for kind, choice in zip(given, choices)]
+    if is_joint and len(set(kinds)) > 1:
+        raise UserError(
+            f"source and target are read by one tokenizer, but text.source_tokenizer={kinds[0]} and "
+            f"text.target_tokenizer={kinds[1]}: give one of them, or set text.shared_vocabulary=false"
+        )
+    if kinds[0] == kinds[1] and given == (None, None):
+        defaults.set_and_report("text.tokenizer", kinds[0], _join_reasons([choice.reason for choice in choices]))
+    else:
+        for side, kind, choice in zip(("source", "target"), given, choices):
+            if kind is None:
+                defaults.set_and_report(f"text.{side}_tokenizer", choice.kind, choice.reason)
+    defaults.set_quietly(dict(zip(("text.source_tokenizer", "text.target_tokenizer"), kinds)))
+    if text.shared_vocabulary is None:
+        _choose_sharing(defaults, profile, kinds, is_joint)
+
+
+def _join_reasons(reasons: list[str]) -> str:
+    """Join the reasons for source and target, unless they are equal."""
+    return reasons[0] if len(set(reasons)) == 1 else f"source: {reasons[0]}; target: {reasons[-1]}"
+
+
+def _tokenizer_choices(
+    defaults: Defaults,
+    data_format: DataFormat,
+    survey: CorpusSurvey,
+    validation: CorpusCounts | None,
+    profile: CorpusProfile,
+) -> tuple[TokenizerChoice, TokenizerChoice]:
+    """Return the tokenizers of source and target by the recipe, by other settings of the text, or by its statistics."""
+    text = defaults.config.text
+    _, recipe = configured_recipe(defaults.config)
+    if recipe.paper and recipe.paper.tokenizer:  # only in the recipe `textbook`
+        choice = TokenizerChoice(recipe.paper.tokenizer, "the paper's")
+        return choice, choice
+    for name in ("vocab_size", "compression_ratio", "bpe_dropout", "source_word_vectors", "target_word_vectors"):
+        if getattr(text, name) is not None:
+            choice = TokenizerChoice(SUBWORDS, f"since text.{name} is set")
+            return choice, choice
+    unknown = [
+        counts.symbols.unknown_share(held_out.symbols) if held_out else 0.0
+        for counts, held_out in (
+            (survey.text.source, validation and validation.source),
+            (survey.text.target, validation and validation.target),
+        )
+    ]
+    if data_format.target_is_tags:  # tags have a tokenizer of their own, and every word has a tag
+        choice = _choice_for_words(profile.source, unknown[0])
+        return choice, choice
+    if profile.source is None or profile.target is None:
+        choice = choose_for_text(profile.source or profile.target, max(unknown))
+        return choice, choice
+    return choose_for_pairs(profile, unknown[0], unknown[1])
+
+
+def choose_for_pairs(
+    profile: CorpusProfile, unknown_source: float = 0.0, unknown_target: float = 0.0
+) -> tuple[TokenizerChoice, TokenizerChoice]:
+    """Choose the tokenizers of source and target: each by its text, then so that they suit each other.
+
+    The unknown shares are those of symbols of the validation text that do not occur in training.
+    """
+    source, target = profile.source, profile.target
+    first, second = choose_for_text(source, unknown_source), choose_for_text(target, unknown_target)
+    if source is None or target is None:
+        return first, second
+    if second.kind == CHARACTERS and first.kind == SUBWORDS and not _is_phrase(source, MAX_PHRASE_CHARACTERS):
+        return first, TokenizerChoice(SUBWORDS, "as in the source")  # single words about sentences
+    has_phonemes = second.kind == SYMBOLS and target.symbols <= MAX_PHONEMES
+    has_phonemes = has_phonemes and target.characters_per_word <= MAX_PHONEME_CHARACTERS
+    if second.kind == CHARACTERS and _is_phrase(source, MAX_PHRASE_CHARACTERS):
+        if first.kind == SUBWORDS or _may_be_spelled(source, first, profile):
+            first = TokenizerChoice(CHARACTERS, f"{source.characters_per_line:.1f} characters, as in the target")
+    elif first.kind == CHARACTERS and _is_phrase(target, MAX_TARGET_CHARACTERS):
+        if second.kind == SUBWORDS or _may_be_spelled(target, second, profile):
+            second = TokenizerChoice(CHARACTERS, f"{target.characters_per_line:.1f} characters, as in the source")
+    elif has_phonemes and _is_phrase(source, MAX_WORD_CHARACTERS) and source.symbols > MAX_LABELS:
+        first = TokenizerChoice(CHARACTERS, f"words of {source.characters_per_line:.1f} characters with phonemes")
+    return first, second
+
+
+def choose_for_text(text: TextProfile | None, unknown: float = 0.0) -> TokenizerChoice:
+    """Choose a tokenizer by the statistics of a text; `unknown` is the share of new symbols in the validation text."""
+    if text is not None and not is_closed(text, unknown) and _is_spelling(text):
+        words = "single words" if text.words_per_line <= MAX_WORDS else "a few words that seldom occur again"
+        return TokenizerChoice(CHARACTERS, f"{words}, {text.characters_per_line:.1f} characters per line")
+    return _choice_for_words(text, unknown)
+
+
+def _choice_for_words(text: TextProfile | None, unknown: float) -> TokenizerChoice:
+    """Choose between whole symbols and subwords for a text."""
+    if text is None:
+        return TokenizerChoice(SUBWORDS, "")
+    if is_closed(text, unknown):
+        return TokenizerChoice(SYMBOLS, f"a closed inventory of {text.symbols:,} symbols between spaces")
+    if not text.writes_spaces:
+        length = f"{text.characters_per_line:.0f} characters per line"
+        return TokenizerChoice(SUBWORDS, f"text without spaces between words, {length}")
+    return TokenizerChoice(SUBWORDS, f"text of {text.words_per_line:.1f} words per line")
+
+
+def is_closed(text: TextProfile, unknown: float = 0.0) -> bool:
+    """Whether the symbols of a text are a small closed inventory, such as phonemes, actions, logical forms or tags."""
+    return (
+        text.is_counted
+        and text.symbols <= MAX_CLOSED_SYMBOLS
+        and text.unseen_share <= MAX_UNSEEN_SHARE
+        and unknown <= MAX_UNKNOWN_SHARE
+        and text.attached_punctuation <= MAX_ATTACHED_PUNCTUATION
+        and text.numerals <= MAX_NUMERALS
+    )
+
+
+def _is_spelling(text: TextProfile) -> bool:
+    """Whether the lines are single words, or a few words that seldom occur again, such as names."""
+    if text.sentence_lines > MAX_SENTENCE_LINES:
+        return False
+    if not text.writes_spaces:
+        return text.characters_per_line <= MAX_UNSPACED_WORD_CHARACTERS
+    are_different = text.unseen_share >= MIN_UNSEEN_WORDS and text.punctuation <= MAX_WORD_PUNCTUATION
+    is_short = text.words_per_line <= MAX_WORDS or (text.words_per_line <= MAX_DIFFERENT_WORDS and are_different)
+    return is_short and text.characters_per_line <= MAX_WORD_CHARACTERS
+
+
+def _is_phrase(text: TextProfile, max_characters: float) -> bool:
+    """Whether the lines are short, such as a word with its grammatical features."""
+    return text.characters_per_line <= max_characters and text.sentence_lines <= MAX_SENTENCE_LINES
+
+
+def _may_be_spelled(text: TextProfile, choice: TokenizerChoice, profile: CorpusProfile) -> bool:
+    """Whether the symbols of a text are words that have letters in common with the other side, not phonemes or labels.
+
+    Every lemma of an inflection table occurs often, and yet there are others.
+    """
+    is_word_list = text.symbols > MAX_LABELS and text.characters_per_word > MAX_PHONEME_CHARACTERS
+    return choice.kind == SYMBOLS and is_word_list and profile.script_overlap >= MIN_SCRIPT_OVERLAP
+
+
+def _joint_choices(
+    choices: tuple[TokenizerChoice, TokenizerChoice], given: tuple[str | None, str | None]
+) -> tuple[TokenizerChoice, TokenizerChoice]:
+    """Return the choices with one tokenizer for both: the given one, or the one that can represent both texts."""
+    if kind := given[0] or given[1]:
+        return (TokenizerChoice(kind, "one tokenizer reads source and target"),) * 2
+    if len({choice.kind for choice in choices}) == 1:
+        return choices
+    kind = SUBWORDS if SUBWORDS in (choice.kind for choice in choices) else CHARACTERS
+    return (TokenizerChoice(kind, "one tokenizer reads source and target"),) * 2
+
+
+def _choose_sharing(defaults: Defaults, profile: CorpusProfile, kinds: list[str], is_joint: bool) -> None:
+    """Choose whether source and target share a vocabulary: if they have the same kind of tokens and a common script."""
+    name = "text.shared_vocabulary"
+    if is_joint:
+        defaults.set_quietly({name: True})
+    elif kinds[0] != kinds[1]:
+        defaults.set_and_report(name, False, "source and target have different kinds of tokens")
+    elif kinds[0] == SYMBOLS and profile.symbol_overlap < MIN_SYMBOL_OVERLAP:
+        share = f"{100 * profile.symbol_overlap:.0f} % of the target symbols"
+        defaults.set_and_report(name, False, f"{share} also occur in the source")
+    elif kinds[0] != SYMBOLS and profile.script_overlap < MIN_SCRIPT_OVERLAP:
+        defaults.set_and_report(name, False, "source and target have different scripts")
+    else:
+        defaults.set_quietly({name: True})
+
+
+@dataclass(frozen=True)
+class VocabularyLimit:
+    """The largest size of a vocabulary, and the reason for it; empty if all tokens of the text are wanted."""
+
+    size: int
+    reason: str = ""
+
+
+def choose_vocab_sizes(
+    defaults: Defaults, data_format: DataFormat, survey: CorpusSurvey
+) -> tuple[VocabularyLimit, VocabularyLimit]:
+    """Return the largest vocabulary sizes of source and target, which are equal if they share a vocabulary."""
+    text, counts = defaults.config.text, survey.text
+    words = survey.source_words, survey.target_words
+    sides = list(zip(words, (counts.source, counts.target)))
+    is_joint = text.shared_vocabulary or not data_format.is_translation
+    source, target = text.tokenizers
+    limits = (
+        _vocabulary_limit(text, source or SUBWORDS, sides if is_joint else sides[:1]),
+        _vocabulary_limit(text, target or SUBWORDS, sides if is_joint else sides[1:]),
+    )
+    if limits[0] == limits[1] and limits[0].reason:
+        defaults.set_quietly({"text.vocab_size": limits[0].size})
+    return limits
+
+
+def _vocabulary_limit(text: TextConfig, kind: str, sides: list[tuple[int, TextCounts]]) -> VocabularyLimit:
+    """Return the largest size of a vocabulary for the number of words and the counts of the text.
+
+    Subwords get 8·√words tokens, with which rare ones are still frequent enough to be learned; with a compression
+    ratio, which says how many merges are wanted, it is the largest size. Of characters and symbols all are wanted.
+    """
+    if text.vocab_size is not None:
+        return VocabularyLimit(text.vocab_size)
+    if text.compression_ratio is not None:
+        return VocabularyLimit(MAX_SUBWORDS, "an upper limit, since text.compression_ratio is set")
+    if kind in TOKENIZER_TYPES and not TOKENIZER_TYPES[kind].has_limited_vocabulary:
+        return VocabularyLimit(MAX_VOCAB_SIZE)
+    words = sum(_number_of_words(words, counts) for words, counts in sides)
+    size = int(max(MIN_SUBWORDS, min(MAX_SUBWORDS, round(8 * math.sqrt(words), -2))))
+    alphabet = alphabet_size(counts for _, counts in sides)
+    least = len(SPECIAL_TOKENS) + len(BYTE_TOKENS) + 2 * alphabet
+    if size < least:
+        return VocabularyLimit(least, f"bytes and twice the {alphabet:,} characters of the text")
+    return VocabularyLimit(size, f"8·√words for the {words:,} words of the corpus, at most 32,000")
+
+
+def _number_of_words(words: int, counts: TextCounts) -> int:
+    """Return the number of words of a text, estimated from its characters if no spaces separate them."""
+    profile = counts.profile()
+    if profile is None or profile.writes_spaces:
+        return words
+    return round(words * profile.characters_per_word / UNSPACED_WORD_LENGTH)
+
+
+def report_vocab_sizes(
+    defaults: Defaults, limits: tuple[VocabularyLimit, VocabularyLimit], tokenizers: tuple[Tokenizer, Tokenizer]
+) -> None:
+    """Report the sizes of the subword vocabularies that were learned."""
+    sizes, reasons = [], []
+    for limit, tokenizer in zip(limits, tokenizers):
+        if limit.reason:
+            sizes.append(tokenizer.vocab_size)
+            learned = f"the tokens that were learned; the limit is {limit.size:,}, "
+            reasons.append(f"{learned if tokenizer.vocab_size < limit.size else ''}{limit.reason}")
+    if sizes:
+        value = " and ".join(map(str, dict.fromkeys(sizes)))
+        defaults.choices.append(Choice("text.vocab_size", value, _join_reasons(reasons)))
