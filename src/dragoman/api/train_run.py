@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from dragoman import config as configuration
@@ -131,6 +132,15 @@ def start_training(
 
     log = _log_function(callback)
     return _train(folder, prepare, custom_parts, callback)
+
+
+def prepare_on_trial(config: Config, callback: TrainingCallback | None = None) -> PreparedRun:
+    """Prepare a run in a temporary folder, log the report on its data and its settings, and delete it again."""
+    log = _log_function(callback)
+    with TemporaryDirectory(prefix="dragoman-") as folder:
+        prepared = prepare_run(Path(folder) / "run", config, log)
+    _log_preparation(prepared, [], log)
+    return prepared
 
 
 def resume_training(

@@ -128,6 +128,7 @@ def _describe_run(run: Run, as_json: bool) -> None:
     from dragoman.models import count_parameters, model_to_dict
 
     validations = [record for record in run.metrics() if record["kind"] in ("valid", "averaged")]
+    kinds = " and ".join(dict.fromkeys([run.source_tokenizer.kind, run.target_tokenizer.kind]))
     description = {
         "run": str(run.folder),
         "system": run.config.system.name,
@@ -135,7 +136,7 @@ def _describe_run(run: Run, as_json: bool) -> None:
         "parameters": count_parameters(run.spec),
         "source vocabulary": run.source_tokenizer.vocab_size,
         "target vocabulary": run.target_tokenizer.vocab_size,
-        "tokenizer": f"{run.source_tokenizer.kind}{', shared' if run.config.text.shared_vocabulary else ''}",
+        "tokenizer": f"{kinds}{', shared' if run.config.text.shared_vocabulary else ''}",
         "checkpoints": run.checkpoints(),
         "best": run.checkpoint,
         "last validation": validations[-1] if validations else None,

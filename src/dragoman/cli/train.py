@@ -69,6 +69,9 @@ def train(
     resume: Annotated[
         bool, "Continue the run. With more --steps, --epochs or --minutes, extend a finished one."
     ] = False,
+    dry_run: Annotated[
+        bool, "Check the data, choose all settings and print both, without training; no run is created."
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Train a model from text files.
@@ -86,6 +89,10 @@ def train(
 
     settings = settings | configuration.parse_settings(set_settings or [])
     if resume:
+        if dry_run:
+            raise UserError(
+                "--dry-run checks the data of a new run, which --resume does not read: leave one of them out"
+            )
         if config or any(name.startswith("data.") for name in settings):
             raise UserError(
                 "--resume uses the data and settings saved in the run folder: leave --config and the data files out"
@@ -104,9 +111,14 @@ def train(
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:  # of several processes the first one checks, while it prepares
         check_training(run, resolved)
 
-    from dragoman.api.train_run import start_training
+    from dragoman.api.train_run import prepare_on_trial, start_training
 
-    finish(run, start_training(run, resolved), as_json)
+    if not dry_run:
+        finish(run, start_training(run, resolved), as_json)
+        return
+    prepared = prepare_on_trial(resolved)
+    if as_json:
+        print_json(prepared.to_dict())
 
 
 def resume_run(run: Path, settings: dict[str, Any]) -> TrainingOutcome | None:

@@ -25,6 +25,7 @@ ALPHABET_COVERAGE = 0.9995  # share of the text in characters that get a token; 
 MAX_RARE_COUNT = 5  # occurrences of a rare word
 MIN_CORE_LENGTH = 3  # letters of a word that may occur with and without punctuation marks
 MIN_UNSPACED_LENGTH = 7  # characters between spaces: shorter ones are words, also in scripts that need no spaces
+MAX_SPACED_LENGTH = 25  # longer ones are no words in any script
 RATIO_BINS = 32  # per factor of two
 
 _SENTENCE_END = re.compile(r"[.!?…。！？؟।။៕][\"'”’»“)\]」』]*$")
@@ -183,7 +184,11 @@ class TextCounts:
         counted, characters = occurrences.total(), self.characters.total()
         by_frequency = sorted(occurrences.values(), reverse=True)
         scripts = script_shares(self.characters)
-        is_unspaced_script = sum(scripts.get(script, 0.0) for script in UNSPACED_SCRIPTS) > 0.5
+        # in scripts without spaces, short words may be separated all the same, for example by a word segmenter
+        is_segmented = (
+            characters <= MIN_UNSPACED_LENGTH * self.words and self.words > self.lines + self.single_word_lines
+        )
+        is_spaced_script = sum(scripts.get(script, 0.0) for script in UNSPACED_SCRIPTS) <= 0.5
         signs = sum(count for sign, count in self.characters.items() if unicodedata.category(sign)[0] in "PS")
         numerals = sum(symbol.isdecimal() and len(symbol) > 1 for symbol in occurrences)
         return TextProfile(
@@ -202,8 +207,7 @@ class TextCounts:
             numerals=numerals / len(occurrences),
             alphabet=len(self.characters),
             scripts=scripts,
-            writes_spaces=not is_unspaced_script
-            or (characters <= MIN_UNSPACED_LENGTH * self.words and self.words > self.lines + self.single_word_lines),
+            writes_spaces=is_segmented or (is_spaced_script and characters <= MAX_SPACED_LENGTH * self.words),
         )
 
 

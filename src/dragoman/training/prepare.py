@@ -168,6 +168,17 @@ class PreparedRun:
     parameters: int
     examples: list[PretrainingExample]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings, the number of parameters and the report on the data as JSON values."""
+        return {"settings": asdict(self.config), "parameters": self.parameters, "preflight": self.report()}
+
+    def report(self) -> dict[str, Any]:
+        """Return the contents of `preflight.json`: the report on the data, automatic settings and examples."""
+        return self.preflight.to_dict() | {
+            "choices": [asdict(choice) for choice in self.choices],
+            "examples": [asdict(example) for example in self.examples],
+        }
+
 
 def prepare_run(
     folder: Path,
@@ -268,14 +279,13 @@ def prepare_run(
         write_initial_weights(partial, spec, resolved, tokenizers, log)
         resolved = record_automatic_settings(config, defaults.config)
         examples = pretraining_examples(objective, train, training.seed)
-        report_values = preflight.to_dict() | {
-            "choices": [asdict(choice) for choice in defaults.choices],
-            "examples": [asdict(example) for example in examples],
-        }
+        prepared = PreparedRun(resolved, preflight, defaults.choices, parameters, examples)
         (partial / CONFIG_FILE).write_text(to_yaml(_with_absolute_paths(resolved)), encoding="utf-8")
         write_model_file(partial, resolved.system.name or "", spec, framing)
-        (partial / PREFLIGHT_FILE).write_text(json.dumps(report_values, indent=1, ensure_ascii=False), encoding="utf-8")
-    return PreparedRun(resolved, preflight, defaults.choices, parameters, examples)
+        (partial / PREFLIGHT_FILE).write_text(
+            json.dumps(prepared.report(), indent=1, ensure_ascii=False), encoding="utf-8"
+        )
+    return prepared
 
 
 def _choose_validation_pairs(

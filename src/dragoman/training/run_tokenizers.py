@@ -27,13 +27,13 @@ from dragoman.training.text_defaults import (
     VocabularyLimit,
     choose_tokenizers,
     choose_vocab_sizes,
+    max_learning_pairs,
     report_vocab_sizes,
 )
 from dragoman.training.warm_start import ParentRun
 
 Pairs = Callable[[], Iterator[SentencePair]]
 
-MAX_LEARNING_PAIRS = 1_000_000  # evenly spaced pairs that a tokenizer is learned from
 MAX_TAGS = 100_000
 UNKNOWN_WORD_TOKENS = (
     100  # of a word tokenizer, if the system copies: few sentences have two unknown words of one token
@@ -83,7 +83,8 @@ def make_tokenizers(
             """Learn the tokenizers of source and target."""
             kinds = " and ".join(dict.fromkeys(kind or "" for kind in text.tokenizers))
             log(f"learning a vocabulary of {kinds} tokens from {survey.pairs:,} {data_format.item_name}")
-            return _learn_tokenizers(text, limits, data_format, pairs, survey.pairs, log)
+            interval = -(-survey.pairs // max_learning_pairs(survey.text.profile()))  # rounded up
+            return _learn_tokenizers(text, limits, data_format, lambda: islice(pairs(), 0, None, interval), log)
 
         tokenizers = cache.compute_once(
             learn,
@@ -239,18 +240,16 @@ def _learn_tokenizers(
     limits: tuple[VocabularyLimit, VocabularyLimit],
     data_format: DataFormat,
     pairs: Pairs,
-    count: int,
     log: Log,
 ) -> tuple[Tokenizer, Tokenizer]:
     """Learn one tokenizer for source and target, or one for each.
 
-    `limits` are the largest vocabulary sizes of source and target; `pairs` opens the `count` training pairs anew.
+    `limits` are the largest vocabulary sizes of source and target; `pairs` opens the training pairs anew.
     """
-    interval = -(-count // MAX_LEARNING_PAIRS)  # rounded up: every nth pair is used
 
     def texts(use_source: bool, use_target: bool) -> Iterator[str]:
-        """Yield the texts of every `interval`th pair."""
-        for pair in islice(pairs(), 0, None, interval):
+        """Yield the texts of all pairs."""
+        for pair in pairs():
             if use_source:
                 yield from data_format.source_texts(pair)
             if use_target and pair.target is not None:

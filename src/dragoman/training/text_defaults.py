@@ -45,6 +45,10 @@ MIN_SUBWORDS, MAX_SUBWORDS = 500, 32_000
 UNSPACED_WORD_LENGTH = 2.5  # characters of a word in scripts without spaces, as Chinese and Japanese have them
 MAX_VOCAB_SIZE = 100_000  # of characters and symbols, of which all are wanted
 
+# Evenly spaced pairs that a tokenizer is learned from. Text without spaces has more different words, whole sentences.
+MAX_LEARNING_PAIRS = 1_000_000
+MAX_LEARNING_CHARACTERS = 4_000_000
+
 
 @dataclass(frozen=True)
 class TokenizerChoice:
@@ -292,6 +296,13 @@ def _number_of_words(words: int, counts: TextCounts) -> int:
     if profile is None or profile.writes_spaces:
         return words
     return round(words * profile.characters_per_word / UNSPACED_WORD_LENGTH)
+
+
+def max_learning_pairs(profile: CorpusProfile) -> int:
+    """Return how many pairs a tokenizer is learned from at most."""
+    unspaced = [text for text in (profile.source, profile.target) if text and not text.writes_spaces]
+    longest = max((text.characters_per_line for text in unspaced), default=1.0)
+    return max(1, min(MAX_LEARNING_PAIRS, round(MAX_LEARNING_CHARACTERS / longest)))
 
 
 def report_vocab_sizes(
