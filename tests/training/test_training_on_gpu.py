@@ -11,6 +11,7 @@ import torch
 from conftest_training import small_config
 from test_resume import assert_equal, contents, train
 
+from dragoman.config import replace_settings
 from dragoman.training.display import Display
 from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
@@ -29,10 +30,11 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "additive attention": ("bahdanau", {}),
     "input feeding": ("luong", {}),
     "convolutions": ("convs2s", {}),
+    "copying": ("transformer", {"copying": True}),
 }
 
 
-def prepared(folder: Path, corpus: Path, system: str, **training: Any) -> Path:
+def prepared(folder: Path, corpus: Path, system: str, copying: bool = False, **training: Any) -> Path:
     settings = {
         "batch_tokens": 600,
         "steps": 40,
@@ -41,7 +43,10 @@ def prepared(folder: Path, corpus: Path, system: str, **training: Any) -> Path:
         "device": "cuda",
         **training,
     }
-    prepare_run(folder, small_config(corpus, system, **settings), lambda text: None)
+    config = small_config(corpus, system, **settings)
+    if copying:
+        config = replace_settings(config, {"system.settings.copying": True, "system.settings.coverage_loss": 1.0})
+    prepare_run(folder, config, lambda text: None)
     return folder
 
 

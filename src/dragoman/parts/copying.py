@@ -95,15 +95,17 @@ class CopyAttention(Mixer):
             copy_probs=copy_probs.view(*rows, -1),
             tokens=tokens.reshape(*rows, -1),
         )
-        if not self.coverage_loss:
+        if not self.coverage_loss or context.layout.lengths is None:  # a decoding step
             return distribution, ()
         return distribution, (self.coverage_loss * coverage_loss(attention.view(*rows, -1), context.layout),)
 
     def flops(self, work: Workload) -> int:
-        """FLOPs: keys and gates of `work.source` source tokens, gates and scores of `work.tokens` target tokens."""
+        """FLOPs: keys and gates of `work.source` tokens; gates, scores and coverage of `work.tokens` target tokens."""
         per_source_token = work.of(work.source)
         source = module_flops(self.key, per_source_token) + module_flops(self.source_gate, per_source_token)
-        return source + module_flops(self.gate, work) + 2 * work.tokens * work.source * work.width
+        coverage = work.tokens if self.coverage_loss else 0  # each position sums the attention of all others
+        pairs = 2 * work.tokens * work.source * (work.width + coverage)
+        return source + module_flops(self.gate, work) + pairs
 
 
 def coverage_loss(attention: Tensor, layout: Layout) -> Tensor:
@@ -111,7 +113,8 @@ def coverage_loss(attention: Tensor, layout: Layout) -> Tensor:
 
     Attention is B T S; the layout says which of the target positions are padding.
     """
-    coverage = attention.cumsum(1) - attention  # B T S
+    # sums over earlier positions, by a matrix product: a cumulative sum on a GPU is not deterministic
+    coverage = attention.new_ones(attention.shape[1], attention.shape[1]).tril(-1) @ attention  # B T S
     losses = torch.minimum(attention, coverage).sum(-1)  # B T
     mask = layout.token_mask
     return losses.mean() if mask is None else (losses * mask).sum() / mask.sum()
