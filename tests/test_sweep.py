@@ -204,6 +204,18 @@ def test_equal_settings_are_trained_once(tmp_path: Path) -> None:
     assert not (tmp_path / "sweep" / "runs" / "002-seed1").exists()
 
 
+def test_values_and_seeds_are_added_to_a_sweep_without_halving(tmp_path: Path) -> None:
+    first = make_request("training.batch_tokens=1000,2000", factor=None)
+    run_sweep(tmp_path / "sweep", first, start_worker=FakeWorkers())
+    workers = FakeWorkers()
+    more = make_request("training.batch_tokens=1000,5000", factor=None, seeds=(1, 2))
+    result = run_sweep(tmp_path / "sweep", more, start_worker=workers)
+    trained = sorted(name for name, fraction in workers.started if fraction is not None)
+    assert trained == ["001-seed2", "002-seed2", "003-seed1", "003-seed2", "default-seed2"]
+    assert [entry.name for entry in result.ranking] == ["003", "default", "002", "001"]
+    assert SweepRequest.load(tmp_path / "sweep") == more
+
+
 def test_data_that_cannot_be_read_leave_nothing_behind(tmp_path: Path) -> None:
     def refuse(name: str, job: Job) -> list[dict[str, Any]]:
         return [{"event": "unprepared", "run": "default-seed1", "error": "none of 3 pairs can be used"}]

@@ -14,7 +14,7 @@ from dragoman.training.sweep_state import RungResult, SweepState
 @pytest.fixture
 def finished(tmp_path: Path) -> Path:
     """The folder of a finished sweep of two batch sizes and the default."""
-    configurations = {"default": {}, "001": {"training.batch_tokens": 512}, "002": {"training.batch_tokens": 2048}}
+    configurations = [{}, {"training.batch_tokens": 512}, {"training.batch_tokens": 2048}]
     state = SweepState.create(configurations, (1,), None)
     state.metric, state.metric_title = "bleu", "BLEU"
     for run, bleu in zip(state.runs, (30.0, 20.0, 40.0)):

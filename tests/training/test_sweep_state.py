@@ -35,8 +35,9 @@ def test_the_best_third_survives_and_at_least_one() -> None:
 
 
 def make_state(names: list[str], seeds: tuple[int, ...] = (1,), factor: int | None = 2) -> SweepState:
-    configurations = {name: {} if name == "default" else {"training.batch_tokens": int(name)} for name in names}
+    configurations = [{} if name == "default" else {"training.batch_tokens": int(name)} for name in names]
     state = SweepState.create(configurations, seeds, factor)
+    assert list(state.configurations) == names
     state.metric, state.metric_title = "bleu", "BLEU"
     for run in state.runs:
         run.status = "prepared"

@@ -13,7 +13,6 @@ from dragoman.api.sweep_runner import RUNS_FOLDER, SweepRunner
 from dragoman.builtin_names import system_names, system_setting_names
 from dragoman.config import Config, replace_settings
 from dragoman.errors import UserError, unknown_name
-from dragoman.run_files import is_run_folder
 from dragoman.storage import exclusive_run_lock, remove_folder
 from dragoman.training.saved_request import save_or_check_request
 from dragoman.training.sweep_space import SearchSpace, ValueRange, Values, space_from_mapping
@@ -23,6 +22,7 @@ SWEEP_FILE = "sweep.json"  # what was asked for
 DEFAULT_FACTOR = 3
 SCORED_SENTENCES = 1000  # of the validation set
 CORPUS_SETTINGS = ("data.source", "data.target", "data.valid_source", "data.valid_target")
+EXTENSIBLE = ("space", "samples", "sample_seed", "seeds")  # parts of a request without halving that may grow
 SYSTEM_SETTINGS = "system.settings."
 
 
@@ -110,8 +110,8 @@ class SweepRequest:
         assert isinstance(values, list)
         return list(dict.fromkeys([fixed, *values]))
 
-    def configurations(self) -> dict[str, dict[str, Any]]:
-        """Return the changed settings of every configuration by its name, beginning with the default one."""
+    def configurations(self) -> list[dict[str, Any]]:
+        """Return the changed settings of every configuration, beginning with the default one, which has none."""
 
         def has_setting(system: str | None, setting: str) -> bool:
             """Whether a system, by default the one of all runs, has a setting; unknown ones may have it."""
@@ -219,16 +219,19 @@ def run_sweep(
 
     `start_worker` starts a job, by default in a process of its own.
     """
-    if is_run_folder(folder) or (folder.exists() and not (folder / SWEEP_FILE).exists() and any(folder.iterdir())):
+    existed, is_new = folder.exists(), not (folder / STATE_FILE).exists()
+    if existed and not (folder / SWEEP_FILE).exists() and any(folder.glob("[!.]*")):
         raise UserError(f"{folder} exists and is not a sweep: choose another folder")
-    is_new = not (folder / STATE_FILE).exists()
-    existed = folder.exists()
-    configurations = request.configurations() if is_new else {}
+    configurations = request.configurations()
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive_run_lock(folder):
-        save_or_check_request(folder / SWEEP_FILE, request.to_dict(), "sweep")
-        if is_new:
-            SweepState.create(configurations, request.seeds, request.factor).save(folder)
+        # without halving every configuration stands for itself, so that others can be added
+        changeable = EXTENSIBLE if request.factor is None else ()
+        is_changed = save_or_check_request(folder / SWEEP_FILE, request.to_dict(), "sweep", changeable)
+        if is_new or is_changed:
+            state = SweepState({}, [], request.factor) if is_new else SweepState.load(folder)
+            state.extend(configurations, request.seeds)
+            state.save(folder)
         settings = request.settings | ({} if device == "auto" else {"training.device": device})
         runner = SweepRunner(folder, settings, parallel, request.validation_sentences, start_worker)
         if retry_failed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,29 @@ from dragoman.errors import UserError
 from dragoman.storage import write_file
 
 
-def save_or_check_request(path: Path, request: dict[str, Any], kind: str) -> None:
+def save_or_check_request(path: Path, request: dict[str, Any], kind: str, changeable: Collection[str] = ()) -> bool:
     """Save nested settings that all runs of a folder share, or raise a UserError if others are saved in `path`.
 
-    `kind` says in the message what the folder holds, such as "comparison".
+    Args:
+        kind: what the folder holds, for the message, such as "comparison".
+        changeable: keys of `request` whose values may differ from the saved ones, which they then replace.
+
+    Returns:
+        Whether anything differs from what was saved.
     """
     request = json.loads(json.dumps(request))  # tuples become lists, as in the file
     if not path.exists():
         write_file(path, json.dumps(request, indent=1, ensure_ascii=False) + "\n")
-        return
+        return True
     saved = legacy.translate_settings(json.loads(path.read_text(encoding="utf-8")))
     before, now = flatten_settings(saved), flatten_settings(request)
-    for name in sorted({*before, *now}):
-        if before.get(name) != now.get(name):
+    different = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    for name in different:
+        if name.split(".")[0] not in changeable:
             raise UserError(
                 f"{path.parent} has a {kind} with {name}={before.get(name)}, but now {name}={now.get(name)} is given: "
                 "repeat the first command to continue it, or choose another folder"
             )
+    if different:
+        write_file(path, json.dumps(request, indent=1, ensure_ascii=False) + "\n")
+    return bool(different)

@@ -17,7 +17,6 @@ import yaml
 from dragoman.config import Config, parse_settings, replace_settings, setting_type
 from dragoman.errors import UserError
 
-DEFAULT_NAME = "default"  # the configuration in which no setting of the space is changed
 MAX_GRID = 10_000  # configurations
 MAX_DRAWS = 100  # attempts per configuration to draw one that is new
 
@@ -107,8 +106,8 @@ class SearchSpace:
             for name, values in self.values.items()
         }
 
-    def configurations(self, samples: int | None, seed: int, accepts: Accepts) -> dict[str, dict[str, Any]]:
-        """Return the configurations to try, by name: the default one first, then those of the grid or a sample.
+    def configurations(self, samples: int | None, seed: int, accepts: Accepts) -> list[dict[str, Any]]:
+        """Return the configurations to try: the default one, which is empty, then those of the grid or a sample.
 
         A setting of systems is left out where the system has none of this name, and each configuration occurs once.
 
@@ -133,8 +132,7 @@ class SearchSpace:
                 found.append(settings)
             if samples is not None and len(found) > samples:
                 break
-        names = [DEFAULT_NAME, *(f"{number:03d}" for number in range(1, len(found)))]
-        return dict(zip(names, found))
+        return found
 
     def check(self) -> None:
         """Raise a UserError for unknown settings, values of the wrong type or out of range, and empty lists."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -13,11 +13,11 @@ from dragoman.errors import UserError
 from dragoman.evaluation.table import MeanStd, format_csv, format_latex, format_table
 from dragoman.storage import write_file
 from dragoman.training.successive_halving import rung_fractions, survivors
-from dragoman.training.sweep_space import DEFAULT_NAME, short_names
+from dragoman.training.sweep_space import short_names
 
 STATE_FILE = "results.json"
 STATE_VERSION = 1
-TABLE_FORMATS = ("text", "csv", "markdown", "latex")
+DEFAULT_NAME = "default"  # of the configuration in which no setting is changed
 
 Score = tuple[float, ...]  # selection metric, then what decides between equal ones; higher is better
 RunStatus = Literal["unprepared", "prepared", "paused", "finished", "failed", "duplicate"]
@@ -102,10 +102,24 @@ class SweepState:
     metric_title: str = ""
 
     @staticmethod
-    def create(configurations: dict[str, dict[str, Any]], seeds: Sequence[int], factor: int | None) -> SweepState:
-        """Return the state of a sweep that has not started; the runs of the default configuration come first."""
-        runs = [SweepRun(name, seed) for name in configurations for seed in seeds]
-        return SweepState(configurations, runs, factor)
+    def create(configurations: Iterable[dict[str, Any]], seeds: Sequence[int], factor: int | None) -> SweepState:
+        """Return the state of a sweep that has not started."""
+        state = SweepState({}, [], factor)
+        state.extend(configurations, seeds)
+        return state
+
+    def extend(self, configurations: Iterable[dict[str, Any]], seeds: Sequence[int]) -> None:
+        """Add configurations, given by their changed settings, and seeds that the sweep does not have yet.
+
+        Configurations are named by their number; the first one is the default, without changed settings.
+        """
+        for settings in configurations:
+            if settings not in self.configurations.values():
+                self.configurations[f"{len(self.configurations):03d}" if settings else DEFAULT_NAME] = settings
+        known = {(run.configuration, run.seed) for run in self.runs}
+        all_seeds = dict.fromkeys([*(run.seed for run in self.runs), *seeds])
+        wanted = ((name, seed) for name in self.configurations for seed in all_seeds)
+        self.runs += [SweepRun(name, seed) for name, seed in wanted if (name, seed) not in known]
 
     @staticmethod
     def load(folder: Path) -> SweepState:
