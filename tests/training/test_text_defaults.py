@@ -90,6 +90,7 @@ KINDS: dict[str, tuple[Callable[[], tuple[str, str | None]], str, str]] = {
         lambda: (f"{word(1)}{random.choice('nrt')} {word(1)}s", " ".join(random.choices("abcdefg", k=4))),
         *("character", "symbol"),
     ),
+    "pronunciation of sentences": (lambda: spelled(sentence()), "character", "symbol"),
     "inflection": (inflection, "character", "character"),
     "transliteration": (lambda: ((name := f"{word()} {word()}"), name.translate(CYRILLIC)), "character", "character"),
     "dates": (date, "character", "character"),
@@ -126,6 +127,17 @@ def test_tokenizers_of_kinds_of_data(kind: str) -> None:
     for lines in (300, 1000):
         profile = counts_of([generate() for _ in range(lines)]).profile()
         assert [choice.kind for choice in choose_for_pairs(profile)] == expected, (lines, profile)
+
+
+def test_few_words_with_rare_phonemes() -> None:
+    """A phoneme that occurs once among 400 does not make other tokens of phonemes, but it does so for other symbols."""
+    rare = [*"abcdefg", "ɲ", "ʒ"]
+    phonemes = counts_of(
+        [(word(), " ".join([*random.choices(rare[:7], k=4), *rare[7:][: line < 1]])) for line in range(100)]
+    )
+    assert [choice.kind for choice in choose_for_pairs(phonemes.profile())] == ["character", "symbol"]
+    actions = counts_of([(word(), "I_RUN " * 4 + "I_TURN" * (line < 1)) for line in range(100)])
+    assert [choice.kind for choice in choose_for_pairs(actions.profile())] == ["character", "character"]
 
 
 def test_sentences_of_a_closed_lexicon_with_punctuation_are_subwords() -> None:

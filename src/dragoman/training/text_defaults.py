@@ -24,6 +24,7 @@ SUBWORDS, CHARACTERS, SYMBOLS = "bpe", "character", "symbol"
 # from which new symbols could be formed.
 MAX_CLOSED_SYMBOLS = 2000
 MAX_UNSEEN_SHARE = 0.002  # estimated from the training text
+MAX_UNSEEN_PHONEMES = 0.02  # some phonemes are rare, and a few hundred words have them only once
 MAX_UNKNOWN_SHARE = 0.01  # observed in the validation text, which may be a few hundred words
 MAX_ATTACHED_PUNCTUATION = 0.01
 MAX_NUMERALS = 0.25
@@ -37,6 +38,7 @@ MAX_UNSPACED_WORD_CHARACTERS = 10
 MAX_PHRASE_CHARACTERS = 60  # of a source that is a word with its grammatical features
 MAX_TARGET_CHARACTERS = 30  # of a target that is one
 MAX_PHONEMES, MAX_PHONEME_CHARACTERS = 200, 2.0
+MIN_LETTERS_PER_PHONEME, MAX_LETTERS_PER_PHONEME = 0.7, 2.0  # of sentences
 MAX_LABELS = 100  # larger inventories of words may be spelled
 
 MIN_SYMBOL_OVERLAP = MIN_SCRIPT_OVERLAP = 0.5  # of source and target that share a vocabulary
@@ -145,15 +147,16 @@ def choose_for_pairs(
         return first, second
     if second.kind == CHARACTERS and first.kind == SUBWORDS and not _is_phrase(source, MAX_PHRASE_CHARACTERS):
         return first, TokenizerChoice(SUBWORDS, "as in the source")  # single words about sentences
-    has_phonemes = second.kind == SYMBOLS and target.symbols <= MAX_PHONEMES
-    has_phonemes = has_phonemes and target.characters_per_word <= MAX_PHONEME_CHARACTERS
+    letters_per_phoneme = source.characters_per_line / target.words_per_line
+    is_pronounced = MIN_LETTERS_PER_PHONEME < letters_per_phoneme < MAX_LETTERS_PER_PHONEME
+    is_pronounced = is_pronounced or _is_phrase(source, MAX_WORD_CHARACTERS)
     if second.kind == CHARACTERS and _is_phrase(source, MAX_PHRASE_CHARACTERS):
         if first.kind == SUBWORDS or _may_be_spelled(source, first, profile):
             first = TokenizerChoice(CHARACTERS, f"{source.characters_per_line:.1f} characters, as in the target")
     elif first.kind == CHARACTERS and _is_phrase(target, MAX_TARGET_CHARACTERS):
         if second.kind == SUBWORDS or _may_be_spelled(target, second, profile):
             second = TokenizerChoice(CHARACTERS, f"{target.characters_per_line:.1f} characters, as in the source")
-    elif has_phonemes and _is_phrase(source, MAX_WORD_CHARACTERS) and source.symbols > MAX_LABELS:
+    elif second.kind == SYMBOLS and _are_phonemes(target) and is_pronounced and source.symbols > MAX_LABELS:
         first = TokenizerChoice(CHARACTERS, f"words of {source.characters_per_line:.1f} characters with phonemes")
     return first, second
 
@@ -183,11 +186,16 @@ def is_closed(text: TextProfile, unknown: float = 0.0) -> bool:
     return (
         text.is_counted
         and text.symbols <= MAX_CLOSED_SYMBOLS
-        and text.unseen_share <= MAX_UNSEEN_SHARE
+        and text.unseen_share <= (MAX_UNSEEN_PHONEMES if _are_phonemes(text) else MAX_UNSEEN_SHARE)
         and unknown <= MAX_UNKNOWN_SHARE
         and text.attached_punctuation <= MAX_ATTACHED_PUNCTUATION
         and text.numerals <= MAX_NUMERALS
     )
+
+
+def _are_phonemes(text: TextProfile) -> bool:
+    """Whether the symbols of a text are few and short, such as phonemes or single letters."""
+    return text.symbols <= MAX_PHONEMES and text.characters_per_word <= MAX_PHONEME_CHARACTERS
 
 
 def _is_spelling(text: TextProfile) -> bool:
