@@ -106,6 +106,9 @@ def test_error_rate_then_loss_break_ties_of_exact_match(exact_run: Path, tmp_pat
     results += [result(2.2, exact=0, ser=80), result(2.05, exact=0, ser=80)]  # of equal rates the lower loss wins
     trainer = trained(exact_run, tmp_path / "run", results)
     assert (trainer.state.best_step, trainer.state.best_metric, trainer.state.best_tie_break) == (4, 0, -80)
+    results = [result(2.0, exact=0, ser=130), result(1.9, exact=0, ser=270)]  # above 100 % only the loss counts
+    trainer = trained(exact_run, tmp_path / "early", [*results, result(2.1, exact=0, ser=110), result(2.2, ser=101)])
+    assert (trainer.state.best_step, trainer.state.best_tie_break) == (2, -100)
     results = [result(2.0, exact=1, ser=90), result(1.9, exact=0, ser=10), result(1.8, exact=0, ser=9)]
     trainer = trained(exact_run, tmp_path / "other", [*results, result(2.5, exact=2, ser=99)])
     assert trainer.state.best_step == 4  # exact match itself comes first
@@ -162,7 +165,8 @@ def test_every_metric_can_select(best_by: str, corpus: Path, tmp_path: Path) -> 
     trainer = Trainer(tmp_path / "run", Quiet())
     trainer.train()
     (record,) = (record for record in read_metrics(tmp_path / "run") if record["kind"] == "valid")
-    assert trainer.state.best_metric == (-1 if best_by in ("loss", "cer") else 1) * record[best_by]
+    expected = {"loss": -record["loss"], "cer": -min(100.0, record.get("cer", 0.0))}
+    assert trainer.state.best_metric == expected.get(best_by, record[best_by])
     assert record["selection_metric"] == best_by
     assert record["signatures"]["bleu"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
 

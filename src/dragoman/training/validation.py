@@ -239,12 +239,19 @@ class Validator:
 
         The tie-break is 0 for metrics that have none.
         """
-        tie_break = -result.metrics[self.tie_break] if self.tie_break else 0.0
-        if self.metric == "loss":
-            return ValidationScore(-result.loss, tie_break, -result.loss)
-        metric = result.metrics[self.metric]
-        is_error = self.metric in self.text_metrics and self.text_metrics[self.metric].better == "lower"
-        return ValidationScore(-metric if is_error else metric, tie_break, -result.loss)
+        tie_break = self._oriented(self.tie_break, result) if self.tie_break else 0.0
+        metric = -result.loss if self.metric == "loss" else self._oriented(self.metric, result)
+        return ValidationScore(metric, tie_break, -result.loss)
+
+    def _oriented(self, name: str, result: ValidationResult) -> float:
+        """Return a metric of a validation so that higher is better.
+
+        Error rates above 100 % count as 100 %, and so leave the choice to the loss: a model that has hardly learned
+        anything produces outputs of any length.
+        """
+        value = result.metrics[name]
+        is_error = name in self.text_metrics and self.text_metrics[name].better == "lower"
+        return -min(value, 100.0) if is_error else value
 
     @torch.inference_mode()
     def validate(self) -> ValidationResult:
