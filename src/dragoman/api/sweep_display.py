@@ -74,12 +74,11 @@ class SweepDisplay:
         self.bar.update(self.tasks[name], completed=self.active[name]["fraction"], description=f"{label}  {text}")
         self.refresh()
 
-    def finish_run(self, run: SweepRun, text: str, failed: bool = False) -> None:
-        """Print the result of a run, and the state of the sweep."""
-        label = self.active[run.name]["label"] if run.name in self.active else run.name
+    def finish_run(self, run: SweepRun, label: str, text: str) -> None:
+        """Print the result of a run, and, once runs are trained, the state of the sweep."""
         self.remove_run(run.name)
         self.done_runs += 1
-        self.message(f"{label}: {text}{'' if failed else f'  [{self.summary()}]'}")
+        self.message(f"{label}: {text}" + (f"  [{self.summary()}]" if self.rung_text else ""))
         self.refresh()
 
     def remove_run(self, name: str) -> None:
@@ -118,8 +117,10 @@ class SweepDisplay:
     def work_total(self) -> float:
         """Return the work of the whole sweep, as far as it can be foreseen."""
         fractions = [0.0, *self.state.rungs]
-        steps = (end - start for start, end in pairwise(fractions))
-        return sum(count * step for count, step in zip(self.state.planned_runs(), steps))
+        steps = [end - start for start, end in pairwise(fractions)]  # work of a run from rung to rung
+        planned = sum(count * step for count, step in zip(self.state.planned_runs(), steps))
+        failed = (run for run in self.state.runs if run.status == "failed")
+        return planned - sum(steps[min(len(run.results), len(steps) - 1)] for run in failed)  # on the way to a rung
 
     def seconds_left(self) -> float | None:
         """Estimate the seconds that are left; None before anything is done."""

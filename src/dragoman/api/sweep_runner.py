@@ -222,7 +222,9 @@ class SweepRunner:
         title, value = self.state.metric_title, result.metrics[self.state.metric]
         reason = f" ({event['reason']})" if event["finished"] else ""
         self.display.finish_run(
-            run, f"{result.step:,} steps, {format_duration(result.seconds)}{reason}: validation {title} {value:.2f}"
+            run,
+            self._describe(run),
+            f"{result.step:,} steps, {format_duration(result.seconds)}{reason}: validation {title} {value:.2f}",
         )
 
     def _record_failure(self, run: SweepRun, event: Event) -> None:
@@ -251,7 +253,7 @@ class SweepRunner:
         """Record the error of a run."""
         run.status, run.error = "failed", error
         self.state.save(self.folder)
-        self.display.finish_run(run, f"failed: {error}", failed=True)
+        self.display.finish_run(run, self._describe(run), f"failed: {error}")
 
     def _stop_workers(self) -> None:
         """Let all workers save their work and end; a second Ctrl-C ends them at once."""
