@@ -181,3 +181,17 @@ def test_wrong_features_are_refused(run: Run, corpus: Path, tmp_path: Path) -> N
     with pytest.raises(UserError, match="has a feature"):
         prepare(source=lemmas, target=forms, source_features=[str(tmp_path / "blank")])
     assert not (tmp_path / "new").exists()
+
+
+def test_systems_are_compared_with_features(corpus: Path, tmp_path: Path, dragoman: Dragoman) -> None:
+    """The column of features that training finds is read from the test set as well."""
+    settings = ["system.settings.model_dim=16", "system.settings.layers=1", "search.max_target_length=4"]
+    options = [part for setting in settings for part in ("--set", setting)]
+    files = ["--source", corpus / "train.tsv", "--test-source", corpus / "test.tsv"]
+    budget = ["--systems", "bahdanau", "--steps", 2, "--metrics", "exact", "--device", "cpu"]
+    assert dragoman("compare", tmp_path / "all", *files, *budget, *options, "--json").code == 0
+    (run_folder,) = (path.parent for path in (tmp_path / "all").rglob("model.json"))
+    rows = [line.split("\t") for line in (corpus / "test.tsv").read_text().splitlines()]
+    run = library.load(run_folder, device="cpu")
+    expected = [t.text for t in run.translate([row[0] for row in rows], features=[row[2] for row in rows])]
+    assert json.loads((run_folder / "comparison.json").read_text())["texts"] == expected

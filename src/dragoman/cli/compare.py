@@ -154,6 +154,7 @@ def compare(
     from dragoman.lens.comparison_report import write_comparison
     from dragoman.text.normalization import TextNormalizer
     from dragoman.training import comparison_training as training
+    from dragoman.training.resolve import resolve_features_column
 
     training.check_systems(names)
     check_metric_names(metric_names)
@@ -169,7 +170,7 @@ def compare(
     if test_source is None:
         raise UserError("systems are compared on a test set: name it with --test-source and --test-target")
     config = _shared_config(files, size, device, budget, phrasebook, set_settings or [])
-    layout = FileLayout.from_settings(config.data)
+    layout = FileLayout.from_settings(resolve_features_column(config).data)
     sources, references = read_pairs(test_source, test_target, layout, "--test-target")
     references = list(map(TextNormalizer.from_settings(config.text).normalize_letters, references))
     if not metric_names:

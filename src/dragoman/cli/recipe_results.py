@@ -159,8 +159,10 @@ def result_lines(results: Sequence[RecipeResult]) -> Iterator[str]:
 
     for parts in ([one for one in results if not one.category], [one for one in results if one.category]):
         rows = [result.row() for result in parts]
-        columns = [name for name in (rows[0] if rows else ()) if any(row[name] is not None for row in rows)]
-        columns += [name for name in ("published", "ours") if rows and name not in columns and not parts[0].category]
+        shown = () if not rows or parts[0].category else ("published", "ours")
+        columns = [
+            name for row in rows[:1] for name in row if name in shown or any(one[name] is not None for one in rows)
+        ]
         if rows:
             yield "\n" + format_table([{name: row[name] for name in columns} for row in rows])
     figures = {

@@ -146,7 +146,8 @@ def next_commands(run: Run) -> dict[str, str]:
         sources = run.config.data.source
         has_arrays = not sources or Path(sources[0]).suffix in FEATURE_SUFFIXES
         feature_file = "FILE.npz" if has_arrays else "LIST_OF_FILES.txt"
-        file = "" if run.model.source_features is None else feature_file
+        text_file = "WORDS_AND_FEATURES.tsv" if run.source_tokenizer.features else ""
+        file = text_file if run.model.source_features is None else feature_file
         commands["use it"] = run.usage.hint(program_name(), str(run.folder), file)
     data_format = DATA_FORMATS[run.objective.data_format] if run.objective else None
     if data_format is not None and not (data_format.has_target or data_format.is_dialogue):  # pretrained on text
