@@ -12,6 +12,7 @@ from dragoman.errors import UserError
 CONFIG_FILE, MODEL_FILE, METRICS_FILE = "config.yaml", "model.json", "metrics.jsonl"
 CHECKPOINT_DIR, INITIAL_CHECKPOINT = "checkpoints", "initial"
 HUGGING_FACE_CONFIG = "config.json"
+ENSEMBLE_FILE, ENSEMBLE_VERSION = "ensemble.json", 1
 
 
 def is_run_folder(folder: Path) -> bool:
@@ -24,13 +25,58 @@ def is_hugging_face_folder(folder: Path) -> bool:
     return (folder / HUGGING_FACE_CONFIG).exists() and not is_run_folder(folder)
 
 
+def is_ensemble_folder(folder: Path) -> bool:
+    """Whether a folder holds runs that differ in their seed only, whose ensemble translates."""
+    return (folder / ENSEMBLE_FILE).exists()
+
+
+def read_ensemble(folder: Path) -> dict[str, Any]:
+    """Read `ensemble.json`: the names of the runs (`members`), the results of the finished ones, and the report."""
+    try:
+        document = json.loads((folder / ENSEMBLE_FILE).read_text(encoding="utf-8"))
+        version, members = document["version"], [str(name) for name in document["members"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{folder / ENSEMBLE_FILE} is damaged: expected the fields 'version' and 'members'") from None
+    if version != ENSEMBLE_VERSION:
+        raise UserError(
+            f"{folder / ENSEMBLE_FILE} has format version {version!r}, but only version {ENSEMBLE_VERSION} is "
+            "supported: update dragoman"
+        )
+    return document | {"members": members}
+
+
+def ensemble_members(folder: Path) -> list[Path]:
+    """Return the run folders of an ensemble folder."""
+    return [folder / name for name in read_ensemble(folder)["members"]]
+
+
+def _check_ensemble_folder(folder: Path, checkpoint: str | None) -> None:
+    """Raise a UserError unless all runs of an ensemble have the checkpoint, or if a single run is needed (None)."""
+    members = ensemble_members(folder)
+    if checkpoint is None:
+        raise UserError(
+            f"{folder} holds {len(members)} runs with different seeds, but a single run is needed: name one of them, "
+            f"such as {members[0]}"
+        )
+    for member in members:
+        if not (member / CHECKPOINT_DIR / checkpoint).exists():
+            raise UserError(
+                f"{member} has no checkpoint {checkpoint!r}, which the ensemble {folder} needs of all its runs: "
+                f"continue the training with 'dragoman train {folder} --resume', or name a single run"
+            )
+
+
 def check_run_folder(folder: Path, checkpoint: str | None = None) -> None:
     """Raise a UserError if a folder is not a run folder, or has no checkpoint of this name."""
     if not folder.exists():
         siblings = folder.parent.iterdir() if folder.parent.is_dir() else ()
-        near = difflib.get_close_matches(folder.name, [path.name for path in siblings if is_run_folder(path)], n=1)
+        runs = [path.name for path in siblings if is_run_folder(path) or is_ensemble_folder(path)]
+        near = difflib.get_close_matches(folder.name, runs, n=1)
         hint = f"did you mean {folder.with_name(near[0])}?" if near else "name a run folder created by 'dragoman train'"
         raise UserError(f"{folder} does not exist: {hint}")
+    if is_ensemble_folder(folder):
+        _check_ensemble_folder(folder, checkpoint)
+        return
     if not is_run_folder(folder):
         raise UserError(
             f"{folder} is not a run folder, because it has no {MODEL_FILE}: name a folder created by 'dragoman train'"
@@ -42,6 +88,8 @@ def check_run_folder(folder: Path, checkpoint: str | None = None) -> None:
 
 def check_new_folder(folder: Path) -> None:
     """Raise a UserError if the folder exists: a run never overwrites anything."""
+    if is_ensemble_folder(folder):
+        raise UserError(f"{folder} already contains runs: continue them with --resume, or choose another name")
     if is_run_folder(folder):
         raise UserError(f"{folder} already contains a run: continue it with --resume, or choose another name")
     if folder.exists() or folder.is_symlink():

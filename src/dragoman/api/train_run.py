@@ -21,7 +21,7 @@ from dragoman.errors import UserError
 from dragoman.models import ModelSpec
 from dragoman.parts.spec import Spec
 from dragoman.run import Run, load, read_spec
-from dragoman.run_files import CONFIG_FILE
+from dragoman.run_files import CONFIG_FILE, is_ensemble_folder
 from dragoman.systems import SYSTEMS, PaperTraining, System, VocabularySizes
 from dragoman.training.display import Display, SilentDisplay
 from dragoman.training.parallel import ProcessGroup, accumulate_for_processes
@@ -50,6 +50,7 @@ def train(
     custom_parts: Sequence[type[Spec]] = (),
     callback: TrainingCallback | None = None,
     resume: bool = False,
+    seeds: int | None = None,
 ) -> Run:
     """Train a model and return it, ready to translate.
 
@@ -71,9 +72,10 @@ def train(
         callback: called with every `StepEvent`, `ValidationEvent` and `MessageEvent`. By default progress is shown on
             standard error.
         resume: continue the run in `folder`. With more `training.steps`, `epochs` or `minutes` it is extended.
+        seeds: train this many runs with the seeds 1, 2, … into the folders seed1, seed2, … of `folder`.
 
     Returns:
-        The run with its best checkpoint.
+        The run with its best checkpoint; the ensemble of all runs with `seeds`.
 
     Examples:
         >>> run = dragoman.train(
@@ -84,6 +86,8 @@ def train(
         >>> run.checkpoint
         '000003'
     """
+    from dragoman.api.seed_training import resume_seeds, start_seeds  # imports this module
+
     files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
     changes: dict[str, Any] = {f"data.{name}": _path_list(paths) for name, paths in files.items() if paths}
     changes |= {"system.size": size} if size is not None else {}
@@ -93,12 +97,20 @@ def train(
         if folder is None:
             raise UserError("resume=True continues an existing run: pass its folder as the first argument")
         folder = Path(folder)
-        resume_training(folder, changes, custom_parts=custom_parts, callback=callback)
+        if is_ensemble_folder(folder):
+            resume_seeds(folder, changes, seeds, custom_parts=custom_parts, callback=callback)
+        else:
+            resume_training(folder, changes, custom_parts=custom_parts, callback=callback)
     else:
         changes |= {"system.name": system_name} if system_name is not None else {}
         config = configuration.replace_settings(config or Config(), changes)
         folder = _new_folder(config.system.name or "transformer") if folder is None else Path(folder)
-        start_training(folder, config, custom_system=custom_system, custom_parts=custom_parts, callback=callback)
+        if seeds is None:
+            start_training(folder, config, custom_system=custom_system, custom_parts=custom_parts, callback=callback)
+        else:
+            start_seeds(
+                folder, config, seeds, custom_system=custom_system, custom_parts=custom_parts, callback=callback
+            )
     return load(folder, custom_parts=custom_parts)
 
 
@@ -126,11 +138,11 @@ def start_training(
     def prepare(processes: ProcessGroup) -> None:
         """Prepare the run folder (tokenizers, data, configuration), on the first process."""
         adapted, choices = accumulate_for_processes(config, processes)  # at least one batch per process and step
-        with _temporarily_registered(config.system.name, custom_system):
+        with temporarily_registered(config.system.name, custom_system):
             prepared = prepare_run(folder, adapted, log, custom_parts)
-        _log_preparation(prepared, choices, log)
+        log_preparation(prepared, choices, log)
 
-    log = _log_function(callback)
+    log = log_function(callback)
     return _train(folder, prepare, custom_parts, callback)
 
 
@@ -199,7 +211,7 @@ def _train(
     display = Display(live=sys.stderr.isatty()) if callback is None else CallbackDisplay(callback)
     display = SilentDisplay() if processes.rank else display
     trainer = Trainer(folder, display, resumed_config, processes, parts)
-    log = _log_function(callback)
+    log = log_function(callback)
     if not processes.rank and resumed_config is not None:
         log(trainer.budget.resume_message(trainer.state, command))
     if not processes.rank and trainer.strategy.name:
@@ -214,7 +226,7 @@ def _train(
     return outcome
 
 
-def _log_preparation(prepared: PreparedRun, choices: Sequence[str], log: Callable[[str], None]) -> None:
+def log_preparation(prepared: PreparedRun, choices: Sequence[str], log: Callable[[str], None]) -> None:
     """Log the data statistics, examples, model size and the settings chosen automatically (`choices` and the run's)."""
     log("")
     for line in prepared.preflight.lines():
@@ -257,7 +269,7 @@ class CallbackDisplay(Display):
         self.callback(ValidationEvent(step, result.loss, result.perplexity, dict(result.metrics), best))
 
 
-def _log_function(callback: TrainingCallback | None) -> Callable[[str], None]:
+def log_function(callback: TrainingCallback | None) -> Callable[[str], None]:
     """Return a function that logs a line: to the console, or to the callback if there is one."""
     return console.log if callback is None else lambda text: callback(MessageEvent(text))
 
@@ -320,7 +332,7 @@ def _custom_system(builder: Callable[..., ModelSpec]) -> System:
 
 
 @contextmanager
-def _temporarily_registered(name: str | None, system: System | None) -> Iterator[None]:
+def temporarily_registered(name: str | None, system: System | None) -> Iterator[None]:
     """Add a custom system to the table of systems while a run is prepared; None: it is there already."""
     if name is None or system is None:
         yield

@@ -10,6 +10,7 @@ from dragoman.evaluation.metric_score import References
 from dragoman.evaluation.text_metrics import text_metric
 from dragoman.run import Run, Source
 from dragoman.run.search_choice import CHOSEN_SETTINGS, SearchChoice, choose_search, open_settings, store_choice
+from dragoman.run.sources import Tag
 from dragoman.training.validation import MAX_CHOICE_SENTENCES, decoding_metric, stored_sentences
 
 
@@ -19,6 +20,7 @@ def tune_search(
     references: References | None = None,
     *,
     metric: str | None = None,
+    tag: Tag = None,
 ) -> SearchChoice:
     """Choose beam size and length penalty of a trained run anew, and store them in its config.yaml.
 
@@ -28,6 +30,7 @@ def tune_search(
         run: the run, which uses the chosen values from now on.
         sources, references: sentences that were not trained on; by default the run's validation set.
         metric: metric of texts to choose by, such as bleu or exact; by default the one that selected the checkpoint.
+        tag: corpus tag (`data.corpus_tags`) of all sources, or one for each; by default the first tag.
 
     Examples:
         >>> choice = dragoman.tune_search(run, ["The dog sleeps."], ["Der Hund schläft."], metric="chrf")
@@ -40,17 +43,17 @@ def tune_search(
             f"{' and '.join(CHOSEN_SETTINGS)} of {run.folder} were set for its training: to choose them anew, set them "
             "to null in its config.yaml"
         )
-    tags = None
     if sources is None or references is None:
-        sources, tags, references = stored_sentences(run, validation_store(run), MAX_CHOICE_SENTENCES)
+        sources, tag, references = stored_sentences(run, validation_store(run), MAX_CHOICE_SENTENCES)
     chosen_metric = text_metric(metric) if metric else decoding_metric(run, sources, references)
-    choice = choose_search(run, sources, references, chosen_metric, tags)
+    choice = choose_search(run, sources, references, chosen_metric, tag)
     run.config = store_choice(run.folder, choice)
     return choice
 
 
 def validation_store(run: Run) -> TokenStore:
     """Return the tokenized validation pairs of a run; a UserError if it has none, as an imported one."""
-    if not (run.folder / "data" / "valid").exists():
+    folder = run.member_folders[0] / "data" / "valid"
+    if not folder.exists():
         raise UserError(f"{run.folder} has no validation set: name files with --source and --reference")
-    return TokenStore(run.folder / "data" / "valid")
+    return TokenStore(folder)

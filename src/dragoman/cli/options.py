@@ -29,7 +29,7 @@ from dragoman.config_fields import settings_of
 from dragoman.errors import UserError
 from dragoman.legacy import renamed_option
 from dragoman.processes import THREAD_VARIABLES
-from dragoman.run_files import is_run_folder
+from dragoman.run_files import is_ensemble_folder, is_run_folder
 
 if TYPE_CHECKING:
     from dragoman.parts.inference import InferencePrecision
@@ -44,7 +44,8 @@ def complete_runs(incomplete: str) -> list[str]:
         folders = sorted(path for path in parent.iterdir() if path.is_dir() and not path.name.startswith("."))
     except OSError:
         return []
-    return [str(path) if is_run_folder(path) else f"{path}/" for path in folders if str(path).startswith(incomplete)]
+    is_run = [is_run_folder(path) or is_ensemble_folder(path) for path in folders]
+    return [f"{path}{'' if run else '/'}" for path, run in zip(folders, is_run) if str(path).startswith(incomplete)]
 
 
 def complete_systems(incomplete: str) -> list[str]:

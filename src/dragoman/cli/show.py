@@ -22,6 +22,7 @@ from dragoman.cli.options import (
 )
 from dragoman.console import log, print_json, print_lines
 from dragoman.errors import UserError
+from dragoman.run_files import is_ensemble_folder, read_ensemble
 
 if TYPE_CHECKING:
     from dragoman.lens import Inspection
@@ -131,6 +132,7 @@ def _describe_run(run: Run, as_json: bool) -> None:
     kinds = " and ".join(dict.fromkeys([run.source_tokenizer.kind, run.target_tokenizer.kind]))
     description = {
         "run": str(run.folder),
+        **({"ensemble of": [path.name for path in run.member_folders]} if run.ensemble_members else {}),
         "system": run.config.system.name,
         "size": run.config.system.size,
         "parameters": count_parameters(run.spec),
@@ -151,7 +153,12 @@ def _describe_run(run: Run, as_json: bool) -> None:
             ]
         text = ", ".join(value) if isinstance(value, list) else f"{value:,}" if isinstance(value, int) else value
         print(f"{name:18}{text}")
-    log(f"see {run.folder}/report.html, or inspect a sentence: {program_name()} show {run.folder} 'A sentence.'")
+    if is_ensemble_folder(run.folder):
+        from dragoman.api.seed_training import report_lines
+
+        print("\n".join(report_lines(read_ensemble(run.folder)["report"])))
+    command = f"{program_name()} show {run.folder} 'A sentence.'"
+    log(f"see {run.member_folders[0]}/report.html, or inspect a sentence: {command}")
 
 
 def _show_sentence(run: Run, sentence: str, target: str | None, options: ShowOptions) -> None:

@@ -13,9 +13,10 @@ from dragoman.cli.checks import check_run, check_training
 from dragoman.cli.options import Json, Settings, program_name
 from dragoman.console import log, print_json
 from dragoman.errors import UserError
-from dragoman.run_files import is_run_folder
+from dragoman.run_files import is_ensemble_folder, is_run_folder
 
 if TYPE_CHECKING:
+    from dragoman.api.seed_training import SeedsOutcome
     from dragoman.run import Run
     from dragoman.training.trainer import TrainingOutcome
 
@@ -72,6 +73,14 @@ def train(
     dry_run: Annotated[
         bool, "Check the data, choose all settings and print both, without training; no run is created."
     ] = False,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="Train this many runs that differ in their seed, into RUN/seed1, RUN/seed2, … RUN is their ensemble.",
+            min=1,
+        ),
+    ] = None,
+    parallel: Annotated[int, typer.Option(help="With --seeds: number of runs that are trained at a time.", min=1)] = 1,
     as_json: Json = False,
 ) -> None:
     """Train a model from text files.
@@ -97,6 +106,13 @@ def train(
             raise UserError(
                 "--resume uses the data and settings saved in the run folder: leave --config and the data files out"
             )
+        if is_ensemble_folder(run):
+            from dragoman.api.seed_training import resume_seeds
+
+            finish_seeds(resume_seeds(run, settings, seeds, parallel=parallel), as_json)
+            return
+        if seeds is not None:
+            raise UserError(f"{run} is not a folder of several seeds: leave --seeds out, or train a new one")
         check_run(run)
         finish(run, resume_run(run, settings), as_json)
         return
@@ -111,6 +127,12 @@ def train(
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:  # of several processes the first one checks, while it prepares
         check_training(run, resolved)
 
+    if seeds is not None and not dry_run:
+        from dragoman.api.seed_training import start_seeds
+
+        finish_seeds(start_seeds(run, resolved, seeds, parallel=parallel), as_json)
+        return
+
     from dragoman.api.train_run import prepare_on_trial, start_training
 
     if not dry_run:
@@ -119,6 +141,16 @@ def train(
     prepared = prepare_on_trial(resolved)
     if as_json:
         print_json(prepared.to_dict())
+
+
+def finish_seeds(outcome: SeedsOutcome, as_json: bool) -> None:
+    """Print the scores of runs with different seeds and of their ensemble, or how to continue their training."""
+    if outcome.interrupted:
+        log(f"everything is saved; continue with:  {train_command(outcome.folder)} --resume")
+    for line in outcome.lines():
+        log(line)
+    if as_json:
+        print_json({"run": str(outcome.folder), "interrupted": outcome.interrupted, **outcome.report})
 
 
 def resume_run(run: Path, settings: dict[str, Any]) -> TrainingOutcome | None:

@@ -28,7 +28,7 @@ from dragoman.run.results import Translation
 from dragoman.run.run import Run
 from dragoman.run.sources import Source
 from dragoman.run.translator import SORT_WINDOW_TEXTS
-from dragoman.run_files import CHECKPOINT_DIR, MODEL_FILE
+from dragoman.run_files import MODEL_FILE
 from dragoman.search import SearchConfig, search_to_dict
 from dragoman.storage import flush_to_disk, lock_file, os_errors_as_user_errors
 
@@ -68,8 +68,10 @@ def translation_fingerprint(run: Run, search: SearchConfig, options: Mapping[str
 
     A translation can only be resumed if all of them are equal; the keys are names for messages.
     """
-    files = [run.folder / MODEL_FILE, *sorted(run.folder.glob("tokenizer*.json"))]
-    files.append(run.folder / CHECKPOINT_DIR / run.checkpoint / MANIFEST_FILE)  # holds digests of the weights
+    folder, (checkpoint, *others) = run.member_folders[0], run.checkpoint_folders
+    files = [folder / MODEL_FILE, *sorted(folder.glob("tokenizer*.json"))]
+    files.append(checkpoint / MANIFEST_FILE)  # holds digests of the weights
+    files += [other / MANIFEST_FILE for other in others if (other / MANIFEST_FILE).exists()]
     digest = blake2b(digest_size=8)
     for path in files:
         digest.update(path.read_bytes())

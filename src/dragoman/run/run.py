@@ -35,7 +35,15 @@ from dragoman.run.results import (
 )
 from dragoman.run.sources import Source, Tag, encode_without_framing, frame_source
 from dragoman.run.translator import Translator, continue_prompts, stream_tokens
-from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, check_run_folder, checkpoint_names, read_metrics
+from dragoman.run_files import (
+    CHECKPOINT_DIR,
+    CONFIG_FILE,
+    check_run_folder,
+    checkpoint_names,
+    ensemble_members,
+    is_ensemble_folder,
+    read_metrics,
+)
 from dragoman.search import Beam, LengthLimit, OtherRun, Sample, SearchConfig, SpecialTokens, search_from_dict
 from dragoman.search.constraints import TargetPrefix
 from dragoman.search.engine import SearchEngine
@@ -57,7 +65,8 @@ class Run:
         'Der Hund schläft.'
 
     Attributes:
-        folder: the run folder
+        folder: the run folder, or the folder of an ensemble
+        checkpoint_folders: the checkpoints of the model and of the ensemble members
         config: the resolved configuration
         model, source_tokenizer, target_tokenizer, framing: what the folder holds
         checkpoint: name of the checkpoint that was loaded
@@ -86,6 +95,7 @@ class Run:
         `framing` has the special tokens around source and target; `inference_weights` converts the model for decoding.
         """
         self.folder, self.config, self.model = folder, settings, model
+        self.checkpoint_folders = [folder / CHECKPOINT_DIR / checkpoint_name]
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         model.match_vocabularies(source_tokenizer, target_tokenizer)
         self.framing, self.checkpoint = framing, checkpoint_name
@@ -171,7 +181,13 @@ class Run:
             self.check_same_vocabulary(other, "an ensemble needs one vocabulary")
         ensemble = copy(self)
         ensemble.ensemble_members = [*self.ensemble_members, *(model for other in other_runs for model in other.models)]
+        ensemble.checkpoint_folders = [path for run in (self, *other_runs) for path in run.checkpoint_folders]
         return ensemble
+
+    @property
+    def member_folders(self) -> list[Path]:
+        """The run folders of the model and of the ensemble members; the first one has tokenizers and data."""
+        return [checkpoint_folder.parent.parent for checkpoint_folder in self.checkpoint_folders]
 
     @property
     def models(self) -> list[Model]:
@@ -562,12 +578,12 @@ class Run:
     # ---- what the folder holds
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the records of `metrics.jsonl`, in order of steps."""
-        return read_metrics(self.folder)
+        """Return the records of `metrics.jsonl`, in order of steps; of an ensemble, those of its first run."""
+        return read_metrics(self.member_folders[0])
 
     def checkpoints(self) -> list[str]:
-        """Return the names of the checkpoints."""
-        return checkpoint_names(self.folder)
+        """Return the names of the checkpoints; of an ensemble, those of its first run."""
+        return checkpoint_names(self.member_folders[0])
 
 
 def load(
@@ -585,8 +601,20 @@ def load(
         device: `auto`, `cpu` or `cuda`
         custom_parts: the user's own part classes, if the model has any
         weights: precision of the weights in decoding: `float32`, `int8` (CPU) or `bfloat16` (GPU)
+
+    Returns:
+        The run; for a folder of runs with different seeds, their ensemble.
     """
     folder = Path(folder)
+    if is_ensemble_folder(folder):
+        check_run_folder(folder, checkpoint_name)
+        first, *others = (
+            load(member, checkpoint_name, device, custom_parts, weights) for member in ensemble_members(folder)
+        )
+        first.check_translates()
+        ensemble = first.ensemble(*others)
+        ensemble.folder, ensemble.config = folder, config.from_yaml(folder / CONFIG_FILE)
+        return ensemble
     torch_device = run_folder.select_device(device or "auto")
     inference_weights = InferenceWeights(weights, torch_device)
     model = run_folder.read_spec(folder, custom_parts).build()

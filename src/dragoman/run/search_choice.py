@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dragoman import config as configuration
 from dragoman.config import Config, is_automatic
-from dragoman.evaluation import format_table
+from dragoman.evaluation import MeanStd, format_table
 from dragoman.evaluation.metric_score import References, check_equal_counts, reference_lists
 from dragoman.evaluation.significance import resample_scores
 from dragoman.evaluation.text_metrics import SentenceStatistics, TextMetric
@@ -95,7 +95,7 @@ class SearchChoice:
         rows: dict[int, dict[str, object]] = {}
         for candidate in self.candidates:
             row = rows.setdefault(candidate.beam_size, {"beam size": candidate.beam_size, **columns})
-            row[f"α = {candidate.length_penalty:g}"] = round(candidate.score, 2)
+            row[f"α = {candidate.length_penalty:g}"] = MeanStd(candidate.score)  # with two decimals
         table = format_table(list(rows.values())).splitlines()
         settings = ", ".join(f"{name}={value:g}" for name, value in self.settings.items())
         heading = f"{self.metric} on {self.sentences:,} validation sentences by beam size and length penalty α:"

@@ -108,7 +108,7 @@ class LanguageDetector:
     def learn_from_run(self, run: Run, pair: LanguagePair) -> None:
         """Learn both languages from the training data of a run, if its folder still has it."""
         try:
-            store = TokenStore(run.folder / "data" / "train")
+            store = TokenStore(run.member_folders[0] / "data" / "train")
         except (UserError, OSError):
             return
         if store.monolingual or any(column.features for column in store.columns):  # not pairs of texts

@@ -172,6 +172,6 @@ def _curves(run: Run) -> list[schemas.TrainingCurve]:
 
 def _examples(run: Run) -> list[str]:
     """Return a few sources of 4 to 14 words from the last validation."""
-    samples = read_samples(run.folder)
+    samples = read_samples(run.member_folders[0])
     sources = dict.fromkeys(sample.source for sample in samples[max(samples)]) if samples else {}
     return [source for source in sources if 4 <= len(split_words(source)) <= 14][:MAX_PAGE_EXAMPLES]

@@ -81,7 +81,7 @@ def _language_code(file: str) -> str | None:
 
 def validation_pairs(run: Run, max_pairs: int) -> tuple[list[str], list[str]]:
     """Return the first `max_pairs` validation sources and targets, decoded from the data in the run folder."""
-    folder = run.folder / "data" / "valid"
+    folder = run.member_folders[0] / "data" / "valid"
     if not folder.is_dir() or run.model.source_features is not None:
         raise UserError(f"{run.folder} has no validation text: give a test set with --source and --target")
     store = TokenStore(folder)

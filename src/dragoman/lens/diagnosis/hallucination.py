@@ -116,7 +116,7 @@ def words_of_both_languages(run: Run, sources: Sequence[str], references: Sequen
     """
     source_counts = Counter(word for text in sources for word in split_words(text))
     target_counts = Counter(word for text in references or () for word in split_words(text))
-    folder = run.folder / "data" / "train"
+    folder = run.member_folders[0] / "data" / "train"
     if folder.is_dir():
         store = TokenStore(folder)
         for n in range(min(MAX_TRAINING_PAIRS, len(store))):

@@ -1,0 +1,108 @@
+"""Training of several runs at a time, each by `dragoman train RUN --resume` in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from dragoman.errors import UserError
+
+Record = Callable[[Path, dict[str, Any]], None]  # records the best validation of a finished run
+
+
+class RunProcesses:
+    """Trains runs in processes, and passes interruptions on to them."""
+
+    def __init__(self, num_threads: int, log: Callable[[str], None]) -> None:
+        """Use `num_threads` CPU threads in each process; `log` receives the messages of all processes."""
+        self.num_threads, self.log = num_threads, log
+        self.processes: list[subprocess.Popen[str]] = []
+        self.interrupted = False
+        self.lock = threading.Lock()
+
+    def train(self, run: Path) -> dict[str, Any] | None:
+        """Train a run to its end; return the outcome as `dragoman train --json` prints it, None if not started."""
+        command = [sys.executable, "-m", "dragoman", "train", str(run), "--resume", "--json"]
+        last = ""  # line of the messages
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
+            with self.lock:
+                if self.interrupted:
+                    return None
+                process = subprocess.Popen(
+                    [*command, "--threads", str(self.num_threads)],
+                    stdout=output,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    encoding="utf-8",
+                    start_new_session=True,  # Ctrl-C reaches it through `interrupt` only
+                )
+                self.processes.append(process)
+            with process:  # closes the pipe and waits
+                assert process.stderr is not None
+                for line in process.stderr:
+                    last = line.strip() or last
+                    self.log(f"{run.name}: {line.rstrip()}")
+            if process.returncode != 0 and not self.interrupted:
+                raise UserError(f"the training of {run} failed ({last}): solve this, and continue with --resume")
+            output.seek(0)
+            with suppress(ValueError):
+                outcome: dict[str, Any] = json.load(output)
+                return outcome
+        return None
+
+    def interrupt(self) -> None:
+        """Let all processes save a checkpoint and end, and start no more."""
+        with self.lock:
+            self.interrupted = True
+            for process in self.processes:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGINT)
+
+
+def train_in_processes(runs: Sequence[Path], parallel: int, record: Record, log: Callable[[str], None]) -> bool:
+    """Train runs, `parallel` at a time, and record those that are finished; return whether they were interrupted."""
+    processes = RunProcesses(max(1, (os.cpu_count() or 1) // parallel), log)
+    with _terminated_as_interrupted(), ThreadPoolExecutor(parallel) as pool:
+        waiting = {pool.submit(processes.train, run): run for run in runs}
+        while waiting:
+            try:
+                done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in done:
+                    _record_outcome(future, waiting.pop(future), record)
+            except KeyboardInterrupt:
+                log("stopping all runs after their present steps")
+                processes.interrupt()
+            except BaseException:
+                processes.interrupt()
+                raise
+    return processes.interrupted
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Treat SIGTERM as Ctrl-C, so that no process is left behind."""
+    previous = None
+    with suppress(ValueError):  # not in the main thread, whose owner handles signals
+        previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGTERM, previous)
+
+
+def _record_outcome(future: Future[dict[str, Any] | None], run: Path, record: Record) -> None:
+    """Record the best validation of a run if its training is finished."""
+    outcome = future.result()
+    if outcome is not None and not outcome["interrupted"]:
+        record(run, outcome["best"])

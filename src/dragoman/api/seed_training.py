@@ -1,0 +1,286 @@
+"""Training with several seeds: runs that differ only in their random numbers, and their ensemble.
+
+The folder holds one run per seed, `ensemble.json` with their names and results, and `config.yaml` with the search
+settings of the ensemble. `dragoman.load` opens it as an ensemble.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dragoman import config as configuration
+from dragoman import data
+from dragoman.api.evaluate_run import evaluate
+from dragoman.api.events import TrainingCallback
+from dragoman.api.seed_processes import train_in_processes
+from dragoman.api.train_run import log_function, log_preparation, resume_training, temporarily_registered
+from dragoman.api.tune_search import tune_search, validation_store
+from dragoman.config import Config
+from dragoman.errors import UserError
+from dragoman.evaluation import TEXT_METRICS, MeanStd, format_table
+from dragoman.objectives import objective_class
+from dragoman.parts.spec import Spec
+from dragoman.run import Run, load
+from dragoman.run.search_choice import MIN_CHOICE_SENTENCES, open_settings, without_choice
+from dragoman.run_files import (
+    CONFIG_FILE,
+    ENSEMBLE_FILE,
+    ENSEMBLE_VERSION,
+    check_new_folder,
+    ensemble_members,
+    is_run_folder,
+    read_ensemble,
+)
+from dragoman.storage import atomic_folder, write_file
+from dragoman.systems import System
+from dragoman.training.preparation_cache import PreparationCache
+from dragoman.training.prepare import PreparedRun, prepare_run
+from dragoman.training.resolve import make_corpora
+from dragoman.training.training_budget import change_resumed_run
+from dragoman.training.validation import TEACHER_FORCED_METRICS, decoding_metric, stored_sentences
+
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class SeedsOutcome:
+    """How a training with several seeds ended.
+
+    Attributes:
+        interrupted: whether it was interrupted by the user and can be resumed.
+        report: scores of each run, their mean and standard deviation, and those of the ensemble; empty if interrupted.
+    """
+
+    folder: Path
+    interrupted: bool
+    report: dict[str, Any]
+
+    def lines(self) -> list[str]:
+        """Return the report as a table."""
+        return report_lines(self.report) if self.report else []
+
+
+def start_seeds(
+    folder: Path,
+    config: Config,
+    num_seeds: int,
+    *,
+    parallel: int = 1,
+    custom_system: System | None = None,
+    custom_parts: Sequence[type[Spec]] = (),
+    callback: TrainingCallback | None = None,
+) -> SeedsOutcome:
+    """Prepare and train runs that differ only in their seed, and report their scores and those of their ensemble.
+
+    Args:
+        folder: folder to create; it gets the runs seed1, seed2, …
+        config: settings of all runs; their seeds are `training.seed`, the next number, …
+        num_seeds: number of runs.
+        parallel: number of runs that are trained at a time, each in a process of its own.
+        custom_system, custom_parts, callback: as in `start_training`.
+    """
+    _check_single_process()
+    check_new_folder(folder)
+    log = log_function(callback)
+    with atomic_folder(folder) as partial, temporarily_registered(config.system.name, custom_system):
+        names = _prepare_seeds(partial, config, num_seeds, custom_parts, log)
+        shutil.copyfile(partial / names[0] / CONFIG_FILE, partial / CONFIG_FILE)
+        _write_ensemble(partial, {"members": names, "finished": {}, "report": {}})
+    return _train_seeds(folder, parallel, custom_parts, callback)
+
+
+def resume_seeds(
+    folder: Path,
+    settings: Mapping[str, Any],
+    num_seeds: int | None = None,
+    *,
+    parallel: int = 1,
+    custom_parts: Sequence[type[Spec]] = (),
+    callback: TrainingCallback | None = None,
+) -> SeedsOutcome:
+    """Continue a training with several seeds: runs that are not finished, new seeds, or all with a larger budget.
+
+    Args:
+        folder: folder of the runs.
+        settings: changes of the limits (training.steps, epochs, minutes, patience) or the device, for all runs.
+        num_seeds: number of runs, if there are to be more than before.
+        parallel, custom_parts, callback: as in `start_seeds`.
+    """
+    _check_single_process()
+    document = read_ensemble(folder)
+    members, log = ensemble_members(folder), log_function(callback)
+    if num_seeds is not None and num_seeds < len(members):
+        raise UserError(f"{folder} has {len(members)} seeds: give at least as many, or leave --seeds out")
+    if settings:
+        changed = [change_resumed_run(member, settings) for member in members]
+        write_file(folder / CONFIG_FILE, configuration.to_yaml(without_choice(changed[0])))
+        document |= {"finished": {}, "report": {}}
+    if num_seeds is not None and num_seeds > len(members):
+        given = configuration.without_automatic_settings(configuration.from_yaml(members[0] / CONFIG_FILE))
+        document |= {"members": _prepare_seeds(folder, given, num_seeds, custom_parts, log), "report": {}}
+    _write_ensemble(folder, document)
+    return _train_seeds(folder, parallel, custom_parts, callback)
+
+
+def _check_single_process() -> None:
+    """Raise a UserError under torchrun: each process would train all seeds."""
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise UserError(
+            "several seeds are trained one after the other by one process, or with --parallel by processes of its own: "
+            "leave torchrun out, or train each --seed with torchrun"
+        )
+
+
+def _prepare_seeds(
+    folder: Path, config: Config, num_seeds: int, custom_parts: Sequence[type[Spec]], log: Log
+) -> list[str]:
+    """Prepare the runs that do not exist yet, and return the names of all; tokenizers and token stores are shared."""
+    cache, first = PreparationCache(), config.training.seed
+    names = [f"seed{seed}" for seed in range(first, first + num_seeds)]
+    prepared: PreparedRun | None = None
+    for seed, name in enumerate(names, first):
+        if is_run_folder(folder / name):
+            continue
+        seed_config = configuration.replace_settings(config, {"training.seed": seed})
+        if prepared is None:
+            prepared = prepare_run(folder / name, seed_config, log, custom_parts, cache)
+            log_preparation(prepared, (), log)
+            if config.training.auto_batch_size:  # measured once
+                found = {
+                    "training.auto_batch_size": False,
+                    "training.batch_tokens": prepared.config.training.batch_tokens,
+                }
+                config = configuration.replace_settings(config, found)
+        else:
+            prepare_run(folder / name, seed_config, lambda text: None, custom_parts, cache)
+    return names
+
+
+def _write_ensemble(folder: Path, document: Mapping[str, Any]) -> None:
+    """Write `ensemble.json`: the names of the runs, the results of the finished ones, and the report."""
+    about = "runs that differ only in their seed; 'dragoman translate' with this folder uses their ensemble"
+    content = {
+        "version": ENSEMBLE_VERSION,
+        "about": about,
+        **{n: document[n] for n in ("members", "finished", "report")},
+    }
+    write_file(folder / ENSEMBLE_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def _train_seeds(
+    folder: Path, parallel: int, custom_parts: Sequence[type[Spec]], callback: TrainingCallback | None
+) -> SeedsOutcome:
+    """Train the runs that are not finished, and write the report when all are."""
+    log, document = log_function(callback), read_ensemble(folder)
+    members = ensemble_members(folder)
+    remaining = [member for member in members if member.name not in document["finished"]]
+
+    def record(member: Path, best: dict[str, Any]) -> None:
+        """Record that a run is finished, with the record of its best validation."""
+        document["finished"][member.name] = best
+        _write_ensemble(folder, document | {"report": {}})
+
+    if parallel > 1 and len(remaining) > 1:
+        if custom_parts or callback is not None:
+            raise UserError("custom parts and callbacks need parallel=1, because other processes do not have them")
+        interrupted = train_in_processes(remaining, parallel, record, log)
+    else:
+        interrupted = False
+        for member in remaining:
+            log(f"{member.name} ({members.index(member) + 1} of {len(members)})")
+            outcome = resume_training(member, {}, custom_parts=custom_parts, callback=callback)
+            if interrupted := outcome is None or outcome.interrupted:
+                break
+            record(member, outcome.best)
+    if interrupted:
+        return SeedsOutcome(folder, interrupted=True, report={})
+    if not document["report"]:
+        log("scoring the runs and their ensemble")
+        document["report"] = make_report(folder, document["finished"], custom_parts, log)
+        _write_ensemble(folder, document)
+    return SeedsOutcome(folder, interrupted=False, report=document["report"])
+
+
+# ---- the report
+
+
+def make_report(
+    folder: Path, finished: Mapping[str, Mapping[str, Any]], custom_parts: Sequence[type[Spec]], log: Log
+) -> dict[str, Any]:
+    """Score the runs and their ensemble on the validation set, and on the test set if the configuration has one.
+
+    `finished` has the best validation of each run. The search settings of the ensemble are chosen on the validation
+    set. A model that does not generate text has no ensemble.
+
+    Returns:
+        {"validation": {metric: {run: score}}, "test": the same}, with the ensemble as the last run.
+    """
+    members = ensemble_members(folder)
+    config = configuration.from_yaml(members[0] / CONFIG_FILE)
+    metric = config.training.selection_metric
+    validation = {metric: {member.name: finished[member.name][metric] for member in members}}
+    ensemble = None
+    if objective_class(config.objective.name or "translation").generates:
+        ensemble = load(folder, custom_parts=custom_parts)
+        score = _validate_ensemble(ensemble, metric)
+        validation[metric] |= {} if score is None else {"ensemble": score}
+    test: dict[str, dict[str, float]] = {}
+    if pairs := _read_test_pairs(config):
+        for member in members:
+            scores = evaluate(load(member, custom_parts=custom_parts), *pairs, log=log).scores
+            for name, value in scores.items():
+                test.setdefault(name, {})[member.name] = value.value
+        if ensemble is not None:
+            names = [name for name in test if name in TEXT_METRICS]
+            for name, value in evaluate(ensemble, *pairs, names, log=log).scores.items():
+                test[name]["ensemble"] = value.value
+    return {"validation": validation, "test": test}
+
+
+def _validate_ensemble(ensemble: Run, metric: str) -> float | None:
+    """Choose the search settings of an ensemble, and return its validation score with those of its runs' validations.
+
+    The score is None if validations do not decode sentences, or select by the loss.
+    """
+    count, store = ensemble.config.training.validation_sentences or 0, validation_store(ensemble)
+    if metric in TEACHER_FORCED_METRICS or not count:
+        return None
+    sources, tags, references = stored_sentences(ensemble, store, count)
+    if open_settings(ensemble.config) and len(sources) >= MIN_CHOICE_SENTENCES:
+        return tune_search(ensemble, sources, references, tag=tags).default.score
+    texts = [translation.text for translation in ensemble.translate(sources, alignment=False, tag=tags)]
+    return decoding_metric(ensemble, sources, references)(texts, references).value
+
+
+def _read_test_pairs(config: Config) -> tuple[list[Any], list[str]] | None:
+    """Read the sources and references of the configured test files; None if there are none, or no references."""
+    corpora = make_corpora(config, config.data.test_source, config.data.test_target)
+    if not corpora:
+        return None
+    pairs = list(data.detect_data_format(corpora[0]).read(corpora))
+    if any(pair.target is None for pair in pairs):
+        return None
+    sources = [pair.source if pair.features is None else pair.features for pair in pairs]
+    return sources, [pair.target or "" for pair in pairs]
+
+
+def report_lines(report: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]:
+    """Return the report as a table: one row per run, mean and sample standard deviation, and the ensemble."""
+    columns = {f"{part} {metric}": scores for part, by_metric in report.items() for metric, scores in by_metric.items()}
+    names = list(dict.fromkeys(name for scores in columns.values() for name in scores))
+    runs = [name for name in names if name != "ensemble"]
+    means = {
+        title: MeanStd.of([scores[name] for name in runs if name in scores], decimals=2)
+        for title, scores in columns.items()
+    }
+    rows: dict[str, dict[str, object]] = {
+        name: {title: MeanStd(scores[name]) for title, scores in columns.items() if name in scores} for name in names
+    }
+    ordered = {name: rows[name] for name in runs} | {"mean ± std": means} | rows
+    return format_table([{"run": name, **cells} for name, cells in ordered.items()]).splitlines()
