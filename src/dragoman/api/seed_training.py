@@ -260,7 +260,7 @@ def _validate_ensemble(ensemble: Run, metric: str) -> float | None:
 
 def _read_test_pairs(config: Config) -> tuple[list[Any], list[str]] | None:
     """Read the sources and references of the configured test files; None if there are none, or no references."""
-    corpora = make_corpora(config, config.data.test_source, config.data.test_target)
+    corpora = make_corpora(config, "test_")
     if not corpora:
         return None
     pairs = list(data.detect_data_format(corpora[0]).read(corpora))
