@@ -130,7 +130,9 @@ class _Evaluator:
             alignments: gold alignments, for the alignment error rate; None leaves it out.
             translate: translate even if no metric needs translations.
         """
-        run, metrics = self.run, self.metrics or [*self._suitable_metrics(), "perplexity"]
+        run, metrics = self.run, self.metrics or list(self._suitable_metrics())
+        if not self.metrics and not run.ensemble_members:  # an ensemble translates, but only single models score
+            metrics += ["perplexity"]
         supported = (*evaluation.TEXT_METRICS, *evaluation.LIKELIHOOD_METRICS)
         self._check_metrics(metrics, supported, f"{run.folder}, which translates")
         if translate or any(map(evaluation.is_text_metric, metrics)):

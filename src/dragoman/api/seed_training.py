@@ -23,7 +23,7 @@ from dragoman.api.train_run import log_function, log_preparation, resume_trainin
 from dragoman.api.tune_search import tune_search, validation_store
 from dragoman.config import Config
 from dragoman.errors import UserError
-from dragoman.evaluation import TEXT_METRICS, MeanStd, format_table
+from dragoman.evaluation import MeanStd, format_table
 from dragoman.objectives import objective_class
 from dragoman.parts.spec import Spec
 from dragoman.run import Run, load
@@ -237,9 +237,8 @@ def make_report(
             for name, value in scores.items():
                 test.setdefault(name, {})[member.name] = value.value
         if ensemble is not None:
-            names = [name for name in test if name in TEXT_METRICS]
-            for name, value in evaluate(ensemble, *pairs, names, log=log).scores.items():
-                test[name]["ensemble"] = value.value
+            for name, value in evaluate(ensemble, *pairs, log=log).scores.items():
+                test.setdefault(name, {})["ensemble"] = value.value
     return {"validation": validation, "test": test}
 
 
