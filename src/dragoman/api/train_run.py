@@ -148,10 +148,10 @@ def start_training(
 
 def prepare_on_trial(config: Config, callback: TrainingCallback | None = None) -> PreparedRun:
     """Prepare a run in a temporary folder, log the report on its data and its settings, and delete it again."""
-    log = _log_function(callback)
+    log = log_function(callback)
     with TemporaryDirectory(prefix="dragoman-") as folder:
         prepared = prepare_run(Path(folder) / "run", config, log)
-    _log_preparation(prepared, [], log)
+    log_preparation(prepared, [], log)
     return prepared
 
 
