@@ -27,16 +27,16 @@ from dragoman.config import CleaningConfig
 from dragoman.data.corpus import Corpus, SentencePair
 from dragoman.data.corpus_passes import Log, PairChunk, ProgressLogger, read_chunks
 from dragoman.data.data_formats import DataFormat
+from dragoman.data.text_profile import RATIO_BINS
 from dragoman.errors import UserError
 from dragoman.processes import parallel_map
 from dragoman.text.language_identification import identify_language
 from dragoman.text.scripts import EAST_ASIAN_SCRIPTS, script_of
 
-MAX_EXAMPLES = 3  # of each reason
+MAX_REMOVED_EXAMPLES = 3  # of each reason
 MAX_EXAMPLE_CHARACTERS = 80
 BLOCK_PAIRS = 2**18  # that are judged together
 MAX_HASHES = 2**22  # distinct ones in memory
-RATIO_BINS = 32  # per factor of two
 MIN_MAIN_SCRIPT_SHARE = 0.8  # of the texts of a side, if it has a usual script
 EAST_ASIAN = "Han or kana"
 
@@ -332,8 +332,8 @@ class MeasuredPairs:
             counts += np.bincount(block["reason"], minlength=256)
             for reason in np.unique(block["reason"]).tolist():
                 found = examples.setdefault(reason, [])
-                if reason != KEPT and len(found) < MAX_EXAMPLES:
-                    rows = np.flatnonzero(block["reason"] == reason)[: MAX_EXAMPLES - len(found)]
+                if reason != KEPT and len(found) < MAX_REMOVED_EXAMPLES:
+                    rows = np.flatnonzero(block["reason"] == reason)[: MAX_REMOVED_EXAMPLES - len(found)]
                     found += (rows + start).tolist()
             start += len(block)
         texts = _read_pairs(data_format, corpora, sorted(index for indices in examples.values() for index in indices))

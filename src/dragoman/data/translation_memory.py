@@ -18,7 +18,7 @@ from dragoman.errors import UserError
 if TYPE_CHECKING:
     from dragoman.data.corpus import Corpus
 
-READ_BYTES = 2**16
+TMX_READ_BYTES = 2**16
 MAX_SEGMENT_CHARACTERS = 2**24
 MAX_LANGUAGES = 100  # that are remembered for a message
 _CODE_ELEMENTS = ("bpt", "ept", "it", "ph", "ut")  # formatting codes in a segment; the text in `hi` is kept
@@ -128,7 +128,7 @@ class _UnitParser:
     def parse(self, stream: IO[bytes]) -> Iterator[TranslationUnit]:
         """Yield the units of an open file."""
         try:
-            while chunk := stream.read(READ_BYTES):
+            while chunk := stream.read(TMX_READ_BYTES):
                 self.expat.Parse(chunk, False)
                 yield from self._take_units()
             self.expat.Parse(b"", True)
