@@ -59,6 +59,11 @@ def test_standard_input_has_the_same_formats(
     assert list(Input(None, columns).sources()) == [s for s, _ in PAIRS]
 
 
+def test_a_format_that_cannot_be_streamed_is_refused() -> None:
+    with pytest.raises(UserError, match="parquet cannot be read from standard input: name a file"):
+        Input(None, FileLayout("parquet")).check()
+
+
 def test_the_target_of_a_dialogue_is_its_last_reply(tmp_path: Path) -> None:
     dialogues = [["Hello.", "Hi.", "Who?", "Me."], ["Hello.", "Hi.", "Bye."], ["Hello."]]
     path = tmp_path / "d.jsonl"

@@ -78,6 +78,15 @@ def test_a_pipe_is_read_like_a_file(tmp_path: Path, write) -> None:
     assert texts(Corpus(pipe, write("a.de", "eins\n"))) == [("one", "eins")]
 
 
+@pytest.mark.parametrize(("name", "content"), [("tsv", "one\teins\n"), ("csv", "en,de\none,eins\n")])
+def test_a_pipe_with_columns_is_read_once(tmp_path: Path, name: str, content: str) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    Thread(target=pipe.write_text, args=(content,)).start()
+    corpus = Corpus(pipe, format=name)
+    assert detect_data_format(corpus) == DATA_FORMATS["pairs"]
+    assert texts(corpus) == [("one", "eins")]
+
+
 def test_columns_of_tab_separated_lines(write) -> None:
     path = write("a.tsv", "id1\tone\teins\nid2\ttwo\tzwei\textra\n")
     assert texts(Corpus(path)) == [("id1", "one"), ("id2", "two")]

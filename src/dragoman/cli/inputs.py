@@ -116,7 +116,9 @@ class Input:
     def check(self) -> None:
         """Raise a UserError if the file cannot be opened or its format is unknown, without importing torch."""
         if self.file is None:
-            _ = self.layout.corpus(STANDARD_INPUT).file_format
+            file_format = self.layout.corpus(STANDARD_INPUT).file_format
+            if not file_format.can_be_streamed:
+                raise UserError(f"{file_format.name} cannot be read from standard input: name a file")
         else:
             self.layout.corpus(self.file).check()
 

@@ -27,6 +27,7 @@ class ParquetFormat(ColumnFormat):
     name = "parquet"
     suffixes: ClassVar[tuple[str, ...]] = (".parquet",)
     kind: ClassVar[str] = "Parquet file"
+    can_be_streamed = False
 
     def check_file(self, path: Path) -> None:
         """Raise a UserError if the file cannot be opened, is broken, or pyarrow is missing."""

@@ -33,6 +33,7 @@ class FileFormat:
     name: ClassVar[str] = "text"
     suffixes: ClassVar[tuple[str, ...]] = ()
     has_both_sides: ClassVar[bool] = False
+    can_be_streamed: ClassVar[bool] = True  # whether it can be read from standard input
 
     def check_file(self, path: Path) -> None:
         """Raise a UserError if a file cannot be opened."""
@@ -139,7 +140,9 @@ class DelimitedFormat(ColumnFormat):
         raise NotImplementedError
 
     def data_format(self, corpus: Corpus) -> str:
-        """Return "text" if the header has a source, but no target; otherwise "pairs"."""
+        """Return "text" if the header has a source, but no target; otherwise "pairs", as for a pipe."""
+        if not corpus.source.is_file():  # a pipe can be read only once
+            return "pairs"
         _, first = next(self.rows(corpus, allow_empty=False))
         if not self._has_header(corpus, first):
             return "pairs"
