@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import blake2b
 from itertools import count
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from dragoman.data.corpus import Corpus, SentencePair
 from dragoman.data.data_formats import DataFormat, Encoding
 from dragoman.data.inspection import InspectionCounts, inspect_chunk
 from dragoman.data.media_files import read_media_paths
-from dragoman.data.text_profile import CorpusCounts, count_chunk, is_profiled
+from dragoman.data.text_profile import CorpusCounts, CorpusProfile, count_chunk, is_profiled
 from dragoman.data.token_store import EncodedColumns, encode_columns
 from dragoman.processes import available_cpus, parallel_map
 from dragoman.text.untranslatable import CopyEvidence
@@ -152,6 +153,11 @@ class CorpusSurvey:
     target_words: int = 0
     text: CorpusCounts = field(default_factory=CorpusCounts)
     copying: CopyEvidence = field(default_factory=CopyEvidence)  # do targets keep numbers and punctuation?
+
+    @cached_property
+    def profile(self) -> CorpusProfile:
+        """The statistics of the text, once all of it is counted."""
+        return self.text.profile()
 
 
 def survey_corpora(

@@ -271,9 +271,7 @@ def prepare_run(
             log(f"text.bpe_dropout has no effect: the objective {resolved.objective.name} does not support it")
         parameters = count_parameters(spec)
         activations = resolve.estimate_activations(spec, training.batch_tokens or 0, training.gradient_checkpointing)
-        report = replace(
-            stored.report, memory=MemoryEstimate.for_adam(parameters, activations), text=survey.text.profile()
-        )
+        report = replace(stored.report, memory=MemoryEstimate.for_adam(parameters, activations), text=survey.profile)
         report = replace(report, cleaning=cleaning)
         preflight = with_fertility(report, resolved, tokenizers, request.parent)
         write_initial_weights(partial, spec, resolved, tokenizers, log)

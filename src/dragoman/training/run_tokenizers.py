@@ -83,7 +83,7 @@ def make_tokenizers(
             """Learn the tokenizers of source and target."""
             kinds = " and ".join(dict.fromkeys(kind or "" for kind in text.tokenizers))
             log(f"learning a vocabulary of {kinds} tokens from {survey.pairs:,} {data_format.item_name}")
-            interval = -(-survey.pairs // max_learning_pairs(survey.text.profile()))  # rounded up
+            interval = -(-survey.pairs // max_learning_pairs(survey.profile))  # rounded up
             return _learn_tokenizers(text, limits, data_format, lambda: islice(pairs(), 0, None, interval), log)
 
         tokenizers = cache.compute_once(

@@ -73,7 +73,7 @@ def choose_tokenizers(
         validation: counts of the validation text, if it has files of its own.
         is_decoder_only: whether the model reads source and target as one text.
     """
-    text, profile = defaults.config.text, survey.text.profile()
+    text, profile = defaults.config.text, survey.profile
     given = text.tokenizers
     is_joint = is_decoder_only or bool(text.shared_vocabulary) or not data_format.is_translation
     choices = _tokenizer_choices(defaults, data_format, survey, validation, profile)
@@ -263,9 +263,11 @@ def choose_vocab_sizes(
     defaults: Defaults, data_format: DataFormat, survey: CorpusSurvey
 ) -> tuple[VocabularyLimit, VocabularyLimit]:
     """Return the largest vocabulary sizes of source and target, which are equal if they share a vocabulary."""
-    text, counts = defaults.config.text, survey.text
-    words = survey.source_words, survey.target_words
-    sides = list(zip(words, (counts.source, counts.target)))
+    text, counts, profile = defaults.config.text, survey.text, survey.profile
+    sides = [
+        (_number_of_words(survey.source_words, profile.source), counts.source),
+        (_number_of_words(survey.target_words, profile.target), counts.target),
+    ]
     is_joint = text.shared_vocabulary or not data_format.is_translation
     source, target = text.tokenizers
     limits = (
@@ -289,7 +291,7 @@ def _vocabulary_limit(text: TextConfig, kind: str, sides: list[tuple[int, TextCo
         return VocabularyLimit(MAX_SUBWORDS, "an upper limit, since text.compression_ratio is set")
     if kind in TOKENIZER_TYPES and not TOKENIZER_TYPES[kind].has_limited_vocabulary:
         return VocabularyLimit(MAX_VOCAB_SIZE)
-    words = sum(_number_of_words(words, counts) for words, counts in sides)
+    words = sum(words for words, _ in sides)
     size = int(max(MIN_SUBWORDS, min(MAX_SUBWORDS, round(8 * math.sqrt(words), -2))))
     alphabet = alphabet_size(counts for _, counts in sides)
     least = len(SPECIAL_TOKENS) + len(BYTE_TOKENS) + 2 * alphabet
@@ -298,12 +300,11 @@ def _vocabulary_limit(text: TextConfig, kind: str, sides: list[tuple[int, TextCo
     return VocabularyLimit(size, f"8·√words for the {words:,} words of the corpus, at most 32,000")
 
 
-def _number_of_words(words: int, counts: TextCounts) -> int:
+def _number_of_words(words: int, text: TextProfile | None) -> int:
     """Return the number of words of a text, estimated from its characters if no spaces separate them."""
-    profile = counts.profile()
-    if profile is None or profile.writes_spaces:
+    if text is None or text.writes_spaces:
         return words
-    return round(words * profile.characters_per_word / UNSPACED_WORD_LENGTH)
+    return round(words * text.characters_per_word / UNSPACED_WORD_LENGTH)
 
 
 def max_learning_pairs(profile: CorpusProfile) -> int:
