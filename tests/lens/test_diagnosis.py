@@ -31,7 +31,7 @@ class Parrot:
     """A run that answers by a function."""
 
     def __init__(self, answer: Callable[[str], str], finished: bool = True) -> None:
-        self.answer, self.finished, self.folder = answer, finished, Path("nowhere")
+        self.answer, self.finished, self.member_folders = answer, finished, [Path("nowhere")]
 
     def translate(self, texts: list[str], **_: Any) -> list[Translation]:
         return [Translation(self.answer(text), 0.0, finished=self.finished) for text in texts]
