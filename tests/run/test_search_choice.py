@@ -49,7 +49,7 @@ def test_selection_by_hand(others: list[tuple[int, float, float, float]], expect
 class ScriptedRun:
     """A run whose translations by each beam size are given."""
 
-    max_beam_size = 1000
+    max_beam_size, engine_cache = 1000, None
 
     def __init__(self, outputs: dict[int, list[str]], **search: Any) -> None:
         self.outputs, self.config = outputs, Config(search=SearchDefaults(**search))

@@ -20,14 +20,14 @@ from dragoman.api.evaluate_run import evaluate
 from dragoman.api.events import TrainingCallback
 from dragoman.api.seed_processes import train_in_processes
 from dragoman.api.train_run import log_function, log_preparation, resume_training, temporarily_registered
-from dragoman.api.tune_search import tune_search, validation_store
+from dragoman.api.tune_search import validation_store
 from dragoman.config import Config
 from dragoman.errors import UserError
 from dragoman.evaluation import MeanStd, format_table
 from dragoman.objectives import objective_class
 from dragoman.parts.spec import Spec
 from dragoman.run import Run, load
-from dragoman.run.search_choice import MIN_CHOICE_SENTENCES, open_settings, without_choice
+from dragoman.run.search_choice import MIN_CHOICE_SENTENCES, choose_search, open_settings, store_choice, without_choice
 from dragoman.run_files import (
     CONFIG_FILE,
     ENSEMBLE_FILE,
@@ -251,10 +251,13 @@ def _validate_ensemble(ensemble: Run, metric: str) -> float | None:
     if metric in TEACHER_FORCED_METRICS or not count:
         return None
     sources, tags, references = stored_sentences(ensemble, store, count)
+    metric_function = decoding_metric(ensemble, sources, references)
     if open_settings(ensemble.config) and len(sources) >= MIN_CHOICE_SENTENCES:
-        return tune_search(ensemble, sources, references, tag=tags).default.score
+        choice = choose_search(ensemble, sources, references, metric_function, tags)
+        ensemble.config = store_choice(ensemble.folder, choice)
+        return choice.default.score
     texts = [translation.text for translation in ensemble.translate(sources, alignment=False, tag=tags)]
-    return decoding_metric(ensemble, sources, references)(texts, references).value
+    return metric_function(texts, references).value
 
 
 def _read_test_pairs(config: Config) -> tuple[list[Any], list[str]] | None:

@@ -9,7 +9,7 @@ from dragoman.errors import UserError
 from dragoman.evaluation.metric_score import References
 from dragoman.evaluation.text_metrics import text_metric
 from dragoman.run import Run, Source
-from dragoman.run.search_choice import CHOSEN_SETTINGS, SearchChoice, choose_search, open_settings, store_choice
+from dragoman.run.search_choice import CHOSEN_SETTINGS, SearchChoice, choose_search, store_choice
 from dragoman.run.sources import Tag
 from dragoman.training.validation import MAX_CHOICE_SENTENCES, decoding_metric, stored_sentences
 
@@ -24,7 +24,7 @@ def tune_search(
 ) -> SearchChoice:
     """Choose beam size and length penalty of a trained run anew, and store them in its config.yaml.
 
-    Training does this at its end. Values that were set for the training are not changed.
+    Training does this at its end, unless they are set.
 
     Args:
         run: the run, which uses the chosen values from now on.
@@ -38,15 +38,15 @@ def tune_search(
         ['search.beam_size', 'search.length_penalty']
     """
     run.check_translates()
-    if not open_settings(run.config):
+    if run.config.search.strategy:
         raise UserError(
-            f"{' and '.join(CHOSEN_SETTINGS)} of {run.folder} were set for its training: to choose them anew, set them "
-            "to null in its config.yaml"
+            f"{run.folder} has a search.strategy, which does not use search.beam_size and search.length_penalty: "
+            "remove it from config.yaml to choose them"
         )
     if sources is None or references is None:
         sources, tag, references = stored_sentences(run, validation_store(run), MAX_CHOICE_SENTENCES)
     chosen_metric = text_metric(metric) if metric else decoding_metric(run, sources, references)
-    choice = choose_search(run, sources, references, chosen_metric, tag)
+    choice = choose_search(run, sources, references, chosen_metric, tag, CHOSEN_SETTINGS)
     run.config = store_choice(run.folder, choice)
     return choice
 

@@ -60,6 +60,7 @@ class SearchChoice:
     """The chosen beam size and length penalty, and all candidates.
 
     Attributes:
+        varied: names of the settings that were chosen, `CHOSEN_SETTINGS` or one of them.
         metric: name of the metric, such as "BLEU".
         sentences: number of sentences that were decoded.
         candidates: all settings, in order of beam size and length penalty.
@@ -67,6 +68,7 @@ class SearchChoice:
         chosen: the candidate to use.
     """
 
+    varied: tuple[str, ...]
     metric: str
     sentences: int
     candidates: tuple[SearchCandidate, ...]
@@ -75,8 +77,9 @@ class SearchChoice:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The chosen values of `search.beam_size` and `search.length_penalty`."""
-        return dict(zip(CHOSEN_SETTINGS, (self.chosen.beam_size, self.chosen.length_penalty)))
+        """The chosen values by the names of their settings."""
+        values = dict(zip(CHOSEN_SETTINGS, (self.chosen.beam_size, self.chosen.length_penalty)))
+        return {name: values[name] for name in self.varied}
 
     @property
     def reason(self) -> str:
@@ -103,7 +106,7 @@ class SearchChoice:
 
     def to_record(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        values = {name.partition(".")[2]: value for name, value in self.settings.items()}
+        values = {"beam_size": self.chosen.beam_size, "length_penalty": self.chosen.length_penalty}
         scores = [{name: round(value, 4) for name, value in asdict(candidate).items()} for candidate in self.candidates]
         return values | {"metric": self.metric, "sentences": self.sentences, "reason": self.reason, "scores": scores}
 
@@ -119,7 +122,12 @@ def without_choice(config: Config) -> Config:
 
 
 def choose_search(
-    run: Run, sources: Sequence[Source], references: References, metric: TextMetric, tag: Tag = None
+    run: Run,
+    sources: Sequence[Source],
+    references: References,
+    metric: TextMetric,
+    tag: Tag = None,
+    names: Sequence[str] | None = None,
 ) -> SearchChoice:
     """Decode sentences with several beam sizes and length penalties, and choose the best by a metric.
 
@@ -127,26 +135,30 @@ def choose_search(
     all settings within 0.25 points of the best the smallest beam is chosen, and of these the default length penalty.
 
     Args:
-        run: the run; what its user has set is not varied.
+        run: the run, whose other search settings are kept.
         sources, references: sentences that were not trained on.
         metric: a metric of texts; better may be higher or lower.
         tag: corpus tag of all sentences, or one for each.
+        names: the settings to choose, of `CHOSEN_SETTINGS`; by default those that the user has not set.
     """
     check_equal_counts(len(sources), "sources", len(references), "references")
-    default, open_names = run.beam_config(), open_settings(run.config)
-    if CHOSEN_SETTINGS[0] in open_names:
+    default, varied = run.beam_config(), tuple(open_settings(run.config) if names is None else names)
+    sizes, penalties = {default.size}, {default.length_penalty}
+    if CHOSEN_SETTINGS[0] in varied:
         default = replace(default, size=min(Beam.size, run.max_beam_size))
-    if CHOSEN_SETTINGS[1] in open_names:
+        sizes = {default.size, *BEAM_SIZES}
+    if CHOSEN_SETTINGS[1] in varied:
         default = replace(default, length_penalty=Beam.length_penalty)
-    sizes = {default.size} | set(BEAM_SIZES if CHOSEN_SETTINGS[0] in open_names else ())
-    penalties = {default.length_penalty} | set(LENGTH_PENALTIES if CHOSEN_SETTINGS[1] in open_names else ())
+        penalties = {default.length_penalty, *LENGTH_PENALTIES}
     outputs: dict[tuple[int, float], list[str]] = {}
     for size in sorted(size for size in sizes if size <= run.max_beam_size):
         beam = replace(default, size=size)
         tried = sorted(penalties) if size > 1 else [default.length_penalty]  # greedy search compares nothing
+        if run.engine_cache:
+            run.engine_cache.clear()  # on a GPU, keep the memory of one engine only
         texts = decode_with_penalties(run, beam, tried, sources, tag)
         outputs |= {(size, penalty): texts[place] for place, penalty in enumerate(tried)}
-    return _compare(outputs, (default.size, default.length_penalty), references, metric)
+    return _compare(outputs, (default.size, default.length_penalty), references, metric, varied)
 
 
 def decode_with_penalties(
@@ -163,7 +175,11 @@ def decode_with_penalties(
 
 
 def _compare(
-    outputs: dict[tuple[int, float], list[str]], default: tuple[int, float], references: References, metric: TextMetric
+    outputs: dict[tuple[int, float], list[str]],
+    default: tuple[int, float],
+    references: References,
+    metric: TextMetric,
+    varied: tuple[str, ...],
 ) -> SearchChoice:
     """Score the outputs of each beam size and length penalty, and choose; `default` is the pair to compare with."""
     overall, names = metric(outputs[default], references), list(outputs)
@@ -178,7 +194,7 @@ def _compare(
         error = 0.0 if number == place else math.sqrt(variance)
         candidates.append(SearchCandidate(size, penalty, float(scores.scores[number]), advantage, error))
     chosen = select_candidate(candidates, candidates[place])
-    return SearchChoice(overall.name, sentences, tuple(candidates), candidates[place], chosen)
+    return SearchChoice(varied, overall.name, sentences, tuple(candidates), candidates[place], chosen)
 
 
 def select_candidate(candidates: Sequence[SearchCandidate], default: SearchCandidate) -> SearchCandidate:
@@ -206,9 +222,8 @@ def _statistics(
 def store_choice(folder: Path, choice: SearchChoice) -> Config:
     """Write the chosen settings to the configuration of a run folder, as automatic settings, and return it."""
     config = configuration.from_yaml(folder / CONFIG_FILE)
-    values = {name: value for name, value in choice.settings.items() if name in open_settings(config)}
-    config = configuration.replace_settings(config, values)
-    config = replace(config, chosen=config.chosen | values)
+    config = configuration.replace_settings(config, choice.settings)
+    config = replace(config, chosen=config.chosen | choice.settings)
     write_file(folder / CONFIG_FILE, configuration.to_yaml(config))
     return config
 

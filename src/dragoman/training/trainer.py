@@ -364,7 +364,14 @@ class Trainer:
         if not self.validator.num_choice_sentences(validations) or not best.exists():
             return None
         checkpoint.load_weights(self.run.model, best)
-        if (choice := self.validator.choose_search(validations)) is None:
+        try:
+            choice = self.validator.choose_search(validations)
+        except torch.OutOfMemoryError:
+            self.display.message(
+                "search settings are not chosen: no memory for a larger beam; see dragoman tune-search"
+            )
+            return None
+        if choice is None:
             return None
         store_choice(self.folder, choice)
         self.metrics_log.write({"kind": "search", "step": self.state.step, **choice.to_record()})
