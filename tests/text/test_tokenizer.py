@@ -328,3 +328,23 @@ def test_symbols_are_what_stands_between_spaces(marker: str) -> None:
         assert len(ids) == len(text.split())
         assert tokenizer.decode(ids) == text
     assert tokenizer.encode("I_RUN I")[1] == UNK
+
+
+def test_features_follow_all_tokens_and_are_kept() -> None:
+    """Feature symbols have ids of their own after all tokens, also if more are added; no text contains them."""
+    tokenizer = learn_tokenizer(["walk walked PST <feature:PST>"], "character")
+    size = tokenizer.vocab_size
+    first = tokenizer.with_features(["PST", "V"], ";")
+    assert dict(first.features.ids) == {"PST": size, "V": size + 1, "": size + 2}
+    assert first.features.encode(" V;PST;;NEW ") == [size + 1, size, size + 2]
+    assert first.features.unknown("V;NEW") == ["NEW"]
+    assert first.features.decode([5, size, 6, size + 2]) == "PST;?"
+    assert first.encode("<feature:PST>") == tokenizer.encode("<feature:PST>")
+    assert first.decode([size, *first.encode("walk")]) == "walk"
+    more = Tokenizer.from_json(first.with_features(["N", "V"], ",").to_json())
+    assert (more.features.id_range, more.features.separator) == (range(size, size + 4), ",")
+    assert more.features.ids["N"] == size + 3
+    tagged = first.with_tags(["news"])
+    assert tagged.features == first.features
+    with pytest.raises(UserError, match="between those of this one"):
+        _ = tagged.with_features(["N"], ";").features.id_range

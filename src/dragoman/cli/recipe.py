@@ -25,7 +25,7 @@ from dragoman.console import log, print_json, print_lines
 from dragoman.data.task_recipes import TRAIN, VALID, TaskRecipe, load_recipe, recipe_names
 from dragoman.data.task_recipes.corpus_files import file_address, prepare_splits
 from dragoman.errors import UserError, unknown_name
-from dragoman.run_files import is_run_folder
+from dragoman.run_files import ensemble_members, is_ensemble_folder, is_run_folder
 
 if TYPE_CHECKING:
     from dragoman.config import Config
@@ -129,8 +129,6 @@ def recipe(
     for one, splits in files.items():
         folder = run / one if len(files) > 1 else run
         results += _carry_out(chosen, one, folder, splits, config, own_settings, seeds)
-        if len(files) > 1:
-            print_lines(result_lines(results) if not as_json else ())
     if len(files) > 1:
         results += mean_over_variants(chosen, variant or "all variants", results)
     if as_json:
@@ -155,24 +153,37 @@ def _carry_out(
     `own_settings` are those that the user has given, which a finished run is extended with.
     """
     from dragoman import load
-    from dragoman.config import replace_settings
 
     baseline = evaluate_baseline(recipe, variant, files)
     if seeds is None:
         _train(folder, files, config, own_settings)
         return [*evaluate_run(recipe, variant, load(folder), files), *baseline]
-    results, runs = [], []
-    for seed in range(1, seeds + 1):
-        seed_folder = folder / f"seed{seed}"
-        _train(seed_folder, files, replace_settings(config, {"training.seed": seed}), own_settings)
-        runs.append(load(seed_folder))
-        results += evaluate_run(recipe, variant, runs[-1], files)
-    means = mean_over_seeds(results, seeds)
+    _train_seeds(folder, files, config, own_settings, seeds)
+    runs = [load(member) for member in ensemble_members(folder)]
+    results = [result for run in runs for result in evaluate_run(recipe, variant, run, files)]
+    means = mean_over_seeds(results, len(runs))
     if not runs[0].model.can_generate:  # taggers have no ensemble
         return [*means, *baseline]
     ensemble = evaluate_run(recipe, variant, runs[0].ensemble(*runs[1:]), files)
-    named = [replace(result, system=f"ensemble of {seeds} seeds") for result in ensemble]
+    named = [replace(result, system=f"ensemble of {len(runs)} seeds") for result in ensemble]
     return [*means, *named, *baseline]
+
+
+def _train_seeds(folder: Path, files: SplitFiles, config: Config, own_settings: dict[str, Any], seeds: int) -> None:
+    """Train runs with different seeds, as 'train --seeds' does, or continue them; an interruption ends the program."""
+    from dragoman.api.seed_training import resume_seeds, start_seeds
+    from dragoman.config import replace_settings
+
+    if is_ensemble_folder(folder):
+        _check_same_data(folder, files)
+        outcome = resume_seeds(folder, own_settings, seeds)
+    else:
+        config = replace_settings(config, _data_settings(files))
+        check_training(folder, config)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        outcome = start_seeds(folder, config, seeds)
+    if outcome.interrupted:
+        raise typer.Exit(130)
 
 
 def _train(run: Path, files: SplitFiles, config: Config, own_settings: dict[str, Any]) -> None:

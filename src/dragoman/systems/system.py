@@ -21,13 +21,13 @@ BaseSpec = TypeVar("BaseSpec", bound=ModelSpec)
 class VocabularySizes:
     """Number of tokens of the source and target tokenizers; `joint`: one tokenizer serves source and target.
 
-    The last `features` ids of the source vocabulary are feature symbols.
+    `features` are the ids of feature symbols in the source vocabulary.
     """
 
     source: int
     target: int
     joint: bool = False
-    features: int = 0
+    features: range = range(0)
 
 
 @dataclass(frozen=True)

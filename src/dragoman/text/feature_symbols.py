@@ -36,6 +36,17 @@ class FeatureSymbols:
         """The names of all known features, in the order of their ids."""
         return [name for name in self.ids if name != UNKNOWN_FEATURE]
 
+    @property
+    def id_range(self) -> range:
+        """The ids of all features, which are consecutive; empty if there are none."""
+        found = range(min(self.ids.values()), max(self.ids.values()) + 1) if self.ids else range(0)
+        if len(found) > len(self.ids):
+            raise UserError(
+                "the tokenizer has features and corpus tags of another run between those of this one: learn a new "
+                "tokenizer instead of --tokenizer-from"
+            )
+        return found
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of the features in a text such as "V;PST"; unknown ones get the id of unknown features."""
         return [self.ids.get(name, self.ids[UNKNOWN_FEATURE]) for name in split_names(text, self.separator)]

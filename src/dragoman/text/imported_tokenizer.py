@@ -285,10 +285,12 @@ class RemappedTokenizer(Tokenizer):
     def with_tags(self, names: Sequence[str]) -> RemappedTokenizer:
         """Return the tokenizer with further corpus tags at the end of its vocabulary."""
         check_tags(names)
-        return RemappedTokenizer(self.inner, list(dict.fromkeys([*self.tags, *names])))
+        tags, features = list(dict.fromkeys([*self.tags, *names])), self.features
+        return RemappedTokenizer(self.inner, tags, features.names, features.separator)
 
     def with_features(self, names: Sequence[str], separator: str) -> RemappedTokenizer:
         """Return the tokenizer with feature symbols at the end of its vocabulary."""
+        names = list(dict.fromkeys([*self.features.names, *names]))
         return RemappedTokenizer(self.inner, list(self.tags), names, separator)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:

@@ -224,7 +224,8 @@ class Tokenizer:
         """Return this tokenizer with a token for each tag, with ids after all others."""
         check_tags(names)
         library = self._library_with(map(tag_token, names))
-        return Tokenizer(library, self.kind, self.marker, list(dict.fromkeys([*self.tags, *names])))
+        tags, features = list(dict.fromkeys([*self.tags, *names])), self.features
+        return Tokenizer(library, self.kind, self.marker, tags, features.names, features.separator)
 
     def with_unknown_words(self, number: int) -> Tokenizer:
         """Return this tokenizer with this number of tokens for unknown words, with ids after all others.
@@ -241,6 +242,7 @@ class Tokenizer:
 
     def with_features(self, names: Sequence[str], separator: str) -> Tokenizer:
         """Return this tokenizer with a symbol for each feature and one for unknown ones, with ids after all others."""
+        names = list(dict.fromkeys([*self.features.names, *names]))
         library = self._library_with(map(feature_token, (*names, UNKNOWN_FEATURE)))
         return Tokenizer(library, self.kind, self.marker, list(self.tags), names, separator)
 

@@ -225,7 +225,7 @@ def prepare_run(
         choose_copying(defaults, data_format, survey.copying)
         source_tokenizer, target_tokenizer = tokenizers
         is_shared = source_tokenizer is target_tokenizer
-        features = len(source_tokenizer.features.ids)
+        features = source_tokenizer.features.id_range
         sizes = VocabularySizes(source_tokenizer.vocab_size, target_tokenizer.vocab_size, is_shared, features)
         spec = request.build_spec(defaults.config, sizes)
         resolve.check_vocabulary(spec, sizes, data_format)

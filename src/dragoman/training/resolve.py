@@ -321,8 +321,8 @@ def build_spec(config: Config, vocabulary: VocabularySizes) -> ModelSpec:
     spec = system.spec(vocabulary, config.system.size or "tiny", **config.system.settings)
     if not vocabulary.features:
         return spec
-    first, invariant = vocabulary.source - vocabulary.features, config.data.feature_positions == "invariant"
-    return spec.with_feature_symbols(first, vocabulary.features, invariant)
+    first, count = vocabulary.features.start, len(vocabulary.features)
+    return spec.with_feature_symbols(first, count, config.data.feature_positions == "invariant")
 
 
 def check_vocabulary(spec: ModelSpec, vocabulary: VocabularySizes, data_format: DataFormat) -> None:
