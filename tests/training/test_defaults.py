@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from dragoman.config import from_dict
-from dragoman.data import DATA_FORMATS
+from dragoman.data import DATA_FORMATS, DataFormat
 from dragoman.data.corpus_passes import CorpusSurvey, HoldoutSampler
+from dragoman.data.text_profile import CorpusProfile
 from dragoman.run import read_tokenizers
 from dragoman.systems import SYSTEMS
-from dragoman.training.defaults import Defaults
+from dragoman.training.defaults import Defaults, choose_copy_mechanism
 from dragoman.training.prepare import prepare_run
 from dragoman.training.text_defaults import choose_tokenizers, choose_vocab_sizes
 
@@ -52,3 +55,25 @@ def test_a_compression_ratio_replaces_the_default_vocabulary_size() -> None:
     assert chosen_tokenizer("gpt", "plain") == ("bpe", 800)  # 8 · √10,000
     assert chosen_tokenizer("gpt", "plain", compression_ratio=3) == ("bpe", 32_000)
     assert chosen_tokenizer("gpt", "plain", compression_ratio=3, vocab_size=500) == ("bpe", 500)
+
+
+@pytest.mark.parametrize(
+    ("copied", "rare", "pairs", "recipe", "settings", "expected"),
+    [
+        (0.61, 0.56, 8000, "auto", {}, True),  # one-line summaries of package descriptions
+        (0.05, 0.02, 8000, "auto", {}, None),  # translation
+        (0.33, None, 8000, "auto", {}, None),  # no rare words at all
+        (0.61, 0.56, 100, "auto", {}, None),  # too few pairs to know
+        (0.61, 0.56, 8000, "textbook", {}, None),
+        (0.61, 0.56, 8000, "auto", {"copying": False}, False),
+    ],
+)
+def test_systems_copy_if_most_rare_target_words_occur_in_the_source(
+    copied: float, rare: float | None, pairs: int, recipe: str, settings: dict[str, object], expected: bool | None
+) -> None:
+    values = {"system": {"name": "transformer", "settings": settings}, "training": {"recipe": recipe}}
+    defaults = Defaults(from_dict(values | {"objective": {"name": "translation"}}))
+    profile = CorpusProfile(None, None, copied_share=copied, rare_copied_share=rare)
+    choose_copy_mechanism(defaults, DataFormat(), pairs, profile)
+    assert defaults.config.system.settings.get("copying") is expected
+    assert [choice.setting for choice in defaults.choices] == ["system.settings.copying"] * (expected is True)

@@ -10,6 +10,7 @@ from typing import Any
 from dragoman.config import TRAINING_DEFAULTS, Config, replace_settings
 from dragoman.data import DataFormat, TokenStore
 from dragoman.data.batching import BATCH_FILL
+from dragoman.data.text_profile import CorpusProfile
 from dragoman.errors import UserError
 from dragoman.evaluation import choose_bleu_tokenizer
 from dragoman.models import ModelSpec, meta_model, training_flops
@@ -23,6 +24,10 @@ from dragoman.training.training_budget import pluralize
 from dragoman.training.validation import MAX_DECODED_SENTENCES, check_metric, default_metric
 
 USUAL_BLEU_TOKENIZER = "13a"  # sacreBLEU's default, which is not reported
+
+#: The system copies by default if at least these shares of the target's words, and of its rare words, occur in their
+#: source, in a corpus of at least so many pairs.
+MIN_COPIED_SHARE, MIN_RARE_COPIED_SHARE, MIN_COPYING_PAIRS = 0.25, 0.5, 1000
 
 LOW_RESOURCE_PAIRS = 100_000  # smaller corpora are memorized without regularization
 
@@ -82,6 +87,24 @@ def choose_copying(defaults: Defaults, data_format: DataFormat, evidence: CopyEv
         defaults.set_and_report("search.copy_untranslatable", True, reason)
     else:
         defaults.set_quietly({"search.copy_untranslatable": False})
+
+
+def choose_copy_mechanism(defaults: Defaults, data_format: DataFormat, pairs: int, text: CorpusProfile) -> None:
+    """Choose whether the system copies tokens of the source, from the statistics of a corpus of `pairs` pairs.
+
+    It does if many target words, and most of the rare ones, occur in their source: names, numbers, words of a summary.
+    The recipe `textbook` trains the system of the paper, which does not copy.
+    """
+    config = defaults.config
+    system, (_, recipe) = SYSTEMS.get(config.system.name or ""), configured_recipe(config)
+    is_open = system is not None and "copying" in system.settings() and "copying" not in config.system.settings
+    generates = objective_class(config.objective.name or "").generates
+    if not is_open or recipe.paper or not (data_format.is_translation and generates) or pairs < MIN_COPYING_PAIRS:
+        return
+    rare_copied_share = text.rare_copied_share or 0.0
+    if (text.copied_share or 0.0) >= MIN_COPIED_SHARE and rare_copied_share >= MIN_RARE_COPIED_SHARE:
+        reason = f"{100 * rare_copied_share:.0f} % of the rare words of the target occur in their source"
+        defaults.set_and_report("system.settings.copying", True, reason)
 
 
 def choose_selection_metric(defaults: Defaults, references: Sequence[str], sources: Sequence[str]) -> None:
@@ -146,6 +169,7 @@ def _choose_bpe_dropout(defaults: Defaults, recipe: Recipe, pairs: int) -> None:
     types = [TOKENIZER_TYPES[kind] for kind in config.text.tokenizers if kind in TOKENIZER_TYPES]
     has_merges = any(tokenizer.has_merges for tokenizer in types)
     is_useful = has_merges and objective_class(config.objective.name or "").default_bpe_dropout
+    is_useful &= not config.system.settings.get("copying")  # copied words need the same tokens in source and target
     if is_useful and recipe.bpe_dropout and config.system.size != "tiny" and pairs < LOW_RESOURCE_PAIRS:
         reason = "every epoch segments the words differently, which helps small corpora"
         defaults.set_and_report("text.bpe_dropout", recipe.bpe_dropout, reason)

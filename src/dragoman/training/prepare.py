@@ -43,7 +43,14 @@ from dragoman.systems import VocabularySizes
 from dragoman.text import Framing, Tokenizer
 from dragoman.training import resolve
 from dragoman.training.batch_size_finder import find_batch_size
-from dragoman.training.defaults import Choice, Defaults, choose_copying, choose_selection_metric, choose_settings
+from dragoman.training.defaults import (
+    Choice,
+    Defaults,
+    choose_copy_mechanism,
+    choose_copying,
+    choose_selection_metric,
+    choose_settings,
+)
 from dragoman.training.length_limits import choose_length_limit
 from dragoman.training.preparation_cache import PreparationCache
 from dragoman.training.run_tokenizers import make_tokenizers, with_fertility
@@ -218,6 +225,8 @@ def prepare_run(
             pairs = data_format.read(request.train)
             return split.training_pairs(pairs) if split else pairs
 
+        if request.parent is None:
+            choose_copy_mechanism(defaults, data_format, survey.pairs, survey.text.profile())
         tokenizers = make_tokenizers(request, defaults, training_pairs, survey, validation, log, cache)
         if config.data.features_column is None and (column := request.config.data.features_column):
             symbols = ", ".join(tokenizers[0].features.names[:3])
