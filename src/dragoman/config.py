@@ -172,11 +172,11 @@ class CleaningConfig(Section, section="cleaning"):
         "Remove pairs with a side in another script than most texts of this side, such as Cyrillic among Latin.",
         auto="true with cleaning.enabled",
     )
-    identify_language: bool | None = setting(
-        None,
+    identify_language: bool = setting(
+        False,
         "Remove pairs with a side in another language than data.source_language and data.target_language, or the "
-        "extensions of the files (train.en). Needs the package lingua-language-detector.",
-        auto="true with cleaning.enabled, if the languages are known and the package is installed",
+        "extensions of the files (train.en). Needs the package lingua-language-detector; takes a few milliseconds per "
+        "text.",
     )
     min_letter_share: float | None = setting(
         None,

@@ -220,11 +220,8 @@ def resolve_normalization(config: Config, parent: ParentRun | None) -> Config:
 
 
 def resolve_cleaning(config: Config, train: list[Corpus]) -> Config:
-    """Set the filters of cleaning that are left open; languages are identified if they and the package are known."""
-    cleaning = config.cleaning.with_defaults()
-    if cleaning.enabled and cleaning.identify_language is None:
-        cleaning = replace(cleaning, identify_language=can_identify() and all(_languages(config, train)))
-    config = replace(config, cleaning=cleaning)
+    """Set the filters of cleaning that are left open."""
+    config = replace(config, cleaning=config.cleaning.with_defaults())
     languages_to_identify(config, train)  # raises a UserError if that is not possible
     return config
 
