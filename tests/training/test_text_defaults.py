@@ -91,6 +91,11 @@ KINDS: dict[str, tuple[Callable[[], tuple[str, str | None]], str, str]] = {
         *("character", "symbol"),
     ),
     "pronunciation of sentences": (lambda: spelled(sentence()), "character", "symbol"),
+    "molecules": (lambda: ("".join(random.choices("CNO()=c1", k=50)),) * 2, "character", "character"),
+    "names of molecules": (
+        lambda: (sentence(15), "".join(random.choices("CNO()=c1", k=50))),
+        *("bpe", "character"),
+    ),
     "inflection": (inflection, "character", "character"),
     "transliteration": (lambda: ((name := f"{word()} {word()}"), name.translate(CYRILLIC)), "character", "character"),
     "dates": (date, "character", "character"),
@@ -127,6 +132,15 @@ def test_tokenizers_of_kinds_of_data(kind: str) -> None:
     for lines in (300, 1000):
         profile = counts_of([generate() for _ in range(lines)]).profile()
         assert [choice.kind for choice in choose_for_pairs(profile)] == expected, (lines, profile)
+
+
+def test_forms_that_occur_often_are_spelled() -> None:
+    """There may be other forms than those of 150 lemmas, unlike labels of sentences."""
+    lemmas, labels = [word() for _ in range(150)], [word() for _ in range(120)]
+    forms: Pairs = [(f"{lemma} {features}", lemma + FEATURES[features]) for lemma in lemmas for features in FEATURES]
+    assert [choice.kind for choice in choose_for_pairs(counts_of(forms * 5).profile())] == ["character", "character"]
+    intents: Pairs = [(sentence(), random.choice(labels)) for _ in range(1000)]
+    assert [choice.kind for choice in choose_for_pairs(counts_of(intents).profile())] == ["bpe", "symbol"]
 
 
 def test_few_words_with_rare_phonemes() -> None:

@@ -16,7 +16,7 @@ from itertools import accumulate, chain
 from math import log2
 
 from dragoman.data.corpus import SentencePair
-from dragoman.text.scripts import UNSPACED_SCRIPTS, script_shares
+from dragoman.text.scripts import has_no_spaces, script_shares
 
 MAX_COUNTED_SYMBOLS = 100_000
 FIRST_CHUNKS, CHUNK_INTERVAL = 16, 16  # the first chunks are counted, and of the others every 16th
@@ -71,6 +71,11 @@ class TextProfile:
     alphabet: int
     scripts: dict[str, float]
     writes_spaces: bool
+
+    @property
+    def has_unspaced_script(self) -> bool:
+        """Whether most letters belong to scripts that are written without spaces between words."""
+        return has_no_spaces(self.scripts)
 
     def __str__(self) -> str:
         """Format the inventory and the main script in a few words."""
@@ -188,7 +193,6 @@ class TextCounts:
         is_segmented = (
             characters <= MIN_UNSPACED_LENGTH * self.words and self.words > self.lines + self.single_word_lines
         )
-        is_spaced_script = sum(scripts.get(script, 0.0) for script in UNSPACED_SCRIPTS) <= 0.5
         signs = sum(count for sign, count in self.characters.items() if unicodedata.category(sign)[0] in "PS")
         numerals = sum(symbol.isdecimal() and len(symbol) > 1 for symbol in occurrences)
         return TextProfile(
@@ -207,7 +211,7 @@ class TextCounts:
             numerals=numerals / len(occurrences),
             alphabet=len(self.characters),
             scripts=scripts,
-            writes_spaces=is_segmented or (is_spaced_script and characters <= MAX_SPACED_LENGTH * self.words),
+            writes_spaces=is_segmented or (not has_no_spaces(scripts) and characters <= MAX_SPACED_LENGTH * self.words),
         )
 
 

@@ -38,3 +38,8 @@ def script_shares(characters: Mapping[str, int]) -> dict[str, float]:
             counts[script] += count
     total = counts.total()
     return {script: count / total for script, count in counts.most_common()}
+
+
+def has_no_spaces(scripts: Mapping[str, float]) -> bool:
+    """Whether most letters belong to scripts without spaces between words; `scripts` are shares of the letters."""
+    return sum(scripts.get(script, 0.0) for script in UNSPACED_SCRIPTS) > 0.5

@@ -34,6 +34,7 @@ MAX_SENTENCE_LINES = 0.3  # with punctuation at the end
 MAX_WORDS, MAX_DIFFERENT_WORDS, MIN_UNSEEN_WORDS = 1.5, 3.0, 0.1
 MAX_WORD_PUNCTUATION = 0.05
 MAX_WORD_CHARACTERS = 25
+MAX_SEQUENCE_CHARACTERS = 200  # of one word per line: formulas of molecules, genes
 MAX_UNSPACED_WORD_CHARACTERS = 10
 MAX_PHRASE_CHARACTERS = 60  # of a source that is a word with its grammatical features
 MAX_TARGET_CHARACTERS = 30  # of a target that is one
@@ -145,8 +146,12 @@ def choose_for_pairs(
     first, second = choose_for_text(source, unknown_source), choose_for_text(target, unknown_target)
     if source is None or target is None:
         return first, second
-    if second.kind == CHARACTERS and first.kind == SUBWORDS and not _is_phrase(source, MAX_PHRASE_CHARACTERS):
-        return first, TokenizerChoice(SUBWORDS, "as in the source")  # single words about sentences
+    is_about_sentences = first.kind == SUBWORDS and not _is_phrase(source, MAX_PHRASE_CHARACTERS)
+    if second.kind == CHARACTERS and is_about_sentences and _is_phrase(target, MAX_WORD_CHARACTERS):
+        return first, TokenizerChoice(SUBWORDS, "as in the source")
+    are_words = target.words_per_line <= MAX_WORDS and _may_be_spelled(target, second, profile)
+    if first.kind == SYMBOLS and are_words and _is_phrase(source, MAX_PHRASE_CHARACTERS):  # every form occurs often
+        second = TokenizerChoice(CHARACTERS, f"single words, {target.characters_per_line:.1f} characters per line")
     letters_per_phoneme = source.characters_per_line / target.words_per_line
     is_pronounced = MIN_LETTERS_PER_PHONEME < letters_per_phoneme < MAX_LETTERS_PER_PHONEME
     is_pronounced = is_pronounced or _is_phrase(source, MAX_WORD_CHARACTERS)
@@ -202,11 +207,13 @@ def _is_spelling(text: TextProfile) -> bool:
     """Whether the lines are single words, or a few words that seldom occur again, such as names."""
     if text.sentence_lines > MAX_SENTENCE_LINES:
         return False
-    if not text.writes_spaces:
+    if text.has_unspaced_script and not text.writes_spaces:
         return text.characters_per_line <= MAX_UNSPACED_WORD_CHARACTERS
+    if text.words_per_line <= MAX_WORDS:
+        return text.characters_per_line <= MAX_SEQUENCE_CHARACTERS
     are_different = text.unseen_share >= MIN_UNSEEN_WORDS and text.punctuation <= MAX_WORD_PUNCTUATION
-    is_short = text.words_per_line <= MAX_WORDS or (text.words_per_line <= MAX_DIFFERENT_WORDS and are_different)
-    return is_short and text.characters_per_line <= MAX_WORD_CHARACTERS
+    is_short = text.words_per_line <= MAX_DIFFERENT_WORDS and text.characters_per_line <= MAX_WORD_CHARACTERS
+    return is_short and are_different
 
 
 def _is_phrase(text: TextProfile, max_characters: float) -> bool:
