@@ -15,6 +15,7 @@ from dragoman.api.events import MessageEvent, TrainingEvent
 from dragoman.cli import app
 from dragoman.config import Config, SearchDefaults
 from dragoman.errors import UserError
+from dragoman.run.search_choice import CHOSEN_SETTINGS, open_settings
 from dragoman.run_files import CONFIG_FILE, read_metrics
 
 
@@ -78,14 +79,14 @@ def test_tune_search_chooses_anew(
     assert '"sentences": 57' in capsys.readouterr().out  # those of the run
 
 
-def test_few_sentences_keep_the_default(corpus: Path, tmp_path: Path) -> None:
-    config = config_of(corpus, {"length_penalty": 0.5})
-    config = replace(config, data=small_config(corpus).data)  # 12 validation pairs
-    run = dragoman.train(tmp_path / "run", config=config, callback=lambda event: None)
-    assert (searches(run.folder), run.config.search.beam_size) == ([], None)
-    assert (run.beam_config().size, run.beam_config().length_penalty) == (5, 0.5)
-    dragoman.tune_search(run)  # asked for, it also replaces what was set, as in runs of earlier versions
-    assert run.config.chosen.keys() >= {"search.beam_size", "search.length_penalty"}
+def test_what_was_set_is_chosen_only_on_request(trained: tuple[Path, list[str]]) -> None:
+    """As in runs of earlier versions, which store the default without saying that nobody has set it."""
+    run = dragoman.load(trained[0])
+    config = replace(run.config, chosen={})
+    assert (open_settings(run.config), open_settings(config)) == (list(CHOSEN_SETTINGS), [])
+    (run.folder / CONFIG_FILE).write_text(configuration.to_yaml(config))
+    dragoman.tune_search(run, ["the dog"], ["der Hund"])
+    assert run.config.chosen.keys() == set(CHOSEN_SETTINGS)
     run.config = configuration.replace_settings(run.config, {"search.strategy": {"kind": "Sample"}})
     with pytest.raises(UserError, match="remove it from config"):
         dragoman.tune_search(run)

@@ -16,9 +16,10 @@ from dragoman import config as configuration
 from dragoman.api import seed_training
 from dragoman.api.seed_training import report_lines, resume_seeds
 from dragoman.cli import app
-from dragoman.config import Config
+from dragoman.config import Config, SearchDefaults
 from dragoman.errors import UserError
 from dragoman.run_files import CONFIG_FILE, check_new_folder, read_ensemble
+from dragoman.training.checkpoint_manager import TrainState
 from dragoman.training.trainer import TrainingOutcome
 
 
@@ -26,7 +27,7 @@ def config_of(corpus: Path) -> Config:
     """A training of two steps, with test files."""
     config = small_config(corpus, "bahdanau", steps=2, validation_interval=2)
     test = {"data.test_source": [str(corpus / "test.en")], "data.test_target": [str(corpus / "test.de")]}
-    return configuration.replace_settings(config, test | {"search.max_target_length": 4})
+    return replace(configuration.replace_settings(config, test), search=SearchDefaults(max_target_length=4))
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,8 @@ def test_runs_differ_in_their_seed_only(ensemble: dragoman.Run) -> None:
     assert replace(second, training=replace(second.training, seed=1), chosen=chosen) == first
     stores = [folder / name / "data" / "train" / "store.json" for name in ("seed1", "seed2")]
     assert stores[0].samefile(stores[1])  # written once
+    beam = ensemble.beam_config()
+    assert (first.search.beam_size, beam.size, beam.length_penalty) == (None, 5, 1.0)  # too few sentences for a choice
 
 
 def test_the_folder_is_an_ensemble(ensemble: dragoman.Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,16 +92,17 @@ def test_only_unfinished_runs_are_trained(
     document = read_ensemble(folder)
     del document["finished"]["seed2"]
     (folder / "ensemble.json").write_text(json.dumps(document | {"report": {}}))
-    shutil.rmtree(folder / "seed2" / "checkpoints")
+    shutil.move(folder / "seed2" / "checkpoints", tmp_path)
     with pytest.raises(UserError, match="seed2 has no checkpoint 'best'"):
         dragoman.load(folder)
     trained: list[str] = []
-    resume, interrupts = seed_training.resume_training, [True, False]
+    best = read_ensemble(ensemble.folder)["finished"]["seed2"]
 
-    def interrupted_once(member: Path, *arguments: Any, **options: Any) -> TrainingOutcome | None:
+    def interrupted_once(member: Path, *arguments: Any, **options: Any) -> TrainingOutcome:
         trained.append(member.name)
-        outcome = resume(member, *arguments, **options)
-        return outcome and replace(outcome, interrupted=interrupts.pop(0))
+        if len(trained) == 2:
+            shutil.move(tmp_path / "checkpoints", member)
+        return TrainingOutcome("", len(trained) == 1, TrainState(), 0, best)
 
     monkeypatch.setattr(seed_training, "resume_training", interrupted_once)
     assert resume_seeds(folder, {}, callback=lambda event: None).interrupted
