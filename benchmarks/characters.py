@@ -66,7 +66,7 @@ def train_ours(task: Task, run: Path, system: str, options: argparse.Namespace, 
     command += ["--source", f"{task.folder}/train.tsv", "--valid-source", f"{task.folder}/dev.tsv"]
     command += ["--minutes", f"{options.minutes:g}", "--seed", str(options.seed)]
     output = execute(command, options.threads)
-    steps = re.findall(r"^best: step ([\d,]+)", output, re.MULTILINE)
+    steps = re.findall(r"^best: step (\d[\d,]*\d|\d)", output, re.MULTILINE)
     return f"best step {steps[-1]}" if steps else ""
 
 
