@@ -42,8 +42,8 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name 
     ),
     "transformer copying": ("transformer", {"copying": True, "coverage_loss": 1.0}),
     "bahdanau copying": ("bahdanau", {"copying": True}),
-    "sutskever copying": ("sutskever", {"copying": True}),  # the only attention is the one that copies
-    "bytenet copying": ("bytenet", {"copying": True}),  # the encoder's output is longer than the source
+    # the only attention is the one that copies, and the encoder's output is longer than the source
+    "bytenet copying": ("bytenet", {"copying": True}),
     "luong without input feeding": ("luong", {"input_feeding": False}),
     "luong both ways": ("luong", {"encoder_direction": "both"}),
     "luong dot": ("luong", {"attention_score": "dot"}),
@@ -137,7 +137,6 @@ REPRESENTATIVES = (
     "hard-monotonic",  # a distribution over alignments as state
     "convs2s",  # convolutional buffers as state
     "transformer",
-    "transformer copying",  # log-probabilities in place of logits, and the source in the output layer
     "shaw",  # attention with relative positions in keys and values
     "transformer batch norm",  # statistics over a batch
     "transformer-dmca short blocks",  # local and compressed attention
