@@ -241,3 +241,13 @@ def test_settings_are_checked_and_specs_are_read() -> None:
     with pytest.raises(UserError, match="coverage_loss must be at least 0"):
         SYSTEMS["transformer"].spec(sizes, "tiny", copying=True, coverage_loss=-1.0).build()
     assert "copying" not in SYSTEMS["vision"].settings()
+
+
+def test_features_are_not_copied() -> None:
+    tokenizer = learn_tokenizer(["one two"], "character").with_tags(["news"]).with_features(["PST", "V"], ";")
+    sizes = VocabularySizes(tokenizer.vocab_size, tokenizer.vocab_size, joint=True)
+    model = SYSTEMS["transformer"].spec(sizes, "tiny", model_dim=16, copying=True).build()
+    model.match_vocabularies(tokenizer, tokenizer)
+    expected = [-1 if token in tokenizer.source_prefix_ids else token for token in range(tokenizer.vocab_size)]
+    assert model.output.copy_table.tolist() == expected
+    assert expected.count(-1) == 4  # a tag, two features, and the symbol of unknown features

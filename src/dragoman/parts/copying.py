@@ -147,9 +147,13 @@ class CopyingOutput(OutputLayer):
         self.register_buffer("copy_table", torch.where(ids < vocab_sizes[1], ids, -1), persistent=False)
 
     def match_vocabularies(self, source: Tokenizer, target: Tokenizer) -> None:
-        """Copy every token of the source tokenizer as the equal token of the target tokenizer, if there is one."""
-        if source is target:
-            return  # equal tokens have equal ids
+        """Copy every token of the source tokenizer as the equal token of the target tokenizer, if there is one.
+
+        Corpus tags and features before a source are not copied.
+        """
+        if source is target:  # equal tokens have equal ids
+            self.copy_table[source.source_prefix_ids] = -1
+            return
         ids = {token: number for number, token in enumerate(target.tokens(range(target.vocab_size)))}
         matches = [ids.get(token, -1) for token in source.tokens(range(source.vocab_size))]
         self.copy_table[: len(matches)] = torch.tensor(matches, device=self.copy_table.device)
