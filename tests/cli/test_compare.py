@@ -66,6 +66,7 @@ def test_compare_writes_all_tables_and_reuses_finished_runs(
     assert err.count("already finished") == 4
 
 
+@pytest.mark.exhaustive
 def test_systems_with_settings_of_their_own_other_metrics_and_ensembles(
     dragoman: Dragoman, tmp_path: Path, corpus: Path
 ) -> None:

@@ -103,6 +103,7 @@ three = { setting = "high", file = "train.tsv" }
 """
 
 
+@pytest.mark.exhaustive
 def test_variants_seeds_and_categories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Means over two seeds and over the two variants of a group are those of the single results."""
     text = RECIPE.replace('"train.tsv"', '"{file}"').replace("group_by_source = true", "category_column = 2") + VARIANTS

@@ -210,6 +210,7 @@ def test_another_size_than_that_of_the_model_is_rejected(file: Callable[[bytes],
     assert len(read_word_vectors(file(content), everything, expect_size=3).rows) == 3
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("form", ["text", "binary"])
 def test_memory_is_bounded_by_the_wanted_words(file: Callable[[bytes], Path], form: str) -> None:
     words = {f"w{number}": (0.123,) * 200 for number in range(20_000)}

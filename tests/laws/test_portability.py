@@ -26,6 +26,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="instruction sets of x86")
 @pytest.mark.parametrize(("capability", "threads"), [("default", 2), ("avx2", 1)])
 def test_laws_hold_on_other_processors(capability: str, threads: int) -> None:

@@ -339,6 +339,7 @@ LEARN = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "system", "settings"), LEARN)
 def test_loss_of_every_objective_falls(
     name: str, system: str, settings: dict[str, Any], tokenizer: Tokenizer, store_of: Any

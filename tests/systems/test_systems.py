@@ -102,6 +102,7 @@ def test_numbers_of_parameters_of_recurrent_systems() -> None:
 # ---- sizes and settings
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "size"), SIZES)
 def test_every_size_builds(name: str, size: str) -> None:
     assert count(SYSTEMS[name].spec(SEPARATE, size)) > 0

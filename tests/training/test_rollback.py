@@ -177,7 +177,13 @@ def uninterrupted(prepared: Path) -> Callable[[Change], dict[str, Any]]:
 Uninterrupted = Callable[[Change], dict[str, Any]]
 
 
-@pytest.mark.parametrize(("change", "stop"), [(higher, 11), (higher, 12), (higher, 13), (non_finite, 15)])
+@pytest.mark.parametrize(
+    ("change", "stop"),
+    [
+        (higher, 12),
+        *(pytest.param(*one, marks=pytest.mark.exhaustive) for one in ((higher, 11), (higher, 13), (non_finite, 15))),
+    ],
+)
 def test_killed_around_a_rollback_is_bit_equal(
     change: Change, stop: int, uninterrupted: Uninterrupted, prepared: Path, tmp_path: Path
 ) -> None:
