@@ -19,7 +19,7 @@ MAX_CLOSED_INVENTORY = 100  # different symbols, such as actions or tags
 MIN_SYMBOL_FREQUENCY = 20  # mean, of a closed inventory; about 2 for words of 500 sentences
 MIN_FORMAL_PUNCTUATION = 0.12  # median, of the characters, in logical forms and code; about 0.04 in sentences
 MIN_SUMMARIZED_WORDS = 30  # of a source, and at least three times as many as of its summary
-MAX_WORD_CHARACTERS = 5  # median, of single words in a script without spaces; 12 if their sources are single words
+MAX_SHORT_WORD = 5  # median, of single words in a script without spaces; 12 if their sources are single words
 
 
 class MetricChoice(NamedTuple):
@@ -160,7 +160,7 @@ def _are_unspaced_words(texts: Sequence[str], sources: Sequence[str]) -> bool:
     if _most(texts, lambda text: _SENTENCE_END.search(text) is not None):
         return False  # they end as sentences do
     from_words = bool(sources) and not unspaced_language(sources) and _most(sources, lambda text: not text.count(" "))
-    return median(map(len, texts)) <= (2.4 if from_words else 1) * MAX_WORD_CHARACTERS
+    return median(map(len, texts)) <= (2.4 if from_words else 1) * MAX_SHORT_WORD
 
 
 def _punctuation_share(text: str) -> float:
