@@ -22,7 +22,7 @@ LengthNormalization = Literal["power", "gnmt"]
 
 #: lp(y) by length and α: |y|^α, or (5 + |y|)^α / (5 + 1)^α (Wu et al. 2016, eq. 14)
 LENGTH_NORMALIZATIONS: dict[str, Callable[[Any, float], Any]] = {
-    "power": lambda length, alpha: length**alpha,
+    "power": lambda length, alpha: length if alpha == 1 else length**alpha,
     "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,
 }
 

@@ -375,13 +375,13 @@ class SearchEngine:
             if recorder is not None:  # B K S: attention treats the K rows of a source as K queries
                 attention = cross_attention(model, {path: weights[0] for path, weights in recorder.items()})
         logits = average_probabilities(all_logits)  # B K V
-        state = replace(state, decoders=decoders)
-        suppressed = self._suppressed_tokens(logits.device)
-        is_complete = self.can_fuse and self.strategy.fused_step(state, logits, self.special_tokens, suppressed)
-        if is_complete:  # one kernel has selected the tokens and updated the state in place
-            return state
-        state, parents = self._select(state, logits, log_sum_exp(logits), attention)
-        return state if parents is None else replace(state, decoders=self._reorder(decoders, parents))
+        if self.can_fuse:
+            fused, suppressed = replace(state, decoders=decoders), self._suppressed_tokens(logits.device)
+            if self.strategy.fused_step(fused, logits, self.special_tokens, suppressed):
+                return fused  # one kernel has selected the tokens and updated the state in place
+        state, parents = self._select(state, logits, log_sum_exp(logits), attention)  # a new state
+        state.decoders = decoders if parents is None else self._reorder(decoders, parents)
+        return state
 
     def _select(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None = None
@@ -431,21 +431,18 @@ class SearchEngine:
         return self._suppressed[device]
 
     def _reorder(self, decoders: list[DecoderState], parents: Tensor) -> list[DecoderState]:
-        """Return the models' states in which every row continues the hypothesis of its parent (B K).
+        """Let every row continue the hypothesis of its parent (B K): update the states of the models, and return them.
 
         Key–value caches stay in place: `ancestors` says which row's cache holds each position of a row.
         """
         batch, width = parents.shape
         rows = (torch.arange(batch, device=parents.device)[:, None] * width + parents).flatten()
-        return [
-            replace(
-                decoder,
-                cache=model.reorder_state(decoder.cache, rows),
-                positions=decoder.positions.gather(1, parents),
-                ancestors=None if decoder.ancestors is None else gather_rows(decoder.ancestors, parents),
-            )
-            for model, decoder in zip(self.models, decoders)
-        ]
+        for model, decoder in zip(self.models, decoders):
+            decoder.cache = model.reorder_state(decoder.cache, rows)
+            decoder.positions = decoder.positions.gather(1, parents)
+            if decoder.ancestors is not None:
+                decoder.ancestors = gather_rows(decoder.ancestors, parents)
+        return decoders
 
     def _grow_caches(self, state: SearchState, progress: BatchProgress) -> SearchState:
         """Double the length of the key–value caches of all models, and note it in `progress`.
