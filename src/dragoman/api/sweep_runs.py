@@ -18,7 +18,7 @@ from dragoman.training.saved_request import save_or_check_request
 from dragoman.training.sweep_space import SearchSpace, ValueRange, Values, space_from_mapping
 from dragoman.training.sweep_state import STATE_FILE, SweepResult, SweepState
 
-SWEEP_FILE = "sweep.json"  # what was asked for
+SWEEP_FILE = "sweep.json"  # settings, search space and budget of the sweep
 DEFAULT_FACTOR = 3
 SCORED_SENTENCES = 1000  # of the validation set
 CORPUS_SETTINGS = ("data.source", "data.target", "data.valid_source", "data.valid_target")

@@ -168,7 +168,7 @@ class TestSet:
         return replace(self, sources=sources, references=references, first_lines=first_lines)
 
     def lines_of_items(self, lines: list[str]) -> list[str]:
-        """Return the line of each item from a file with as many lines as the test set."""
+        """Return one line per item of the test set: all lines, or the first of each group of equal sources."""
         return lines if self.first_lines is None else [lines[index] for index in self.first_lines]
 
     def read_alignments(self, path: Path) -> list[tuple[frozenset[Link], frozenset[Link]]]:

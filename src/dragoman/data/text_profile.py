@@ -182,7 +182,7 @@ class TextCounts:
         self.symbols.merge(later.symbols)
 
     def profile(self) -> TextProfile | None:
-        """Return the statistics; None if there is no text."""
+        """Return the statistics of the counted text, or None if nothing was counted."""
         if not self.lines:
             return None
         occurrences, in_lines = self.symbols.occurrences, self.symbols.lines

@@ -254,7 +254,7 @@ class Tokenizer:
 
     @property
     def source_prefix_ids(self) -> list[int]:
-        """Ids of all tokens that go before a source and are no text: corpus tags and feature symbols."""
+        """Ids of the tokens that are prepended to a source: corpus tags and feature symbols."""
         return [*self.tags.values(), *self.features.ids.values()]
 
     def __reduce__(self) -> tuple[Callable[[str], Tokenizer], tuple[str]]:

@@ -26,7 +26,7 @@ from dragoman.training.validation import MAX_DECODED_SENTENCES, check_metric, de
 USUAL_BLEU_TOKENIZER = "13a"  # sacreBLEU's default, which is not reported
 
 #: The system copies by default if at least these shares of the target's words, and of its rare words, occur in their
-#: source, in a corpus of at least so many pairs.
+#: source, and the corpus has at least this number of pairs.
 MIN_COPIED_SHARE, MIN_RARE_COPIED_SHARE, MIN_COPYING_PAIRS = 0.25, 0.5, 1000
 
 LOW_RESOURCE_PAIRS = 100_000  # smaller corpora are memorized without regularization
