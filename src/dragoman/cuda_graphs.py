@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -74,7 +76,8 @@ class CudaGraphCache(Generic[Static]):
             if not entry.synchronizes and _free_memory(self.device) > MIN_FREE_MEMORY:
                 graph = torch.cuda.CUDAGraph()
                 # thread_local: other threads may prepare batches meanwhile
-                with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+                capture = torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local")
+                with no_garbage_collection(), capture:
                     function()
                 entry.graph = graph
                 graph.replay()
@@ -83,6 +86,21 @@ class CudaGraphCache(Generic[Static]):
             else:
                 function()
         current.wait_stream(self.stream)
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Suspend Python's garbage collection.
+
+    It could destroy a CUDA graph of an earlier run, which is not permitted during a capture and makes it fail.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _free_memory(device: torch.device) -> float:

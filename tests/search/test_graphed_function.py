@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
+from dragoman.cuda_graphs import CudaGraphCache, no_garbage_collection
 from dragoman.search import Beam, Hypothesis, LengthLimit, Sample, build_engine
 from dragoman.search.engine import SearchEngine
 from dragoman.search.graphed_function import MAX_STATE_SHAPES, GraphedFunction, copy_tensors, unshare_tensors
@@ -98,3 +101,37 @@ def test_only_the_most_recently_used_shapes_are_kept() -> None:
     assert graphed.cache is not None
     assert len(graphed.cache.entries) == MAX_STATE_SHAPES
     assert graphed(first)["tokens"].tolist() == [1.0]
+
+
+def test_garbage_collection_is_suspended() -> None:
+    with no_garbage_collection():
+        assert not gc.isenabled()
+        with no_garbage_collection():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+@pytest.mark.gpu
+def test_garbage_with_graphs_does_not_disturb_a_capture() -> None:
+    """An earlier run may leave graphs in reference cycles; to destroy one during a capture would make it fail."""
+    cache: CudaGraphCache[torch.Tensor] = CudaGraphCache(torch.device("cuda"), 4)
+    threshold = gc.get_threshold()
+    for number in range(8):
+        entry = cache.lookup(number, lambda: torch.zeros(4, device="cuda"))
+
+        def add_and_allocate(static: torch.Tensor = entry.static) -> None:
+            static.add_(1)
+            assert len([[] for _ in range(1000)]) == 1000  # enough objects for a collection
+
+        gc.set_threshold(10)
+        try:
+            for _ in range(4):
+                cache.run(entry, add_and_allocate)
+        finally:
+            gc.set_threshold(*threshold)
+        assert entry.graph is not None
+        assert entry.static.tolist() == [4.0] * 4
+        cycle: list[object] = [entry]
+        cycle.append(cycle)
+        cache.entries.clear()
