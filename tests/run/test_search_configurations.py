@@ -166,3 +166,12 @@ def test_every_search_continues_a_prompt(runs: dict[str, Run], search: SearchCon
     assert found[0].text.startswith("der")
     with pytest.raises(UserError, match="reranking works for translations of source texts only"):
         runs["german"].generate(["der"], Rerank(BEAM, RerankWeights(length=1.0)))
+
+
+@pytest.mark.parametrize("search", [Beam(2), Sample(seed=1)])
+def test_a_search_without_a_length_limit_has_that_of_the_run(runs: dict[str, Run], search: SearchConfig) -> None:
+    run = load(runs["there"].folder, device="cpu")
+    run.config = replace(run.config, search=replace(run.config.search, length_ratio=0.0, length_offset=2))
+    assert max(len(translation.tokens) for translation in run.translate(TEXTS, search=search)) <= 2
+    longer = replace(search, length_limit=LengthLimit(offset=5))  # the ratio is that of the run
+    assert 2 < max(len(translation.tokens) for translation in run.translate(TEXTS, search=longer)) <= 5

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,13 +13,13 @@ import torch
 
 from dragoman import load
 from dragoman.config import from_dict
-from dragoman.data import phrasebook
+from dragoman.data import lexical_model, phrasebook
+from dragoman.data.lexical_model import learn_lexical_model, monotone_share
 from dragoman.data.token_store import TokenStore
 from dragoman.errors import UserError
 from dragoman.run import Run
 from dragoman.search import Beam, LengthLimit, Sample, SpecialTokens
-from dragoman.search import shortlist as shortlists
-from dragoman.search.shortlist import Shortlist, learn_shortlist
+from dragoman.search.shortlist import SHORTLIST_FILE, Shortlist, learn_shortlist
 from dragoman.training.display import Display
 from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
@@ -91,33 +94,46 @@ def test_model_1_finds_who_translates_whom() -> None:
     assert [of_source(found, piece) for piece in range(4)] == [[0], [1], [2], [3]]
 
 
-def test_probabilities_are_those_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probabilities_are_those_worked_out_by_hand() -> None:
     """After one round from p(t|s) = c(s, t) / c(s) over {a b / x y, a / x}: p(x|a) = 2/3 and p(y|a) = 1/3 of a's three
     meetings, p(x|b) = p(y|b) = 1/2. The x of the first pair is a's by (2/3) / (2/3 + 1/2) = 4/7 and its y by
     (1/3) / (1/3 + 1/2) = 2/5, the x of the second all a's: a has 11/7 of x and 2/5 of y, and b 3/7 and 3/5."""
-    monkeypatch.setattr(shortlists, "EM_ITERATIONS", 1)
-    seen: list[np.ndarray] = []
-    plain = shortlists._best_translations
-    monkeypatch.setattr(
-        shortlists,
-        "_best_translations",
-        lambda keys, weights, *rest: seen.append(weights) or plain(keys, weights, *rest),
-    )
-    learn_shortlist(Pairs([[0, 1], [0]], [[0, 1], [0]]), (2, 2))  # type: ignore[arg-type]
-    assert seen[0].tolist() == pytest.approx([11 / 7, 2 / 5, 3 / 7, 3 / 5])
+    model = learn_lexical_model(Pairs([[0, 1], [0]], [[0, 1], [0]]), (2, 2), 9, iterations=1)  # type: ignore[arg-type]
+    assert model.counts.tolist() == pytest.approx([11 / 7, 2 / 5, 3 / 7, 3 / 5])
+
+
+@pytest.mark.parametrize(
+    ("reorder", "share"),
+    [
+        (lambda tokens: tokens, 1.0),
+        (lambda tokens: tokens[::-1], 0.25),  # of four different tokens any single one
+        (lambda tokens: tokens[2:] + tokens[:2], 0.5),  # two parts that change places
+    ],
+)
+def test_share_of_monotone_alignments(reorder: Callable[[list[int]], list[int]], share: float) -> None:
+    sources = list(map(list, permutations(range(6), 4)))
+    store: Any = Pairs(sources, [reorder(source) for source in sources])
+    assert monotone_share(store, (6, 6)) == pytest.approx(share)
+
+
+def test_features_are_no_positions() -> None:
+    sources = list(map(list, permutations(range(6), 4)))
+    store: Any = Pairs([[6, *source] for source in sources], [[*source, 6] for source in sources])
+    assert monotone_share(store, (7, 7)) == pytest.approx(0.8)  # the last of five tokens is the feature's
+    assert monotone_share(store, (7, 7), ignored=range(6, 7)) > 0.9
 
 
 def test_what_is_looked_at_together_does_not_matter(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = learned(run)
-    monkeypatch.setattr(shortlists, "MAX_BATCH_LINKS", 1000)
+    monkeypatch.setattr(lexical_model, "MAX_BATCH_LINKS", 1000)
     bits = learned(run)
     assert np.array_equal(whole.starts, bits.starts)
     assert np.array_equal(whole.frequent, bits.frequent)
 
 
 def test_no_more_is_kept_than_there_is_room_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shortlists, "MAX_BATCH_LINKS", 1000)
-    monkeypatch.setattr(shortlists, "MAX_TABLE_ENTRIES", 500)
+    monkeypatch.setattr(lexical_model, "MAX_BATCH_LINKS", 1000)
+    monkeypatch.setattr(lexical_model, "MAX_TABLE_ENTRIES", 500)
     assert 0 < len(learned(run).translations) <= 500
 
 
@@ -157,6 +173,6 @@ def test_it_is_kept_in_the_run(run: Run, folder: Path) -> None:
     assert run.with_shortlist().translate(TEXTS[:1], search=Beam(2, length_limit=SHORT))[0].tokens
     with pytest.raises(UserError, match="shortlist does not work with required or forbidden phrases"):
         run.with_shortlist().translate(TEXTS[:1], search=Beam(2, length_limit=SHORT), exclude=["der"])
-    (folder / shortlists.SHORTLIST_FILE).write_bytes(b"nothing")
+    (folder / SHORTLIST_FILE).write_bytes(b"nothing")
     with pytest.raises(UserError, match="is damaged"):
         run.with_shortlist()

@@ -403,6 +403,7 @@ def test_merges_of_byte_pair_encoding_are_stepped_through(show: Opening) -> None
     """
     page = show(view="bpe", expected="400")  # the answer to an empty text
     expect = sync_api.expect
+    expect(page.locator(".bpe tr.chosen .symbol")).to_have_text(["l", "o"])  # the page is complete: nothing moves
     page.get_by_role("button", name="Classical counts").click()
     status = page.locator(".bpe output")
     expect(page.locator(".bpe tr.chosen .symbol")).to_have_text(["e", "s"])

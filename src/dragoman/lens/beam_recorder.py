@@ -24,7 +24,7 @@ def recorded_search(
     The engine's strategy, which selects tokens, is wrapped in one that records a node for each continuation.
     """
     special_tokens, tokenizer = run.special_tokens, run.target_tokenizer
-    max_lengths = search.length_limit.max_lengths(lengths, run.models)
+    max_lengths = search.length_limit.or_else(run.length_limit).max_lengths(lengths, run.models)
     engine = build_engine(
         run.inference_models, special_tokens, search, constraints.logits_processors, constraints.include is not None
     )

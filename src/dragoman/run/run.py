@@ -47,6 +47,7 @@ from dragoman.run_files import (
 from dragoman.search import Beam, LengthLimit, OtherRun, Sample, SearchConfig, SpecialTokens, search_from_dict
 from dragoman.search.constraints import TargetPrefix
 from dragoman.search.engine import SearchEngine
+from dragoman.search.search_config import DEFAULT_LENGTH_LIMIT
 from dragoman.search.shortlist import Shortlist
 from dragoman.text import Framing, Tokenizer
 from dragoman.text.feature_symbols import join_features
@@ -439,13 +440,10 @@ class Run:
     def length_limit(self) -> LengthLimit:
         """The length limit of targets in the run's configuration."""
         settings = self.config.search
-        ratio, offset = settings.length_ratio, settings.length_offset
-        return LengthLimit(
-            ratio=LengthLimit.ratio if ratio is None else ratio,
-            offset=LengthLimit.offset if offset is None else offset,
-            max=settings.max_target_length,
-            min=settings.min_length,
+        limit = LengthLimit(
+            settings.length_ratio, settings.length_offset, settings.max_target_length, settings.min_length
         )
+        return limit.or_else(DEFAULT_LENGTH_LIMIT)
 
     # ---- tagging, infilling, scoring, inspection
 

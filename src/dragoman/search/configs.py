@@ -16,7 +16,7 @@ from dragoman.search.search_config import MAX_FLOAT32, MIN_FLOAT32, LengthLimit,
 
 #: `early_stopping` as in Hugging Face's `generate`, and "steps", which always searches up to the length limit
 EarlyStopping = Literal[True, False, "never", "steps"]
-DEFAULT_LENGTH_LIMIT = LengthLimit()
+RUN_LENGTH_LIMIT = LengthLimit()  # that of the run
 STOPPING_RULES: tuple[EarlyStopping, ...] = get_args(EarlyStopping)
 LengthNormalization = Literal["power", "gnmt"]
 
@@ -44,7 +44,7 @@ class Beam(TokenSearch):
             hypotheses. "steps": only at the length limit.
         num_finished: for early_stopping True and False; None: `size`.
         n_best: number of hypotheses to return.
-        length_limit: the largest length of a target.
+        length_limit: the largest length of a target; by default that of the run.
         length_normalization: lp(y) is |y|^α for "power", ((5 + |y|) / 6)^α for "gnmt".
         coverage_penalty: β of the coverage penalty; 0: none.
         rank_unfinished: hypotheses truncated by the length limit come "last", or are ranked "by_score" with the others.
@@ -63,7 +63,7 @@ class Beam(TokenSearch):
     early_stopping: EarlyStopping = "never"
     num_finished: int | None = None
     n_best: int = 1
-    length_limit: LengthLimit = DEFAULT_LENGTH_LIMIT
+    length_limit: LengthLimit = RUN_LENGTH_LIMIT
     length_normalization: LengthNormalization = "power"
     coverage_penalty: float = 0.0
     rank_unfinished: Literal["last", "by_score"] = "last"
@@ -173,7 +173,7 @@ class Sample(TokenSearch):
         top_p: keep the most probable tokens with a probability mass of p (nucleus sampling).
         n_best: number of samples per source.
         seed: of the random numbers; equal seeds draw equal samples of equal sources.
-        length_limit: the largest length of a target.
+        length_limit: the largest length of a target; by default that of the run.
         min_p: keep tokens with at least `min_p` times the probability of the most probable one (Nguyen et al. 2024).
         typical_p: keep tokens whose −log p is closest to the entropy, up to a mass of p (Meister et al. 2023).
         no_repeat_ngram_size: no n-gram of this size occurs twice; 0 allows repetitions.
@@ -190,7 +190,7 @@ class Sample(TokenSearch):
     top_p: float | None = None
     n_best: int = 1
     seed: int = 0
-    length_limit: LengthLimit = DEFAULT_LENGTH_LIMIT
+    length_limit: LengthLimit = RUN_LENGTH_LIMIT
     min_p: float | None = None
     typical_p: float | None = None
     no_repeat_ngram_size: int = 0

@@ -30,7 +30,7 @@ class ExactSearch(SearchConfig):
         max_expansions: number of prefixes of a source that are expanded at most; a result that was found by then is not
             proven optimal.
         length_penalty: α; other than 0 it makes the bound loose, and far more prefixes have to be expanded.
-        length_limit: the largest length of a target.
+        length_limit: the largest length of a target; by default that of the run.
         batch_size: number of prefixes that are expanded at a time.
 
     Examples:
@@ -75,7 +75,7 @@ class ExactSearch(SearchConfig):
         num_tokens = run.models[0].vocab_size - len(run.special_tokens.suppressed) - 1  # without EOS
         beam = Beam(min(INITIAL_BEAM_SIZE, num_tokens), self.length_penalty, length_limit=self.length_limit)
         initial = [hypotheses[0] for hypotheses in beam.decode(run, request)]
-        max_lengths = self.length_limit.max_lengths(request.lengths, run.models).tolist()
+        max_lengths = self.length_limit.or_else(run.length_limit).max_lengths(request.lengths, run.models).tolist()
         model, special_tokens = run.inference_models[0], request.special_tokens(run)
         first = first_tokens(special_tokens.bos, len(initial), request.source.device)
         results = []

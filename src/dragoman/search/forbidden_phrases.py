@@ -205,7 +205,7 @@ class ForbiddenPhrases(LogitsProcessor):
         Tokens that the automaton reads alike form a group. Tokens whose bytes are a part of a character (`partial`) are
         read byte by byte during the search. `vocab_size` is that of the model, which may exceed the tokenizer's.
         """
-        self.automaton = PhraseAutomaton.build(phrases)
+        self.automaton = PhraseAutomaton.build(map(tokenizer.as_tokenized, phrases))
         self.eos, self.force_eos_at_limit = special_tokens.eos, special_tokens.force_eos_at_limit
         forms = tokenizer.surface_forms()[:vocab_size]
         forms += [b""] * (vocab_size - len(forms))

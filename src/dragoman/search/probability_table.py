@@ -15,7 +15,7 @@ from dragoman.models import DecodingStart, Model
 from dragoman.models.model import first_tokens
 from dragoman.parts.mixer import Context, State, map_state
 from dragoman.search.engine import SearchEngine, SpecialTokens
-from dragoman.search.search_config import SearchConfig, SearchRequest
+from dragoman.search.search_config import DEFAULT_LENGTH_LIMIT, SearchConfig, SearchRequest
 from dragoman.search.search_state import Hypothesis
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ class ProbabilityTable:
     shortlist: Shortlist | None = None
     engine_cache: dict[Any, SearchEngine] | None = None
     compile_steps = False
+    length_limit = DEFAULT_LENGTH_LIMIT
 
     def __init__(self, log_probabilities: Mapping[str, float]) -> None:
         """Make a model of the table, such as {"he": -0.7, "he hit": -1.7, "he hit </s>": -1.9}."""

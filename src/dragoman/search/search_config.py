@@ -60,6 +60,10 @@ class DecodingRun(Protocol):
         """The models of the run, several if it is an ensemble."""
 
     @property
+    def length_limit(self) -> LengthLimit:
+        """The length limit of targets, where a search has none of its own."""
+
+    @property
     def inference_weights(self) -> Callable[[Model], Model]:
         """Converts a model to the weights with which the run decodes, such as int8."""
 
@@ -95,9 +99,11 @@ class SearchRequest:
 class LengthLimit(Configurable):
     """The largest length of a target: `ratio` · source length + `offset` tokens, at most `max`, EOS included.
 
+    What is None is taken from the run, whose limit is derived from its training pairs.
+
     Args:
-        ratio: tokens of the target per token of the source.
-        offset: number of tokens that are added.
+        ratio: tokens of the target per token of the source; 2 if the run has none.
+        offset: number of tokens that are added; 20 if the run has none.
         max: largest limit, whatever the length of the source.
         min: EOS is not generated before this number of tokens, unless the limit is lower.
 
@@ -107,24 +113,37 @@ class LengthLimit(Configurable):
         True
     """
 
-    ratio: float = 2.0
-    offset: int = 20
-    max: int = 512
+    ratio: float | None = None
+    offset: int | None = None
+    max: int | None = None
     min: int = 0
 
     def __post_init__(self) -> None:
         """Raise a UserError if a field has an invalid value."""
-        check_ranges(self, ratio=(0, MAX_FLOAT32), offset=(0, math.inf), max=(1, math.inf))
-        if not 0 <= self.min <= self.max:
+        ranges = {"ratio": (0, MAX_FLOAT32), "offset": (0, math.inf), "max": (1, math.inf)}
+        check_ranges(self, **{name: ranges[name] for name in ranges if getattr(self, name) is not None})
+        if self.min < 0 or (self.max is not None and self.min > self.max):
             raise UserError(f"LengthLimit needs 0 <= min <= max, but has min={self.min} and max={self.max}")
+
+    def or_else(self, default: LengthLimit) -> LengthLimit:
+        """Return this limit with the values of another one, that of a run, in place of None."""
+        names = [name for name in ("ratio", "offset", "max") if getattr(self, name) is None]
+        return replace(self, **{name: getattr(default, name) for name in names})
 
     def max_lengths(self, source_lengths: Tensor, models: Sequence[Model]) -> Tensor:
         """Return the largest length of each target (B): ratio · source length + offset, as far as models support it."""
-        lengths = ((source_lengths * self.ratio).long() + self.offset).clamp(1, self.max)
+        ratio = DEFAULT_RATIO if self.ratio is None else self.ratio
+        offset = DEFAULT_OFFSET if self.offset is None else self.offset
+        largest = max(DEFAULT_MAX_LENGTH, self.min) if self.max is None else self.max
+        lengths = ((source_lengths * ratio).long() + offset).clamp(1, largest)
         for model in models:
-            limit = model.max_target_length(source_lengths)
-            lengths = lengths if limit is None else torch.minimum(lengths, limit.clamp(min=1))
+            supported = model.max_target_length(source_lengths)
+            lengths = lengths if supported is None else torch.minimum(lengths, supported.clamp(min=1))
         return lengths
+
+
+DEFAULT_RATIO, DEFAULT_OFFSET, DEFAULT_MAX_LENGTH = 2.0, 20, 512  # of runs that have no limit of their own
+DEFAULT_LENGTH_LIMIT = LengthLimit(DEFAULT_RATIO, DEFAULT_OFFSET, DEFAULT_MAX_LENGTH)
 
 
 class SearchConfig(Configurable):
@@ -194,7 +213,7 @@ class StepwiseSearch(SearchConfig):
         These are padded sources, their lengths, the length limits, keys, encoded constraints and the batch size.
         """
         engine = self.engine(run, request)
-        max_lengths = self.length_limit.max_lengths(request.lengths, run.models)
+        max_lengths = self.length_limit.or_else(run.length_limit).max_lengths(request.lengths, run.models)
         num_forced = len(run.special_tokens.forced_bos)
         constraints = request.constraints.to_tensors(run.target_tokenizer, max_lengths, num_forced)
         sources = request.source, request.lengths, max_lengths, request.keys

@@ -8,18 +8,17 @@ tokens, the most frequent tokens and the special tokens. Probabilities are norma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 from torch import Tensor
 
+from dragoman.data.lexical_model import IntArray, LexicalModel, learn_lexical_model, spread_rows, token_links
 from dragoman.data.token_store import TokenStore
 from dragoman.errors import UserError
 from dragoman.search.engine import SpecialTokens
@@ -27,20 +26,6 @@ from dragoman.search.search_state import ConstraintTensors, Hypothesis
 from dragoman.storage import write_file
 
 SHORTLIST_FILE = "shortlist.safetensors"
-MAX_BATCH_LINKS = 2**22  # pairs of a source and a target token that are processed at a time
-MAX_TABLE_ENTRIES = 2**24  # pairs of tokens with a probability
-EM_ITERATIONS = 3
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-
-
-class TokenLinks(NamedTuple):
-    """All pairs of a target token and a source token of its sentence, ordered by target token."""
-
-    source: IntArray
-    target: IntArray
-    starts: IntArray  # the index of the first pair of each target token
 
 
 @dataclass(frozen=True)
@@ -141,10 +126,6 @@ def learn_shortlist(
 ) -> Shortlist:
     """Learn a shortlist from at most `max_pairs` sentence pairs, spread over the store.
 
-    Translation probabilities p(t|s) of tokens are those of IBM model 1: they start from how often s and t occur in the
-    same sentence pair, and each EM iteration distributes every target token over the source tokens ∝ p(t|s). Memory
-    does not grow with the store: if too many pairs of tokens co-occur, the rarest are dropped.
-
     Args:
         sizes: Sizes of the source and the target vocabulary.
         translations: Number of translations per source token.
@@ -155,79 +136,25 @@ def learn_shortlist(
             "a vocabulary shortlist is learned from pairs of texts, but this run was trained on other data: translate "
             "without a shortlist"
         )
-    source_size, target_size = sizes
-    rows = np.unique(np.linspace(0, len(store) - 1, min(max_pairs, len(store))).astype(np.int64))
-    keys, counts = np.zeros(0, np.int64), np.zeros(0)  # a key is source · V + target
-    occurrences = np.zeros(target_size, np.int64)
-    for links in _token_links(store, rows):
-        keys, counts = _add_cooccurrences(keys, counts, links.source * target_size + links.target)
-        occurrences += np.bincount(links.target[links.starts], minlength=target_size)
-    for _ in range(EM_ITERATIONS):
-        total = np.bincount(keys // target_size, counts, source_size)  # Σ_t c(s, t) of each source token
-        probabilities = counts / np.maximum(total[keys // target_size], 1e-12)  # p(t|s)
-        counts = np.zeros(len(keys))  # expected counts c(s, t)
-        for links in _token_links(store, rows):
-            key = links.source * target_size + links.target
-            index = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
-            p = np.where(keys[index] == key, probabilities[index], 0.0)
-            target_total = np.add.reduceat(p, links.starts)  # Σ_s p(t|s) of each target token
-            repeats = np.diff(links.starts, append=len(p))
-            counts += np.bincount(index, p / np.repeat(np.maximum(target_total, 1e-12), repeats), len(keys))
+    model = learn_lexical_model(store, sizes, max_pairs)
+    occurrences = np.zeros(model.target_size, np.int64)
+    for links in token_links(store, spread_rows(store, max_pairs)):
+        occurrences += np.bincount(links.target[links.starts], minlength=model.target_size)
     most_frequent = np.argsort(-occurrences, kind="stable")[:frequent]
     most_frequent = np.sort(most_frequent[occurrences[most_frequent] > 0])
-    starts, best = _best_translations(keys, counts, sizes, translations)
-    return Shortlist(most_frequent, starts, best, target_size)
+    starts, best = _best_translations(model, translations)
+    return Shortlist(most_frequent, starts, best, model.target_size)
 
 
-def _add_cooccurrences(keys: IntArray, counts: FloatArray, new: IntArray) -> tuple[IntArray, FloatArray]:
-    """Add the pairs of tokens `new` to the counts, and drop the rarest pairs if there are too many.
-
-    A pair is the number (key) source · V + target. `keys` are sorted, and `counts` are theirs.
-    """
-    new_keys, new_counts = np.unique(new, return_counts=True)
-    keys, index = np.unique(np.concatenate((keys, new_keys)), return_inverse=True)
-    counts = np.bincount(index, np.concatenate((counts, new_counts)), len(keys)).astype(np.float64)
-    if len(keys) > MAX_TABLE_ENTRIES:
-        frequent = np.sort(np.argpartition(-counts, MAX_TABLE_ENTRIES // 2)[: MAX_TABLE_ENTRIES // 2])
-        keys, counts = keys[frequent], counts[frequent]
-    return keys, counts
-
-
-def _best_translations(
-    keys: IntArray, counts: FloatArray, sizes: tuple[int, int], translations: int
-) -> tuple[IntArray, IntArray]:
+def _best_translations(model: LexicalModel, translations: int) -> tuple[IntArray, IntArray]:
     """Return the most probable target tokens of each source token, at most `translations` each.
 
-    `keys` are pairs of tokens as numbers source · V + target, `counts` how often they are translations, `sizes` those
-    of both vocabularies. Returns (starts, targets): the tokens for source s are targets[starts[s] : starts[s + 1]].
+    Returns (starts, targets): the tokens for source s are targets[starts[s] : starts[s + 1]].
     """
-    source_size, target_size = sizes
-    source, target = keys // target_size, keys % target_size
-    order = np.lexsort((-counts, source))  # by source token, the most probable translation first
-    source, target, counts = source[order], target[order], counts[order]
-    first = np.searchsorted(source, np.arange(source_size + 1))
+    source, target = model.keys // model.target_size, model.keys % model.target_size
+    order = np.lexsort((-model.counts, source))  # by source token, the most probable translation first
+    source, target, counts = source[order], target[order], model.counts[order]
+    first = np.searchsorted(source, np.arange(model.source_size + 1))
     is_best = (np.arange(len(source)) - first[source] < translations) & (counts > 0)
-    starts = np.concatenate(([0], np.cumsum(np.bincount(source[is_best], minlength=source_size))))
+    starts = np.concatenate(([0], np.cumsum(np.bincount(source[is_best], minlength=model.source_size))))
     return starts, target[is_best]
-
-
-def _token_links(store: TokenStore, rows: IntArray) -> Iterator[TokenLinks]:
-    """Yield, in batches, all pairs of a source and a target token that belong to the same sentence pair.
-
-    `rows` are the sentence pairs of the store. The pairs of a target token follow one another, from `starts`.
-    """
-    source_lengths, target_lengths = (column.lengths[rows].astype(np.int64) for column in store.columns)
-    ends = np.cumsum(source_lengths * target_lengths)
-    splits = np.searchsorted(ends, np.arange(MAX_BATCH_LINKS, ends[-1], MAX_BATCH_LINKS))
-    for batch in np.split(np.arange(len(rows)), splits):
-        batch = batch[(source_lengths[batch] > 0) & (target_lengths[batch] > 0)]
-        if not len(batch):
-            continue
-        sources, targets = (column.rows(rows[batch]).astype(np.int64) for column in store.columns)
-        lengths = source_lengths[batch]  # `sources` and `targets` are the tokens of all sentences, concatenated
-        counts = np.repeat(lengths, target_lengths[batch])  # number of source tokens of each target token
-        starts = np.cumsum(counts) - counts
-        first_source = np.repeat(np.cumsum(lengths) - lengths, target_lengths[batch])
-        # in `sources`: for each target token, all tokens of its source sentence
-        index = np.arange(counts.sum()) + np.repeat(first_source - starts, counts)
-        yield TokenLinks(sources[index], np.repeat(targets, counts), starts)

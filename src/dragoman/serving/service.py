@@ -14,7 +14,8 @@ from fastapi import Request
 from dragoman.errors import UserError, unknown_name
 from dragoman.run import Run, Translation
 from dragoman.run.sources import split_into_sentences
-from dragoman.search import Beam, LengthLimit, SearchConfig, search_from_dict
+from dragoman.search import Beam, SearchConfig, search_from_dict
+from dragoman.search.search_config import DEFAULT_MAX_LENGTH
 from dragoman.serving.languages import LanguageDetector, LanguagePair, language_name
 from dragoman.serving.request_batching import Batcher, DecodeOptions, InspectionQueue
 from dragoman.serving.request_guard import RateLimiter
@@ -226,10 +227,10 @@ class Service:
         if search.other_runs or not search.is_bounded:
             kind = type(search).__name__
             raise RequestError(400, f"supported searches are 'Beam', 'Sample' and 'MinimumBayesRisk', not {kind!r}")
-        max_tokens = max(served.run.config.search.max_target_length, LengthLimit().max)
+        max_tokens = max(served.run.config.search.max_target_length, DEFAULT_MAX_LENGTH)
         max_rows = self.limits.max_hypotheses
         for token_search in search.token_searches:  # itself, or those that find its candidates
-            rows, length = token_search.rows_per_source, token_search.length_limit.max
+            rows, length = token_search.rows_per_source, token_search.length_limit.max or 0
             if rows > max_rows:
                 raise RequestError(400, f"a search may have {max_rows} hypotheses, not {rows:,}")
             if length > max_tokens:

@@ -27,7 +27,7 @@ from dragoman.parts.inference import InferencePrecision
 from dragoman.run import Run, select_device, write_model_file, write_tokenizers
 from dragoman.run.inference_weights import InferenceWeights
 from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, check_new_folder
-from dragoman.search import LengthLimit
+from dragoman.search.search_config import DEFAULT_OFFSET, DEFAULT_RATIO
 from dragoman.storage import atomic_folder, replace_symlink
 from dragoman.text import Tokenizer
 from dragoman.text.framing import Framing
@@ -257,8 +257,8 @@ def _config(checkpoint: ConvertedCheckpoint, shared_vocabulary: bool) -> config.
         "beam_size": generation.get("num_beams", 1),
         "length_penalty": generation.get("length_penalty"),
         "max_target_length": max_length,
-        "length_ratio": LengthLimit.ratio if max_length is None else 0.0,
-        "length_offset": LengthLimit.offset if max_length is None else max_length,
+        "length_ratio": DEFAULT_RATIO if max_length is None else 0.0,
+        "length_offset": DEFAULT_OFFSET if max_length is None else max_length,
         "min_length": min_length,
         "no_repeat_ngram_size": generation.get("no_repeat_ngram_size"),
         "early_stopping": early_stopping if early_stopping in (True, "never") else False,

@@ -1,0 +1,160 @@
+"""Lexical translation model p(t|s) of tokens (IBM model 1, Brown et al. 1993), and how monotone its alignments are."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.data.token_store import TokenStore
+
+MAX_BATCH_LINKS = 2**22  # pairs of a source and a target token that are processed at a time
+MAX_TABLE_ENTRIES = 2**24  # pairs of tokens with a probability
+EM_ITERATIONS = 3
+MAX_ALIGNED_PAIRS = 1000  # sentence pairs by which the share of monotone alignments is estimated
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+class TokenLinks(NamedTuple):
+    """All pairs of a target token and a source token of its sentence, ordered by target token.
+
+    `starts` is the index of the first pair of each target token, `target_lengths` the length of each target sentence.
+    """
+
+    source: IntArray
+    target: IntArray
+    starts: IntArray
+    target_lengths: IntArray
+
+
+@dataclass
+class LexicalModel:
+    """Expected counts c(s, t) of how often the source token s is translated by the target token t.
+
+    `keys` are the pairs of tokens as numbers s · V + t, sorted; `counts` are theirs; V is `target_size`.
+    """
+
+    keys: IntArray
+    counts: FloatArray
+    source_size: int
+    target_size: int
+
+    def probabilities(self) -> FloatArray:
+        """Return p(t|s) of all keys."""
+        source = self.keys // self.target_size
+        total = np.bincount(source, self.counts, self.source_size)  # Σ_t c(s, t) of each source token
+        return self.counts / np.maximum(total[source], 1e-12)
+
+    def lookup(self, links: TokenLinks, probabilities: FloatArray) -> tuple[IntArray, FloatArray]:
+        """Return the index among the keys, and p(t|s), of each pair of tokens; 0 for pairs that are not there."""
+        key = links.source * self.target_size + links.target
+        index = np.minimum(np.searchsorted(self.keys, key), len(self.keys) - 1)
+        return index, np.where(self.keys[index] == key, probabilities[index], 0.0)
+
+
+def learn_lexical_model(
+    store: TokenStore, sizes: tuple[int, int], max_pairs: int, iterations: int = EM_ITERATIONS
+) -> LexicalModel:
+    """Learn p(t|s) from at most `max_pairs` sentence pairs, spread over the store.
+
+    It starts from how often s and t occur in the same sentence pair, and each EM iteration distributes every target
+    token over the source tokens ∝ p(t|s). Memory does not grow with the store: if too many pairs of tokens co-occur,
+    the rarest are dropped. `sizes` are those of the source and the target vocabulary.
+    """
+    rows = spread_rows(store, max_pairs)
+    model = LexicalModel(np.zeros(0, np.int64), np.zeros(0), *sizes)
+    for links in token_links(store, rows):
+        _add_cooccurrences(model, links.source * model.target_size + links.target)
+    for _ in range(iterations):
+        probabilities, counts = model.probabilities(), np.zeros(len(model.keys))
+        for links in token_links(store, rows):
+            index, p = model.lookup(links, probabilities)
+            target_total = np.add.reduceat(p, links.starts)  # Σ_s p(t|s) of each target token
+            repeats = np.diff(links.starts, append=len(p))
+            counts += np.bincount(index, p / np.repeat(np.maximum(target_total, 1e-12), repeats), len(counts))
+        model.counts = counts
+    return model
+
+
+def monotone_share(store: TokenStore, sizes: tuple[int, int], ignored: range = range(0)) -> float:
+    """Return the share of target tokens that can be aligned with the source without crossing links.
+
+    Each target token is linked with the source token of the largest p(t|s), of equal ones with that nearest to the
+    diagonal; the longest sequence of links that does not step backward counts. It is near 1 for pronunciation and
+    transliteration, and about 0.5 if the order is arbitrary. `ignored` are the ids of source tokens without a position,
+    such as grammatical features. `sizes` are those of the vocabularies.
+    """
+    model = learn_lexical_model(store, sizes, MAX_ALIGNED_PAIRS, iterations=5)
+    probabilities = model.probabilities()
+    monotone = total = 0
+    for links in token_links(store, spread_rows(store, MAX_ALIGNED_PAIRS)):
+        is_ignored = (links.source >= ignored.start) & (links.source < ignored.stop)
+        p = np.where(is_ignored, -1.0, model.lookup(links, probabilities)[1]).round(12)
+        ends, first = np.append(links.starts[1:], len(p)), 0
+        for length in links.target_lengths:
+            tokens = range(first, first + int(length))
+            chosen = [
+                _best_position(p[links.starts[token] : ends[token]], number / length)
+                for number, token in enumerate(tokens)
+            ]
+            monotone, total, first = monotone + _longest_monotone(chosen), total + len(chosen), first + len(chosen)
+    return monotone / max(1, total)
+
+
+def _best_position(probabilities: FloatArray, relative_position: float) -> int:
+    """Return the source position of the largest probability, of equal ones the nearest to a relative position."""
+    best = np.flatnonzero(probabilities == probabilities.max())
+    return int(best[np.argmin(np.abs(best / len(probabilities) - relative_position))])
+
+
+def _longest_monotone(positions: list[int]) -> int:
+    """Return the length of the longest subsequence that never decreases."""
+    last: list[int] = []  # the smallest last element of such subsequences, by their length
+    for position in positions:
+        place = bisect_right(last, position)
+        last[place : place + 1] = [position]
+    return len(last)
+
+
+def spread_rows(store: TokenStore, count: int) -> IntArray:
+    """Return the indices of at most `count` sentence pairs, at equal distances."""
+    return np.unique(np.linspace(0, len(store) - 1, min(count, len(store))).astype(np.int64))
+
+
+def _add_cooccurrences(model: LexicalModel, new: IntArray) -> None:
+    """Add pairs of tokens, as keys, to the counts of a model, and drop the rarest pairs if there are too many."""
+    new_keys, new_counts = np.unique(new, return_counts=True)
+    keys, index = np.unique(np.concatenate((model.keys, new_keys)), return_inverse=True)
+    counts = np.bincount(index, np.concatenate((model.counts, new_counts)), len(keys)).astype(np.float64)
+    if len(keys) > MAX_TABLE_ENTRIES:
+        frequent = np.sort(np.argpartition(-counts, MAX_TABLE_ENTRIES // 2)[: MAX_TABLE_ENTRIES // 2])
+        keys, counts = keys[frequent], counts[frequent]
+    model.keys, model.counts = keys, counts
+
+
+def token_links(store: TokenStore, rows: IntArray) -> Iterator[TokenLinks]:
+    """Yield, in batches, all pairs of a source and a target token that belong to the same sentence pair.
+
+    `rows` are the sentence pairs of the store. The pairs of a target token follow one another, from `starts`.
+    """
+    source_lengths, target_lengths = (column.lengths[rows].astype(np.int64) for column in store.columns)
+    ends = np.cumsum(source_lengths * target_lengths)
+    splits = np.searchsorted(ends, np.arange(MAX_BATCH_LINKS, ends[-1], MAX_BATCH_LINKS))
+    for batch in np.split(np.arange(len(rows)), splits):
+        batch = batch[(source_lengths[batch] > 0) & (target_lengths[batch] > 0)]
+        if not len(batch):
+            continue
+        sources, targets = (column.rows(rows[batch]).astype(np.int64) for column in store.columns)
+        lengths = source_lengths[batch]  # `sources` and `targets` are the tokens of all sentences, concatenated
+        counts = np.repeat(lengths, target_lengths[batch])  # number of source tokens of each target token
+        starts = np.cumsum(counts) - counts
+        first_source = np.repeat(np.cumsum(lengths) - lengths, target_lengths[batch])
+        # in `sources`: for each target token, all tokens of its source sentence
+        index = np.arange(counts.sum()) + np.repeat(first_source - starts, counts)
+        yield TokenLinks(sources[index], np.repeat(targets, counts), starts, target_lengths[batch])
