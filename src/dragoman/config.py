@@ -220,9 +220,9 @@ class TextConfig(Section, section="text"):
     tokenizer: str | None = setting(
         None,
         "Tokenizer to learn: bpe, byte-bpe (byte-level BPE as in GPT-2), unigram, word, symbol (whatever stands "
-        "between spaces), character or byte.",
-        auto="by the text: character for single words, symbol for a small closed inventory, else bpe; with "
-        "training.recipe=textbook, that of the paper",
+        "between spaces), character, decomposed (letters and marks of characters: Hangul as jamo) or byte.",
+        auto="by the text: character or decomposed for single words, symbol for a small closed inventory, else bpe; "
+        "with training.recipe=textbook, that of the paper",
     )
     source_tokenizer: str | None = setting(None, "Tokenizer to learn for the source.", auto="text.tokenizer")
     target_tokenizer: str | None = setting(None, "Tokenizer to learn for the target.", auto="text.tokenizer")
@@ -358,7 +358,8 @@ class SystemConfig(Section, section="system"):
     name: str | None = setting(
         None,
         "Architecture of the model, such as transformer or luong; `dragoman systems` lists all names.",
-        auto="transformer, or the system of the run in training.start_from",
+        auto="by the text: hard-monotonic for few pairs of words whose letters keep their order, else transformer; or "
+        "the system of the run in training.start_from",
     )
     size: str | None = setting(
         None, "Model size: tiny, small, base or big.", auto="from the amount of data and the device"

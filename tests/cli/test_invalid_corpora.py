@@ -19,7 +19,8 @@ def refused(answer: Answer) -> str:
     """The sentence of a refusal; progress may stand before it."""
     assert answer.code == 2, answer.err
     *progress, last = answer.err.strip().splitlines()
-    assert all(line == "reading the corpus" or line.endswith("per second") for line in progress), answer.err
+    steps = ("reading the corpus", "learning a vocabulary", "writing the tokenized text")
+    assert all(line.startswith(steps) or line.endswith("per second") for line in progress), answer.err
     assert last.startswith("dragoman: ")
     return last
 
@@ -57,7 +58,7 @@ ATTACK = '<!DOCTYPE tmx [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]><tmx><body/
         ("a.tmx", "<tmx><body><tu>", [], "is not valid XML (no element found)"),
         (
             "a.tmx.gz",
-            gzip.compress(b"<tmx></tmx>"),
+            gzip.compress(b"<tmx></tmx>", mtime=0),
             ["--from", "en", "--to", "de"],
             "no translation unit with en and de",
         ),
@@ -84,6 +85,12 @@ def test_files_with_both_sides(
     assert expected in train(dragoman, tmp_path, "--source", file(tmp_path / name, content), *options)
 
 
+def test_equal_pairs_with_a_validation_file(dragoman: Dragoman, tmp_path: Path) -> None:
+    files = ["--source", file(tmp_path / "a.tsv", "one\teins\n" * 2000)]
+    files += ["--valid-source", file(tmp_path / "v.tsv", "two\tzwei\n" * 20)]
+    assert "a.tsv consists of 2,000 equal pairs, from which nothing can be learned" in train(dragoman, tmp_path, *files)
+
+
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
@@ -93,7 +100,7 @@ def test_files_with_both_sides(
         (b"\x7fELF\x02\x01\x01" + bytes(500), "a.en is a binary file"),
         (b"\x89PNG\r\n\x1a\n" + bytes(99), "a.en is a PNG image"),
         (LINES + "one more\n", "a.en has 41 lines but "),
-        (gzip.compress(LINES.encode())[:-20], "a.en is broken gzip"),
+        (gzip.compress(LINES.encode(), mtime=0)[:-20], "a.en is broken gzip"),
     ],
 )
 def test_text_files(dragoman: Dragoman, tmp_path: Path, source: str | bytes, expected: str) -> None:

@@ -51,6 +51,9 @@ class TextProfile:
         punctuation: share of the characters that are punctuation marks or other signs, as in code.
         numerals: share of the different symbols that are numbers of several digits.
         alphabet: number of different characters.
+        unseen_characters: estimated share of unknown characters in further text: of those that occur once.
+        unseen_letters: the same after the characters are decomposed into letters and marks (Unicode NFD).
+        is_composed: whether composing the decomposed text (NFC) gives the same text.
         scripts: share of each script in the letters.
         writes_spaces: whether spaces separate words.
     """
@@ -69,6 +72,9 @@ class TextProfile:
     punctuation: float
     numerals: float
     alphabet: int
+    unseen_characters: float
+    unseen_letters: float
+    is_composed: bool
     scripts: dict[str, float]
     writes_spaces: bool
 
@@ -210,6 +216,9 @@ class TextCounts:
             punctuation=signs / characters,
             numerals=numerals / len(occurrences),
             alphabet=len(self.characters),
+            unseen_characters=_share_of_singletons(self.characters),
+            unseen_letters=_share_of_singletons(_decompose(self.characters)),
+            is_composed=all(_is_composed(character) for character in self.characters),
             scripts=scripts,
             writes_spaces=is_segmented or (not has_no_spaces(scripts) and characters <= MAX_SPACED_LENGTH * self.words),
         )
@@ -279,6 +288,26 @@ def alphabet_size(texts: Iterable[TextCounts]) -> int:
 def is_profiled(chunk: int) -> bool:
     """Whether the text of the chunk with this number is counted: a large corpus needs only a sample of its chunks."""
     return chunk < FIRST_CHUNKS or chunk % CHUNK_INTERVAL == 0
+
+
+def _decompose(characters: Counter[str]) -> Counter[str]:
+    """Return how often each letter and mark occurs in the canonical decomposition of a text."""
+    letters: Counter[str] = Counter()
+    for character, count in characters.items():
+        letters.update(dict.fromkeys(unicodedata.normalize("NFD", character), count))
+    return letters
+
+
+def _share_of_singletons(counts: Counter[str]) -> float:
+    """Return the share of a text in characters that occur once."""
+    return sum(count == 1 for count in counts.values()) / max(1, counts.total())
+
+
+def _is_composed(character: str) -> bool:
+    """Whether canonical composition keeps a character: it is not part of another one, as marks and some jamo are."""
+    is_jamo = "\u1160" <= character <= "\u11ff"  # vowels and final consonants
+    is_unchanged = unicodedata.normalize("NFC", character) == character
+    return is_unchanged and not unicodedata.combining(character) and not is_jamo
 
 
 def _attached_punctuation(occurrences: Counter[str]) -> float:

@@ -440,8 +440,7 @@ class _Detokenizer:
             is_last: the translation is complete
         """
         new_tokens = self.tokenizer.tokens(stable[len(self.tokens) :])
-        text, best_text = self.tokenizer.decode(stable), self.tokenizer.decode(best)
-        text = text if is_last else text.rstrip("\ufffd")  # an incomplete character may still be completed
+        text = self.tokenizer.decode(stable) if is_last else self.tokenizer.decode_certain(stable)
         new_text = text[len(self.text) :]
         self.tokens, self.text = stable, self.text + new_text
-        return StreamedTokens(new_text, new_tokens, score, best_text.rstrip("\ufffd")[len(self.text) :])
+        return StreamedTokens(new_text, new_tokens, score, self.tokenizer.decode_certain(best)[len(self.text) :])

@@ -1,9 +1,10 @@
 """Tokenizers: text to token ids and back, without loss.
 
 A text is any string. It is not normalized, and tabs, newlines and repeated spaces are characters like others, so that
-`decode(encode(text)) == text`. There are two exceptions: a lone surrogate, which UTF-8 cannot encode, becomes U+FFFD,
-and tokenizers of whole words or symbols give `<unk>` for unknown ones. All other types encode unknown characters as
-bytes. Special tokens are never found in a text: a literal `</s>` is four characters.
+`decode(encode(text)) == text`. There are three exceptions: a lone surrogate, which UTF-8 cannot encode, becomes U+FFFD,
+tokenizers of whole words or symbols give `<unk>` for unknown ones, and decomposed characters come back composed (NFC).
+All other types encode unknown characters as bytes. Special tokens are never found in a text: a literal `</s>` is four
+characters.
 
 Text is first split into words (`split_words`), each with the space before it (marker `initial`: ▁house) or after it
 (marker `final`: house▁); no token crosses a word boundary. So that the first word looks like the others, one space is
@@ -17,6 +18,7 @@ import codecs
 import json
 import os
 import re
+import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -82,6 +84,8 @@ class TokenizerType:
         has_merges: whether it is a kind of BPE.
         has_unknown_words: whether words outside the vocabulary cannot be spelled by other tokens.
         has_limited_vocabulary: whether a large text has more tokens than are useful; otherwise all are learned.
+        spells: whether tokens are characters, or letters and marks.
+        decomposes: whether characters are split into letters and marks (Unicode NFD), which `decode` composes (NFC).
         tokens_show_boundaries: whether a token shows by itself if it begins or ends a word.
         markers: the sides of a word that may have its space.
         pre_tokenizer: splits a text into words, by marker.
@@ -99,6 +103,8 @@ class TokenizerType:
     has_merges: bool = False
     has_unknown_words: bool = False
     has_limited_vocabulary: bool = True
+    spells: bool = False
+    decomposes: bool = False
     tokens_show_boundaries: bool = True
     markers: tuple[str, ...] = tuple(WORD_MARKERS)
     pre_tokenizer: Callable[[str], pre_tokenizers.PreTokenizer] = _marked_words
@@ -136,7 +142,14 @@ TOKENIZER_TYPES = {
         word_spans=whitespace_spans,
     ),
     "character": TokenizerType(
-        tokenizer_learning.learn_characters, has_marked_words=False, has_limited_vocabulary=False
+        tokenizer_learning.learn_characters, has_marked_words=False, has_limited_vocabulary=False, spells=True
+    ),
+    "decomposed": TokenizerType(
+        tokenizer_learning.learn_characters,
+        has_marked_words=False,
+        has_limited_vocabulary=False,
+        spells=True,
+        decomposes=True,
     ),
     "byte": TokenizerType(tokenizer_learning.learn_bytes, has_marked_words=False, has_limited_vocabulary=False),
 }
@@ -159,6 +172,9 @@ class Tokenizer:
         has_merges: whether it is a kind of BPE that was learned here
         has_marked_words: whether words have the space next to them; otherwise a space is a token of its own
         has_unknown_words: whether words that are not in the vocabulary become UNK
+        has_limited_vocabulary: whether a large text has more tokens than the vocabulary
+        spells: whether tokens are characters, or letters and marks
+        decomposes: whether tokens are letters and marks of decomposed characters (Unicode NFD)
         pad, unk, bos, eos: ids of special tokens
         mask, sep, cls: ids of special tokens; None if an imported tokenizer does not have them
         special_token_ids: ids of an imported tokenizer's special tokens by name
@@ -179,6 +195,9 @@ class Tokenizer:
     has_merges = False
     has_marked_words = True
     has_unknown_words = False
+    has_limited_vocabulary = True
+    spells = False
+    decomposes = False
 
     def __init__(
         self,
@@ -197,7 +216,11 @@ class Tokenizer:
         library.encode_special_tokens = True  # in the library's terms: do not look for special tokens in a text
         self.type = tokenizer_type(kind)
         self.has_merges, self.has_marked_words = self.type.has_merges, self.type.has_marked_words
-        self.has_unknown_words = self.type.has_unknown_words
+        self.has_unknown_words, self.has_limited_vocabulary = (
+            self.type.has_unknown_words,
+            self.type.has_limited_vocabulary,
+        )
+        self.spells, self.decomposes = self.type.spells, self.type.decomposes
         ids = library.get_vocab()
         tokens = sorted(ids, key=ids.__getitem__)
         self._tokens = list(map(self.type.readable, tokens))
@@ -351,8 +374,19 @@ class Tokenizer:
         """
         text = b"".join([self._bytes[token_id] for token_id in ids]).decode(errors="replace")
         if not self.has_marked_words:
-            return text
+            return normalizers.NFC().normalize_str(text) if self.decomposes else text
         return text.removeprefix(" ") if self.marker == "initial" else text.removesuffix(" ")
+
+    def decode_certain(self, ids: Iterable[int]) -> str:
+        """Return the beginning of `decode` that no further tokens can change.
+
+        Incomplete characters are left out, and the last one if a letter or mark may still be composed with it.
+        """
+        text = self.decode(ids).rstrip("\ufffd")
+        if not self.decomposes:
+            return text
+        last = max((index for index, letter in enumerate(text) if not unicodedata.combining(letter)), default=0)
+        return text[:last]
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return readable tokens, with ▁ for a space."""
@@ -366,6 +400,10 @@ class Tokenizer:
     def _ids(self) -> dict[str, int]:
         """The id of each readable token."""
         return {token: token_id for token_id, token in enumerate(self.tokens(range(self.vocab_size)))}
+
+    def as_tokenized(self, text: str) -> str:
+        """Return a text in the Unicode form of the tokens: decomposed, or as it is."""
+        return normalizers.NFD().normalize_str(text) if self.decomposes else text
 
     def surface_forms(self) -> list[bytes]:
         """Return the UTF-8 bytes that each token adds to a text: none for special tokens, or part of a character."""
@@ -387,7 +425,7 @@ class Tokenizer:
             positions.append(len(text) + (len(token) > 1 and token.startswith(b" ")) if token else None)
             text += decoder.decode(token)
         text += decoder.decode(b"", True)
-        words = word_at_characters(text)
+        words = _words_of_decomposed(text) if self.decomposes else word_at_characters(text)
         return [-1 if position is None else words[position] for position in positions]
 
     def to_json(self) -> str:
@@ -476,8 +514,8 @@ def learn_tokenizer(
     """Learn a tokenizer from texts.
 
     Args:
-        kind: `bpe`, `byte-bpe`, `unigram`, `word`, `symbol` (whatever stands between spaces), `character` or `byte`;
-            `label` for tags separated by spaces
+        kind: `bpe`, `byte-bpe`, `unigram`, `word`, `symbol` (whatever stands between spaces), `character`, `decomposed`
+            (letters and marks of characters: Hangul as jamo) or `byte`; `label` for tags separated by spaces
         size: maximum vocabulary size, including the 7 special tokens and (except for `word`) the 256 bytes; a small
             text may give fewer tokens, and `byte` always has 263
         marker: which side of a word has its space: `initial` (▁house) or `final` (house▁, also written house</w>)
@@ -515,6 +553,8 @@ def _library_tokenizer(model: models.Model, kind: str, marker: str) -> tokenizer
         # Split into characters: whole lines would only fill the library's cache.
         library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+        if tokenizer.decomposes:
+            library.normalizer = normalizers.NFD()
     else:
         initial = marker == "initial"
         library.normalizer = normalizers.Prepend(" ") if initial else normalizers.Replace(Regex(r"\z"), " ")
@@ -531,11 +571,12 @@ def _count_words(texts: Iterable[str], kind: str, marker: str) -> Counter[str]:
     for text in texts:
         if text:
             chunks.update(tokenizer_type(kind).split_chunks(text))
-    splitter = tokenizer_type(kind).pre_tokenizer(marker)
+    splitter, decomposes = tokenizer_type(kind).pre_tokenizer(marker), tokenizer_type(kind).decomposes
     words: Counter[str] = Counter()
     # Each distinct chunk between two spaces is split once, which is several times faster.
     for chunk, count in chunks.items():
         text = _replace_surrogates(chunk)
+        text = normalizers.NFD().normalize_str(text) if decomposes else text
         for word, _ in splitter.pre_tokenize_str(f" {text}" if marker == "initial" else f"{text} "):
             words[word] += count
     return words
@@ -580,6 +621,15 @@ def _check_type(kind: str, marker: str) -> None:
             f"a tokenizer of type {kind!r} has the space before a word, but the marker is {marker!r}: set "
             "text.space_marker=initial, or choose another text.tokenizer"
         )
+
+
+def _words_of_decomposed(text: str) -> list[int]:
+    """Return for each character of a decomposed text the index of its word in the composed one, as `decode` returns."""
+    composed = unicodedata.normalize("NFC", text)
+    words = word_at_characters(composed)
+    letters = (unicodedata.normalize("NFD", character) for character in composed)
+    expanded = [word for word, parts in zip(words, letters) for _ in parts]
+    return [*expanded, *[-1] * (len(text) - len(expanded))]  # fewer if bytes spell a composed character
 
 
 def _replace_surrogates(text: str) -> str:

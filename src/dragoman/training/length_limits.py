@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.data.token_store import LengthCounts
-from dragoman.search import LengthLimit
+from dragoman.search.search_config import DEFAULT_OFFSET, DEFAULT_RATIO
 from dragoman.text import Framing
 from dragoman.training.defaults import Defaults
 
@@ -40,16 +40,16 @@ def choose_length_limit(
     if not missing:
         return
     if lengths is None:
-        values = {"length_ratio": LengthLimit.ratio, "length_offset": LengthLimit.offset}
+        values = {"length_ratio": DEFAULT_RATIO, "length_offset": DEFAULT_OFFSET}
         defaults.set_quietly({f"search.{name}": values[name] for name in missing})
         return
     given_ratio, given_offset = configured.values()
     source, target = _lengths_in_search(lengths, framing)
     reason = f"{LIMIT_FACTOR:g}× the length that {QUANTILE:.0%} of the training pairs do not exceed"
     if lengths.pairs.sum() < MIN_ESTIMATION_PAIRS:
-        ratio = LengthLimit.ratio if given_ratio is None else given_ratio
+        ratio = DEFAULT_RATIO if given_ratio is None else given_ratio
         needed = _offset_for(source, target, ratio)
-        offset, reason = max(LengthLimit.offset, needed), "few training pairs, all of which are within it"
+        offset, reason = max(DEFAULT_OFFSET, needed), "few training pairs, all of which are within it"
     else:
         ratio, offset = length_limit(source, target, lengths.pairs, given_ratio, given_offset)
     if valid_lengths is not None and given_offset is None:
@@ -104,7 +104,7 @@ def length_limit(
     fitted_offset = math.ceil(LIMIT_FACTOR * constant) + EXTRA_TOKENS
     beyond = target > np.floor(fitted_ratio * source) + fitted_offset
     if pairs[beyond].sum() > MAX_BEYOND * pairs.sum():
-        fitted_ratio, fitted_offset = max(fitted_ratio, LengthLimit.ratio), max(fitted_offset, LengthLimit.offset)
+        fitted_ratio, fitted_offset = max(fitted_ratio, DEFAULT_RATIO), max(fitted_offset, DEFAULT_OFFSET)
     return fitted_ratio if ratio is None else ratio, fitted_offset if offset is None else offset
 
 

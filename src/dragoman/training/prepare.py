@@ -54,9 +54,11 @@ from dragoman.training.defaults import (
 from dragoman.training.length_limits import choose_length_limit
 from dragoman.training.preparation_cache import PreparationCache
 from dragoman.training.run_tokenizers import make_tokenizers, with_fertility
+from dragoman.training.system_choice import choose_system
 from dragoman.training.validation import decode_references, decode_sources, evenly_spaced
 from dragoman.training.warm_start import write_initial_weights
 
+MIN_DIFFERENT_PAIRS = 100  # corpora of at least this size are rejected if all pairs are equal
 FILE_SETTINGS = (
     *(f"data.{part}{side}" for part in ("", "valid_", "test_") for side in ("source", "target", "source_features")),
     *("text.tokenizer_from", "text.source_word_vectors", "text.target_word_vectors", "training.start_from"),
@@ -248,8 +250,14 @@ def prepare_run(
             log("writing the tokenized text")
             stores = StoreWriter(partial / "data", defaults.config.data, data_format, tokenizers, framing, workers, log)
             _, inspection = stores.write_train(request.train, split, survey.pairs, request.valid, request.test)
+            report = inspection.report()
+            if report.pairs >= MIN_DIFFERENT_PAIRS and report.duplicates == report.pairs - 1:
+                raise UserError(
+                    f"{request.train[0].source} consists of {report.pairs:,} equal {data_format.item_name}, from which "
+                    "nothing can be learned: give different ones"
+                )
             stores.write_valid(request.valid)
-            return StoredText(folder / "data", inspection.report())
+            return StoredText(folder / "data", report)
 
         stored = cache.compute_once(
             write_stores,
@@ -262,6 +270,7 @@ def prepare_run(
         elif not (partial / "data").exists():  # that preparation has failed, and left nothing
             write_stores()
         train, valid = (TokenStore(partial / "data" / name) for name in ("train", "valid"))
+        choose_system(defaults, config, data_format, tokenizers, sizes, train)
         _choose_settings(request, defaults, sizes, train, framing, partial, custom_parts, log)
         resolved = defaults.config
         spec, training = request.build_spec(resolved, sizes), resolved.training

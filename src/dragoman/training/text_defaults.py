@@ -18,7 +18,7 @@ from dragoman.text import TOKENIZER_TYPES, Tokenizer
 from dragoman.text.special_tokens import BYTE_TOKENS, SPECIAL_TOKENS
 from dragoman.training.defaults import Choice, Defaults, configured_recipe
 
-SUBWORDS, CHARACTERS, SYMBOLS = "bpe", "character", "symbol"
+SUBWORDS, CHARACTERS, DECOMPOSED, SYMBOLS = "bpe", "character", "decomposed", "symbol"
 
 # A closed inventory: further text has hardly any unknown symbols, and words do not carry punctuation marks or digits
 # from which new symbols could be formed.
@@ -41,6 +41,9 @@ MAX_TARGET_CHARACTERS = 30  # of a target that is one
 MAX_PHONEMES, MAX_PHONEME_CHARACTERS = 200, 2.0
 MIN_LETTERS_PER_PHONEME, MAX_LETTERS_PER_PHONEME = 0.7, 2.0  # of sentences
 MAX_LABELS = 100  # larger inventories of words may be spelled
+
+# Characters are decomposed if further text has too many unknown ones, most of which letters and marks would spell.
+MAX_UNSEEN_CHARACTERS, MAX_LETTER_RATIO = 0.001, 0.25
 
 MIN_SYMBOL_OVERLAP = MIN_SCRIPT_OVERLAP = 0.5  # of source and target that share a vocabulary
 
@@ -163,7 +166,26 @@ def choose_for_pairs(
             second = TokenizerChoice(CHARACTERS, f"{target.characters_per_line:.1f} characters, as in the source")
     elif second.kind == SYMBOLS and _are_phonemes(target) and is_pronounced and source.symbols > MAX_LABELS:
         first = TokenizerChoice(CHARACTERS, f"words of {source.characters_per_line:.1f} characters with phonemes")
-    return first, second
+    decomposed = _decompose(first, source, is_target=False), _decompose(second, target, is_target=True)
+    shares_letters = first.kind == second.kind == CHARACTERS and profile.script_overlap >= MIN_SCRIPT_OVERLAP
+    if shares_letters and decomposed[0].kind != decomposed[1].kind:
+        return first, second
+    return decomposed
+
+
+def _decompose(choice: TokenizerChoice, text: TextProfile, is_target: bool) -> TokenizerChoice:
+    """Return the tokenizer of decomposed characters in place of characters, if it knows more of further text.
+
+    A target must be composed, since the tokenizer generates composed text.
+    """
+    is_rare = text.unseen_characters > MAX_UNSEEN_CHARACTERS
+    is_spelled = text.unseen_letters <= MAX_LETTER_RATIO * text.unseen_characters
+    if choice.kind != CHARACTERS or not is_rare or not is_spelled or (is_target and not text.is_composed):
+        return choice
+    shares = f"about {100 * text.unseen_characters:.1f} % unknown characters in further text"
+    return TokenizerChoice(
+        DECOMPOSED, f"{choice.reason}; {shares}, but {100 * text.unseen_letters:.2f} % unknown letters"
+    )
 
 
 def choose_for_text(text: TextProfile | None, unknown: float = 0.0) -> TokenizerChoice:

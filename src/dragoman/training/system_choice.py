@@ -1,0 +1,51 @@
+"""Automatic choice of the system, by what the corpus consists of."""
+
+from __future__ import annotations
+
+from dragoman.config import Config
+from dragoman.data import DataFormat, TokenStore
+from dragoman.data.lexical_model import monotone_share
+from dragoman.objectives import objective_class
+from dragoman.systems import SYSTEMS, VocabularySizes
+from dragoman.text import Tokenizer
+from dragoman.training.defaults import Defaults, configured_recipe
+
+MONOTONE_SYSTEM = "hard-monotonic"  # for words that are spelled, pronounced, transliterated or inflected
+MIN_MONOTONE_SHARE = 0.7  # at least 0.75 in the pronunciation of 21 languages, below 0.6 in dates, names and commands
+MAX_WORD_TOKENS = 30  # in the mean; its cost grows with the product of source and target length
+MAX_MONOTONE_PAIRS = 50_000  # from more, a Transformer learns as well
+
+
+def choose_system(
+    defaults: Defaults,
+    given: Config,
+    data_format: DataFormat,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    sizes: VocabularySizes,
+    store: TokenStore,
+) -> None:
+    """Choose the system that learns single words, letter by letter, from few pairs, unless the user has named one.
+
+    It is chosen if most target tokens follow the order of the source tokens that they come from.
+
+    Args:
+        given: the settings that the user has given.
+        store: the tokenized training pairs.
+    """
+    config = defaults.config
+    settings = SYSTEMS[MONOTONE_SYSTEM].settings()
+    is_open = given.system.name is None and given.training.start_from is None and given.objective.name is None
+    is_open &= all(name in settings for name in config.system.settings)
+    _, recipe = configured_recipe(config)
+    generates = objective_class(config.objective.name or "").generates
+    if not is_open or recipe.paper or not (data_format.is_translation and generates):
+        return
+    are_spelled = any(tokenizer.spells for tokenizer in tokenizers)
+    are_spelled &= not any(tokenizer.has_limited_vocabulary for tokenizer in tokenizers)
+    is_long = max(column.tokens for column in store.columns) > MAX_WORD_TOKENS * len(store)
+    if not are_spelled or is_long or len(store) > MAX_MONOTONE_PAIRS:
+        return
+    share = monotone_share(store, (sizes.source, sizes.target), sizes.features)
+    if share >= MIN_MONOTONE_SHARE:
+        order = f"{100 * share:.0f} % of the target tokens follow the order of the source tokens they come from"
+        defaults.set_and_report("system.name", MONOTONE_SYSTEM, f"{len(store):,} pairs of words; {order}")
