@@ -37,7 +37,8 @@ SHARED = {
 #: imports against the order, each with its reason
 EXCEPTIONS = {
     ("run/run.py", "lens"),  # Run.lens delegates to the lens when it is called
-    ("run/run.py", "api"),  # Run.evaluate delegates to dragoman.evaluate
+    ("run/run.py", "api"),  # Run.evaluate and Run.export delegate to functions of dragoman
+    ("run/run.py", "interop"),  # type of the result of Run.export
     ("run/run.py", "load"),  # Run.opened opens another run through the public function
 }
 #: attributes with an underscore that belong to named tuples and to PyTorch

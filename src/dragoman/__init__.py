@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dragoman.api.evaluate_run import EvaluationResult, evaluate
     from dragoman.api.events import MessageEvent, NotebookProgress, StepEvent, TrainingEvent, ValidationEvent
+    from dragoman.api.export_run import export
     from dragoman.api.sweep_runs import sweep
     from dragoman.api.train_run import train
     from dragoman.api.tune_search import tune_search
@@ -60,6 +61,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "dragoman.api.evaluate_run": "EvaluationResult evaluate",
     "dragoman.api.events": "MessageEvent NotebookProgress StepEvent TrainingEvent ValidationEvent",
+    "dragoman.api.export_run": "export",
     "dragoman.api.sweep_runs": "sweep",
     "dragoman.api.train_run": "train",
     "dragoman.api.tune_search": "tune_search",
@@ -74,7 +76,7 @@ _PUBLIC = {
 }
 
 __all__ = ["EvaluationResult", "MetricScore", "Run", "Translation", "__version__", "evaluate", "load", "train"]
-__all__ += ["sweep", "tune_search"]
+__all__ += ["export", "sweep", "tune_search"]
 __all__ += ["Config", "DataConfig", "ObjectiveConfig", "SearchDefaults", "SystemConfig", "TextConfig", "TrainingConfig"]
 __all__ += ["Beam", "ExactSearch", "LengthLimit", "MinimumBayesRisk", "Rerank", "RerankWeights", "Sample"]
 __all__ += ["SearchConfig", "Spec", "Speculative", "UserError", "VocabularySizes"]

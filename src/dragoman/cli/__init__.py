@@ -38,6 +38,7 @@ COMMANDS = {
     "diagnose": ("diagnose:diagnose", "Measure known failures of translation."),
     "serve": ("serve:serve", "Serve runs over HTTP, with a web page."),
     "import": ("import_:import_", "Convert a Hugging Face checkpoint to a run folder."),
+    "export": ("export:export", "Write a run in the format of another library, and verify it."),
     "show": ("show:app", "Describe a run, or show how it translates a sentence."),
 }
 

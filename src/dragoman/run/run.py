@@ -54,6 +54,7 @@ from dragoman.text.feature_symbols import join_features
 
 if TYPE_CHECKING:
     from dragoman.api.evaluate_run import EvaluationResult
+    from dragoman.interop.exporting import ExportResult
     from dragoman.lens import Inspection
 
 
@@ -496,6 +497,20 @@ class Run:
         from dragoman.api.evaluate_run import evaluate
 
         return evaluate(self, sources, references, metrics, search=search, features=features)
+
+    def export(
+        self,
+        out: str | Path,
+        to: str = "huggingface",
+        *,
+        dtype: str = "float32",
+        sentences: Sequence[str] | None = None,
+        license: str = "",
+    ) -> ExportResult:
+        """Write the run in the format of another library and verify it; see `dragoman.export` for the arguments."""
+        from dragoman.api.export_run import export
+
+        return export(self, out, to, dtype=dtype, sentences=sentences, license=license)
 
     def within_max_length(self, sources: Sequence[Source] | None, targets: Sequence[str]) -> list[bool]:
         """Return whether the model has enough positions for each target; `score` and `align` refuse the others."""

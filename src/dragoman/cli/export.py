@@ -1,0 +1,64 @@
+"""`dragoman export`: write a run in the format of another library."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dragoman.cli.inputs import read_texts
+from dragoman.cli.options import Json, ModelOptions, RunFolder
+from dragoman.console import print_json, print_lines
+
+
+def export(
+    run: RunFolder,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to create for the export.")],
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="Format: huggingface.")],
+    dtype: Annotated[str, "Number format of the weights: float32, float16 or bfloat16.", "TYPE"] = "float32",
+    sentences: Annotated[
+        Path | None, "Sample sentences for the verification, one per line. Default: the run's validation set.", "FILE"
+    ] = None,
+    license: Annotated[str, "Licence of the model for its model card, such as mit or cc-by-4.0.", "NAME"] = "",
+    as_json: Json = False,
+    *,
+    model: ModelOptions,
+) -> None:
+    """Write a run in the format of another library, and verify the result with it.
+
+    The other library opens the new folder, and its teacher-forced logits and beam outputs are compared with ours on
+    sample sentences. If they differ, no folder is left. If the library is not installed, nothing is verified.
+    """
+    model.check(run)
+    from dragoman.api.export_run import export as export_run
+
+    texts = None if sentences is None else read_texts(sentences)
+    result = export_run(
+        run,
+        out,
+        to,
+        dtype=dtype,
+        checkpoint=model.checkpoint,
+        device=model.device,
+        sentences=texts,
+        license=license,
+    )
+    if as_json:
+        check = None if result.check is None else asdict(result.check)
+        print_json(
+            {
+                "folder": str(out),
+                "format": to,
+                "model": result.model,
+                "files": result.files,
+                "notes": result.notes,
+                "verified": check is not None,
+                "check": check,
+            }
+        )
+        return
+    print(f"{result.model} in {out}: {', '.join(result.files)}")
+    print_lines(f"note: {note}" for note in result.notes)
+    print(result.verification)

@@ -1,0 +1,221 @@
+"""Verification of an export: the other library must give our logits and our beam outputs on sample sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy, deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dragoman.data import TokenStore
+from dragoman.errors import UserError
+from dragoman.run import Run, Source
+from dragoman.run.sources import Tag, normalize_text
+from dragoman.search import Beam, Hypothesis, LengthLimit, SearchRequest
+from dragoman.search.forced_decoding import token_scores
+from dragoman.training.validation import stored_sentences
+
+NUM_SAMPLES = 8
+MAX_SAMPLE_TOKENS = 64  # of a sample's source or target; longer ones are truncated
+LOGIT_TOLERANCE = 1e-4  # largest relative error of an export in float32; random rounding stays below 1e-5
+TIE_TOLERANCE = 1e-4  # outputs whose normalized scores differ by less are equally good
+#: samples of a run without validation data, besides texts made of its own tokens
+GENERIC_SENTENCES = ("The dog sleeps.", "Where is the station?", "3 + 4 = 7", "An old man reads a book in the garden.")
+
+
+@dataclass(frozen=True)
+class ExportSamples:
+    """Sample pairs for a verification.
+
+    Attributes:
+        sources: the texts; empty for a language model.
+        source_ids: token ids of each source with its framing; no ids for a language model.
+        target_ids: what the decoder reads: BOS and the target without EOS; no ids for an encoder.
+    """
+
+    sources: Sequence[Source]
+    source_ids: Sequence[list[int]]
+    target_ids: Sequence[list[int]]
+
+    def __len__(self) -> int:
+        """Return the number of sample pairs."""
+        return len(self.target_ids)
+
+
+@dataclass(frozen=True)
+class ExportCheck:
+    """The result of a verification.
+
+    Attributes:
+        library: name and version of the other library.
+        sentences: number of sample sentences.
+        max_relative_error: largest difference of teacher-forced `quantity`, divided by its largest absolute value.
+        tolerance: the largest error that is accepted.
+        equal_outputs: number of sentences with the same beam output, or one that is equally good; None if the model
+            generates nothing.
+        quantity: what was compared: logits, or the log probabilities of target tokens.
+        outputs_must_agree: whether different beam outputs are an error; not if weights were rounded.
+        speed: sentences per second of our library and of the other one, if they were measured.
+    """
+
+    library: str
+    sentences: int
+    max_relative_error: float
+    tolerance: float = LOGIT_TOLERANCE
+    equal_outputs: int | None = None
+    quantity: str = "logits"
+    outputs_must_agree: bool = True
+    speed: tuple[float, float] | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the other library computes the same."""
+        outputs_differ = self.equal_outputs is not None and self.equal_outputs < self.sentences
+        return self.max_relative_error <= self.tolerance and not (self.outputs_must_agree and outputs_differ)
+
+    def __str__(self) -> str:
+        """Return the result in words."""
+        text = (
+            f"largest relative error of {self.quantity} {self.max_relative_error:.1e} (tolerance {self.tolerance:.0e}) "
+            f"on {self.sentences} sentences"
+        )
+        if self.equal_outputs is not None:
+            text += f", {self.equal_outputs} of {self.sentences} beam outputs equal"
+        return text
+
+
+def sample_pairs(run: Run, sentences: Sequence[str] | None) -> ExportSamples:
+    """Return the samples for a verification.
+
+    They are `sentences` if given, else pairs of the run's validation set, else generic sentences and texts made of
+    the run's own tokens. A sentence without a reference gets the run's own translation as target.
+    """
+    sources, tags, references = _sample_texts(run, sentences)
+    if run.is_language_model:
+        prefix = run.framing.source_prefix or (run.framing.bos,)
+        texts = references or [str(source) for source in sources]
+        framed = [[*prefix, *run.target_tokenizer.encode(text)] for text in texts]
+        return ExportSamples((), [[] for _ in framed], [ids[:MAX_SAMPLE_TOKENS] for ids in framed])
+    source_ids = [list(ids)[:MAX_SAMPLE_TOKENS] for ids in run.encode_sources(sources, tags)]
+    if not run.model.can_generate:
+        return ExportSamples(sources, source_ids, [[] for _ in source_ids])
+    if references is None:
+        targets = [hypothesis.tokens for hypothesis in beam_outputs(run, source_ids)]
+    else:
+        targets = run.target_tokenizer.encode_batch([normalize_text(run, text) for text in references])
+    target_ids = [[run.framing.bos, *run.framing.forced_bos, *ids][:MAX_SAMPLE_TOKENS] for ids in targets]
+    return ExportSamples(sources, source_ids, target_ids)
+
+
+def _sample_texts(run: Run, sentences: Sequence[str] | None) -> tuple[list[Source], Tag, list[str] | None]:
+    """Return sources, their corpus tags, and references (None if there are none)."""
+    if sentences is not None:
+        texts: list[Source] = []
+        texts += [*filter(str.strip, sentences)][:NUM_SAMPLES]
+        if not texts:
+            raise UserError("there are no sample sentences, only empty lines: give at least one sentence (--sentences)")
+        return texts, None, None
+    store_folder = run.member_folders[0] / "data" / "valid"
+    if store_folder.exists() and len(store := TokenStore(store_folder)):
+        return stored_sentences(run, store, NUM_SAMPLES)
+    return [*GENERIC_SENTENCES, *_texts_of_own_tokens(run, NUM_SAMPLES - len(GENERIC_SENTENCES))], None, None
+
+
+def _texts_of_own_tokens(run: Run, count: int) -> list[str]:
+    """Return `count` texts of a few tokens of the source vocabulary each, spread over the vocabulary."""
+    tokenizer, length = run.source_tokenizer, 9
+    stride = max(1, tokenizer.vocab_size // (count * length))
+    ids = [stride * number % tokenizer.vocab_size for number in range(count * length)]
+    texts = [tokenizer.decode(ids[start::count]).replace("\ufffd", "") for start in range(count)]
+    return [text for text in texts if text.strip()]
+
+
+def verification_search(run: Run) -> Beam:
+    """Return the run's beam search without what other libraries define differently.
+
+    All sources have the same length limit, since others have no limit that depends on the source.
+    """
+    beam = run.beam_config()
+    limit = min(MAX_SAMPLE_TOKENS, run.length_limit.max or MAX_SAMPLE_TOKENS)
+    return Beam(
+        beam.size,
+        beam.length_penalty,
+        "never" if beam.early_stopping == "steps" else beam.early_stopping,  # the same result
+        length_limit=LengthLimit(0, limit, limit, 0),
+        rank_unfinished="by_score",
+    )
+
+
+def beam_outputs(run: Run, source_ids: Sequence[list[int]], search: Beam | None = None) -> list[Hypothesis]:
+    """Return the best hypothesis for each source, given as token ids with framing; see `verification_search`."""
+    source, lengths = run.pad_batch(source_ids)
+    request = SearchRequest(source, lengths, keys=torch.arange(len(source_ids)))
+    return [ranked[0] for ranked in (search or verification_search(run)).decode(run, request)]
+
+
+def count_equal_outputs(run: Run, samples: ExportSamples, outputs: Sequence[list[int]]) -> int:
+    """Return for how many samples the other library found the output of our search, or an equally good one.
+
+    `outputs` are its target tokens, without BOS and with EOS if it was generated. Rounding may change the order of
+    hypotheses with almost the same score, so one whose normalized score is as high as ours counts as equal.
+    """
+    search = verification_search(run)
+    ours = beam_outputs(run, samples.source_ids, search)
+    own = [[*hypothesis.tokens, *[run.framing.eos] * hypothesis.finished] for hypothesis in ours]
+    return sum(
+        mine == theirs or _is_tie(run, search, source, mine, theirs)
+        for source, mine, theirs in zip(samples.source_ids, own, outputs, strict=True)
+    )
+
+
+def _is_tie(run: Run, search: Beam, source: list[int], mine: list[int], theirs: list[int]) -> bool:
+    """Whether two targets of a source have the same normalized score up to rounding."""
+    if not theirs:
+        return False
+
+    def normalized(target: list[int]) -> float:
+        """Return log p of the target, divided by its length to the power of the length penalty."""
+        pair = (*run.pad_batch([source]), *run.pad_batch([[run.framing.bos, *target]]))
+        scores = token_scores(run.model, *pair)[0, len(run.framing.forced_bos) :]
+        return float(scores.sum()) / len(target) ** search.length_penalty
+
+    return abs(normalized(mine) - normalized(theirs)) < TIE_TOLERANCE
+
+
+@torch.inference_mode()
+def teacher_forced_logits(run: Run, samples: ExportSamples) -> list[Tensor]:
+    """Return our logits for each sample, T V: at every target position, or at every source position of an encoder."""
+    logits = []
+    for source_ids, target_ids in zip(samples.source_ids, samples.target_ids, strict=True):
+        source, source_lengths = run.pad_batch([source_ids])
+        if target_ids:
+            logits.append(run.model(source.long(), source_lengths, *run.pad_batch([target_ids]))[0])
+        else:
+            logits.append(run.model(source, source_lengths)[0])
+    return logits
+
+
+def relative_error(ours: Sequence[Tensor], theirs: Sequence[Any]) -> float:
+    """Return the largest difference divided by the largest absolute value, the maximum over all samples."""
+    errors = []
+    for mine, other in zip(ours, theirs, strict=True):
+        other = torch.as_tensor(other).to(mine.device, mine.dtype)
+        if other.shape != mine.shape:
+            raise UserError(
+                f"the other library returns numbers of shape {list(other.shape)}, expected were {list(mine.shape)}"
+            )
+        difference = (mine - other).abs().max() / mine.abs().max().clamp(min=1e-12)
+        errors.append(float(difference.nan_to_num(nan=float("inf"))))
+    return max(errors, default=0.0)
+
+
+def with_rounded_weights(run: Run, dtype: torch.dtype) -> Run:
+    """Return the run with weights rounded to another number format, as an export stores them."""
+    if dtype == torch.float32:
+        return run
+    rounded = copy(run)
+    rounded.model = deepcopy(run.model).to(dtype).float()
+    return rounded

@@ -1,0 +1,180 @@
+"""Export of a run to the format of another library.
+
+An exporter writes the files of its library and then opens them with that library, to compare logits and beam outputs
+with ours. A format is added by an exporter and an entry in `EXPORTERS`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal, Protocol
+
+import torch
+from safetensors import SafetensorError
+
+from dragoman.errors import UserError, unknown_name
+from dragoman.interop.export_check import ExportCheck, ExportSamples, sample_pairs
+from dragoman.run import Run
+from dragoman.storage import atomic_folder
+
+ExportFormat = Literal["huggingface", "ctranslate2", "onnx"]
+ExportType = Literal["float32", "float16", "bfloat16", "int8"]
+
+#: module and class of the exporter of each format
+EXPORTERS: dict[str, str] = {}
+TORCH_TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Options of an export.
+
+    Attributes:
+        dtype: number format of the weights.
+        license: licence of the model, for its model card: an SPDX identifier such as mit or cc-by-4.0.
+    """
+
+    dtype: str = "float32"
+    license: str = ""
+
+
+@dataclass(frozen=True)
+class WrittenExport:
+    """What an exporter has written.
+
+    Attributes:
+        model: the model in the terms of the other library, such as its class.
+        notes: what the user should know: settings that the format does not have, files that differ from the usual.
+    """
+
+    model: str
+    notes: tuple[str, ...] = ()
+
+
+class Exporter(Protocol):
+    """Writes runs in the format of another library, and verifies what it has written.
+
+    `library` is the package that opens the result, `extra` the extra of Dragoman that installs it, `dtypes` the
+    number formats that the format can store.
+    """
+
+    library: ClassVar[str]
+    extra: ClassVar[str]
+    dtypes: ClassVar[tuple[str, ...]]
+
+    def __init__(self, options: ExportOptions) -> None:
+        """Keep the options of the export."""
+
+    def write(self, run: Run, folder: Path) -> WrittenExport:
+        """Write the files into an empty folder; raise a UserError if the format cannot represent the run."""
+
+    def verify(self, run: Run, folder: Path, samples: ExportSamples) -> ExportCheck:
+        """Open the folder with the other library, and compare its results with those of the run."""
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """An export that was written.
+
+    Attributes:
+        folder: the new folder.
+        format: the name of the format.
+        model: the model in the terms of the other library, such as its class.
+        notes: what the user should know about it.
+        check: the result of the verification; None if the other library is not installed.
+        library: the package that verifies the format.
+        extra: the extra of Dragoman that installs it.
+    """
+
+    folder: Path
+    format: str
+    model: str
+    notes: tuple[str, ...]
+    check: ExportCheck | None
+    library: str
+    extra: str
+    files: tuple[str, ...] = field(default=())
+
+    @property
+    def verification(self) -> str:
+        """The verification in words."""
+        if self.check is None:
+            return (
+                f"nothing was verified, because {self.library} is not installed: install it with pip install "
+                f"'dragoman[{self.extra}]' and export again"
+            )
+        return f"verified with {self.check.library}: {self.check}"
+
+
+def export_run(
+    run: Run,
+    out: Path,
+    to: str,
+    options: ExportOptions | None = None,
+    sentences: Sequence[str] | None = None,
+    log: Callable[[str], None] = lambda text: None,
+) -> ExportResult:
+    """Write a run in the format of another library, and verify the result with that library.
+
+    If the results differ, or anything fails, no folder is left behind.
+
+    Args:
+        run: the run, in float32.
+        out: the folder to create.
+        to: the format: a key of `EXPORTERS`.
+        options: number format and licence.
+        sentences: sample sentences of the verification; by default those of the run's validation set.
+        log: receives messages about progress.
+    """
+    options = options or ExportOptions()
+    exporter = create_exporter(to, options)
+    check_export_folder(out)
+    if run.ensemble_members:
+        raise UserError(f"{run.folder} is an ensemble, but one model is exported: name one of {run.member_folders}")
+    with atomic_folder(out) as unfinished:
+        log(f"writing {out}")
+        try:
+            written = exporter.write(run, unfinished)
+        except SafetensorError as error:  # a full disk, among others
+            raise OSError(str(error)) from None
+        check = None
+        if is_installed(exporter.library):
+            log(f"verifying it with {exporter.library}")
+            check = exporter.verify(run, unfinished, sample_pairs(run, sentences))
+            if not check.passed:
+                raise UserError(
+                    f"the export was not kept, because {check.library} computes something else than the run: {check}. "
+                    "Please report this"
+                )
+        files = tuple(
+            sorted(path.relative_to(unfinished).as_posix() for path in unfinished.rglob("*") if path.is_file())
+        )
+    return ExportResult(out, to, written.model, written.notes, check, exporter.library, exporter.extra, files)
+
+
+def create_exporter(to: str, options: ExportOptions) -> Exporter:
+    """Return the exporter of a format; raise a UserError for an unknown format or a number format that it lacks."""
+    if to not in EXPORTERS:
+        raise unknown_name("format of an export", to, EXPORTERS)
+    module, _, name = EXPORTERS[to].partition(":")
+    kind: type[Exporter] = getattr(importlib.import_module(module), name)
+    if options.dtype not in kind.dtypes:
+        raise UserError(
+            f"{to} stores weights as {' or '.join(kind.dtypes)}, not as {options.dtype!r}: choose one of these"
+        )
+    return kind(options)
+
+
+def check_export_folder(out: Path) -> None:
+    """Raise a UserError if the folder exists: an export never overwrites anything."""
+    if out.exists() or out.is_symlink():
+        raise UserError(f"{out} already exists: choose another name for the export, or remove it")
+
+
+def is_installed(package: str) -> bool:
+    """Whether a Python package can be imported."""
+    return importlib.util.find_spec(package) is not None
