@@ -8,7 +8,10 @@ import pytest
 from conftest_training import small_config
 
 from dragoman.config import Config, replace_settings
+from dragoman.data import TokenStore
+from dragoman.run import read_tokenizers
 from dragoman.training.prepare import PreparedRun, prepare_run
+from dragoman.training.validation import decode_references
 
 
 def prepared(folder: Path, config: Config, **files: Path) -> tuple[PreparedRun, dict[str, bytes]]:
@@ -78,3 +81,19 @@ def test_some_empty_targets_and_mixed_scripts_are_reported(config: Config, tmp_p
     cyrillic_share = 26 * 14 / (26 * 14 + 13 * 10)
     shares = f"{100 * cyrillic_share:.0f} % Cyrillic, {100 - 100 * cyrillic_share:.0f} % Latin of the letters"
     assert any(f"the target mixes scripts ({shares})" in warning for warning in run.preflight.warnings)
+
+
+def test_references_with_unknown_words_are_not_matched_by_the_unknown_token(
+    corpus: Path, config: Config, tmp_path: Path
+) -> None:
+    """A model that writes `<unk>` for a word outside its vocabulary did not translate it."""
+    sentence = (corpus / "train.de").read_text(encoding="utf-8").splitlines()[0]
+    valid = {
+        "valid_source": write(tmp_path / "valid.en", ["The dog sleeps.", "The dog sleeps."]),
+        "valid_target": write(tmp_path / "valid.de", [sentence, f"Nachtwandler {sentence}"]),
+    }
+    settings = {"text.tokenizer": "word", "text.bpe_dropout": None, "text.vocab_size": 2000}
+    prepared(tmp_path / "run", replace_settings(config, settings), **valid)
+    (_, tokenizer), store = read_tokenizers(tmp_path / "run"), TokenStore(tmp_path / "run" / "data" / "valid")
+    assert tokenizer.decode(store.target(1).tolist()) == f"<unk> {sentence}"
+    assert decode_references(store, tokenizer, [0, 1]) == [sentence, f"⁇ {sentence}"]

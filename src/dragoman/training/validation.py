@@ -340,8 +340,13 @@ def evenly_spaced(store: TokenStore, count: int) -> list[int]:
 
 
 def decode_references(store: TokenStore, tokenizer: Tokenizer, indices: Sequence[int]) -> list[str]:
-    """Return the targets with these indices in a token store as text."""
-    return [tokenizer.decode(store.target(index).tolist()) for index in indices]
+    """Return the targets with these indices in a token store as text.
+
+    A word that is not in the vocabulary becomes ⁇, as in SentencePiece: an output with `<unk>` in its place is wrong.
+    """
+    rows = [store.target(index).tolist() for index in indices]
+    texts = [tokenizer.decode(row) for row in rows]
+    return [text.replace("<unk>", "⁇") if tokenizer.unk in row else text for text, row in zip(texts, rows)]
 
 
 def decode_sources(store: TokenStore, tokenizer: Tokenizer, indices: Sequence[int]) -> list[str]:
