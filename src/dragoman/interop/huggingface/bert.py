@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dragoman.errors import UserError
-from dragoman.interop.huggingface.conversion import Conversion, WeightTransform, without_first_rows
+from dragoman.interop.huggingface.conversion import Conversion, WeightTransform, permutation, without_first_rows
 from dragoman.interop.huggingface.hf_config import HFConfig
 from dragoman.interop.huggingface.safetensors_weights import StoredWeights
 from dragoman.models import EncoderOnly
@@ -108,7 +108,7 @@ def _body(family: BertFamily, hf: HFConfig) -> Conversion:
     max_positions = hf.integer("max_position_embeddings", 512)
     if max_positions <= offset:
         raise UserError(f"{hf.path}: max_position_embeddings must be above {offset}, but is {max_positions}")
-    transforms = {"encoder.position.table": without_first_rows(offset)}
+    transforms: dict[str, WeightTransform] = {"encoder.position.table": without_first_rows(offset)}
     computed = {}
     if family.rotary:
         hf.expect("rotary_value", False)
@@ -164,7 +164,7 @@ def _pairs_to_halves(heads: int) -> WeightTransform:
         reordered = by_head[:2].transpose(2, 3).flatten(0, 3)  # the first of every pair, then the second
         return torch.cat((reordered, by_head[2].flatten(0, 2)))
 
-    return transform
+    return permutation(transform)
 
 
 def _framing(family: BertFamily, hf: HFConfig) -> Framing:

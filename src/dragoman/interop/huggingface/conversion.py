@@ -129,14 +129,45 @@ def unchanged(weight: Tensor, layer: int) -> Tensor:
     return weight
 
 
-def transposed(weight: Tensor, layer: int) -> Tensor:
+@dataclass(frozen=True)
+class ReversibleTransform:
+    """A transform of stored weights, and the one that an export needs to get the stored weight from ours."""
+
+    apply: WeightTransform
+    undo: WeightTransform
+
+    def __call__(self, weight: Tensor, layer: int) -> Tensor:
+        """Transform a stored weight of a layer to ours."""
+        return self.apply(weight, layer)
+
+
+def permutation(apply: WeightTransform) -> ReversibleTransform:
+    """Return a transform that only reorders the numbers of a weight, with its inverse, which follows from it."""
+
+    def undo(weight: Tensor, layer: int) -> Tensor:
+        """Put every number where `apply` takes it from."""
+        positions = apply(torch.arange(weight.numel()).view(weight.shape), layer).flatten().to(weight.device)
+        return torch.empty_like(weight.flatten()).scatter_(0, positions, weight.flatten()).view(weight.shape)
+
+    return ReversibleTransform(apply, undo)
+
+
+def _transpose(weight: Tensor, layer: int) -> Tensor:
     """Transpose a matrix; a bias stays as it is. The number of its layer is not used."""
     return weight.T if weight.dim() == 2 else weight
 
 
-def without_first_rows(rows: int) -> WeightTransform:
-    """Return a transform that removes the first `rows` rows of an embedding matrix."""
-    return lambda weight, layer: weight[rows:]
+transposed = ReversibleTransform(_transpose, _transpose)
+#: the output bias, which is stored as a matrix of one row
+flattened = ReversibleTransform(lambda bias, layer: bias.flatten(), lambda bias, layer: bias[None])
+
+
+def without_first_rows(rows: int) -> ReversibleTransform:
+    """Return a transform that removes the first `rows` rows, which are not used, of an embedding matrix."""
+    return ReversibleTransform(
+        lambda weight, layer: weight[rows:],
+        lambda weight, layer: torch.cat((weight.new_zeros(rows, *weight.shape[1:]), weight)),
+    )
 
 
 EMBEDDING_TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")

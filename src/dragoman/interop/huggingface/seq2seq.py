@@ -10,6 +10,7 @@ from dragoman.interop.huggingface.conversion import (
     EMBEDDING_TABLES,
     Conversion,
     find_embedding_tables,
+    flattened,
     prefixed,
     without_first_rows,
 )
@@ -104,8 +105,7 @@ def convert_bart(family: BartFamily, hf: HFConfig, weights: StoredWeights) -> Co
         spec,
         BART_MODULES | tables.modules,
         _bart_framing(hf, family),
-        transforms={f"{side}.position.table": trim for side in SIDES}
-        | {"output.bias": lambda bias, layer: bias.flatten()},
+        transforms={f"{side}.position.table": trim for side in SIDES} | {"output.bias": flattened},
         optional=frozenset({"output.bias"}),  # zeros if it is not stored
         unused=(*map(re.escape, EMBEDDING_TABLES), r"(en|de)coder\.version"),
         # stored sinusoids, which our model computes instead
