@@ -60,6 +60,10 @@ def mbart(**settings: Any) -> Any:
     return theirs("MBartForConditionalGeneration", "MBartConfig", **(SEQ2SEQ | settings))
 
 
+def pegasus(**settings: Any) -> Any:
+    return theirs("PegasusForConditionalGeneration", "PegasusConfig", **(SEQ2SEQ | settings))
+
+
 def t5(**settings: Any) -> Any:
     return theirs("T5ForConditionalGeneration", "T5Config", **(T5 | settings))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from huggingface_tiny import SIDES, T5, bart, built, change, close_seq2seq, marian, mbart, read, t5, theirs
+from huggingface_tiny import SIDES, T5, bart, built, change, close_seq2seq, marian, mbart, pegasus, read, t5, theirs
 from safetensors.torch import load_file, save_file
 
 from dragoman.interop.huggingface import ConvertedCheckpoint
@@ -141,6 +141,16 @@ def test_bart_and_mbart(tmp_path: Path, make: Any, settings: dict[str, Any]) -> 
     close_seq2seq(model, mine)
     assert next(find_specs(checkpoint.spec, Learned)).max_length == 11
     assert spec_of(checkpoint).tied_embeddings is settings.get("tie_word_embeddings", True)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"scale_embedding": True, "d_model": 15, "encoder_attention_heads": 5}], ids=str
+)
+def test_pegasus(tmp_path: Path, settings: dict[str, Any]) -> None:
+    model = pegasus(decoder_attention_heads=3, **settings)
+    checkpoint, mine = read(model, tmp_path)
+    close_seq2seq(model, mine)
+    assert checkpoint.framing == Framing(0, 0, 1, source_prefix=(), source_suffix=(1,), suppressed=())
 
 
 def test_framing_and_dropout_of_bart(tmp_path: Path) -> None:

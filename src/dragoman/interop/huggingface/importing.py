@@ -21,7 +21,7 @@ from dragoman.interop.huggingface.causal_lm import convert_gpt2, convert_llama
 from dragoman.interop.huggingface.conversion import Conversion
 from dragoman.interop.huggingface.hf_config import CONFIG_JSON, HFConfig, field_names
 from dragoman.interop.huggingface.safetensors_weights import StoredWeights, open_weights
-from dragoman.interop.huggingface.seq2seq import BART, MARIAN, MBART, MT5, T5, convert_bart, convert_t5
+from dragoman.interop.huggingface.seq2seq import BART, MARIAN, MBART, MT5, PEGASUS, T5, convert_bart, convert_t5
 from dragoman.models import ModelSpec, meta_model
 from dragoman.parts.inference import InferencePrecision
 from dragoman.run import Run, select_device, write_model_file, write_tokenizers
@@ -92,6 +92,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "BartModel": Architecture(partial(convert_bart, BART), "model."),
     "MBartForConditionalGeneration": Architecture(partial(convert_bart, MBART), "model."),
     "MBartModel": Architecture(partial(convert_bart, MBART), "model."),
+    "PegasusForConditionalGeneration": Architecture(partial(convert_bart, PEGASUS), "model."),
     "T5ForConditionalGeneration": Architecture(partial(convert_t5, T5), "transformer."),
     "T5Model": Architecture(partial(convert_t5, T5), "transformer."),
     "MT5ForConditionalGeneration": Architecture(partial(convert_t5, MT5), "transformer."),

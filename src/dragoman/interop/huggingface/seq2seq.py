@@ -1,4 +1,4 @@
-"""Encoder–decoders: Marian, BART and mBART, which share their modules, and T5 and mT5."""
+"""Encoder–decoders: Marian, BART, mBART and Pegasus, which share their modules, and T5 and mT5."""
 
 from __future__ import annotations
 
@@ -44,11 +44,15 @@ class BartFamily:
     bos_before_source: bool = False
     pre_norm: bool = False  # norms in the residual branches and at the end of each stack
     learned_positions: bool = True  # and a norm after the embeddings; sinusoids and no norm otherwise
+    separate_vocabularies: bool = False  # source and target may have tables of their own
 
 
-MARIAN = BartFamily("transformer", 58101, pad=58100, eos=0, decoder_start=58100, learned_positions=False)
+MARIAN = BartFamily(
+    "transformer", 58101, pad=58100, eos=0, decoder_start=58100, learned_positions=False, separate_vocabularies=True
+)
 BART = BartFamily("bart", 50265, pad=1, eos=2, decoder_start=2, bos_before_source=True)
 MBART = BartFamily("bart", 50265, pad=1, eos=2, pre_norm=True)
+PEGASUS = BartFamily("transformer", 50265, pad=0, eos=1, decoder_start=0, pre_norm=True, learned_positions=False)
 
 #: modules of a stack after `encoder.` or `decoder.`
 BART_STACK_MODULES = {
@@ -77,16 +81,16 @@ BART_MODULES = {
 
 
 def convert_bart(family: BartFamily, hf: HFConfig, weights: StoredWeights) -> Conversion:
-    """Convert a checkpoint of BART, mBART or Marian: our spec of the model, and where its weights are stored.
+    """Convert a checkpoint of BART, mBART, Marian or Pegasus: our spec of the model, and where its weights are stored.
 
-    `family` holds what differs between the three; `hf` is config.json.
+    `family` holds what differs between them; `hf` is config.json.
     """
     _check_bart_fields(hf, family)
-    share = family is not MARIAN or hf.boolean("share_encoder_decoder_embeddings", True)
+    share = not family.separate_vocabularies or hf.boolean("share_encoder_decoder_embeddings", True)
     tie = hf.boolean("tie_word_embeddings", True)
     tables = find_embedding_tables(weights, share, tie)
     dim, vocab_size = hf.integer("d_model", 1024, "hidden_size"), hf.integer("vocab_size", family.vocab_size)
-    target_vocab_size = hf.integer("decoder_vocab_size", vocab_size) if family is MARIAN else vocab_size
+    target_vocab_size = hf.integer("decoder_vocab_size", vocab_size) if family.separate_vocabularies else vocab_size
     spec = EncoderDecoder(
         dim,
         vocab_size,
@@ -126,7 +130,7 @@ def _check_bart_fields(hf: HFConfig, family: BartFamily) -> None:
         hf.expect("extra_pos_embeddings", UNUSED_POSITION_ROWS)
     else:
         hf.ignore("extra_pos_embeddings")
-    if family is not MARIAN:
+    if not family.separate_vocabularies:
         hf.expect("share_encoder_decoder_embeddings", True)
 
 
