@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from huggingface_tiny import bart, gpt2, llama, marian, mbart, read, t5
+from huggingface_tiny import bart, gpt2, llama, marian, mbart, mistral, qwen2, read, t5
 from torch import Tensor, nn
 
 from dragoman.interop.huggingface import ConvertedCheckpoint
@@ -32,6 +32,12 @@ PLACES: dict[str, Any] = {
     "decoder_layers": 2,
 }
 
+#: a layer that sees everything, and two that see three tokens
+WINDOWS = {
+    **{"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1, "num_hidden_layers": 3},
+    "num_key_value_heads": 2,
+}
+
 #: how a model is made, and what is written into its generation_config.json
 FAMILIES: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] = {
     "marian": (marian, PLACES, {"bad_words_ids": [[1]]}),
@@ -44,8 +50,10 @@ FAMILIES: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] =
     "t5-gated": (t5, LAYERS | {"feed_forward_proj": "gated-gelu"}, {}),
     "gpt2": (gpt2, UNTIED | {"n_positions": 32, "n_embd": 24}, {}),
     "llama": (llama, {}, {}),
+    "mistral": (mistral, {"sliding_window": 4}, {}),  # texts are longer than the window
+    "qwen2": (qwen2, WINDOWS, {}),
 }
-DECODERS = ("gpt2", "llama")
+DECODERS = ("gpt2", "llama", "mistral", "qwen2")
 REPRESENTATIVES = ("marian", "bart-open", "t5", "gpt2")  # with END forced at the limit and without, one a kind of model
 
 

@@ -84,12 +84,29 @@ def roformer(kind: str = "ForMaskedLM", **settings: Any) -> Any:
     return theirs(f"RoFormer{kind}", "RoFormerConfig", **(ENCODER | settings))
 
 
+def xlm_roberta(kind: str = "ForMaskedLM", **settings: Any) -> Any:
+    return theirs(f"XLMRoberta{kind}", "XLMRobertaConfig", **(ENCODER | settings))
+
+
+def distilbert(kind: str = "ForMaskedLM", **settings: Any) -> Any:
+    sizes = {"dim": 12, "n_layers": 2, "n_heads": 3, "hidden_dim": 14, "max_position_embeddings": 13}
+    return theirs(f"DistilBert{kind}", "DistilBertConfig", **(sizes | settings))
+
+
 def gpt2(**settings: Any) -> Any:
     return theirs("GPT2LMHeadModel", "GPT2Config", **(GPT2 | {"bos_token_id": 2, "eos_token_id": 3} | settings))
 
 
 def llama(**settings: Any) -> Any:
     return theirs("LlamaForCausalLM", "LlamaConfig", **(LLAMA | settings))
+
+
+def mistral(**settings: Any) -> Any:
+    return theirs("MistralForCausalLM", "MistralConfig", **(LLAMA | settings))
+
+
+def qwen2(**settings: Any) -> Any:
+    return theirs("Qwen2ForCausalLM", "Qwen2Config", **(LLAMA | {"bos_token_id": 1, "eos_token_id": 2} | settings))
 
 
 def theirs(model: str, config: str, **settings: Any) -> Any:
@@ -190,13 +207,16 @@ def close_decoder(model: Any, mine: Any) -> None:
 
 
 @torch.no_grad()
-def close_encoder(model: Any, mine: Any, kinds: int = 1, placed: bool = True, pad: int = 1) -> None:
-    """The same for encoders, with segments of some kinds; `placed`: theirs must be told where tokens stand."""
-    for left in SIDES:
+def close_encoder(
+    model: Any, mine: Any, kinds: int = 1, placed: bool = True, pad: int = 1, sides: tuple[bool, ...] = SIDES
+) -> None:
+    """The same for encoders, with segments of some kinds or none (0); `placed`: theirs are told where tokens stand."""
+    for left in sides:
         ids, real = batch((9, 5, 1), 9, left, pad)
-        types = torch.randint(kinds, ids.shape, generator=torch.Generator().manual_seed(3))
+        types = torch.randint(max(kinds, 1), ids.shape, generator=torch.Generator().manual_seed(3))
         settings = {"position_ids": positions(real)} if placed else {}
-        expected = model(input_ids=ids, attention_mask=real.long(), token_type_ids=types, **settings)[0]
+        settings |= {"token_type_ids": types} if kinds else {}
+        expected = model(input_ids=ids, attention_mask=real.long(), **settings)[0]
         tokens, lengths, there = to_the_left(ids, real)
         logits = mine(tokens, lengths, token_types=to_the_left(types, real)[0])
         expected = expected if expected.dim() == 3 else expected[..., None]

@@ -1,4 +1,4 @@
-"""GPT-2 and LLaMA give the logits that transformers gives."""
+"""GPT-2, LLaMA, Mistral and Qwen2 give the logits that transformers gives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from huggingface_tiny import built, change, close_decoder, gpt2, llama, read
+from huggingface_tiny import built, change, close_decoder, gpt2, llama, mistral, qwen2, read
 from safetensors.torch import load_file, save_file
 
 from dragoman.interop.huggingface import ConvertedCheckpoint
@@ -65,6 +65,7 @@ def test_framing_and_dropout_of_gpt2(tmp_path: Path) -> None:
     assert spec_of(checkpoint).decoder.block[0].dropout == 0.1  # type: ignore[attr-defined]
 
 
+ROPE = {"rope_type": "linear", "factor": 2.5, "rope_theta": 100.0}
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
@@ -110,6 +111,43 @@ def test_rotary_positions_of_older_configurations(tmp_path: Path, fields: dict[s
     checkpoint, mine = built(tmp_path)
     close_decoder(model, mine)
     assert next(find_specs(checkpoint.spec, SelfAttention)).position == position
+
+
+SLIDING = {"use_sliding_window": True, "sliding_window": 3}
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "windows"),
+    [
+        (mistral, {}, {4096}),
+        (mistral, {"sliding_window": None, "tie_word_embeddings": True, "head_dim": 8}, {None}),
+        (mistral, {"sliding_window": 3, "num_key_value_heads": 1, "hidden_act": "gelu"}, {3}),
+        (mistral, {"sliding_window": 1, "num_hidden_layers": 1, "rope_parameters": ROPE}, {1}),
+        (qwen2, {}, {None}),
+        (qwen2, {"sliding_window": 3, "tie_word_embeddings": True, "max_window_layers": 0}, {None}),  # not used
+        (qwen2, SLIDING | {"max_window_layers": 0, "num_key_value_heads": 2}, {3}),
+        (qwen2, SLIDING | {"max_window_layers": 1, "num_hidden_layers": 3, "num_key_value_heads": 4}, {None, 3}),
+        (qwen2, SLIDING | {"max_window_layers": 5, "rope_parameters": ROPE}, {None}),
+        (qwen2, SLIDING | {"layer_types": ["sliding_attention", "full_attention"]}, {None, 3}),
+    ],
+)
+def test_windows_and_biases(tmp_path: Path, make: Any, settings: dict[str, Any], windows: set[int | None]) -> None:
+    """Mistral and Qwen2, with windows shorter than the texts."""
+    model = make(**settings)
+    checkpoint, mine = read(model, tmp_path)
+    close_decoder(model, mine)
+    parts = list(find_specs(checkpoint.spec, SelfAttention))
+    assert {getattr(part.visibility, "size", None) for part in parts} == windows
+    assert {(part.bias, part.output_bias) for part in parts} == ({(True, False)} if make is qwen2 else {(False, None)})
+
+
+def test_published_qwen2_configuration(tmp_path: Path) -> None:
+    """A window that is not used, and no layer types."""
+    model = qwen2(num_key_value_heads=2)
+    model.save_pretrained(tmp_path)
+    older = {"sliding_window": 131072, "use_sliding_window": False, "layer_types": None, "rope_parameters": None}
+    change(tmp_path, **older, rope_theta=10000.0, max_window_layers=28)
+    close_decoder(model, built(tmp_path)[1])
 
 
 def test_missing_special_tokens(tmp_path: Path) -> None:

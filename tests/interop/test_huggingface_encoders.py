@@ -1,4 +1,4 @@
-"""BERT, RoBERTa, ELECTRA and RoFormer give what transformers gives."""
+"""BERT, RoBERTa, XLM-RoBERTa, DistilBERT, ELECTRA and RoFormer give what transformers gives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,20 @@ from typing import Any
 
 import pytest
 import torch
-from huggingface_tiny import VOCABULARY, bert, built, change, close_encoder, electra, read, roberta, roformer
+from huggingface_tiny import (
+    SIDES,
+    VOCABULARY,
+    bert,
+    built,
+    change,
+    close_encoder,
+    distilbert,
+    electra,
+    read,
+    roberta,
+    roformer,
+    xlm_roberta,
+)
 from safetensors.torch import load_file, save_file
 
 from dragoman.interop.huggingface import ConvertedCheckpoint
@@ -55,22 +68,26 @@ def test_bert_for_pretraining(tmp_path: Path) -> None:
     torch.testing.assert_close(pooled, model(ids).seq_relationship_logits, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("make", [bert, roberta, electra, roformer])
+FAMILIES = [bert, roberta, xlm_roberta, distilbert, electra, roformer]
+PLACED = (bert, distilbert, electra)  # must be told the positions of tokens after padding
+
+
+@pytest.mark.parametrize("make", FAMILIES)
 def test_token_classification(tmp_path: Path, make: Any) -> None:
     names = {0: "noun", 1: "verb", 2: "other"}
     model = make("ForTokenClassification", id2label=names, label2id={name: i for i, name in names.items()})
     checkpoint, mine = read(model, tmp_path)
-    close_encoder(model, mine, kinds=2, placed=make in (bert, electra))
+    close_encoder(model, mine, kinds=0 if make is distilbert else 2, placed=make in PLACED)
     assert checkpoint.labels == ("noun", "verb", "other")
     assert checkpoint.system == "tagger"
     assert mine.vocab_size == 3
 
 
-@pytest.mark.parametrize("make", [bert, roberta, electra, roformer])
+@pytest.mark.parametrize("make", FAMILIES)
 def test_hidden_states_of_the_base_model(tmp_path: Path, make: Any) -> None:
     model = make("Model")
     checkpoint, mine = read(model, tmp_path)
-    close_encoder(model, mine, kinds=2, placed=make in (bert, electra))
+    close_encoder(model, mine, kinds=0 if make is distilbert else 2, placed=make in PLACED)
     assert spec_of(checkpoint).num_labels == 0
 
 
@@ -141,6 +158,44 @@ def test_roberta_masked_lm(tmp_path: Path, settings: dict[str, Any]) -> None:
     assert checkpoint.framing == Framing(pad, 0, 2, source_prefix=(0,), source_suffix=(2,), suppressed=())
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"pad_token_id": 3, "max_position_embeddings": 20, "hidden_act": "gelu_new", "type_vocab_size": 1},
+        {"tie_word_embeddings": False, "hidden_size": 20, "num_attention_heads": 2, "num_hidden_layers": 1},
+    ],
+    ids=str,
+)
+def test_xlm_roberta(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """Positions begin after the id of padding."""
+    model = xlm_roberta("ForMaskedLM", **settings)
+    checkpoint, mine = read(model, tmp_path)
+    pad = settings.get("pad_token_id", 1)
+    close_encoder(model, mine, settings.get("type_vocab_size", 2), placed=False, pad=pad)
+    assert (
+        next(find_specs(checkpoint.spec, Learned)).max_length == settings.get("max_position_embeddings", 13) - pad - 1
+    )
+    assert checkpoint.framing == Framing(pad, 0, 2, source_prefix=(0,), source_suffix=(2,), suppressed=())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"activation": "relu", "tie_word_embeddings": False, "n_layers": 3},
+        {"sinusoidal_pos_embds": True, "dim": 20, "n_heads": 5, "hidden_dim": 9},
+    ],
+    ids=str,
+)
+def test_distilbert(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """No token types; the activation of the encoder is that of the head."""
+    model = distilbert("ForMaskedLM", **settings)
+    checkpoint, mine = read(model, tmp_path)
+    close_encoder(model, mine, kinds=0)
+    assert spec_of(checkpoint).token_types == 0
+    assert count_parameters(checkpoint.spec) == sum(weight.numel() for weight in model.parameters())
+
+
 # ---- ELECTRA
 
 
@@ -173,13 +228,17 @@ def test_electra(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
         {"embedding_size": 10, "tie_word_embeddings": False, "hidden_act": "gelu_new"},
         {"hidden_size": 20, "num_attention_heads": 1},
         {"hidden_size": 36, "num_attention_heads": 2, "num_hidden_layers": 1},
+        {"rotary_value": True},
+        {"rotary_value": True, "hidden_size": 20, "num_attention_heads": 2, "embedding_size": 8},
     ],
     ids=str,
 )
 def test_roformer(tmp_path: Path, settings: dict[str, Any]) -> None:
     model = roformer("ForMaskedLM", **settings)
     checkpoint, mine = read(model, tmp_path)
-    close_encoder(model, mine, settings.get("type_vocab_size", 2), placed=False)
+    # values that are rotated by their positions show the padding before them, which theirs counts
+    sides = SIDES[:1] if settings.get("rotary_value") else SIDES
+    close_encoder(model, mine, settings.get("type_vocab_size", 2), placed=False, sides=sides)
     assert checkpoint.system == "bert"
 
 

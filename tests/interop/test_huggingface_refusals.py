@@ -86,7 +86,6 @@ def refused(folder: Path) -> str:
         ("bert", {"quantization_config": {"bits": 4}}, "quantization_config {'bits': 4}"),
         ("roberta", {"position_embedding_type": "relative_key_query"}, "position_embedding_type 'relative_key_query'"),
         ("electra", {"hidden_act": "relu2"}, "hidden_act 'relu2'"),
-        ("roformer", {"rotary_value": True}, "rotary_value True"),
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention True"),
         ("gpt2", {"activation_function": "gelu_10"}, "activation_function 'gelu_10'"),
         ("llama", {"sliding_window": 16}, "sliding_window 16"),
@@ -159,7 +158,7 @@ def test_harmless_fields_are_accepted(saved: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["MistralForCausalLM", "UMT5ForConditionalGeneration", "BertForSequenceClassification"]
+    "name", ["MixtralForCausalLM", "UMT5ForConditionalGeneration", "BertForSequenceClassification"]
 )
 def test_unsupported_architecture_is_refused(saved: Path, tmp_path: Path, name: str) -> None:
     change(copy(saved, "llama", tmp_path), architectures=[name])

@@ -73,6 +73,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name 
     "shaw clipped": ("shaw", {"max_distance": 2}),
     "shaw keys alone": ("shaw", {"max_distance": 3, "relative_values": False, "pre_norm": True}),
     "roformer pre-norm": ("roformer", {"pre_norm": True, "rope_base": 100.0}),
+    "roformer values": ("roformer", {"rotary_values": True, "pre_norm": True}),
     "moe": ("moe", {"ffn_dim": 40}),
     "moe one of three": ("moe", {"ffn_dim": 32, "experts": 3, "experts_per_token": 1, "pre_norm": True}),
     "moe-2017": ("moe-2017", {"ffn_dim": 24}),
@@ -84,6 +85,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name 
     "gpt3 narrow": ("gpt3", {"attention_window": 3, "layers": 4}),
     "palm narrow heads": ("palm", {"head_dim": 6, "tied_embeddings": False}),
     "llama one key head": ("llama", {"kv_heads": 1, "tied_embeddings": True}),
+    "llama windowed": ("llama", {"attention_window": 3, "query_key_value_bias": True, "layers": 2}),
     "unilm-masked untied": ("unilm-masked", {"tied_embeddings": False, "max_positions": 40}),
     "unilm untied": ("unilm", {"tied_embeddings": False}),
     "convs2s wide kernel": (

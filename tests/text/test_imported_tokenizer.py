@@ -100,7 +100,7 @@ def marian(folder: Path, separate: bool = False) -> Config:
     return settle(folder, config, settings | {"separate_vocabs": separate})
 
 
-def bert(lower: bool) -> Callable[[Path], Config]:
+def bert(lower: bool, kind: str = "bert", name: str = "BertTokenizer") -> Callable[[Path], Config]:
     def build(folder: Path) -> Config:
         library = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
         library.normalizer = normalizers.BertNormalizer(lowercase=lower)
@@ -112,8 +112,8 @@ def bert(lower: bool) -> Callable[[Path], Config]:
         numbers = library.get_vocab()
         lines = "".join(f"{piece}\n" for piece in sorted(numbers, key=numbers.__getitem__))
         (folder / "vocab.txt").write_text(lines, encoding="utf-8")
-        config = {"model_type": "bert", "pad_token_id": 0}
-        return settle(folder, config, {"tokenizer_class": "BertTokenizer", "do_lower_case": lower})
+        config = {"model_type": kind, "pad_token_id": 0}
+        return settle(folder, config, {"tokenizer_class": name, "do_lower_case": lower})
 
     return build
 
@@ -152,6 +152,8 @@ FAMILIES: dict[str, Callable[[Path], Config]] = {
     "gpt2": byte_level("gpt2", "GPT2Tokenizer", ["<|endoftext|>"]),
     "roberta": byte_level("roberta", "RobertaTokenizer", FAIRSEQ),
     "bart": byte_level("bart", "BartTokenizer", FAIRSEQ, prefix=True),
+    "distilbert": bert(True, "distilbert", "DistilBertTokenizer"),
+    "qwen2": byte_level("qwen2", "Qwen2Tokenizer", ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]),
 }
 
 

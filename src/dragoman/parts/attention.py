@@ -52,6 +52,7 @@ class SelfAttention(Spec):
     qk_norm: Spec | None = None  # norm of queries and keys in each head (Henry et al. 2020)
     value_dim: int | None = None  # `head_dim` by default
     projections: bool = True
+    rotary_values: bool = False  # rotary positions rotate values as well, an option of RoFormer's code
 
     def build(self, dim: int) -> SelfAttentionMixer:
         """Create the layer for vectors of width `dim`."""
@@ -85,12 +86,18 @@ class SelfAttentionMixer(Mixer):
                 f"the position part adds vectors of width {self.position.value_dim} to values of width "
                 f"{self.value_width}: set its value_dim to that of the attention"
             )
+        if spec.rotary_values and self.value_width != self.width:
+            raise UserError(
+                f"rotary_values rotates values like keys, but values are {self.value_width} wide, keys {self.width}: "
+                "do not set value_dim"
+            )
         self.visibility = build_part(spec.visibility, dim, Visibility)
         self.visibility_key = repr(spec.visibility)  # equal for layers that may share a mask
         self.query_norm = spec.qk_norm.build(self.width) if spec.qk_norm else Identity()
         self.key_norm = spec.qk_norm.build(self.width) if spec.qk_norm else Identity()
         self.supports_packing = self.visibility.supports_packing and self.position.supports_packing and not spec.dropout
         self.dropout, self.scale = spec.dropout, spec.scale or (None if spec.projections else 1.0)
+        self.rotary_values = spec.rotary_values
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
         """Create empty caches of `max_length` keys and values, B S G E each, with dtype and device of `like`."""
@@ -122,6 +129,8 @@ class SelfAttentionMixer(Mixer):
         positions = context.layout.encoded_positions
         query = self.position.rotate(query.transpose(1, 2), positions)  # B H T E
         key = self.position.rotate(key.transpose(1, 2), positions).transpose(1, 2)  # B T G E
+        if self.rotary_values:
+            value = self.position.rotate(value.transpose(1, 2), positions).transpose(1, 2)  # B T G E
         args = self.args(context, x.shape[1] if state is None else state["key"].shape[1])
         if state is None:
             layout = context.layout

@@ -217,16 +217,26 @@ def llama(
     norm_eps: float = 1e-5,
     dropout: float = 0.0,
     tied_embeddings: bool = False,
+    attention_window: int | None = None,
+    query_key_value_bias: bool = False,
 ) -> DecoderOnly:
     """RMSNorm, rotary positions, SwiGLU, grouped-query attention, no biases (Touvron et al. 2023).
 
     `kv_heads` fewer than `heads` as in the largest LLaMA 2. `ffn_dim` defaults to 2/3 · 4D, rounded up to a multiple
-    of min(256, D/16).
+    of min(256, D/16). With an `attention_window` it is Mistral (Jiang et al. 2023), with `query_key_value_bias` Qwen2
+    (Yang et al. 2024).
     """
     multiple = max(1, min(256, model_dim // 16))
     inner_dim = ffn_dim or -(-(8 * model_dim // 3) // multiple) * multiple  # rounded up
     norm = RMSNorm(norm_eps)
-    attention = SelfAttention(heads, kv_heads, visibility=Causal(), position=Rotary(rope_base), bias=False)
+    attention = SelfAttention(
+        heads,
+        kv_heads,
+        visibility=Causal() if attention_window is None else Window(attention_window),
+        position=Rotary(rope_base),
+        bias=query_key_value_bias,
+        output_bias=False if query_key_value_bias else None,
+    )
     feed_forward = FeedForward(inner_dim, activation="silu", gated=True, bias=False)
     block = tuple(PreNorm(part, norm, dropout) for part in (attention, feed_forward))
     stack = Stack(block, depth=layers, dropout=dropout, norm=norm)

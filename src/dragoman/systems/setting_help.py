@@ -6,7 +6,7 @@ SETTING_HELP: dict[str, str] = {
     "activation_dropout": "Dropout after the activation of feed-forward layers.",
     "attention_dropout": "Dropout of attention weights.",
     "attention_score": "Score function of the attention: dot, scaled-dot, general, concat, additive or tanh-product.",
-    "attention_window": "Tokens, itself included, to which a token attends in layers with local attention.",
+    "attention_window": "Tokens, itself included, to which a token attends in local layers; all if not set.",
     "balance_loss_weight": "Weight of the loss that distributes tokens evenly over experts.",
     "block_size": "Tokens in a block of local attention.",
     "blocks_per_layer": "Residual blocks in a layer, whose dilation doubles from block to block.",
@@ -54,8 +54,10 @@ SETTING_HELP: dict[str, str] = {
     "position_encoding": "Positions: sinusoidal, learned, rotary or alibi.",
     "pre_norm": "Pre-norm: normalize the input of every sublayer (true), or the sum after it (false, post-norm).",
     "query_key_norm": "Apply RMSNorm to the queries and keys of every attention head (QK-norm).",
+    "query_key_value_bias": "Biases of the projections to queries, keys and values, but not of the output (Qwen2).",
     "relative_values": "Add relative positions to values as well as to keys.",
     "rope_base": "Base of the rotary position frequencies base^(−2i/d).",
+    "rotary_values": "Rotate values as well as queries and keys by their positions.",
     "router_noise": "Standard deviation of the noise that is added to router logits in training.",
     "self_attention_projections": (
         "Multiply by W_Q, W_K, W_V and W_O in self-attention; false: the simplified form softmax(xxᵀ)x without weights."

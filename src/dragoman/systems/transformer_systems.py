@@ -147,12 +147,13 @@ def shaw(
 
 
 @variant_of(transformer, fixed=["position_encoding", "max_positions", "position_dim"])
-def roformer(spec: EncoderDecoder, *, rope_base: float = 10000.0) -> EncoderDecoder:
+def roformer(spec: EncoderDecoder, *, rope_base: float = 10000.0, rotary_values: bool = False) -> EncoderDecoder:
     """Transformer with rotary positions in place of sinusoids (Su et al. 2021, §4.1).
 
-    The angles in a head of dimension E are position / rope_base^{2i/E}.
+    The angles in a head of dimension E are position / rope_base^{2i/E}. `rotary_values` is an option of the published
+    code, not of the paper.
     """
-    spec = replace_everywhere(spec, SelfAttention, position=Rotary(rope_base))
+    spec = replace_everywhere(spec, SelfAttention, position=Rotary(rope_base), rotary_values=rotary_values)
     return replace_everywhere(spec, Stack, position=NoPosition())
 
 

@@ -32,18 +32,21 @@ _FAIRSEQ = _PLAIN | {
 }
 _BERT = {role: TokenConfig(f"[{role.upper()}]") for role in ("pad", "unk", "cls", "sep", "mask")}
 _GPT = {role: TokenConfig("<|endoftext|>") for role in ("unk", "bos", "eos")}
+_QWEN = {role: TokenConfig("<|endoftext|>") for role in ("pad", "unk", "eos")}
 
 # Families, by the `model_type` of config.json, that use a file as implemented here.
 _T5_TYPES = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
 _FAIRSEQ_TYPES = ("mbart", "xlm-roberta")
 _BART_TYPES = ("bart", "roberta", "longformer", "led")
 _GPT_TYPES = ("gpt2", "gpt_neo", "gptj")
+_QWEN_TYPES = ("qwen2",)
 _BERT_TYPES = ("bert", "distilbert", "electra", "mobilebert")
 _DEFAULT_TOKENS = {
     **dict.fromkeys((*_T5_TYPES, "marian"), _PLAIN),
     **dict.fromkeys((*_FAIRSEQ_TYPES, *_BART_TYPES), _FAIRSEQ),
     **dict.fromkeys((*_BERT_TYPES, "roformer"), _BERT),
     **dict.fromkeys(_GPT_TYPES, _GPT),
+    **dict.fromkeys(_QWEN_TYPES, _QWEN),
     **dict.fromkeys(("llama", "mistral", "gemma"), _UNK_BOS_EOS),
 }
 
@@ -54,6 +57,12 @@ _MBART_LANGUAGES = (
 _MBART50_LANGUAGES = (
     "af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX sv_SE sw_KE ta_IN "
     "te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI"
+)
+
+
+#: how Qwen2 splits text before BPE: contractions, words with the character before them, single digits, punctuation
+QWEN_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
 
@@ -208,8 +217,9 @@ def _word_piece(files: TokenizerFiles) -> list[ImportedTokenizer]:
 
 
 def _byte_level(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """GPT-2, RoBERTa and BART: BPE over bytes that are written as letters (Radford et al. 2019, section 2.2)."""
-    by_role = files.tokens_by_role(_default_tokens(files, "vocab.json with merges.txt", (*_GPT_TYPES, *_BART_TYPES)))
+    """GPT-2, RoBERTa, BART and Qwen2: BPE over bytes that are written as letters (Radford et al. 2019, section 2.2)."""
+    types = (*_GPT_TYPES, *_BART_TYPES, *_QWEN_TYPES)
+    by_role = files.tokens_by_role(_default_tokens(files, "vocab.json with merges.txt", types))
     lines = [line for line in files.text("merges.txt").split("\n") if line and not line.startswith("#version")]
     merges = [(left, right) for left, _, right in (line.partition(" ") for line in lines)]
     vocabulary = files.vocabulary("vocab.json")
@@ -218,7 +228,16 @@ def _byte_level(files: TokenizerFiles) -> list[ImportedTokenizer]:
     except Exception as error:  # the library raises nothing more precise
         raise UserError(f"{files.folder / 'merges.txt'} does not fit vocab.json: {error}") from None
     library = tokenizers.Tokenizer(model)
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=files.settings.get("add_prefix_space") is True)
+    add_prefix_space = files.settings.get("add_prefix_space") is True
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    if files.config.get("model_type") in _QWEN_TYPES:
+        library.normalizer = normalizers.NFC()
+        library.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(QWEN_PATTERN), behavior="isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space, use_regex=False),
+            ]
+        )
     library.decoder = decoders.ByteLevel()
     return _from_library(files, library, by_role)
 

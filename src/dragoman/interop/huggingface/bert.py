@@ -1,16 +1,17 @@
-"""BERT, RoBERTa, ELECTRA and RoFormer: encoders with one of several heads."""
+"""BERT, RoBERTa, XLM-RoBERTa, DistilBERT, ELECTRA and RoFormer: encoders with one of several heads."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dragoman.errors import UserError
+from dragoman.interop.huggingface.bert_families import WORD_EMBEDDINGS, BertFamily
 from dragoman.interop.huggingface.conversion import Conversion, WeightTransform, permutation, without_first_rows
 from dragoman.interop.huggingface.hf_config import HFConfig
 from dragoman.interop.huggingface.safetensors_weights import StoredWeights
@@ -25,71 +26,17 @@ from dragoman.parts.stack import PostNorm, Stack
 from dragoman.parts.visibility import Full
 from dragoman.text.framing import Framing
 
-
-@dataclass(frozen=True)
-class BertFamily:
-    """Default values of the configuration, and the modules of the masked language modeling head."""
-
-    system: str
-    vocab_size: int
-    transform_dense: str
-    transform_norm: str
-    output: str  # matrix of the output layer, if it is not tied
-    output_bias: str
-    hidden_size: int = 768
-    heads: int = 12
-    ffn_dim: int = 3072
-    separate_embedding_size: bool = False  # embeddings may be narrower than the model
-    embedding_size: int | None = None  # hidden_size by default
-    rotary: bool = False
-
-
-BERT = BertFamily(
-    "bert",
-    30522,
-    "cls.predictions.transform.dense",
-    "cls.predictions.transform.LayerNorm",
-    "cls.predictions.decoder",
-    "cls.predictions.bias",
-)
-ROFORMER = replace(BERT, vocab_size=50000, separate_embedding_size=True, rotary=True)
-ROBERTA = BertFamily("roberta", 50265, "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias")
-ELECTRA = BertFamily(
-    "electra",
-    30522,
-    "generator_predictions.dense",
-    "generator_predictions.LayerNorm",
-    "generator_lm_head",
-    "generator_lm_head.bias",
-    hidden_size=256,
-    heads=4,
-    ffn_dim=1024,
-    separate_embedding_size=True,
-    embedding_size=128,
-)
-
-WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"
-BERT_MODULES = {
-    "source_embedding": "embeddings.word_embeddings",
-    "types": "embeddings.token_type_embeddings",
-    "encoder.position.table": "embeddings.position_embeddings",
-    "encoder.input_norm": "embeddings.LayerNorm",
-    "encoder.project": "embeddings_project",
-    "encoder.layers.*.0.body.project": "encoder.layer.*.attention.self.{query,key,value}",
-    "encoder.layers.*.0.body.output": "encoder.layer.*.attention.output.dense",
-    "encoder.layers.*.0.norm": "encoder.layer.*.attention.output.LayerNorm",
-    "encoder.layers.*.1.body.widen": "encoder.layer.*.intermediate.dense",
-    "encoder.layers.*.1.body.narrow": "encoder.layer.*.output.dense",
-    "encoder.layers.*.1.norm": "encoder.layer.*.output.LayerNorm",
-}
 #: weights of other heads, and buffers
 UNUSED_WEIGHTS = (r"pooler\..*", r"cls\.seq_relationship\..*", r"embeddings\.(position_ids|token_type_ids)")
+
+#: fields of DistilBERT that only other tasks read, and how its position table, which is stored, was initialized
+TASK_FIELDS = ("qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds", "tie_weights_")
 
 Head = Callable[[BertFamily, HFConfig, StoredWeights, Conversion], Conversion]
 
 
 def convert_encoder(family: BertFamily, head: Head, hf: HFConfig, weights: StoredWeights) -> Conversion:
-    """Convert a checkpoint of BERT, RoBERTa, ELECTRA or RoFormer: the encoder, and the output layer from `head`."""
+    """Convert a checkpoint of BERT or a similar encoder (`family`), with the output layer that `head` adds."""
     return head(family, hf, weights, _body(family, hf))
 
 
@@ -101,31 +48,34 @@ def _body(family: BertFamily, hf: HFConfig) -> Conversion:
     hf.expect("is_decoder", False)
     hf.expect("add_cross_attention", False)
     hf.expect("position_embedding_type", "absolute")
-    dim, heads = hf.integer("hidden_size", family.hidden_size), hf.integer("num_attention_heads", family.heads)
-    embedding_dim = _embedding_dim(family, hf)
-    # RoBERTa's first position is the row after the id of the padding token
-    offset = hf.get("pad_token_id", 1) + 1 if family is ROBERTA else 0
+    name = family.field_name
+    heads = hf.integer(name("num_attention_heads"), family.heads)
+    dim, embedding_dim = hf.integer(name("hidden_size"), family.hidden_size), _embedding_dim(family, hf)
+    offset = hf.get("pad_token_id", 1) + 1 if family.positions_after_padding else 0
     max_positions = hf.integer("max_position_embeddings", 512)
     if max_positions <= offset:
         raise UserError(f"{hf.path}: max_position_embeddings must be above {offset}, but is {max_positions}")
+    hf.ignore(*TASK_FIELDS)
     transforms: dict[str, WeightTransform] = {"encoder.position.table": without_first_rows(offset)}
     computed = {}
+    rotary_values = family.rotary and hf.boolean("rotary_value", False)
     if family.rotary:
-        hf.expect("rotary_value", False)
-        transforms = {"encoder.layers.*.0.body.project": _pairs_to_halves(heads)}
+        transforms = _rotary_transforms(heads, rotary_values)
         # stored sinusoids, which our model computes instead
         computed = {"encoder.embed_positions.weight": Sinusoidal(sines_first=True).build(dim // heads)}
-    dropout, norm = hf.number("hidden_dropout_prob", 0.1), LayerNorm(hf.number("layer_norm_eps", 1e-12))
+    dropout, norm = hf.number(name("hidden_dropout_prob"), 0.1), _norm(family, hf)
     attention = SelfAttention(
         heads,
         visibility=Full(),
         position=Rotary() if family.rotary else NoPosition(),
-        dropout=hf.number("attention_probs_dropout_prob", 0.1),
+        dropout=hf.number(name("attention_probs_dropout_prob"), 0.1),
+        rotary_values=rotary_values,
     )
-    feed_forward = FeedForward(hf.integer("intermediate_size", family.ffn_dim), hf.activation("hidden_act", "gelu"))
+    ffn_dim = hf.integer(name("intermediate_size"), family.ffn_dim)
+    feed_forward = FeedForward(ffn_dim, hf.activation(name("hidden_act"), "gelu"))
     stack = Stack(
         (PostNorm(attention, norm, dropout), PostNorm(feed_forward, norm, dropout)),
-        hf.integer("num_hidden_layers", 12),
+        hf.integer(name("num_hidden_layers"), family.layers),
         NoPosition() if family.rotary else Learned(max_positions - offset),
         dropout,
         input_norm=norm,
@@ -136,43 +86,65 @@ def _body(family: BertFamily, hf: HFConfig) -> Conversion:
         hf.integer("vocab_size", family.vocab_size),
         stack,
         Embedding(width=embedding_dim),
-        token_types=hf.integer("type_vocab_size", 2),
+        token_types=hf.integer("type_vocab_size", family.token_types) if family.token_types else 0,
         initialization=Normal(hf.number("initializer_range", 0.02)),
     )
-    framing = _framing(family, hf)
-    return Conversion(family.system, spec, BERT_MODULES, framing, transforms, unused=UNUSED_WEIGHTS, computed=computed)
+    return Conversion(
+        family.system,
+        spec,
+        family.modules,
+        _framing(family, hf),
+        transforms,
+        unused=UNUSED_WEIGHTS,
+        computed=computed,
+    )
+
+
+def _norm(family: BertFamily, hf: HFConfig) -> LayerNorm:
+    """Return the norm of all layers, with the ε of the family or of config.json."""
+    return LayerNorm(hf.number("layer_norm_eps", 1e-12) if family.norm_eps is None else family.norm_eps)
 
 
 def _embedding_dim(family: BertFamily, hf: HFConfig) -> int | None:
     """Return the dimension of the embeddings if it differs from that of the model, else None."""
-    dim = hf.integer("hidden_size", family.hidden_size)
+    dim = hf.integer(family.field_name("hidden_size"), family.hidden_size)
     embedding_dim = (
         hf.integer("embedding_size", family.embedding_size or dim) if family.separate_embedding_size else dim
     )
     return None if embedding_dim == dim else embedding_dim
 
 
-def _pairs_to_halves(heads: int) -> WeightTransform:
-    """Return a transform that reorders the rows of queries and keys for rotary positions.
+def _rotary_transforms(heads: int, rotary_values: bool) -> dict[str, WeightTransform]:
+    """Return transforms that reorder queries and keys and, if they are rotated too, values, for rotary positions.
 
-    RoFormer rotates pairs of neighboring dimensions, we rotate the first half of a head with the second.
+    RoFormer rotates pairs of neighboring dimensions of a head, we rotate the first half of a head with the second.
+    With the rows of the values, the columns of the output matrix, which reads them, are reordered.
     """
+    rotated = 3 if rotary_values else 2  # of queries, keys and values, in this order
 
-    def transform(rows: Tensor, layer: int) -> Tensor:
-        """Reorder the rows of queries and keys, which are stacked with the values in one matrix or bias."""
+    def reorder_projection(rows: Tensor, layer: int) -> Tensor:
+        """Reorder the rows of queries and keys (and values), which are stacked in one matrix or bias."""
         by_head = rows.unflatten(0, (3, heads, -1, 2))  # (q k v) H E/2 2 …
-        reordered = by_head[:2].transpose(2, 3).flatten(0, 3)  # the first of every pair, then the second
-        return torch.cat((reordered, by_head[2].flatten(0, 2)))
+        reordered = by_head[:rotated].transpose(2, 3).flatten(0, 3)  # the first of every pair, then the second
+        return torch.cat((reordered, by_head[rotated:].flatten(0, 3)))
 
-    return permutation(transform)
+    def reorder_output(weight: Tensor, layer: int) -> Tensor:
+        """Reorder the columns of the output matrix; its bias stays."""
+        if weight.dim() < 2:
+            return weight
+        return weight.unflatten(1, (heads, -1, 2)).transpose(2, 3).flatten(1)
+
+    transforms: dict[str, WeightTransform] = {"encoder.layers.*.0.body.project": permutation(reorder_projection)}
+    return transforms | ({"encoder.layers.*.0.body.output": permutation(reorder_output)} if rotary_values else {})
 
 
 def _framing(family: BertFamily, hf: HFConfig) -> Framing:
     """Return the framing: padding, and the special tokens around a text.
 
-    config.json has them for RoBERTa only. For the others they stay empty here, and the tokenizer adds them later.
+    config.json has them for RoBERTa and XLM-RoBERTa only. For the others they stay empty here, and the tokenizer adds
+    them later.
     """
-    if family is not ROBERTA:
+    if not family.positions_after_padding:
         return Framing(hf.token_id("pad_token_id", 0), bos=0, eos=0, source_prefix=(), source_suffix=(), suppressed=())
     pad, bos, eos = (hf.token_id(f"{name}_token_id", default) for name, default in (("pad", 1), ("bos", 0), ("eos", 2)))
     return Framing(pad, bos, eos, source_prefix=(bos,), source_suffix=(eos,), suppressed=())
@@ -208,8 +180,7 @@ def masked_lm(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Co
 
     It is a dense layer and a norm, then the tied embeddings or an output matrix of its own.
     """
-    activation = hf.activation("hidden_act", "gelu") if family.system == "bert" else "gelu"
-    norm = LayerNorm(hf.number("layer_norm_eps", 1e-12))
+    activation = family.head_activation or hf.activation(family.field_name("hidden_act"), "gelu")
     matrix, bias = f"{family.output}.weight", weights.first_present(f"{family.output}.bias", family.output_bias)
     tied = hf.boolean("tie_word_embeddings", True) and weights.equal(WORD_EMBEDDINGS, matrix)
     modules = {
@@ -218,7 +189,7 @@ def masked_lm(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Co
         "output.weight": matrix,
         "output.bias": bias,
     }
-    transform = Transform(activation, norm, width=None if tied else _embedding_dim(family, hf))
+    transform = Transform(activation, _norm(family, hf), width=None if tied else _embedding_dim(family, hf))
     unused = tuple(map(re.escape, (matrix, f"{family.output}.bias", family.output_bias)))
     return _with_head(body, modules, unused, tied_embeddings=tied, transform=transform)
 

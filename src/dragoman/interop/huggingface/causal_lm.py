@@ -1,8 +1,9 @@
-"""GPT-2 and LLaMA: decoder-only language models."""
+"""GPT-2, LLaMA, Mistral and Qwen2: decoder-only language models."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from dragoman.parts.norm import LayerNorm, RMSNorm
 from dragoman.parts.positions import InterpolatedRotary, Learned, Llama3Rotary, Rotary
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import PreNorm, Stack
-from dragoman.parts.visibility import Causal
+from dragoman.parts.visibility import Causal, Visibility, Window
 from dragoman.text.framing import Framing
 
 OUTPUT_MATRIX = "lm_head.weight"
@@ -97,42 +98,132 @@ def _divide_queries(dim: int) -> WeightTransform:
     return transform
 
 
-def convert_llama(hf: HFConfig, weights: StoredWeights) -> Conversion:
-    """Convert a LLaMA checkpoint: our spec (description) of the model, and where its weights are stored.
+@dataclass(frozen=True)
+class LlamaFamily:
+    """Default values of the configuration, and the differences between the families.
+
+    Attributes:
+        optional_bias: config.json says whether attention and feed-forward layers have biases.
+        input_bias: queries, keys and values have biases, the output of the attention has none.
+        windows: names of fields that say in which layers a token sees only the last ones (sliding windows).
+    """
+
+    vocab_size: int
+    ffn_dim: int
+    kv_heads: int | None = None  # as many as heads
+    bos: int | None = 1  # before a text; None: texts begin without one, whatever config.json says
+    eos: int | None = 2
+    optional_bias: bool = False
+    input_bias: bool = False
+    windows: frozenset[str] = frozenset()
+
+
+LLAMA = LlamaFamily(32000, 11008, optional_bias=True)
+MISTRAL = LlamaFamily(32000, 14336, kv_heads=8, windows=frozenset({"sliding_window"}))
+QWEN2 = LlamaFamily(
+    151936,
+    22016,
+    kv_heads=32,
+    bos=None,
+    eos=None,
+    input_bias=True,
+    windows=frozenset({"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"}),
+)
+SLIDING_WINDOW, MAX_WINDOW_LAYERS = 4096, 28  # defaults of Mistral and Qwen2
+
+
+def convert_llama(family: LlamaFamily, hf: HFConfig, weights: StoredWeights) -> Conversion:
+    """Convert a checkpoint of LLaMA, Mistral or Qwen2: our spec of the model, and where its weights are stored.
 
     Fields of config.json are read with transformers' defaults; unsupported values (`hf.expect`) raise an error.
     """
     hf.expect("is_decoder", False, True)
     dim, heads = hf.integer("hidden_size", 4096), hf.integer("num_attention_heads", 32)
     norm = RMSNorm(hf.number("rms_norm_eps", 1e-6))
+    bias = hf.boolean("attention_bias", False) if family.optional_bias else family.input_bias
     attention = SelfAttention(
         heads,
-        kv_heads=hf.integer("num_key_value_heads", heads),
+        kv_heads=hf.integer("num_key_value_heads", family.kv_heads or heads),
         head_dim=hf.integer("head_dim", dim // heads),
-        visibility=Causal(),
         position=_rotary(hf),
-        bias=hf.boolean("attention_bias", False),
+        bias=bias,
         dropout=hf.number("attention_dropout", 0.0),
+        output_bias=False if family.input_bias else None,
     )
     feed_forward = FeedForward(
-        hf.integer("intermediate_size", 11008),
+        hf.integer("intermediate_size", family.ffn_dim),
         hf.activation("hidden_act", "silu"),
         gated=True,
-        bias=hf.boolean("mlp_bias", False),
+        bias=family.optional_bias and hf.boolean("mlp_bias", False),
     )
-    block = (PreNorm(attention, norm), PreNorm(feed_forward, norm))
+    visibilities = _visibilities(family, hf)
+    blocks = [
+        (PreNorm(replace(attention, visibility=visibility), norm), PreNorm(feed_forward, norm))
+        for visibility in visibilities
+    ]
+    modules, stack = LLAMA_MODULES, Stack(blocks[0], len(blocks), norm=norm)
+    if len(set(visibilities)) > 1:  # a stack repeats equal layers: these become one block
+        modules, stack = (
+            _modules_of_one_block(len(blocks)),
+            Stack(tuple(part for block in blocks for part in block), norm=norm),
+        )
     spec = DecoderOnly(
         dim,
-        hf.integer("vocab_size", 32000),
-        Stack(block, hf.integer("num_hidden_layers", 32), norm=norm),
+        hf.integer("vocab_size", family.vocab_size),
+        stack,
         tied_embeddings=hf.boolean("tie_word_embeddings", False)
         and weights.equal("embed_tokens.weight", OUTPUT_MATRIX),
         initialization=Normal(hf.number("initializer_range", 0.02)),
     )
-    bos, eos = hf.token_id("bos_token_id", 1), hf.token_id("eos_token_id", 2)
-    framing = _framing(hf, pad=eos, bos=bos, eos=eos, source_prefix=(bos,))
     unused = (re.escape(OUTPUT_MATRIX), r".*rotary_emb\.inv_freq")
-    return Conversion("llama", spec, LLAMA_MODULES, framing, unused=unused)
+    return Conversion("llama", spec, modules, _llama_framing(family, hf), unused=unused)
+
+
+def _visibilities(family: LlamaFamily, hf: HFConfig) -> list[Visibility]:
+    """Return the mask of every layer: causal, or a window of the last `sliding_window` tokens.
+
+    Mistral has windows in all layers unless `sliding_window` is null; Qwen2, if `use_sliding_window` is true, in those
+    from number `max_window_layers` on, or as `layer_types` says.
+    """
+    layers = hf.integer("num_hidden_layers", 32)
+    if "sliding_window" not in family.windows:
+        return [Causal()] * layers
+    has_window = hf.values.get("sliding_window", SLIDING_WINDOW) is not None
+    window = Window(hf.integer("sliding_window", SLIDING_WINDOW))
+    first = 0
+    if "use_sliding_window" in family.windows:
+        has_window = hf.boolean("use_sliding_window", False) and has_window
+        first = hf.get("max_window_layers", MAX_WINDOW_LAYERS)
+        if not isinstance(first, int) or isinstance(first, bool) or first < 0:
+            raise UserError(f"{hf.path}: max_window_layers must be a whole number from 0, but is {first!r}")
+    by_type = {"full_attention": Causal(), "sliding_attention": window if has_window else Causal()}
+    default = ["sliding_attention" if has_window and layer >= first else "full_attention" for layer in range(layers)]
+    types = hf.get("layer_types", default) if "layer_types" in family.windows else default
+    if not isinstance(types, list) or len(types) != layers or not set(types) <= by_type.keys():
+        raise UserError(
+            f"{hf.path}: layer_types must be full_attention or sliding_attention for each of the {layers} layers, but "
+            f"is {types!r}"
+        )
+    return [by_type[layer_type] for layer_type in types]
+
+
+def _modules_of_one_block(layers: int) -> dict[str, str]:
+    """Return the modules of a stack whose only block holds all layers: parts 2n and 2n + 1 are layer n."""
+    modules = {ours: theirs for ours, theirs in LLAMA_MODULES.items() if "*" not in ours}
+    for ours, theirs in LLAMA_MODULES.items() - modules.items():
+        stack, part, module = re.split(r"\*\.(\d)", ours)  # "decoder.layers.", number of the part, ".body.project"
+        for layer in range(layers):
+            modules[f"{stack}*.{2 * layer + int(part)}{module}"] = theirs.replace("*", str(layer))
+    return modules
+
+
+def _llama_framing(family: LlamaFamily, hf: HFConfig) -> Framing:
+    """Return the framing (special tokens): texts begin with BOS, unless the family has none."""
+    eos = hf.token_id("eos_token_id", family.eos)
+    if eos is None:
+        raise UserError(f"{hf.path} has no eos_token_id, the token that ends a text: add its id")
+    bos = hf.token_id("bos_token_id", eos if family.bos is None else family.bos)
+    return _framing(hf, pad=eos, bos=bos, eos=eos, source_prefix=() if family.bos is None else (bos,))
 
 
 def _rotary(hf: HFConfig) -> Spec:

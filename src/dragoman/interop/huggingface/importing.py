@@ -16,8 +16,8 @@ from torch import Tensor
 from dragoman import checkpoint as checkpoints
 from dragoman import config
 from dragoman.errors import UserError
-from dragoman.interop.huggingface import bert
-from dragoman.interop.huggingface.causal_lm import convert_gpt2, convert_llama
+from dragoman.interop.huggingface import bert, bert_families
+from dragoman.interop.huggingface.causal_lm import LLAMA, MISTRAL, QWEN2, convert_gpt2, convert_llama
 from dragoman.interop.huggingface.conversion import Conversion
 from dragoman.interop.huggingface.hf_config import CONFIG_JSON, HFConfig, field_names
 from dragoman.interop.huggingface.safetensors_weights import StoredWeights, open_weights
@@ -73,15 +73,24 @@ class Architecture:
     base_prefix: str  # prefix of the names of the base model's weights
 
 
-def _encoders(name: str, family: bert.BertFamily, **heads: bert.Head) -> dict[str, Architecture]:
+def _encoders(
+    name: str, family: bert_families.BertFamily, base_prefix: str = "", **heads: bert.Head
+) -> dict[str, Architecture]:
     """Return how to convert the model classes of an encoder family, by class name such as BertForMaskedLM.
 
-    A class name is `name` and an ending; `heads` maps endings to the functions that add their output layers.
+    A class name is `name` and an ending; `heads` maps endings to the functions that add their output layers. The base
+    model's weights start with `base_prefix`, by default the name.
     """
-    heads |= {"ForTokenClassification": bert.token_classification, "Model": bert.no_head}  # all families have these
+    all_heads = {
+        "ForMaskedLM": bert.masked_lm,
+        "ForTokenClassification": bert.token_classification,
+        "Model": bert.no_head,
+        **heads,
+    }
+    base_prefix = base_prefix or f"{name.lower()}."
     return {
-        f"{name}{ending}": Architecture(partial(bert.convert_encoder, family, head), f"{name.lower()}.")
-        for ending, head in heads.items()
+        f"{name}{ending}": Architecture(partial(bert.convert_encoder, family, head), base_prefix)
+        for ending, head in all_heads.items()
     }
 
 
@@ -96,13 +105,17 @@ ARCHITECTURES: dict[str, Architecture] = {
     "T5ForConditionalGeneration": Architecture(partial(convert_t5, T5), "transformer."),
     "T5Model": Architecture(partial(convert_t5, T5), "transformer."),
     "MT5ForConditionalGeneration": Architecture(partial(convert_t5, MT5), "transformer."),
-    **_encoders("Bert", bert.BERT, ForPreTraining=bert.pretraining, ForMaskedLM=bert.masked_lm),
-    **_encoders("Roberta", bert.ROBERTA, ForMaskedLM=bert.masked_lm),
-    **_encoders("Electra", bert.ELECTRA, ForPreTraining=bert.replaced_token_detection, ForMaskedLM=bert.masked_lm),
-    **_encoders("RoFormer", bert.ROFORMER, ForMaskedLM=bert.masked_lm),
+    **_encoders("Bert", bert_families.BERT, ForPreTraining=bert.pretraining),
+    **_encoders("Roberta", bert_families.ROBERTA),
+    **_encoders("XLMRoberta", bert_families.XLM_ROBERTA, "roberta."),
+    **_encoders("DistilBert", bert_families.DISTILBERT),
+    **_encoders("Electra", bert_families.ELECTRA, ForPreTraining=bert.replaced_token_detection),
+    **_encoders("RoFormer", bert_families.ROFORMER),
     "GPT2LMHeadModel": Architecture(convert_gpt2, "transformer."),
     "GPT2Model": Architecture(convert_gpt2, "transformer."),
-    "LlamaForCausalLM": Architecture(convert_llama, "model."),
+    "LlamaForCausalLM": Architecture(partial(convert_llama, LLAMA), "model."),
+    "MistralForCausalLM": Architecture(partial(convert_llama, MISTRAL), "model."),
+    "Qwen2ForCausalLM": Architecture(partial(convert_llama, QWEN2), "model."),
 }
 
 
@@ -117,7 +130,6 @@ def read_checkpoint(folder: Path) -> ConvertedCheckpoint:
     hf = HFConfig.from_folder(folder)
     class_name, architecture = _architecture(hf)
     hf.expect("quantization_config", None)
-    hf.expect("sliding_window", None)
     with open_weights(folder, architecture.base_prefix) as weights:
         conversion = architecture.convert(hf, weights)
         hf.refuse_unread()  # fields of config.json that the conversion does not know
