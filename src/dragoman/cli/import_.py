@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -44,7 +43,7 @@ def import_(
                 "system": checkpoint.system,
                 "parameters": imported.parameters,
                 "vocab_sizes": imported.vocab_sizes,
-                "framing": asdict(checkpoint.framing),
+                "framing": checkpoint.framing.to_dict(),
                 "labels": checkpoint.labels,
                 "ignored_settings": imported.unsupported_generation_settings,
             }

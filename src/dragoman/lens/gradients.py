@@ -91,7 +91,8 @@ def measure_gradient_reach(
         raise UserError(f"{run.folder} reads feature vectors: gradients are measured for tokens")
     source, source_lengths = run.pad_batch([[] for _ in targets] if sources is None else run.encode_sources(sources))
     first_input = framing.source_prefix[-1] if sources is None and framing.source_prefix else framing.bos
-    labels = [[*ids, framing.eos] for ids in run.target_tokenizer.encode_batch(list(targets))]
+    forced = () if sources is None else framing.forced_bos
+    labels = [[*forced, *ids, framing.eos] for ids in run.target_tokenizer.encode_batch(list(targets))]
     target, lengths = run.pad_batch([[first_input, *ids[:-1]] for ids in labels])
     label_ids, _ = run.pad_batch(labels)
     source_layout = Layout.padded(source.shape[1], source_lengths)

@@ -78,11 +78,13 @@ def inspect_sentence(
         return inspector.inspect_text(source)
     source_ids = run.encode_sources([source])[0]
     if target is not None:
-        return inspector.inspect_translation(source, source_ids, run.target_tokenizer.encode(target), finished=True)
+        target_ids = [*run.framing.forced_bos, *run.target_tokenizer.encode(target)]
+        return inspector.inspect_translation(source, source_ids, target_ids, finished=True)
     if prefix is not None and not isinstance(prefix, str):
         prefix = _without_forced_bos(run, prefix)
         if prefix and prefix[-1] == run.framing.eos:  # the prefix is the whole translation
-            return inspector.inspect_translation(source, source_ids, list(prefix[:-1]), finished=True)
+            target_ids = [*run.framing.forced_bos, *prefix[:-1]]
+            return inspector.inspect_translation(source, source_ids, target_ids, finished=True)
     search, tree = search or run.default_search, None
     if isinstance(search, TokenSearch):  # beam search or sampling, whose steps can be recorded as a tree
         constraints = Constraints(None if prefix is None else [prefix])
@@ -128,8 +130,8 @@ class SentenceInspector:
     ) -> Inspection:
         """Inspect a sentence pair by teacher forcing: attention, predictions, word alignment.
 
-        `source_ids` have special tokens, `target_ids` have none; `finished` adds EOS. A decoder row is labeled with the
-        token that was predicted there, its keys with the tokens that were fed.
+        `source_ids` have special tokens, `target_ids` those that are generated first; `finished` adds EOS. A decoder
+        row is labeled with the token that was predicted there, its keys with the tokens that were fed.
         """
         run, framing, tokenizer = self.run, self.run.framing, self.run.target_tokenizer
         label_ids = [*target_ids, framing.eos] if finished else target_ids
@@ -152,6 +154,8 @@ class SentenceInspector:
             queries = (*source_text.tokens[1:], inputs[0], *target_text.tokens)
             labels = {"decoder": (queries, (*source_text.tokens, *inputs))}
         inspection = self._inspection(forward, label_ids, _token_name(tokenizer), labels)
+        forced = len(framing.forced_bos)  # tokens with probability 1
+        inspection = replace(inspection, score=sum(step.log_probability for step in inspection.steps[forced:]))
         if cross is not None:
             maps = (TokenWordMap.from_tokens(list(side.word_ids), side.tokens) for side in (source_text, target_text))
             inspection = replace(inspection, alignment=word_alignment(cross[0], *maps), cross_attention=cross[0])

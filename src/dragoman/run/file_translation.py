@@ -76,6 +76,8 @@ def translation_fingerprint(run: Run, search: SearchConfig, options: Mapping[str
     for path in files:
         digest.update(path.read_bytes())
     values: dict[str, Any] = {"checkpoint": run.checkpoint, "model": digest.hexdigest()}
+    if run.languages:
+        values |= dict(zip(("source language", "target language"), run.language_pair))
     values |= _flatten("search", search_to_dict(search))
     values |= {f"the run's {name}": value for name, value in asdict(run.config.search).items()}
     return json.loads(json.dumps(values | dict(options), default=str))

@@ -70,7 +70,9 @@ class Run:
         folder: the run folder, or the folder of an ensemble
         checkpoint_folders: the checkpoints of the model and of the ensemble members
         config: the resolved configuration
-        model, source_tokenizer, target_tokenizer, framing: what the folder holds
+        model, source_tokenizer, target_tokenizer: what the folder holds
+        model_framing: special tokens around source and target; of a multilingual model without language codes
+        framing: special tokens for the language pair of the run (`language_pair`)
         checkpoint: name of the checkpoint that was loaded
         ensemble_members: other models whose probabilities are averaged with the model's
         shortlist: restricts the vocabulary of searches; None: the whole vocabulary
@@ -100,20 +102,25 @@ class Run:
         self.checkpoint_folders = [folder / CHECKPOINT_DIR / checkpoint_name]
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         model.match_vocabularies(source_tokenizer, target_tokenizer)
-        self.framing, self.checkpoint = framing, checkpoint_name
+        self.checkpoint = checkpoint_name
         self.inference_weights = inference_weights or InferenceWeights()
         self.ensemble_members: list[Model] = []
         self.shortlist: Shortlist | None = None
         self.num_workers = 1
         self.engine_cache: dict[Any, SearchEngine] | None = None
         self.compile_steps = False
-        self.special_tokens = SpecialTokens(
-            framing.bos, framing.eos, framing.suppressed, framing.forced_bos, framing.force_eos_at_limit
-        )
+        self._set_framing(framing)
         max_length = settings.search.max_source_length
         self.max_source_length = min(max_length, model.max_source_length or max_length)
         self._opened: dict[str, Run] = {}  # runs opened by `open_run`, by folder
         self.reported_features: set[str] = set()  # unknown features of sources that were reported
+
+    def _set_framing(self, framing: Framing) -> None:
+        """Use the special tokens of `framing`, with the codes of its default languages if it has any."""
+        self.model_framing, self.framing = framing, (used := framing.for_default_languages())
+        self.special_tokens = SpecialTokens(
+            used.bos, used.eos, used.suppressed, used.forced_bos, used.force_eos_at_limit
+        )
 
     @property
     def device(self) -> torch.device:
@@ -172,6 +179,39 @@ class Run:
         if not self.model.can_generate:
             raise self.usage_error("translate")
 
+    # ---- languages
+
+    @property
+    def languages(self) -> list[str]:
+        """The codes of the languages of a multilingual model, such as eng_Latn; empty if it has no codes."""
+        return [] if self.model_framing.languages is None else list(self.model_framing.languages.ids)
+
+    @property
+    def language_pair(self) -> tuple[str | None, str | None]:
+        """The codes of the languages from and into which the run translates; None if unknown or without codes."""
+        codes = self.model_framing.languages
+        return (None, None) if codes is None else (codes.source, codes.target)
+
+    def with_languages(self, source: str | None = None, target: str | None = None) -> Run:
+        """Return the run of a multilingual model for a language pair; None keeps the language that the run has.
+
+        A language is a code of the model, another code of ISO 639, or an English name, see `LanguageCodes.find`.
+        The weights are shared.
+
+        Examples:
+            >>> run = dragoman.load("nllb-200-distilled-600M").with_languages("eng_Latn", "kin_Latn")
+        """
+        if source is None and target is None:
+            return self
+        if self.model_framing.languages is None:
+            raise UserError(
+                f"{self.folder} translates one language pair and has no language codes: leave the source and target "
+                "language (--from, --to) out"
+            )
+        chosen = copy(self)
+        chosen._set_framing(self.model_framing.with_default_languages(source, target))
+        return chosen
+
     # ---- variants of the run, and other runs
 
     def ensemble(self, *other_runs: Run) -> Run:
@@ -222,16 +262,22 @@ class Run:
         parallel.num_workers = num_workers
         return parallel
 
-    def open_run(self, other: str | OtherRun) -> Run:
-        """Open another run that a search configuration names, such as a draft model; each folder is opened once."""
+    def open_run(self, other: str | OtherRun, reverse: bool = False) -> Run:
+        """Open another run that a search configuration names, such as a draft model; each folder is opened once.
+
+        A multilingual one gets the languages of this run; with `reverse` it translates in the other direction.
+        """
         from dragoman import load as load_any  # opens Hugging Face checkpoints too, and imports this module
 
-        if isinstance(other, Run):
+        if not isinstance(other, Run):
+            folder = str(other)
+            if folder not in self._opened:
+                self._opened[folder] = load_any(folder, device=str(self.device))
+            other = self._opened[folder]
+        source, target = self.language_pair
+        if other.model_framing.languages is None or target is None:
             return other
-        folder = str(other)
-        if folder not in self._opened:
-            self._opened[folder] = load_any(folder, device=str(self.device))
-        return self._opened[folder]
+        return other.with_languages(*((target, source) if reverse else (source, target)))
 
     def check_same_vocabulary(self, other: Run, reason: str) -> None:
         """Raise a UserError if another run differs in tokenizers, special tokens, kind of source or device.
@@ -239,7 +285,8 @@ class Run:
         `reason` says in its message why that matters.
         """
         these, others = ((run.source_tokenizer.to_json(), run.target_tokenizer.to_json()) for run in (self, other))
-        if these != others or self.framing != other.framing:
+        framings = [run.model_framing.without_default_languages() for run in (self, other)]
+        if these != others or framings[0] != framings[1]:
             raise UserError(
                 f"{other.folder} has another vocabulary than {self.folder}, but {reason}: use runs that were trained "
                 "on the same text, with other seeds or systems"
@@ -275,6 +322,8 @@ class Run:
         token_scores: bool = False,
         split_sentences: bool = False,
         features: Sequence[str] | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
     ) -> list[Translation]:
         """Translate texts.
 
@@ -298,12 +347,14 @@ class Run:
             split_sentences: translate the sentences of a text separately, and join them with its white space
             features: features of each text, such as 'V;PST', for a run that was trained with features; they may also
                 follow a text after a tab
+            source_language, target_language: languages of a multilingual model, such as 'eng_Latn' and 'kin_Latn'; by
+                default those of the run
         """
         texts = self.with_features(texts, features)
         for argument, values in (("prefixes", prefixes), ("include", include)):
             if values is not None and len(values) != len(texts):
                 raise UserError(f"{argument} must have one entry for each of {len(texts)} texts, got {len(values)}")
-        stream = self.translate_stream(
+        stream = self.with_languages(source_language, target_language).translate_stream(
             texts,
             search or self.search_config(beam_size),
             alignment=alignment,
@@ -365,6 +416,8 @@ class Run:
         include: Sequence[str] = (),
         exclude: Sequence[str] = (),
         features: str | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
     ) -> Generator[StreamedTokens]:
         """Translate one text and yield its tokens as soon as they are certain; see `translate` for the arguments.
 
@@ -376,9 +429,8 @@ class Run:
             ...     print(part.text, end="")
         """
         self.check_translates()
-        translator = Translator(
-            self, search or self.search_config(beam_size), alignment=alignment, tag=tag, exclude=exclude
-        )
+        run, search = self.with_languages(source_language, target_language), search or self.search_config(beam_size)
+        translator = Translator(run, search, alignment=alignment, tag=tag, exclude=exclude)
         (text,) = self.with_features([text], None if features is None else [features])
         return stream_tokens(translator, text, prefix, include)
 
@@ -470,11 +522,18 @@ class Run:
         return filling.fill(self, texts, top_k)
 
     def score(
-        self, sources: Sequence[Source] | None, targets: Sequence[str], *, features: Sequence[str] | None = None
+        self,
+        sources: Sequence[Source] | None,
+        targets: Sequence[str],
+        *,
+        features: Sequence[str] | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
     ) -> list[ScoredText]:
         """Compute log p(y|x) of given translations; a decoder-only model without sources computes log p(y).
 
-        `features` are those of each source, such as 'V;PST', for a run that was trained with features.
+        `features` are those of each source, such as 'V;PST', for a run that was trained with features. The languages
+        are those of a multilingual model, by default those of the run.
 
         Examples:
             >>> run.score(["The dog sleeps."], ["Der Hund schläft."])[0].score
@@ -482,7 +541,8 @@ class Run:
         """
         if not self.model.can_generate:
             raise self.usage_error("score")
-        return pair_scoring.score(self, sources and self.with_features(sources, features), targets)
+        run = self.with_languages(source_language, target_language)
+        return pair_scoring.score(run, sources and self.with_features(sources, features), targets)
 
     def evaluate(
         self,

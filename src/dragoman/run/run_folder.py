@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,12 @@ RUN_FORMAT_VERSION = 1
 
 def write_model_file(folder: Path, system: str, spec: ModelSpec, framing: Framing) -> None:
     """Write `model.json`: spec (hyper-parameters), system name, framing (special tokens of source and target)."""
-    values = {"version": RUN_FORMAT_VERSION, "system": system, "framing": asdict(framing), "spec": model_to_dict(spec)}
+    values = {
+        "version": RUN_FORMAT_VERSION,
+        "system": system,
+        "framing": framing.to_dict(),
+        "spec": model_to_dict(spec),
+    }
     (folder / MODEL_FILE).write_text(json.dumps(values, indent=1), encoding="utf-8")
 
 
@@ -40,20 +44,13 @@ def read_framing(folder: Path) -> Framing:
     if "framing" not in document:
         return read_spec(folder).default_framing
     try:
-        stored = legacy.rename_fields(document["framing"], "framing").items()  # early versions have other names
-        fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in stored}
-        framing = Framing(**fields)
-    except (TypeError, AttributeError):
+        return Framing.from_dict(
+            legacy.rename_fields(document["framing"], "framing")
+        )  # early versions have other names
+    except (TypeError, AttributeError, ValueError) as error:
         raise UserError(
-            f"{folder / MODEL_FILE} is damaged: 'framing', the special tokens around a text, has unknown fields"
+            f"{folder / MODEL_FILE} is damaged: 'framing', the special tokens around a text: {error}"
         ) from None
-    token_ids = [framing.pad, framing.bos, framing.eos, *framing.source_prefix, *framing.source_suffix]
-    token_ids += [*framing.forced_bos, *framing.suppressed]
-    if not all(isinstance(token_id, int) and token_id >= 0 for token_id in token_ids):
-        raise UserError(
-            f"{folder / MODEL_FILE} is damaged: 'framing', the special tokens around a text, must have token ids"
-        )
-    return framing
 
 
 def _read_model_file(folder: Path) -> dict[str, Any]:

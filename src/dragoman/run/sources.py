@@ -163,7 +163,9 @@ def max_source_tokens(run: Run) -> int:
 
 
 def add_framing(run: Run, ids: Sequence[int]) -> list[int]:
-    """Add the special tokens before and after the token ids of a source."""
+    """Add the special tokens before and after the token ids of a source; a UserError if its language is not known."""
+    if run.framing.languages is not None:  # a multilingual model without a language pair
+        run.framing.for_languages()  # raises the error
     return [*run.framing.source_prefix, *ids, *run.framing.source_suffix]
 
 

@@ -136,7 +136,7 @@ class ProbabilityTable:
         """The table has no weights to convert."""
         return lambda model: model
 
-    def open_run(self, other: Any) -> Any:
+    def open_run(self, other: Any, reverse: bool = False) -> Any:
         """Raise an error: a table has no other runs."""
         raise UserError("a probability table is searched alone: use Beam, ExactSearch or Sample")
 

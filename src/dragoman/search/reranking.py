@@ -159,7 +159,7 @@ def score_candidates(
     texts = list(dict.fromkeys(text for _, text in pairs))
     channel, language = dict.fromkeys(pairs, 0.0), dict.fromkeys(texts, 0.0)
     if channel_model is not None and pairs:
-        scored = run.open_run(channel_model).score([text for _, text in pairs], [x for x, _ in pairs])
+        scored = run.open_run(channel_model, reverse=True).score([text for _, text in pairs], [x for x, _ in pairs])
         channel = {pair: score.score for pair, score in zip(pairs, scored)}
     if language_model is not None and texts:
         scored = run.open_run(language_model).score(None, texts)

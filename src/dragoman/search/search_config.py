@@ -71,8 +71,11 @@ class DecodingRun(Protocol):
     def inference_models(self) -> list[Model]:
         """The models with the weights with which the run decodes, such as int8."""
 
-    def open_run(self, other: str | OtherRun) -> Any:
-        """Open the run that a search configuration names (a folder, or an open run), on this run's device."""
+    def open_run(self, other: str | OtherRun, reverse: bool = False) -> Any:
+        """Open the run that a search configuration names (a folder, or an open run), on this run's device.
+
+        A multilingual one translates between the same languages; with `reverse`, in the other direction.
+        """
 
     def check_same_vocabulary(self, other: Any, reason: str) -> None:
         """Raise a UserError, with the reason, if another run has another vocabulary."""
@@ -251,13 +254,14 @@ class TokenSearch(StepwiseSearch):
     def engine(self, run: DecodingRun, request: SearchRequest) -> SearchEngine:
         """Return an engine that the run has cached, or a new one if the request has constraints or a first token.
 
-        An engine is cached for this search and these weights (by their addresses); the oldest one is dropped.
+        An engine is cached for this search, these weights (by their addresses) and special tokens, which differ between
+        language pairs; the oldest one is dropped.
         """
         constraints, special_tokens = request.constraints, request.special_tokens(run)
         models, processors = run.inference_models, constraints.logits_processors
         if run.engine_cache is None or processors or constraints.include is not None or request.first_token is not None:
             return build_engine(models, special_tokens, self, processors, constraints.include is not None)
-        key = (self, *(weight.data_ptr() for model in models for weight in model.parameters()))
+        key = (self, special_tokens, *(weight.data_ptr() for model in models for weight in model.parameters()))
         if key not in run.engine_cache:
             while len(run.engine_cache) >= MAX_CACHED_ENGINES:
                 run.engine_cache.pop(next(iter(run.engine_cache)))

@@ -1,4 +1,4 @@
-"""Languages: codes and names, the language pair of a run, and detection of the language of a text."""
+"""Languages: the language pair of a run, and detection of the language of a text."""
 
 from __future__ import annotations
 
@@ -14,21 +14,10 @@ from dragoman.data import TokenStore
 from dragoman.data.compression import without_compression_suffix
 from dragoman.errors import UserError
 from dragoman.run import Run
+from dragoman.text.language_names import LANGUAGE_NAMES
 
-_CODES_AND_NAMES = """
-af Afrikaans, am Amharic, ar Arabic, az Azerbaijani, be Belarusian, bg Bulgarian, bn Bengali, bs Bosnian,
-ca Catalan, cs Czech, cy Welsh, da Danish, de German, el Greek, en English, eo Esperanto, es Spanish,
-et Estonian, eu Basque, fa Persian, fi Finnish, fr French, ga Irish, gl Galician, gu Gujarati, ha Hausa,
-he Hebrew, hi Hindi, hr Croatian, hu Hungarian, hy Armenian, id Indonesian, ig Igbo, is Icelandic, it Italian,
-ja Japanese, ka Georgian, kk Kazakh, km Khmer, kn Kannada, ko Korean, ky Kyrgyz, la Latin, lb Luxembourgish,
-lo Lao, lt Lithuanian, lv Latvian, mg Malagasy, mk Macedonian, ml Malayalam, mn Mongolian, mr Marathi,
-ms Malay, mt Maltese, my Burmese, nb Norwegian Bokmål, ne Nepali, nl Dutch, nn Norwegian Nynorsk, no Norwegian,
-pa Punjabi, pl Polish, ps Pashto, pt Portuguese, ro Romanian, ru Russian, sa Sanskrit, sd Sindhi, si Sinhala,
-sk Slovak, sl Slovenian, so Somali, sq Albanian, sr Serbian, sv Swedish, sw Swahili, ta Tamil, te Telugu,
-th Thai, tl Tagalog, tr Turkish, uk Ukrainian, ur Urdu, uz Uzbek, vi Vietnamese, xh Xhosa, yi Yiddish,
-yo Yoruba, zh Chinese, zu Zulu
-"""
-LANGUAGE_NAMES = {code: name for code, _, name in (item.strip().partition(" ") for item in _CODES_AND_NAMES.split(","))}
+#: two-letter codes: many three-letter ones are words (run, hat, war), which names of files and folders contain
+TWO_LETTER_CODES = {code for code in LANGUAGE_NAMES if len(code) == 2}
 CODE = "[a-zA-Z]{2,3}(?:[-_][a-zA-Z]{4})?"  # a language, optionally with a script
 PAIR = re.compile(rf"({CODE})[-_>:]({CODE})")
 MAX_TRAINING_SENTENCES = 2000  # per language, for language detection
@@ -47,11 +36,6 @@ class LanguagePair(NamedTuple):
         return f"{self.source}-{self.target}"
 
 
-def language_name(code: str) -> str:
-    """Return the English name of a language, or its code if the name is unknown."""
-    return LANGUAGE_NAMES.get(code, code)
-
-
 def parse_run_argument(argument: str) -> tuple[Path, LanguagePair | None]:
     """Parse an argument of the command line, RUN or RUN=en-de: the run folder, and its languages or None."""
     folder, equals, pair = argument.rpartition("=")
@@ -68,17 +52,17 @@ def infer_language_pair(run: Run) -> LanguagePair:
     A UserError if neither names two languages.
     """
     data = run.config.data
-    if data.source_language in LANGUAGE_NAMES and data.target_language in LANGUAGE_NAMES:
+    if data.source_language in TWO_LETTER_CODES and data.target_language in TWO_LETTER_CODES:
         return LanguagePair(data.source_language, data.target_language)
     extensions = [
         {without_compression_suffix(file.lower()).rpartition(".")[2] for file in files}
         for files in (data.source, data.target)
     ]
-    if all(len(codes) == 1 and codes <= LANGUAGE_NAMES.keys() for codes in extensions):
+    if all(len(codes) == 1 and codes <= TWO_LETTER_CODES for codes in extensions):
         return LanguagePair(*(next(iter(codes)) for codes in extensions))
     parts = re.split(r"[-_.]", run.folder.resolve().name.lower())
     for source, target in reversed(list(pairwise(parts))):  # the last pair, as in opus-mt-en-de
-        if source in LANGUAGE_NAMES and target in LANGUAGE_NAMES:
+        if source in TWO_LETTER_CODES and target in TWO_LETTER_CODES:
             return LanguagePair(source, target)
     raise UserError(
         f"the languages of the run {run.folder} are unknown: give source and target language, as in {run.folder}=en-de"

@@ -16,13 +16,14 @@ from dragoman.run import Run, Translation
 from dragoman.run.sources import split_into_sentences
 from dragoman.search import Beam, SearchConfig, search_from_dict
 from dragoman.search.search_config import DEFAULT_MAX_LENGTH
-from dragoman.serving.languages import LanguageDetector, LanguagePair, language_name
+from dragoman.serving.languages import LanguageDetector, LanguagePair
 from dragoman.serving.request_batching import Batcher, DecodeOptions, InspectionQueue
 from dragoman.serving.request_guard import RateLimiter
 from dragoman.serving.request_parsing import RequestError, parse_request, request_api_key
 from dragoman.serving.schemas import ApiRequest, LanguageInfo
 from dragoman.serving.service_metrics import Metrics
 from dragoman.serving.service_settings import ApiKeys, BatchingSettings, ServiceLimits
+from dragoman.text.language_names import language_name
 from dragoman.text.sentences import SplitText, single_sentence
 
 RequestType = TypeVar("RequestType", bound=ApiRequest)

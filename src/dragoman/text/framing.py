@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
+from dragoman.errors import UserError
+from dragoman.text.language_codes import LanguageCodes
 from dragoman.text.special_tokens import BOS, CLS, EOS, MASK, PAD, SEP
 
 
@@ -12,6 +16,8 @@ class Framing:
     """A source is `source_prefix` x `source_suffix`, a target `bos` y `eos`; batches are padded with `pad`.
 
     The defaults are those of an encoder–decoder. Imported checkpoints have their own token ids.
+
+    The framing of a multilingual model (`languages`) is without language codes; `for_languages` returns that of a pair.
     """
 
     pad: int = PAD
@@ -22,6 +28,79 @@ class Framing:
     forced_bos: tuple[int, ...] = ()  # generated first, with probability 1
     force_eos_at_limit: bool = False  # a target that reaches the length limit gets EOS
     suppressed: tuple[int, ...] = (PAD, BOS, MASK, SEP, CLS)  # never generated
+    languages: LanguageCodes | None = None  # of a multilingual model; None: one pair, or the framing of a pair
+
+    @property
+    def target_prefix(self) -> tuple[int, ...]:
+        """What the decoder reads before a target: BOS and the tokens that are generated first."""
+        return (self.bos, *self.forced_bos)
+
+    def for_languages(self, source: str | None = None, target: str | None = None) -> Framing:
+        """Return the framing of a language pair, with the codes in place; None is the model's default language.
+
+        A model without language codes has one framing, and no languages may be given. Unknown languages, and missing
+        ones without a default, are a UserError.
+
+        Examples:
+            >>> codes = LanguageCodes({"eng_Latn": 7, "kin_Latn": 8})
+            >>> Framing(bos=2, eos=2, source_suffix=(2,), languages=codes).for_languages("eng_Latn", "kin_Latn")
+            Framing(pad=0, bos=2, eos=2, source_prefix=(7,), source_suffix=(2,), forced_bos=(8,), …)
+        """
+        if self.languages is None:
+            if source is not None or target is not None:
+                raise UserError("the model has no language codes: give neither a source nor a target language")
+            return self
+        codes, positions = self.languages.ids, self.languages
+        source, target = self.languages.pair(source, target)
+        source_code, target_code = () if source is None else (codes[source],), (codes[target],)
+        framing = replace(self, languages=None)
+        if positions.source_position == "prefix":
+            framing = replace(framing, source_prefix=(*source_code, *self.source_prefix))
+        elif positions.source_position == "suffix":
+            framing = replace(framing, source_suffix=(*self.source_suffix, *source_code))
+        if positions.target_position == "forced_bos":
+            return replace(framing, forced_bos=(*target_code, *self.forced_bos))
+        if positions.target_position == "bos":
+            return replace(framing, bos=target_code[0])
+        return replace(framing, source_prefix=(*target_code, *framing.source_prefix))
+
+    def for_default_languages(self) -> Framing:
+        """Return the framing of the default pair; without one, that of texts with their own codes, or this template."""
+        if self.languages is None or self.languages.has_default:
+            return self.for_languages()
+        return self if self.languages.are_required else replace(self, languages=None)
+
+    def with_default_languages(self, source: str | None, target: str | None) -> Framing:
+        """Return the framing with another default pair of its languages; None keeps the present default."""
+        if self.languages is None:
+            return self.for_languages(source, target)  # an error if languages are given
+        return replace(self, languages=self.languages.with_default(source, target))
+
+    def without_default_languages(self) -> Framing:
+        """Return the framing without a default pair of languages: equal for all runs of one multilingual model."""
+        return self if self.languages is None else replace(self, languages=self.languages.without_default())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the framing as JSON values."""
+        languages = {} if self.languages is None else {"languages": self.languages.to_dict()}
+        values = asdict(replace(self, languages=None))
+        del values["languages"]
+        return values | languages
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Framing:
+        """Read what `to_dict` returns, also from JSON; a ValueError or TypeError if it is not that."""
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
+        }
+        if values.get("languages") is not None:
+            values["languages"] = LanguageCodes(**values["languages"])
+        framing = cls(**values)
+        token_ids = [framing.pad, framing.bos, framing.eos, *framing.source_prefix, *framing.source_suffix]
+        token_ids += [*framing.forced_bos, *framing.suppressed]
+        if not all(isinstance(token_id, int) and token_id >= 0 for token_id in token_ids):
+            raise ValueError("special tokens must have token ids")
+        return framing
 
 
 #: the encoder reads x EOS, the decoder writes BOS y EOS
