@@ -22,11 +22,15 @@ CHECKPOINT_VERSION = 1
 MANIFEST_FILE = "checkpoint.json"
 
 
-def named_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return parameters and persistent buffers by name; tied weights appear once, under their first name."""
+def named_weights(model: nn.Module, frozen: bool = True) -> dict[str, Tensor]:
+    """Return parameters and persistent buffers by name; tied weights appear once, under their first name.
+
+    `frozen` false leaves out parameters that need no gradient.
+    """
     persistent = model.state_dict().keys()
     buffers = {name: buffer for name, buffer in model.named_buffers() if name in persistent}
-    return {name: weight.detach() for name, weight in (dict(model.named_parameters()) | buffers).items()}
+    parameters = {name: weight for name, weight in model.named_parameters() if frozen or weight.requires_grad}
+    return {name: weight.detach() for name, weight in (parameters | buffers).items()}
 
 
 def save(
@@ -83,6 +87,11 @@ def read_tensors(folder: Path, name: str, device: str | torch.device = "cpu") ->
         raise UserError(f"the weights in {path} cannot be read ({error}): use another checkpoint") from None
 
 
+def tensors_digest(folder: Path, name: str) -> str | None:
+    """Return the digest that the manifest has of the file `name`.safetensors; None without such a file."""
+    return _read_manifest(folder)["files"].get(f"{name}.safetensors")
+
+
 def verify_subfolder(folder: Path, name: str) -> Path:
     """Return a folder inside a checkpoint after verifying the digest of each of its files."""
     for path, expected in _read_manifest(folder)["files"].items():
@@ -95,13 +104,22 @@ def verify_subfolder(folder: Path, name: str) -> Path:
 Shard = Callable[[Tensor, Tensor], Tensor]
 
 
-def load_weights(model: nn.Module, folder: Path, shard: Shard = lambda tensor, weight: tensor) -> None:
-    """Load the weights of a checkpoint into the model; `shard` selects the part of a tensor that this process holds."""
-    set_weights(model, read_tensors(folder, "model"), folder, shard)
+def load_weights(
+    model: nn.Module, folder: Path, shard: Shard = lambda tensor, weight: tensor, frozen: bool = True
+) -> None:
+    """Load the weights of a checkpoint into the model; `shard` selects the part of a tensor that this process holds.
+
+    `frozen` is false for a checkpoint without the weights that are frozen in the model, which stay as they are.
+    """
+    set_weights(model, read_tensors(folder, "model"), folder, shard, frozen)
 
 
 def set_weights(
-    model: nn.Module, tensors: Mapping[str, Tensor], folder: Path, shard: Shard = lambda tensor, weight: tensor
+    model: nn.Module,
+    tensors: Mapping[str, Tensor],
+    folder: Path,
+    shard: Shard = lambda tensor, weight: tensor,
+    frozen: bool = True,
 ) -> None:
     """Copy tensors into the model's weights; a missing, additional or differently shaped tensor is a UserError.
 
@@ -110,8 +128,9 @@ def set_weights(
         tensors: all weights by name.
         folder: the checkpoint, for error messages.
         shard: selects the part of a tensor that this process holds of a weight.
+        frozen: whether `tensors` include the weights that are frozen in the model.
     """
-    weights = named_weights(model)
+    weights = named_weights(model, frozen)
     for name, weight in weights.items():
         if name not in tensors:
             raise UserError(

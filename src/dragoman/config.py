@@ -589,8 +589,14 @@ class TrainingConfig(Section, section="training"):
     )
     start_from: str | None = setting(
         None,
-        "Run folder that provides the initial weights, the tokenizers and the system (warm start). The model is "
-        "validated with these weights before step 1.",
+        "Run folder, or folder of a Hugging Face checkpoint, that provides the initial weights, the tokenizers and the "
+        "system (warm start). The model is validated with these weights before step 1.",
+    )
+    freeze: tuple[str, ...] = setting(
+        (),
+        "Weights that are not trained: embeddings, the beginning of names up to a dot (encoder, decoder.layers.0), or "
+        "a pattern such as *.bias; a later pattern with ! excludes weights, as in [*, '!*norm*']. They have no "
+        "optimizer state, and checkpoints do not repeat them.",
     )
     seed: int = setting(1, "Random seed of initialization, data order and dropout.", min=0, max=2**31 - 1)
     device: str = setting("auto", "Device: auto, cpu, cuda or cuda:N.")
@@ -720,6 +726,41 @@ class SearchDefaults(Section, section="search"):
 
 
 @dataclass(frozen=True)
+class LoRAConfig(Section, section="lora"):
+    """Low-rank adaptation of the model in training.start_from (Hu et al. 2021): W + (alpha / rank) · B A."""
+
+    rank: int = setting(
+        0,
+        "Rank of the update of each matrix, such as 16: only these updates are trained, and all other weights are "
+        "frozen. 0: train all weights.",
+        min=0,
+        max=10_000,
+    )
+    alpha: float | None = setting(
+        None, "Scale α of the updates, which are multiplied by α / rank.", min=0, auto="2 · lora.rank"
+    )
+    dropout: float = setting(0.0, "Dropout of the input of the updates.", min=0, max=0.99)
+    targets: tuple[str, ...] = setting(
+        ("attention",),
+        "Matrices with an update: attention, feed-forward, all; query, key, value, output, widen, gate or narrow; or "
+        "patterns over names such as decoder.layers.0.1.body.query.",
+    )
+    train_also: tuple[str, ...] = setting(
+        (),
+        "Weights that are trained in full beside the updates, as patterns like those of training.freeze. Weights that "
+        "training.start_from does not provide always are.",
+    )
+
+    def __post_init__(self) -> None:
+        """Check the settings of the section against each other."""
+        super().__post_init__()
+        if self.rank and not self.targets:
+            raise UserError("lora.targets is empty: name the matrices that lora.rank applies to, such as attention")
+        if not self.rank and (self.alpha is not None or self.train_also):
+            raise UserError("lora.alpha and lora.train_also need a rank: set lora.rank, for example to 16")
+
+
+@dataclass(frozen=True)
 class Config:
     """All settings of a run.
 
@@ -738,6 +779,7 @@ class Config:
     system: SystemConfig = field(default_factory=SystemConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    lora: LoRAConfig = field(default_factory=LoRAConfig)
     search: SearchDefaults = field(default_factory=SearchDefaults)
     cleaning: CleaningConfig = field(default_factory=CleaningConfig)
     chosen: dict[str, Any] = field(default_factory=dict)
@@ -753,6 +795,7 @@ SECTIONS: dict[str, type[Section]] = {
         SystemConfig,
         ObjectiveConfig,
         TrainingConfig,
+        LoRAConfig,
         SearchDefaults,
     )
 }

@@ -129,7 +129,7 @@ def test_long_samples_are_cut_where_they_are_printed(tokenizer) -> None:
 
 
 def test_memory_is_sixteen_bytes_a_parameter_and_the_activations(tokenizer) -> None:
-    memory = MemoryEstimate.for_adam(parameters=64 * 2**20, activations=3 * 2**29)
+    memory = MemoryEstimate.for_adam(parameters=64 * 2**20, trained=64 * 2**20, activations=3 * 2**29)
     assert memory.total == 2**30 + 3 * 2**29
     _, report = inspect_encoded(encode_pairs(corpus(("a", "b")), tokenizer), tokenizer, memory=memory)
     assert any("about 2.5 GiB of memory: 1.0 GiB model" in line for line in report.lines())

@@ -24,7 +24,6 @@ from dragoman.errors import UserError
 from dragoman.interop.huggingface import import_checkpoint
 from dragoman.search import Beam, Hypothesis, Rerank, Speculative
 from dragoman.text.framing import Framing
-from dragoman.training.warm_start import ParentRun
 
 SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 WORDS = [*"abcdefghijklmnopqrst", "en_XX", "ro_RO"]
@@ -144,10 +143,30 @@ def test_an_imported_t5_fills_gaps_with_its_own_sentinels(tmp_path: Path, monkey
     assert not asked[0][1] & set(numbers)
 
 
-def test_training_from_a_checkpoint_folder_says_to_import_it(tmp_path: Path) -> None:
-    bart().save_pretrained(tmp_path / "bart")
-    with pytest.raises(UserError, match="holds a Hugging Face checkpoint, not a run: convert it first with 'dragoman"):
-        ParentRun.open(str(tmp_path / "bart"))
+def test_training_starts_from_a_checkpoint_folder(tmp_path: Path) -> None:
+    """Tokenizer, framing and weights are those of the checkpoint; with LoRA, only the adapters change."""
+    folder, files = tmp_path / "bart", {"source": tmp_path / "a.txt", "target": tmp_path / "b.txt"}
+    bart(max_position_embeddings=20).save_pretrained(folder)
+    add_tokenizer(folder)
+    for path in files.values():
+        path.write_text("".join(f"{a} {b} {c}\n" for a in "abcd" for b in "efg" for c in "hi"), encoding="utf-8")
+    settings: dict[str, Any] = {"training.start_from": str(folder), "training.steps": 2, "lora.rank": 2}
+    settings |= {"data.max_length": 8, "training.device": "cpu", "search.max_target_length": 5}
+    messages: list[Any] = []
+    run = dragoman.train(tmp_path / "run", **files, settings=settings, callback=messages.append)
+    parent = dragoman.load(folder, device="cpu")
+    assert run.framing == parent.framing
+    assert run.source_tokenizer.encode("a b c") == parent.source_tokenizer.encode("a b c")
+    expected = dict(parent.model.named_parameters())
+    changed = {
+        name.rpartition(".body.")[2]
+        for name, weight in run.model.named_parameters()
+        if not torch.equal(weight, expected[name])
+    }
+    assert changed == {"project.weight", "output.weight", "query.weight"}
+    texts = [event.text for event in messages if isinstance(event, dragoman.MessageEvent)]
+    assert any(text.endswith("parameters) are loaded") for text in texts)
+    assert any("parameters are trained (" in text for text in texts)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from dragoman import config as configuration
 from dragoman import data
 from dragoman.api.evaluate_run import evaluate
 from dragoman.api.events import TrainingCallback
+from dragoman.api.parent_models import open_parent
 from dragoman.api.seed_processes import train_in_processes
 from dragoman.api.train_run import log_function, log_preparation, resume_training, temporarily_registered
 from dragoman.api.tune_search import validation_store
@@ -149,7 +150,7 @@ def _prepare_seeds(
             continue
         seed_config = configuration.replace_settings(config, {"training.seed": seed})
         if prepared is None:
-            prepared = prepare_run(folder / name, seed_config, log, custom_parts, cache)
+            prepared = prepare_run(folder / name, seed_config, log, custom_parts, cache, open_parent)
             log_preparation(prepared, (), log)
             if config.training.auto_batch_size:  # measured once
                 found = {
@@ -158,7 +159,7 @@ def _prepare_seeds(
                 }
                 config = configuration.replace_settings(config, found)
         else:
-            prepare_run(folder / name, seed_config, lambda text: None, custom_parts, cache)
+            prepare_run(folder / name, seed_config, lambda text: None, custom_parts, cache, open_parent)
     return names
 
 

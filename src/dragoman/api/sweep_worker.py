@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from dragoman import config as configuration
+from dragoman.api.parent_models import open_parent
 from dragoman.config import Config
 from dragoman.data import TokenStore
 from dragoman.errors import UserError
@@ -102,11 +103,16 @@ def prepare_runs(report: Report, settings: dict[str, Any], runs: list[dict[str, 
     """
     report({"event": "device", **describe_device(settings.get("training.device", "auto"))})
     base, cache = configuration.replace_settings(Config(), settings), PreparationCache()
+
+    def log(text: str) -> None:
+        """Report a message of the preparation."""
+        report({"event": "message", "text": text})
+
     for run in runs:
         try:
             config = configuration.replace_settings(base, run["settings"])
             if not is_run_folder(folder := Path(run["folder"])):
-                prepare_run(folder, config, lambda text: report({"event": "message", "text": text}), cache=cache)
+                prepare_run(folder, config, log, cache=cache, open_parent=open_parent)
             report({"event": "prepared", "run": run["name"], **describe_prepared(folder)})
         except UserError as error:
             report({"event": "unprepared", "run": run["name"], **describe_error(error)})

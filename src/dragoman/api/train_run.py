@@ -16,6 +16,7 @@ from typing import Any
 from dragoman import config as configuration
 from dragoman import console
 from dragoman.api.events import MessageEvent, StepEvent, TrainingCallback, ValidationEvent
+from dragoman.api.parent_models import open_parent
 from dragoman.config import Config
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec
@@ -139,7 +140,7 @@ def start_training(
         """Prepare the run folder (tokenizers, data, configuration), on the first process."""
         adapted, choices = accumulate_for_processes(config, processes)  # at least one batch per process and step
         with temporarily_registered(config.system.name, custom_system):
-            prepared = prepare_run(folder, adapted, log, custom_parts)
+            prepared = prepare_run(folder, adapted, log, custom_parts, open_parent=open_parent)
         log_preparation(prepared, choices, log)
 
     log = log_function(callback)
@@ -150,7 +151,7 @@ def prepare_on_trial(config: Config, callback: TrainingCallback | None = None) -
     """Prepare a run in a temporary folder, log the report on its data and its settings, and delete it again."""
     log = log_function(callback)
     with TemporaryDirectory(prefix="dragoman-") as folder:
-        prepared = prepare_run(Path(folder) / "run", config, log)
+        prepared = prepare_run(Path(folder) / "run", config, log, open_parent=open_parent)
     log_preparation(prepared, [], log)
     return prepared
 
@@ -239,7 +240,10 @@ def log_preparation(prepared: PreparedRun, choices: Sequence[str], log: Callable
         log("")
     system = prepared.config.system
     size = f" ({system.size})" if system.size else ""
-    log(f"{system.name}{size}, {prepared.parameters:,} parameters, objective {prepared.config.objective.name}")
+    parameters, objective = prepared.parameters, prepared.config.objective.name
+    log(f"{system.name}{size}, {parameters.total:,} parameters, objective {objective}")
+    if parameters.trained < parameters.total:
+        log(f"{parameters}")
     log("automatic settings:")
     for choice in (*choices, *prepared.choices):
         log(f"  {choice}")

@@ -59,8 +59,8 @@ def setting_option(setting: str, *flags: str) -> Any:
     declaration = settings_of(SECTIONS[section])[name]
     text = declaration.help + (f" Default: {declaration.auto}." if declaration.auto else "")
     metavar = "|".join(declaration.choices) or None
-    if typing.get_origin(declaration.hint) is tuple:  # a list of files
-        metavar, text = "FILE", f"{text} Repeatable."
+    if typing.get_origin(declaration.hint) is tuple:  # a list
+        metavar, text = "FILE" if section == "data" else "PATTERN", f"{text} Repeatable."
     completions = {"system.name": complete_systems, "training.start_from": complete_runs}
     return typer.Option(*flags, help=text, metavar=metavar, show_default=False, autocompletion=completions.get(setting))
 

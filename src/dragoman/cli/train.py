@@ -46,6 +46,8 @@ TRAIN_OPTIONS = {
     "--epochs": "training.epochs",
     "--minutes": "training.minutes",
     "--start-from": "training.start_from",
+    "--freeze": "training.freeze",
+    "--lora-rank": "lora.rank",
     "--tokenizer-from": "text.tokenizer_from",
     "--source-word-vectors": "text.source_word_vectors",
     "--target-word-vectors": "text.target_word_vectors",

@@ -130,9 +130,9 @@ class MemoryEstimate:
     total: int
 
     @classmethod
-    def for_adam(cls, parameters: int, activations: int) -> MemoryEstimate:
-        """Estimate from the number of parameters and the bytes of activations, with 16 bytes per parameter."""
-        model = 16 * parameters  # weight, gradient and two moments of 4 bytes each
+    def for_adam(cls, parameters: int, trained: int, activations: int) -> MemoryEstimate:
+        """Estimate from the number of parameters, of those that are trained, and the bytes of activations."""
+        model = 4 * parameters + 12 * trained  # weights; gradients and two moments, of 4 bytes each
         return cls(parameters, model, activations, total=model + activations)
 
 

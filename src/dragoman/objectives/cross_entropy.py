@@ -69,7 +69,7 @@ class FusedCrossEntropy(torch.autograd.Function):
         vocab_size = weight.shape[0]
         mean_weight, mean_bias = weight.mean(0), 0.0 if bias is None else bias.mean()
         grad_x = torch.empty_like(x)
-        grad_weight = torch.zeros_like(weight)
+        grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None  # not if it is frozen
         grad_bias = None if bias is None else torch.zeros_like(bias)
         nll, smooth = _zero(x), _zero(x)
         for start in range(0, len(x), rows):
@@ -90,10 +90,11 @@ class FusedCrossEntropy(torch.autograd.Function):
             scale = mask / s
             epsilon = smoothing * mask
             grad_x[start : start + rows] = scale[:, None] * at_least_float32(e @ table) - epsilon[:, None] * mean_weight
-            scaled = (at_least_float32(chunk) * scale[:, None]).to(x.dtype)
-            grad_weight = _add_product(grad_weight, e.T, scaled)
-            if smoothing:
-                grad_weight -= (epsilon @ at_least_float32(chunk)) / vocab_size
+            if grad_weight is not None:
+                scaled = (at_least_float32(chunk) * scale[:, None]).to(x.dtype)
+                grad_weight = _add_product(grad_weight, e.T, scaled)
+                if smoothing:
+                    grad_weight -= (epsilon @ at_least_float32(chunk)) / vocab_size
             if grad_bias is not None:
                 grad_bias = grad_bias + scale @ at_least_float32(e) - epsilon.sum() / vocab_size
         ctx.save_for_backward(grad_x, grad_weight, grad_bias)
@@ -105,8 +106,8 @@ class FusedCrossEntropy(torch.autograd.Function):
         """Scale the stored gradients by the gradient of the total; the other two outputs have none."""
         scale = gradients[0]
         grad_x, grad_weight, grad_bias = ctx.saved_tensors
-        grad_bias = None if grad_bias is None else grad_bias * scale
-        return grad_x * scale.to(grad_x.dtype), grad_weight * scale, grad_bias, None, None, None
+        grad_weight, grad_bias = (None if grad is None else grad * scale for grad in (grad_weight, grad_bias))
+        return grad_x * scale.to(grad_x.dtype), grad_weight, grad_bias, None, None, None
 
 
 class RDropCrossEntropy(torch.autograd.Function):

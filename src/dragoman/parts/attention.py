@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +61,8 @@ class SelfAttention(Spec):
 
 
 class SelfAttentionMixer(Mixer):
+    adaptable: ClassVar = {"project": ("query", "key", "value"), "output": ("output",)}
+
     def __init__(self, spec: SelfAttention, dim: int) -> None:
         """`dim` is the width of the layer's input and output; `blocks` lists the matrices stacked in one weight."""
         super().__init__()
@@ -208,6 +211,8 @@ class CrossAttention(Spec):
 
 class CrossAttentionMixer(Mixer):
     """Keys and values are projected once per source; the hypotheses of a beam are additional queries."""
+
+    adaptable: ClassVar = {"query": ("query",), "project": ("key", "value"), "output": ("output",)}
 
     def __init__(self, spec: CrossAttention, dim: int) -> None:
         """`dim` is the width of the layer's input and output, and of the encoder's output.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +47,8 @@ class FeedForward(Spec):
 
 
 class FeedForwardMixer(Mixer):
+    adaptable: ClassVar = {"widen": ("widen",), "gate": ("gate",), "narrow": ("narrow",)}
+
     def __init__(self, spec: FeedForward, dim: int) -> None:
         """W₂ f(W₁ x): `widen` is W₁, `narrow` W₂; gated, W₂ (f(W₁ x) ⊙ V x): `gate` is V, otherwise None."""
         super().__init__()

@@ -13,6 +13,7 @@ Positions are added to the embeddings, as with sinusoidal or learned ones. Packe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +34,7 @@ class LongAttentionMixer(Mixer):
     """Projections that local and compressed attention have in common."""
 
     supports_packing = False
+    adaptable: ClassVar = {"project": ("query", "key", "value"), "output": ("output",)}
 
     def __init__(self, dim: int, heads: int, bias: bool, dropout: float) -> None:
         """`project` maps x to queries, keys and values, stacked in one weight (`blocks`: rows of each).

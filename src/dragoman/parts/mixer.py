@@ -6,9 +6,9 @@ E head width, V vocabulary, K beam, R rows of a search (B·K).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -215,6 +215,8 @@ class Mixer(nn.Module):
     path: str = ""  # qualified name in the model: key of memory projections and of recorded attention weights
     supports_packing: bool = True
     key_stride: int = 1  # tokens per key of recorded attention weights
+    #: linear layers that LoRA can adapt, by attribute, with the names of the matrices stacked in their weight
+    adaptable: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
         """Create the state (such as caches) to decode `batch` rows of up to `max_length` tokens; here nothing.

@@ -20,8 +20,9 @@ from dragoman.run.run_folder import (
     write_model_file,
     write_tokenizers,
 )
+from dragoman.run.run_weights import lora_of, read_weights
 from dragoman.run.sources import Source
 
 __all__ = ["Alignment", "FillResult", "Run", "ScoredText", "SentenceAttention", "Source", "StreamedTokens"]
 __all__ += ["TaggedSentence", "Translation", "load", "read_framing", "read_spec", "read_tokenizers", "select_device"]
-__all__ += ["write_model_file", "write_tokenizers"]
+__all__ += ["lora_of", "read_weights", "write_model_file", "write_tokenizers"]

@@ -33,6 +33,7 @@ from dragoman.run.results import (
     TaggedSentence,
     Translation,
 )
+from dragoman.run.run_weights import read_weights
 from dragoman.run.sources import Source, Tag, encode_without_framing, frame_source
 from dragoman.run.translator import Translator, continue_prompts, stream_tokens
 from dragoman.run_files import (
@@ -695,7 +696,7 @@ def load(
     source_tokenizer, target_tokenizer = run_folder.read_tokenizers(folder)
     path = folder / CHECKPOINT_DIR / checkpoint_name
     check_run_folder(folder, checkpoint_name)
-    checkpoint.load_weights(model, path)
+    checkpoint.set_weights(model, read_weights(folder, checkpoint_name, model, settings), path)
     model.eval().to(torch_device)
     framing, name = run_folder.read_framing(folder), path.resolve().name
     run = Run(folder, settings, model, source_tokenizer, target_tokenizer, framing, name, inference_weights)

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from dragoman import checkpoint
 from dragoman.data import DataPosition
 from dragoman.errors import UserError
+from dragoman.run.run_weights import BASE_WEIGHTS
 from dragoman.run_files import CHECKPOINT_DIR
 from dragoman.storage import os_errors_as_user_errors, remove_folder, remove_partial_files, replace_symlink
 from dragoman.training.ema import WeightAverage
 from dragoman.training.metrics import LossHistory
 from dragoman.training.optimizer import load_state_tensors, state_tensors
-from dragoman.training.parallel import ParallelStrategy, shard_like, weights_for_inference
+from dragoman.training.parallel import ParallelStrategy, shard_like
 from dragoman.training.validation import ValidationScore
 
 
@@ -123,6 +124,7 @@ class CheckpointManager:
         optimizer: torch.optim.Optimizer,
         average: WeightAverage | None = None,
         strategy: ParallelStrategy | None = None,
+        base_weights: str | None = None,
     ) -> None:
         """Use the checkpoint folder of a run.
 
@@ -131,7 +133,9 @@ class CheckpointManager:
             keep: number of validated checkpoints that are kept besides the best.
             average: moving average of the weights, if there is one.
             strategy: how weights are distributed over processes; by default a single process has them all.
+            base_weights: digest of the initial weights, if some are frozen: checkpoints then hold only the others.
         """
+        self.base_weights = base_weights
         self.folder, self.keep = run / CHECKPOINT_DIR, keep
         self.model, self.optimizer, self.weight_average = model, optimizer, average
         self.strategy = strategy or ParallelStrategy()
@@ -145,12 +149,13 @@ class CheckpointManager:
         then stored in the file `trainer`, with the optimizer state.
         """
         folder, on_first_rank = self._path(state.step), self.strategy.processes.on_first_rank
-        values = {"validated": validated, "progress": state.to_dict()}
+        values = {"validated": validated, "progress": state.to_dict(), **self._base_values()}
         if on_first_rank(lambda: self.last_step() == state.step):  # saved before its validation, with equal weights
             write = partial(checkpoint.update_values, folder, values)
         else:
             tensors = self._trainer_tensors()
-            files = {"model": self.strategy.gather(weights_for_inference(self.model, self.weight_average))}
+            averages = self.weight_average.averages if self.weight_average is not None else {}
+            files = {"model": self.strategy.gather(self._stored_weights(self.model) | averages)}
             shards = self.strategy.write_shards(tensors, self.folder)  # a folder; None if weights are not sharded
             files |= {"trainer": tensors} if shards is None else {}
             write = partial(_save_anew, folder, files, values, None if shards is None else {"trainer": shards})
@@ -179,9 +184,9 @@ class CheckpointManager:
         if state is None:
             return None
         last = self._path(state.step)
-        checkpoint.load_weights(self.model, last, shard_like)
+        checkpoint.load_weights(self.model, last, shard_like, frozen=self.base_weights is None)
         if self.weight_average is not None:
-            self.weight_average.load_state_tensors(checkpoint.named_weights(self.model))
+            self.weight_average.load_state_tensors(self._stored_weights(self.model))
         tensors = self._trainer_tensors()  # of this process, to be overwritten
         if (last / "trainer").is_dir():
             from dragoman.training.sharded import read_shards  # takes seconds to import
@@ -270,7 +275,7 @@ class CheckpointManager:
         """
         averaged = self.validated()[-self.keep :]
         if len(averaged) > 1:
-            weights = checkpoint.named_weights(model)
+            weights = self._stored_weights(model)
             sums = {name: torch.zeros(weight.shape, dtype=torch.float64) for name, weight in weights.items()}
             for path in averaged:
                 for name, saved in checkpoint.read_tensors(path, "model").items():
@@ -283,8 +288,21 @@ class CheckpointManager:
         """Save the averaged weights of a model as the best checkpoint, with plain `values` for its manifest."""
         replace_symlink(self.folder / "best", "last")  # so that the link never dangles, even if this is interrupted
         remove_folder(self.folder / "averaged")
-        checkpoint.save(self.folder / "averaged", {"model": checkpoint.named_weights(model)}, values)
+        files, values = {"model": self._stored_weights(model)}, values | self._base_values()
+        checkpoint.save(self.folder / "averaged", files, values)
         replace_symlink(self.folder / "best", "averaged")
+
+    def _stored_weights(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return the weights that checkpoints hold: all, or without the frozen ones, which are the initial weights."""
+        return checkpoint.named_weights(model, frozen=self.base_weights is None)
+
+    def _base_values(self) -> dict[str, Any]:
+        """Return what the manifest of a checkpoint says about the frozen weights that it lacks."""
+        return {} if self.base_weights is None else {BASE_WEIGHTS: self.base_weights}
+
+    def load_best(self, model: nn.Module) -> None:
+        """Load the best checkpoint into a model that has the same weights and adapters as the trained one."""
+        checkpoint.load_weights(model, self.folder / "best", frozen=self.base_weights is None)
 
     def _trainer_tensors(self) -> dict[str, Tensor]:
         """Return the optimizer state, and the trained weights if the model is saved with their moving average."""

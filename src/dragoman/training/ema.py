@@ -14,15 +14,16 @@ class WeightAverage:
 
         k = min(decay, (1 + step) / (10 + step))
 
-    as in Tarvainen & Valpola (2017), so that initial weights are soon forgotten. Buffers, such as the statistics of a
-    batch norm, are averages already and are left out. `set_step` is called before a step, `update` after it; only
-    `update` is part of a CUDA graph.
+    as in Tarvainen & Valpola (2017), so that initial weights are soon forgotten. Frozen
+    weights, and buffers such as the statistics of a batch norm, which are averages already, are left out. `set_step`
+    is called before a step, `update` after it; only `update` is part of a CUDA graph.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         """Start the averages at the present weights of the model."""
         self.decay = decay
-        self.weights: dict[str, Tensor] = dict(model.named_parameters())
+        trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        self.weights: dict[str, Tensor] = dict(trained)
         #: averages by the names of the weights
         self.averages = {name: weight.detach().clone() for name, weight in self.weights.items()}
         self.update_rate = torch.zeros((), device=next(model.parameters()).device)  # 1 − k

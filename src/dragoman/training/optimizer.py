@@ -234,12 +234,12 @@ class Muon(torch.optim.Optimizer):
 
 def adamw(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """AdamW (Loshchilov & Hutter 2019); biases and norms have no weight decay."""
-    return _build_adam(torch.optim.AdamW, _group_by_decay(model.parameters(), config), config)
+    return _build_adam(torch.optim.AdamW, _group_by_decay(trained_parameters(model), config), config)
 
 
 def adam(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """Adam (Kingma & Ba 2015) without weight decay, as for the Transformer (Vaswani et al. 2017, §5.3)."""
-    return _build_adam(torch.optim.Adam, [{"params": list(model.parameters())}], config)
+    return _build_adam(torch.optim.Adam, [{"params": trained_parameters(model)}], config)
 
 
 def _build_adam(kind: type[torch.optim.Adam], groups: list[Group], config: TrainingConfig) -> torch.optim.Optimizer:
@@ -260,14 +260,14 @@ def sgd(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     momentum, nesterov = config.momentum or 0.0, config.resolved("nesterov")
     if nesterov and not momentum:
         raise UserError("training.nesterov needs a momentum above 0: set training.momentum, for example to 0.99")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=momentum, nesterov=nesterov, fused=True)
+    optimizer = torch.optim.SGD(trained_parameters(model), lr=0.0, momentum=momentum, nesterov=nesterov, fused=True)
     return _create_state(optimizer, lambda weight: _zeros("momentum_buffer", weight=weight)) if momentum else optimizer
 
 
 def adafactor(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """Adafactor (Shazeer & Stern 2018), as in T5; `momentum` adds a first moment."""
     _check_not_sharded(model, "adafactor")  # row and column means need the full matrix
-    return Adafactor(model.parameters(), momentum=config.momentum or 0.0)
+    return Adafactor(trained_parameters(model), momentum=config.momentum or 0.0)
 
 
 def _check_not_sharded(model: nn.Module, name: str) -> None:
@@ -281,13 +281,13 @@ def _check_not_sharded(model: nn.Module, name: str) -> None:
 
 def adadelta(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """Adadelta (Zeiler 2012), as in Cho et al. (2014) and Bahdanau et al. (2015)."""
-    return Adadelta(model.parameters())
+    return Adadelta(trained_parameters(model))
 
 
 def muon(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """Muon (Jordan et al. 2024; Liu et al. 2025) for hidden matrices, AdamW for all other weights."""
-    matrices = hidden_matrices(model)
-    others = [weight for weight in model.parameters() if weight not in matrices]
+    matrices = {weight: rows for weight, rows in hidden_matrices(model).items() if weight.requires_grad}
+    others = [weight for weight in trained_parameters(model) if weight not in matrices]
     return Muon(
         matrices,
         _group_by_decay(others, config),
@@ -295,7 +295,7 @@ def muon(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
         weight_decay=config.resolved("weight_decay"),
         betas=(config.resolved("beta1"), config.resolved("beta2")),
         eps=config.resolved("epsilon"),
-        precision=torch.bfloat16 if others[0].is_cuda else torch.float32,
+        precision=torch.bfloat16 if trained_parameters(model)[0].is_cuda else torch.float32,
     )
 
 
@@ -312,6 +312,11 @@ def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opt
         group["lr"] = torch.zeros((), device=group["params"][0].device)
     optimizer.found_inf = torch.zeros_like(group["lr"])  # type: ignore[attr-defined]  # read by torch's kernels
     return optimizer
+
+
+def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that are trained: all but frozen ones, which have no optimizer state."""
+    return [weight for weight in model.parameters() if weight.requires_grad]
 
 
 def _group_by_decay(weights: Iterable[nn.Parameter], config: TrainingConfig) -> list[Group]:
@@ -378,6 +383,7 @@ def state_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
     return {
         f"{kind}/{name}": value.detach()
         for name, weight in model.named_parameters()
+        if weight.requires_grad
         for kind, value in optimizer.state[weight].items()
     }
 

@@ -31,7 +31,7 @@ from dragoman.data.preflight import PREFLIGHT_FILE
 from dragoman.data.text_profile import CorpusCounts, count_chunk, is_profiled
 from dragoman.data.token_store import EncodedColumns
 from dragoman.errors import UserError
-from dragoman.models import ModelSpec, count_parameters, meta_model
+from dragoman.models import ModelSpec, meta_model
 from dragoman.objectives import TaskContext, build_objective, objective_class
 from dragoman.objectives.pretraining_examples import PretrainingExample, pretraining_examples
 from dragoman.parts.spec import Spec
@@ -55,8 +55,9 @@ from dragoman.training.length_limits import choose_length_limit
 from dragoman.training.preparation_cache import PreparationCache
 from dragoman.training.run_tokenizers import make_tokenizers, with_fertility
 from dragoman.training.system_choice import choose_system
+from dragoman.training.trainable_weights import ParameterCounts, count_trained
 from dragoman.training.validation import decode_references, decode_sources, evenly_spaced
-from dragoman.training.warm_start import write_initial_weights
+from dragoman.training.warm_start import OpenParent, ParentRun, write_initial_weights
 
 MIN_DIFFERENT_PAIRS = 100  # corpora of at least this size are rejected if all pairs are equal
 FILE_SETTINGS = (
@@ -174,12 +175,13 @@ class PreparedRun:
     config: Config
     preflight: Preflight
     choices: list[Choice]
-    parameters: int
+    parameters: ParameterCounts
     examples: list[PretrainingExample]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings, the number of parameters and the report on the data as JSON values."""
-        return {"settings": asdict(self.config), "parameters": self.parameters, "preflight": self.report()}
+        counts = {"parameters": self.parameters.total, "trained_parameters": self.parameters.trained}
+        return {"settings": asdict(self.config), **counts, "preflight": self.report()}
 
     def report(self) -> dict[str, Any]:
         """Return the contents of `preflight.json`: the report on the data, automatic settings and examples."""
@@ -195,6 +197,7 @@ def prepare_run(
     log: Log,
     custom_parts: Sequence[type[Spec]] = (),
     cache: PreparationCache | None = None,
+    open_parent: OpenParent = ParentRun.open,
 ) -> PreparedRun:
     """Create a run folder with tokenizers, token stores, configuration and model file; nothing remains if it fails.
 
@@ -204,10 +207,11 @@ def prepare_run(
         log: receives messages for the user.
         custom_parts: classes of custom parts that the model contains.
         cache: results of earlier preparations of this process, which runs with equal text settings share.
+        open_parent: opens the model of `training.start_from`, by default a run.
     """
     cache = cache or PreparationCache()
     check_new_folder(folder)
-    request = resolve.resolve_request(config)
+    request = resolve.resolve_request(config, open_parent)
     data_format, defaults = request.data_format, Defaults(request.config)
     objective_name = request.config.objective.name or ""
     if request.parent is None and (reason := objective_class(objective_name).warm_start_reason):
@@ -287,12 +291,12 @@ def prepare_run(
         resolve.check_position_limit(task.model, int(objective.row_length(lengths.source, lengths.target).max()))
         if dropout and objective.subword_samplers == (None, None):
             log(f"text.bpe_dropout has no effect: the objective {resolved.objective.name} does not support it")
-        parameters = count_parameters(spec)
+        new_weights = write_initial_weights(partial, spec, resolved, request.parent, tokenizers, log)
+        parameters = count_trained(spec, resolved, new_weights)
         activations = resolve.estimate_activations(spec, training.batch_tokens or 0, training.gradient_checkpointing)
-        report = replace(stored.report, memory=MemoryEstimate.for_adam(parameters, activations), text=survey.profile)
-        report = replace(report, cleaning=cleaning)
+        memory = MemoryEstimate.for_adam(parameters.total, parameters.trained, activations)
+        report = replace(stored.report, memory=memory, text=survey.profile, cleaning=cleaning)
         preflight = with_fertility(report, resolved, tokenizers, request.parent)
-        write_initial_weights(partial, spec, resolved, tokenizers, log)
         resolved = record_automatic_settings(config, defaults.config)
         examples = pretraining_examples(objective, train, training.seed)
         prepared = PreparedRun(resolved, preflight, defaults.choices, parameters, examples)

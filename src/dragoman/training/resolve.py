@@ -27,7 +27,8 @@ from dragoman.systems import SYSTEMS, VocabularySizes, get_system
 from dragoman.text import Framing, Tokenizer
 from dragoman.text.language_identification import can_identify, known_languages
 from dragoman.text.normalization import TextNormalizer
-from dragoman.training.warm_start import ParentRun
+from dragoman.training.trainable_weights import count_trained, trains_all_weights
+from dragoman.training.warm_start import OpenParent, ParentRun
 
 ESTIMATED_CHUNK_LOGITS = 2**22  # logits that exist at a time in training on a CPU
 MAX_FEATURE_VECTORS = 4000  # default limit of the vectors of a source: 40 seconds of speech
@@ -63,14 +64,15 @@ class RunRequest:
         return spec.with_labels(vocabulary.target) if self.data_format.target_is_tags else spec
 
 
-def resolve_request(config: Config) -> RunRequest:
+def resolve_request(config: Config, open_parent: OpenParent = ParentRun.open) -> RunRequest:
     """Resolve what a configuration leaves open before any text is read (system, objective, data format), and check it.
 
-    Raises a UserError for settings and files that do not fit together.
+    `open_parent` opens the model of `training.start_from`. Raises a UserError for settings and files that do not fit
+    together.
     """
     if config.search.strategy:
         search_from_dict(config.search.strategy, "search.strategy")  # raises a UserError if it is invalid
-    parent = ParentRun.open(config.training.start_from) if config.training.start_from else None
+    parent = open_parent(config.training.start_from) if config.training.start_from else None
     task_is_given = config.system.name or config.objective.name or parent
     config = resolve_system(config, parent)
     # the parent's model is trained further, unless another system is configured
@@ -103,6 +105,7 @@ def resolve_request(config: Config) -> RunRequest:
     data_format = data.DATA_FORMATS[objective.data_format_for(config.objective.settings)]
     data_format = content if content.source_is_features else data_format
     data_format = data_format.with_normalizer(TextNormalizer.from_settings(config.text))
+    check_trained_weights(config, spec)
     check_tags(config.data.corpus_tags, data_format, parent)
     check_feature_symbols(train[0], data_format, parent)
     return RunRequest(config, parent, parent_spec, spec, train, valid, test, data_format, device)
@@ -320,6 +323,16 @@ def build_spec(config: Config, vocabulary: VocabularySizes) -> ModelSpec:
         return spec
     first, count = vocabulary.features.start, len(vocabulary.features)
     return spec.with_feature_symbols(first, count, config.data.feature_positions == "invariant")
+
+
+def check_trained_weights(config: Config, spec: ModelSpec) -> None:
+    """Raise a UserError if LoRA has no model to adapt, or if patterns of weights match nothing in the model."""
+    if config.lora.rank and not config.training.start_from:
+        raise UserError(
+            "lora.rank adapts a trained model, but there is none: give --start-from, or leave out lora.rank"
+        )
+    if not trains_all_weights(config):
+        count_trained(spec, config)
 
 
 def check_vocabulary(spec: ModelSpec, vocabulary: VocabularySizes, data_format: DataFormat) -> None:

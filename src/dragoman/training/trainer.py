@@ -22,7 +22,7 @@ from dragoman.config import Config
 from dragoman.data import Batches, TokenStore, longer_side, prefetch
 from dragoman.errors import UserError
 from dragoman.memory import keep_freed_memory
-from dragoman.models import Model
+from dragoman.models import Model, ModelSpec
 from dragoman.objectives import Objective, TaskContext, build_objective, objective_class
 from dragoman.parts.spec import Spec, replace_everywhere, without_dropout
 from dragoman.parts.stack import Stack
@@ -38,9 +38,10 @@ from dragoman.training.optimizer import build_optimizer
 from dragoman.training.parallel import ProcessGroup, make_strategy
 from dragoman.training.schedule import learning_rate
 from dragoman.training.train_step import StepBatches, TrainStep, iterate_steps
+from dragoman.training.trainable_weights import prepare_weights, trains_all_weights
 from dragoman.training.training_budget import TrainingBudget, pluralize, stop_reason
 from dragoman.training.validation import ValidationResult, Validator, metric_title
-from dragoman.training.warm_start import same_task
+from dragoman.training.warm_start import NEW_WEIGHTS, same_task
 
 LOG_INTERVAL_STEPS = 10
 SAVE_INTERVAL_SECONDS = 600  # besides the checkpoint of every validation
@@ -108,10 +109,7 @@ class Trainer:
         objective = self.config.objective
         if not objective_class(objective.name or "translation").uses_dropout(objective.settings):
             spec = without_dropout(spec)
-        self.model = spec.build()
-        if (folder / INITIAL_CHECKPOINT).exists():  # from another run, or from word vectors
-            checkpoint.load_weights(self.model, folder / INITIAL_CHECKPOINT)
-        self.model.to(self.device)
+        self.model = self._build_model(spec)
         source_tokenizer, target_tokenizer = read_tokenizers(folder)
         framing = read_framing(folder)  # special tokens around source and target
         self.run = Run(
@@ -130,7 +128,7 @@ class Trainer:
             )
         self.strategy.distribute(self.objective)
         if self.strategy.lockstep and processes.rank == 0:  # sharded weights cannot decode: they are copied
-            self.run.model = spec.build().to(self.device)
+            self.run.model = self._build_model(spec)
             self.run.model.match_vocabularies(source_tokenizer, target_tokenizer)
         unregularized = self._build_objective(self.run.model)
         self.validator = Validator(self.run, unregularized, TokenStore(folder / "data" / "valid"))
@@ -143,6 +141,7 @@ class Trainer:
             optimizer=self.optimizer,
             average=self.average,
             strategy=self.strategy,
+            base_weights=self._base_weights(),
         )
         self.state = self.checkpoints.resume() or TrainState()
         steps_per_epoch = max(1, self.batches.batches_per_epoch // training.gradient_accumulation)
@@ -155,6 +154,24 @@ class Trainer:
         )
         self.metrics_log = MetricsLog(folder, self.state.step, enabled=processes.rank == 0)
         self.interrupted = False
+
+    def _build_model(self, spec: ModelSpec) -> Model:
+        """Build the model with its initial weights on the device, add LoRA's adapters, and freeze weights."""
+        model, new_weights = spec.build(), ()
+        initial = self.folder / INITIAL_CHECKPOINT  # from another run, or from word vectors
+        if initial.exists():
+            checkpoint.load_weights(model, initial)
+            new_weights = checkpoint.read_values(initial).get(NEW_WEIGHTS, ())
+        if not trains_all_weights(self.config):
+            prepare_weights(model, self.config, new_weights)
+        return model.to(self.device)
+
+    def _base_weights(self) -> str | None:
+        """Return the digest of the initial weights if some of them are frozen; None if all weights are trained."""
+        initial = self.folder / INITIAL_CHECKPOINT
+        if trains_all_weights(self.config) or not initial.exists():  # the latter while the batch size is searched for
+            return None
+        return checkpoint.tensors_digest(initial, "model")
 
     def _build_objective(self, model: Model, label_smoothing: float = 0.0, bpe_dropout: float = 0.0) -> Objective:
         """Build the objective of the run for a model, without regularization unless it is given."""
@@ -363,7 +380,7 @@ class Trainer:
         best, validations = self.folder / CHECKPOINT_DIR / "best", self.metrics_log.count("valid")
         if not self.validator.num_choice_sentences(validations) or not best.exists():
             return None
-        checkpoint.load_weights(self.run.model, best)
+        self.checkpoints.load_best(self.run.model)
         try:
             choice = self.validator.choose_search(validations)
         except torch.OutOfMemoryError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,20 +18,30 @@ from dragoman.data.word_vectors import match_word_vectors
 from dragoman.errors import UserError
 from dragoman.models import Model, ModelSpec, Usage, meta_model
 from dragoman.objectives import objective_class
-from dragoman.run import read_framing, read_spec, read_tokenizers
+from dragoman.run import read_framing, read_spec, read_tokenizers, read_weights
 from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, INITIAL_CHECKPOINT
 from dragoman.text import Framing, Tokenizer
+
+#: entry of the values of the initial checkpoint: names of weights that the parent run does not provide
+NEW_WEIGHTS = "new_weights"
 
 
 @dataclass(frozen=True)
 class ParentRun:
-    """A run whose weights and tokenizers another run starts from."""
+    """A run, or another trained model, whose weights and tokenizers a new run starts from.
+
+    Attributes:
+        framing: special tokens around source and target.
+        tokenizers: of source and target.
+        weights: reads the weights by name.
+    """
 
     folder: Path
     config: Config
     spec: ModelSpec
-    framing: Framing  # special tokens around source and target
-    tokenizers: tuple[Tokenizer, Tokenizer]  # of source and target
+    framing: Framing
+    tokenizers: tuple[Tokenizer, Tokenizer]
+    weights: Callable[[], dict[str, Tensor]]
 
     @staticmethod
     def open(name: str) -> ParentRun:
@@ -39,12 +50,14 @@ class ParentRun:
         spec = read_spec(folder)
         if not checkpoint.is_complete(folder / CHECKPOINT_DIR / "best"):
             raise UserError(f"{folder} has no checkpoint to start from: train it first")
+        settings = config.from_yaml(folder / CONFIG_FILE)
         return ParentRun(
             folder,
-            config=config.from_yaml(folder / CONFIG_FILE),
+            config=settings,
             spec=spec,
             framing=read_framing(folder),
             tokenizers=read_tokenizers(folder),
+            weights=lambda: read_weights(folder, "best", meta_model(spec), settings),  # with LoRA's adapters merged
         )
 
     @property
@@ -53,15 +66,15 @@ class ParentRun:
         name = self.config.objective.name
         return objective_class(name).usage if name else meta_model(self.spec).usage
 
-    def weights(self) -> dict[str, Tensor]:
-        """Read the weights of the best checkpoint, by name."""
-        return checkpoint.read_tensors(self.folder / CHECKPOINT_DIR / "best", "model")
+
+#: opens the model that `training.start_from` names
+OpenParent = Callable[[str], ParentRun]
 
 
-def load_matching_weights(model: Model, parent: ParentRun, log: Log) -> None:
+def load_matching_weights(model: Model, parent: ParentRun, log: Log) -> list[str]:
     """Load the parent run's weights that have the same name and shape, and log which others are left out or new.
 
-    Weights of a discriminator (of ELECTRA) also fit a plain encoder.
+    Weights of a discriminator (of ELECTRA) also fit a plain encoder. Returns the names of new weights.
     """
     weights = parent.weights()
     available = {name.removeprefix("discriminator."): weight for name, weight in weights.items()} | weights
@@ -75,31 +88,59 @@ def load_matching_weights(model: Model, parent: ParentRun, log: Log) -> None:
         for name in loaded:
             targets[name].copy_(available[name])
     log(f"starting from {parent.folder}")
-    log(f"  {len(loaded):,} weights are loaded")
+    log(f"  {_numbers(targets, loaded)} loaded")
     used = {*loaded, *(f"discriminator.{name}" for name in loaded)}
-    others = {"not used": weights.keys() - used, "new and randomly initialized": targets.keys() - set(loaded)}
-    for description, names in others.items():
-        if names:  # with layer numbers replaced: encoder.layers.*.0.body.project.weight
-            summary = dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name, count=1) for name in sorted(names))
-            log(f"  {len(names):,} are {description}: {', '.join(summary)}")
+    new = [name for name in targets if name not in set(loaded)]
+    for description, tensors, names in (
+        ("not used", weights, sorted(weights.keys() - used)),
+        ("new and randomly initialized", targets, new),
+    ):
+        if names:
+            examples: dict[str, str] = {}  # one of the layers, by its name without the layer number
+            for name in names:
+                pattern = re.sub(r"\.\d+\.", ".*.", name, count=1)
+                shape = f"{list(tensors[name].shape)}{_other_shape(available, targets, name)}"
+                examples.setdefault(pattern, f"{pattern} {shape}")
+            log(f"  {_numbers(tensors, names)} {description}: {', '.join(examples.values())}")
+    return new
+
+
+def _numbers(tensors: Mapping[str, Tensor], names: Sequence[str]) -> str:
+    """Count weights and their elements in words: "12 weights (34,560 parameters) are"."""
+    parameters = sum(tensors[name].numel() for name in names)
+    return f"{len(names):,} {'weight' if len(names) == 1 else 'weights'} ({parameters:,} parameters) are"
+
+
+def _other_shape(available: Mapping[str, Tensor], targets: Mapping[str, Tensor], name: str) -> str:
+    """Return a remark if the parent run and the model have a weight of this name in different shapes."""
+    if name not in available or name not in targets or available[name].shape == targets[name].shape:
+        return ""
+    return f" (shape {list(available[name].shape)} there, {list(targets[name].shape)} here)"
 
 
 def write_initial_weights(
-    folder: Path, spec: ModelSpec, config: Config, tokenizers: tuple[Tokenizer, Tokenizer], log: Log
-) -> None:
-    """Write initial weights from the parent run and from word vectors, if any are configured."""
-    text, start_from = config.text, config.training.start_from
-    if not (start_from or text.source_word_vectors or text.target_word_vectors):
-        return
+    folder: Path,
+    spec: ModelSpec,
+    config: Config,
+    parent: ParentRun | None,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    log: Log,
+) -> list[str]:
+    """Write initial weights from the parent run and from word vectors, if any are configured, or weights are frozen.
+
+    Returns the names of the weights that the parent run does not provide; without a parent run, none.
+    """
+    text = config.text
+    if not (parent or text.source_word_vectors or text.target_word_vectors or config.training.freeze):
+        return []
     torch.manual_seed(config.training.seed)
     model = spec.build()
     values: dict[str, Any] = {}  # for the manifest of the checkpoint
-    if start_from:
-        parent = ParentRun.open(start_from)
+    if parent:
         objective = objective_class(config.objective.name or "translation")
         solving = (None, config.objective.name, *objective.improves)
         values["same_task"] = parent.usage == objective.usage and parent.config.objective.name in solving
-        load_matching_weights(model, parent, log)
+        values[NEW_WEIGHTS] = load_matching_weights(model, parent, log)
     paths = {"source": text.source_word_vectors, "target": text.target_word_vectors}
     for (side, path), tokenizer, table in zip(paths.items(), tokenizers, model.embedding_tables):
         if path is None:
@@ -115,6 +156,7 @@ def write_initial_weights(
         share = 100 * vectors.found / max(1, vectors.candidates)
         log(f"{path}: vectors for {vectors.found:,} of {vectors.candidates:,} words of the vocabulary ({share:.0f} %)")
     checkpoint.save(folder / INITIAL_CHECKPOINT, {"model": checkpoint.named_weights(model)}, values)
+    return values.get(NEW_WEIGHTS, [])
 
 
 def same_task(folder: Path) -> bool:

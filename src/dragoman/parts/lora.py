@@ -1,0 +1,159 @@
+"""Low-rank adaptation (LoRA, Hu et al. 2021): frozen matrices with small trained updates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dragoman.errors import UserError
+from dragoman.parts.mixer import Mixer
+
+#: words for several matrices of a layer, as targets
+TARGET_GROUPS = {"attention": ("query", "key", "value", "output"), "feed-forward": ("widen", "gate", "narrow")}
+FACTORS = ("lora_a", "lora_b")  # names of A and B in the layers
+
+
+@dataclass(frozen=True)
+class LoRA:
+    """Hyper-parameters: the update of a matrix W is (alpha / rank) B A, with `rank` rows of A and columns of B.
+
+    `targets` are words such as `attention` or `query`, or glob patterns over names such as
+    `encoder.layers.0.0.body.query`. `dropout` is applied to the input of A.
+    """
+
+    rank: int
+    alpha: float
+    dropout: float = 0.0
+    targets: tuple[str, ...] = ("attention",)
+
+    @property
+    def scaling(self) -> float:
+        """The factor of B A."""
+        return self.alpha / self.rank
+
+
+@dataclass(frozen=True)
+class AdaptedLayer:
+    """A linear layer with adapted matrices.
+
+    Attributes:
+        path: name of the layer in the model.
+        rows: rows of each matrix stacked in its weight, by the name of the matrix.
+        adapted: names of the matrices that have an update.
+    """
+
+    path: str
+    rows: Mapping[str, int]
+    adapted: tuple[str, ...]
+
+
+class LoRALinear(nn.Linear):
+    """W x + b + (α/r) B A dropout(x): A starts at random and B with zeros, so that training starts from W.
+
+    A weight that stacks several matrices, such as queries, keys and values, has A and B for each of them, as separate
+    layers would. Names and values of weight and bias are those of the original layer.
+    """
+
+    def __init__(self, linear: nn.Linear, layer: AdaptedLayer, lora: LoRA) -> None:
+        """Adapt the matrices `layer.adapted` of a linear layer, whose weight and bias are used and not copied."""
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight, self.bias = linear.weight, linear.bias
+        self.rows, self.scaling = dict(layer.rows), lora.scaling
+        self.dropout = nn.Dropout(lora.dropout)
+        like = linear.weight
+        down = {name: like.new_empty(lora.rank, self.in_features) for name in layer.adapted}
+        up = {name: like.new_zeros(layer.rows[name], lora.rank) for name in layer.adapted}
+        self.lora_a = nn.ParameterDict({name: nn.Parameter(matrix) for name, matrix in down.items()})
+        self.lora_b = nn.ParameterDict({name: nn.Parameter(matrix) for name, matrix in up.items()})
+        for matrix in self.lora_a.values():
+            nn.init.kaiming_uniform_(matrix, a=math.sqrt(5))  # as in the authors' code: uniform within ±1/√in
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x, … in → W x + b + (α/r) B A dropout(x), … out."""
+        down, up = stack_factors(self.rows, dict(self.lora_a.items()), dict(self.lora_b.items()))
+        update = F.linear(F.linear(self.dropout(x), down), self.scaling * up)
+        return F.linear(x, self.weight, self.bias) + update
+
+
+def stack_factors(rows: Mapping[str, int], a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return A and B of stacked matrices: all A below each other, and all B along a diagonal, zeros elsewhere.
+
+    `rows` are those of all matrices; `a` (rank × in) and `b` (rows × rank) may lack some, which are not adapted.
+    """
+    down = torch.cat([a[name] for name in rows if name in a])
+    like = next(iter(b.values()))
+    return down, torch.block_diag(*(b[name] if name in b else like.new_empty(count, 0) for name, count in rows.items()))
+
+
+def find_adapted_layers(model: nn.Module, targets: Sequence[str]) -> list[AdaptedLayer]:
+    """Return the layers of a model with matrices that match `targets`; raise a UserError if a target matches none."""
+    layers = list(_adaptable_layers(model))
+    names = [f"{layer.path.rpartition('.')[0]}.{matrix}" for layer in layers for matrix in layer.rows]
+    if not names:
+        raise UserError("LoRA adapts attention and feed-forward layers, but this system has none: leave out lora.rank")
+    patterns = [pattern for target in targets for pattern in _patterns(target)]
+    for target in targets:
+        if not any(fnmatchcase(name, pattern) for name in names for pattern in _patterns(target)):
+            words = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in names))
+            raise UserError(
+                f"lora.targets has {target!r}, but the model has no such matrix: use {', '.join(TARGET_GROUPS)}, "
+                f"all, {words}, or a pattern over names such as {names[0]}"
+            )
+    matching = []
+    for layer in layers:
+        parent = layer.path.rpartition(".")[0]
+        adapted = tuple(
+            name for name in layer.rows if any(fnmatchcase(f"{parent}.{name}", pattern) for pattern in patterns)
+        )
+        if adapted:
+            matching.append(AdaptedLayer(layer.path, layer.rows, adapted))
+    return matching
+
+
+def add_adapters(model: nn.Module, lora: LoRA) -> None:
+    """Replace the linear layers with adapted matrices by `LoRALinear`, in place."""
+    for layer in find_adapted_layers(model, lora.targets):
+        parent_name, _, name = layer.path.rpartition(".")
+        parent = model.get_submodule(parent_name)
+        setattr(parent, name, LoRALinear(getattr(parent, name), layer, lora))
+
+
+def merge_adapters(weights: Mapping[str, Tensor], model: nn.Module, lora: LoRA) -> dict[str, Tensor]:
+    """Return weights by name with W + (α/r) B A for every adapted W, and without A and B.
+
+    `model` has the layers to be adapted, on any device; its own weights are not used.
+    """
+    merged = {name: w for name, w in weights.items() if not any(f".{factor}." in name for factor in FACTORS)}
+    for layer in find_adapted_layers(model, lora.targets):
+        a, b = ({name: weights[f"{layer.path}.{factor}.{name}"] for name in layer.adapted} for factor in FACTORS)
+        down, up = stack_factors(layer.rows, a, b)
+        weight = merged[f"{layer.path}.weight"]
+        merged[f"{layer.path}.weight"] = weight + (lora.scaling * (up @ down)).to(weight.dtype)
+    return merged
+
+
+def _adaptable_layers(model: nn.Module) -> Iterator[AdaptedLayer]:
+    """Yield the linear layers that mixers name in `adaptable`, with all their matrices and none adapted."""
+    for path, mixer in model.named_modules():
+        if not isinstance(mixer, Mixer):
+            continue
+        for name, matrices in mixer.adaptable.items():
+            linear = getattr(mixer, name)
+            if isinstance(linear, nn.Linear):  # not if the spec leaves the projection out
+                blocks = getattr(mixer, "blocks", {}).get(f"{name}.weight", (linear.out_features,))
+                yield AdaptedLayer(f"{path}.{name}", dict(zip(matrices, blocks, strict=True)), ())
+
+
+def _patterns(target: str) -> list[str]:
+    """Return the glob patterns of a target: a pattern itself, or those of a word."""
+    if target == "all":
+        return ["*"]
+    words = TARGET_GROUPS.get(target, (target,))
+    return [word if "." in word or "*" in word else f"*.{word}" for word in words]

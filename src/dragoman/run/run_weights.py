@@ -1,0 +1,46 @@
+"""The weights of a checkpoint of a run, complete and merged for inference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from dragoman import checkpoint
+from dragoman.config import Config
+from dragoman.errors import UserError
+from dragoman.parts.lora import LoRA, merge_adapters
+from dragoman.run_files import CHECKPOINT_DIR, INITIAL_CHECKPOINT
+
+#: entry of a checkpoint's values: the digest of the initial weights that the checkpoint complements
+BASE_WEIGHTS = "base_weights"
+
+
+def lora_of(config: Config) -> LoRA | None:
+    """Return the hyper-parameters of LoRA; None if the run does not use it."""
+    settings = config.lora
+    if not settings.rank:
+        return None
+    alpha = 2.0 * settings.rank if settings.alpha is None else settings.alpha
+    return LoRA(settings.rank, alpha, settings.dropout, settings.targets)
+
+
+def read_weights(folder: Path, checkpoint_name: str, model: nn.Module, config: Config) -> dict[str, Tensor]:
+    """Return all weights of a checkpoint of the run in `folder`, by name, with LoRA's adapters merged into them.
+
+    A checkpoint of a run with frozen weights holds only the trained ones; the others are those of the initial
+    checkpoint. `model` says which layers have adapters; its weights, which may be on the meta device, are not used.
+    """
+    path = folder / CHECKPOINT_DIR / checkpoint_name
+    weights, digest = checkpoint.read_tensors(path, "model"), checkpoint.read_values(path).get(BASE_WEIGHTS)
+    if digest is None:
+        return weights
+    initial = folder / INITIAL_CHECKPOINT
+    if not checkpoint.is_complete(initial) or checkpoint.tensors_digest(initial, "model") != digest:
+        raise UserError(
+            f"{path} holds only the trained weights, and {initial} is not the checkpoint with the frozen ones that it "
+            "was trained with: copy the whole run folder"
+        )
+    weights = checkpoint.read_tensors(initial, "model") | weights
+    lora = lora_of(config)
+    return weights if lora is None else merge_adapters(weights, model, lora)

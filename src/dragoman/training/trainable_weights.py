@@ -1,0 +1,88 @@
+"""Which weights a training changes: all, all but frozen ones, or LoRA's adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+from dragoman.config import Config
+from dragoman.errors import UserError
+from dragoman.models import ModelSpec, meta_model
+from dragoman.parts.embedding import is_embedding_table
+from dragoman.parts.lora import add_adapters
+from dragoman.run import lora_of
+
+EMBEDDINGS = "embeddings"  # the word for all embedding tables, as a pattern
+
+
+@dataclass(frozen=True)
+class ParameterCounts:
+    """Number of parameters of a model with its adapters, and how many of them are trained."""
+
+    total: int
+    trained: int
+
+    def __str__(self) -> str:
+        """Format both numbers: "12,288 of 1,234,567 parameters are trained (1.0 %)"."""
+        share = 100 * self.trained / max(1, self.total)
+        return f"{self.trained:,} of {self.total:,} parameters are trained ({share:.2g} %)"
+
+
+def prepare_weights(model: nn.Module, config: Config, new_weights: Iterable[str] = ()) -> ParameterCounts:
+    """Add adapters to a model and freeze weights as configured, in place, and count its parameters.
+
+    With LoRA, all weights are frozen but the adapters, `lora.train_also`, and `new_weights`, which the model to start
+    from does not provide. Then `training.freeze` is applied.
+    """
+    lora, freeze = lora_of(config), config.training.freeze
+    if lora is not None:
+        model.requires_grad_(False)
+        trained = {*new_weights, *match_parameters(model, config.lora.train_also, "lora.train_also")}
+        for name, weight in model.named_parameters():
+            weight.requires_grad_(name in trained)
+        add_adapters(model, lora)
+    for name in match_parameters(model, freeze, "training.freeze"):
+        model.get_parameter(name).requires_grad_(False)
+    counts = [(weight.numel(), weight.requires_grad) for weight in model.parameters()]
+    if not any(trained for _, trained in counts):
+        raise UserError("training.freeze freezes all weights, so that nothing can be trained: leave out a pattern")
+    return ParameterCounts(sum(size for size, _ in counts), sum(size for size, trained in counts if trained))
+
+
+def trains_all_weights(config: Config) -> bool:
+    """Whether neither LoRA nor frozen weights are configured."""
+    return not (config.lora.rank or config.training.freeze)
+
+
+def count_trained(spec: ModelSpec, config: Config, new_weights: Iterable[str] = ()) -> ParameterCounts:
+    """Count the parameters of a model and those that are trained, without memory; check the settings on the way."""
+    return prepare_weights(meta_model(spec), config, new_weights)
+
+
+def match_parameters(model: nn.Module, patterns: Sequence[str], setting: str) -> list[str]:
+    """Return the names of the parameters that match any of the patterns, in the order of the model.
+
+    A pattern is a glob such as `*.bias`, the beginning of names up to a dot (`encoder`, `decoder.layers.0`), or the
+    word `embeddings`. Patterns apply in their order; one that begins with `!` excludes what it matches. A pattern
+    without a match is a UserError that names the setting.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    tables = {id(weight) for part in model.modules() if is_embedding_table(part) for weight in part.parameters(False)}
+    embeddings = {name for name, weight in model.named_parameters() if id(weight) in tables}
+    chosen: set[str] = set()
+    for pattern in patterns:
+        excluded, text = pattern.startswith("!"), pattern.removeprefix("!")
+        matching = {name for name in names if fnmatchcase(name, text) or name.startswith(f"{text}.")}
+        matching |= embeddings if text == EMBEDDINGS else set()
+        if not matching:
+            examples = [name for name in names if ".lora_" not in name]
+            shown = ", ".join(examples[:: max(1, len(examples) // 4)][:4])
+            raise UserError(
+                f"{setting} has {pattern!r}, which matches no weight of the model: use a word such as embeddings or "
+                f"encoder, or a pattern over names such as {shown}"
+            )
+        chosen = chosen - matching if excluded else chosen | matching
+    return [name for name in names if name in chosen]
