@@ -432,8 +432,10 @@ class TrainingConfig(Section, section="training"):
     auto_batch_size: bool = setting(
         False, "Before training, find the largest training.batch_tokens that fits into memory by trying."
     )
-    gradient_checkpointing: bool = setting(
-        False, "Recompute activations in the backward pass: about a third more time, much less memory."
+    gradient_checkpointing: bool | None = setting(
+        None,
+        "Recompute activations in the backward pass: about a third more time, much less memory.",
+        auto="true if training would not fit into memory otherwise",
     )
     gradient_accumulation: int = setting(
         1, "Number of batches whose gradients are summed for one optimizer step.", min=1

@@ -28,9 +28,9 @@ from dragoman.text import learn_tokenizer
 from dragoman.training import batch_size_finder as budget
 from dragoman.training.batch_size_finder import largest_fitting, measure_peak_memory, widest_batch
 from dragoman.training.display import SilentDisplay
+from dragoman.training.memory_plan import estimate_activations
 from dragoman.training.optimizer import build_optimizer
 from dragoman.training.prepare import prepare_run
-from dragoman.training.resolve import estimate_activations
 from dragoman.training.train_step import TrainStep, batch_from_tensors, is_out_of_memory
 from dragoman.training.trainer import Trainer
 

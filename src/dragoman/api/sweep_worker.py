@@ -123,7 +123,7 @@ def prepare_runs(report: Report, settings: dict[str, Any], runs: list[dict[str, 
 def describe_device(name: str) -> dict[str, Any]:
     """Return the kind of device on which runs are trained, the number of such devices, and the free memory of each."""
     from dragoman.run import select_device
-    from dragoman.training.batch_size_finder import available_memory
+    from dragoman.training.memory_plan import available_memory
 
     device = select_device(name)
     if device.type != "cuda":

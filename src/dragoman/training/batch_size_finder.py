@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,14 +12,15 @@ import numpy as np
 import torch
 
 from dragoman.config import Config
-from dragoman.data import Batch, Batches, TokenStore
+from dragoman.data import Batch, Batches, MemoryEstimate, TokenStore
 from dragoman.data.corpus_passes import Log
 from dragoman.errors import UserError
-from dragoman.models import ModelSpec, count_parameters
+from dragoman.models import ModelSpec
 from dragoman.parts.spec import Spec
 from dragoman.training.display import SilentDisplay
-from dragoman.training.resolve import estimate_activations
+from dragoman.training.memory_plan import available_memory, estimate_activations
 from dragoman.training.train_step import InsufficientMemoryError
+from dragoman.training.trainable_weights import count_trained
 from dragoman.training.trainer import Trainer
 
 TOLERANCE = 1.05  # batch sizes that differ by a smaller factor count as equal
@@ -156,11 +156,11 @@ def estimate_batch_size(config: Config, spec: ModelSpec, lowest: int, highest: i
     Returns the size in tokens, from `lowest` to `highest`, and how it was found.
     """
     free, sample = available_memory(), 2**20  # activations are estimated for 2**20 and 2**21 tokens
-    checkpointing = config.training.gradient_checkpointing
+    checkpointing = bool(config.training.gradient_checkpointing)
     single, double = (estimate_activations(spec, tokens, checkpointing) for tokens in (sample, 2 * sample))
     per_token = (double - single) / sample
-    # weights, gradients and two moments of 4 bytes each, and the logits of a chunk
-    fixed = 16 * count_parameters(spec) + single - sample * per_token
+    counts = count_trained(spec, config)  # weights, gradients and two moments, and the logits of a chunk
+    fixed = MemoryEstimate.for_adam(counts.total, counts.trained, 0).total + single - sample * per_token
     tokens = int((USABLE_MEMORY * free - fixed) / per_token)
     if tokens < lowest:
         needed = (fixed + lowest * per_token) / 2**30
@@ -168,16 +168,3 @@ def estimate_batch_size(config: Config, spec: ModelSpec, lowest: int, highest: i
             f"training needs about {needed:.1f} GiB of memory, but {free / 2**30:.1f} GiB are free: {REMEDIES}"
         )
     return min(tokens, highest), f"the largest that fits into {free / 2**30:.1f} GiB, by an estimate for the CPU"
-
-
-def available_memory() -> int:
-    """Return the bytes that this process can still allocate: the least of what machine, system and cgroup allow."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        limits += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")]
-        used, limit = (Path(f"/sys/fs/cgroup/memory.{name}").read_text(encoding="ascii") for name in ("current", "max"))
-        limits.append(int(limit) - int(used))
-    except (OSError, ValueError):  # another operating system, or no limit
-        pass
-    return min(limits)

@@ -18,7 +18,15 @@ from dragoman.objectives import objective_class
 from dragoman.systems import SYSTEMS
 from dragoman.text import TOKENIZER_TYPES
 from dragoman.text.untranslatable import CopyEvidence
-from dragoman.training.recipes import Recipe, default_recipe, default_steps, get_recipe
+from dragoman.training.memory_plan import choose_memory_plan
+from dragoman.training.recipes import (
+    Recipe,
+    default_recipe,
+    default_steps,
+    fine_tuning,
+    get_recipe,
+    low_rank_adaptation,
+)
 from dragoman.training.schedule import SCHEDULES_WITH_END
 from dragoman.training.training_budget import pluralize
 from dragoman.training.validation import MAX_DECODED_SENTENCES, check_metric, default_metric
@@ -66,12 +74,18 @@ class Defaults:
         """Start with the settings that the user has given."""
         self.config = config
         self.choices: list[Choice] = []
+        self.warnings: list[str] = []
 
     def set_and_report(self, setting: str, value: Any, reason: str) -> Any:
         """Set a setting by its dotted name, add it to the reported choices, and return its value."""
         self.set_quietly({setting: value})
+        self.choices = [choice for choice in self.choices if choice.setting != setting]
         self.choices.append(Choice(setting, value, reason))
         return value
+
+    def is_chosen(self, setting: str) -> bool:
+        """Whether a setting was chosen automatically and reported."""
+        return any(choice.setting == setting for choice in self.choices)
 
     def set_quietly(self, values: Mapping[str, Any]) -> None:
         """Set settings by their dotted names, without reporting them to the user."""
@@ -133,7 +147,12 @@ def choose_selection_metric(defaults: Defaults, references: Sequence[str], sourc
 
 
 def choose_settings(
-    defaults: Defaults, store: TokenStore, device: str, build: Callable[[Config], ModelSpec], new_model: bool
+    defaults: Defaults,
+    store: TokenStore,
+    device: str,
+    build: Callable[[Config], ModelSpec],
+    new_model: bool,
+    imported_parent: bool = False,
 ) -> None:
     """Choose all training settings that the user has not set: first the recipe, then what it leaves open.
 
@@ -144,9 +163,10 @@ def choose_settings(
         store: the tokenized training pairs.
         build: builds the model of a configuration.
         new_model: whether size and settings of the system can be chosen; not if the model of a parent run is kept.
+        imported_parent: whether training starts from a model that another library has trained.
     """
     config, requested = defaults.config, defaults.config.training.recipe
-    recipe_name, recipe = configured_recipe(config)
+    recipe_name, recipe = configured_recipe(config, imported_parent)
     unset = {key: value for key, value in recipe.training.items() if getattr(config.training, key) is None}
     defaults.set_quietly({f"training.{key}": value for key, value in unset.items()})
     if requested != recipe_name or recipe.paper:
@@ -158,11 +178,19 @@ def choose_settings(
     _choose_training(defaults, recipe, build(defaults.config), store, device)
 
 
-def configured_recipe(config: Config) -> tuple[str, Recipe]:
-    """Return name and content of the configured recipe, a set of training defaults; by default that of the system."""
+def configured_recipe(config: Config, imported_parent: bool = False) -> tuple[str, Recipe]:
+    """Return name and content of the configured recipe, a set of training defaults; by default that of the system.
+
+    LoRA, and models that another library has trained (`imported_parent`), are trained by AdamW with rates of their own.
+    """
     system = SYSTEMS.get(config.system.name or "")
-    name = default_recipe(system) if config.training.recipe == "auto" else config.training.recipe
-    return name, get_recipe(name, system)
+    if config.training.recipe != "auto":
+        return config.training.recipe, get_recipe(config.training.recipe, system)
+    if config.lora.rank:
+        return "plain", low_rank_adaptation(system)
+    if imported_parent:
+        return "plain", fine_tuning(system)
+    return (name := default_recipe(system)), get_recipe(name, system)
 
 
 def _choose_bpe_dropout(defaults: Defaults, recipe: Recipe, pairs: int) -> None:
@@ -228,7 +256,10 @@ def _choose_training(defaults: Defaults, recipe: Recipe, spec: ModelSpec, store:
             f"training.batch_tokens is {tokens:,}, but the longest sentence has {store.max_length:,} tokens, which "
             "must fit into a batch with BOS and EOS: raise training.batch_tokens, or lower data.max_length"
         )
-    lengths, step_tokens = store.length_counts(), tokens * training.gradient_accumulation
+    choose_memory_plan(defaults, spec, device)
+    training = defaults.config.training
+    tokens, lengths = training.batch_tokens or tokens, store.length_counts()
+    step_tokens = tokens * training.gradient_accumulation
     row_lengths = meta_model(spec).row_length(lengths.source + 1, lengths.target + 1)  # with EOS
     epoch_tokens = int(row_lengths @ lengths.pairs)
     epoch_steps = max(1, math.ceil(epoch_tokens / (BATCH_FILL * step_tokens)))

@@ -52,6 +52,7 @@ from dragoman.training.defaults import (
     choose_settings,
 )
 from dragoman.training.length_limits import choose_length_limit
+from dragoman.training.memory_plan import estimate_activations
 from dragoman.training.preparation_cache import PreparationCache
 from dragoman.training.run_tokenizers import make_tokenizers, with_fertility
 from dragoman.training.system_choice import choose_system
@@ -293,7 +294,7 @@ def prepare_run(
             log(f"text.bpe_dropout has no effect: the objective {resolved.objective.name} does not support it")
         new_weights = write_initial_weights(partial, spec, resolved, request.parent, tokenizers, log)
         parameters = count_trained(spec, resolved, new_weights)
-        activations = resolve.estimate_activations(spec, training.batch_tokens or 0, training.gradient_checkpointing)
+        activations = estimate_activations(spec, training.batch_tokens or 0, bool(training.gradient_checkpointing))
         memory = MemoryEstimate.for_adam(parameters.total, parameters.trained, activations)
         report = replace(stored.report, memory=memory, text=survey.profile, cleaning=cleaning)
         preflight = with_fertility(report, resolved, tokenizers, request.parent)
@@ -376,8 +377,14 @@ def _choose_settings(
 
     def choose(chosen: Defaults) -> ModelSpec:
         """Choose all settings that `chosen` leaves open, and return the spec of the model."""
-        new_model = request.parent_spec is None
-        choose_settings(chosen, store, request.device, lambda config: request.build_spec(config, sizes), new_model)
+        choose_settings(
+            chosen,
+            store,
+            request.device,
+            build=lambda config: request.build_spec(config, sizes),
+            new_model=request.parent_spec is None,
+            imported_parent=request.parent is not None and request.parent.is_imported,
+        )
         return request.build_spec(chosen.config, sizes)
 
     if defaults.config.training.auto_batch_size:
@@ -388,6 +395,8 @@ def _choose_settings(
         batch_tokens, reason = find_batch_size(folder, trial.config, spec, log, custom_parts)
         defaults.set_and_report("training.batch_tokens", batch_tokens, reason)
     choose(defaults)
+    for warning in defaults.warnings:
+        log(f"warning: {warning}")
 
 
 def _with_absolute_paths(config: Config) -> Config:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dragoman.errors import unknown_name
@@ -18,6 +18,8 @@ MAX_DEFAULT_EPOCHS = 200  # of the smallest corpora; 800 words are learned as we
 # peak learning rates for a model of width 1 (`Recipe.rate`)
 IMPORTED_MODEL_RATE = 0.4  # AdamW, for a model without a system of ours
 MODERN_RATE = 1.5  # Muon
+FINE_TUNING_RATE = 0.05  # AdamW, of an imported model: 5e-5 for a width of 1,024, as usual for NLLB and mBART
+LORA_RATE = 0.3  # AdamW, of low-rank updates, which start at zero
 
 SMALL_CORPUS_DROPOUT = 0.3
 NO_SETTINGS: Mapping[str, Any] = {}  # the defaults of the configuration
@@ -35,6 +37,7 @@ class Recipe:
         dropout: of the system for small corpora; None keeps the system's default.
         rate: peak learning rate for a model of width 1; it falls as 1/width.
         paper: the paper's training, which defines peak and warmup instead of `rate`.
+        warm_start_rate: `rate` for a model that starts from another one; half of `rate` by default.
     """
 
     reason: str
@@ -44,15 +47,18 @@ class Recipe:
     dropout: float | None = None
     rate: float | None = None
     paper: PaperTraining | None = None
+    warm_start_rate: float | None = None
 
     def peak_learning_rate(self, dim: int, warmup: int, size: str | None, warm_start: bool) -> tuple[float, str]:
         """Return the peak learning rate for a model of width `dim`, and the reason for it in words.
 
-        It is `rate` / dim, halved with a warm start, if the recipe has a rate. Otherwise it is the paper's: the peak of
-        its inverse-square-root ("noam") schedule, or a constant that may depend on the model size.
+        It is `rate` / dim, or less with a warm start, if the recipe has a rate. Otherwise it is the paper's: the peak
+        of its inverse-square-root ("noam") schedule, or a constant that may depend on the model size.
         """
         if self.rate is not None:
-            rate = 0.5 * self.rate if warm_start else self.rate
+            rate = self.rate
+            if warm_start:
+                rate = 0.5 * self.rate if self.warm_start_rate is None else self.warm_start_rate
             return rate / dim, f"{rate:g} over the width of {dim}"
         paper = self.paper
         if paper is None or paper.noam_factor is not None:
@@ -103,6 +109,18 @@ def modern(system: System | None) -> Recipe:
     training = {"optimizer": "muon", "schedule": "cosine"}
     reason = "--recipe textbook is the paper's own"  # printed beside the name of the recipe
     return Recipe(reason, training, system=settings, bpe_dropout=0.1, dropout=SMALL_CORPUS_DROPOUT, rate=MODERN_RATE)
+
+
+def fine_tuning(system: System | None) -> Recipe:
+    """Return the recipe of a model that another library has trained: `plain` with a low learning rate."""
+    reason = "with a low learning rate, which keeps what the imported model has learned"
+    return replace(get_recipe("plain", system), reason=reason, warm_start_rate=FINE_TUNING_RATE)
+
+
+def low_rank_adaptation(system: System | None) -> Recipe:
+    """Return the recipe of LoRA: `plain` with a rate for small updates of frozen matrices."""
+    reason = "the updates of LoRA are factors, which AdamW scales one by one"
+    return replace(get_recipe("plain", system), reason=reason, warm_start_rate=LORA_RATE)
 
 
 def default_recipe(system: System | None) -> str:

@@ -19,8 +19,6 @@ from dragoman.models import Model, ModelSpec, count_parameters, meta_model
 from dragoman.models.model import position_limit
 from dragoman.models.usage import TAG
 from dragoman.objectives import check_objective, objective_class
-from dragoman.parts.spec import find_specs
-from dragoman.parts.stack import Stack
 from dragoman.run import select_device
 from dragoman.search import search_from_dict
 from dragoman.systems import SYSTEMS, VocabularySizes, get_system
@@ -30,7 +28,6 @@ from dragoman.text.normalization import TextNormalizer
 from dragoman.training.trainable_weights import count_trained, trains_all_weights
 from dragoman.training.warm_start import OpenParent, ParentRun
 
-ESTIMATED_CHUNK_LOGITS = 2**22  # logits that exist at a time in training on a CPU
 MAX_FEATURE_VECTORS = 4000  # default limit of the vectors of a source: 40 seconds of speech
 
 
@@ -364,18 +361,3 @@ def make_framing(spec: ModelSpec, target: Tokenizer) -> Framing:
     sentinels = range(target.vocab_size, model.vocab_size)  # tokens for masked spans, beyond the tokenizer's
     suppressed = (*framing.suppressed, *target.source_prefix_ids, *sentinels)
     return replace(framing, suppressed=suppressed)
-
-
-def estimate_activations(spec: ModelSpec, tokens: int, gradient_checkpointing: bool = False) -> int:
-    """Estimate the bytes of activations: 16 vectors per token and sublayer, and three times a chunk of logits.
-
-    With gradient checkpointing: three vectors per token and layer, and one layer in full.
-    """
-    stacks = [  # layers of each stack, and sublayers per layer
-        (stack.depth, sum(getattr(part, "layers", 1) for part in stack.block)) for stack in find_specs(spec, Stack)
-    ]
-    vectors = 16 * sum(depth * sublayers for depth, sublayers in stacks)
-    if gradient_checkpointing:
-        vectors = 3 * sum(depth for depth, _ in stacks) + 16 * max(sublayers for _, sublayers in stacks)
-    logits = min(tokens * meta_model(spec).vocab_size, ESTIMATED_CHUNK_LOGITS)
-    return 4 * (tokens * spec.dim * vectors + 3 * logits)  # 4 bytes per float32

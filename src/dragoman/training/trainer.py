@@ -105,7 +105,7 @@ class Trainer:
         _configure_torch(self.device, bool(training.compile), training.deterministic)
         torch.manual_seed(training.seed)
         spec = read_spec(folder, custom_parts)
-        spec = replace_everywhere(spec, Stack, gradient_checkpointing=training.gradient_checkpointing)
+        spec = replace_everywhere(spec, Stack, gradient_checkpointing=bool(training.gradient_checkpointing))
         objective = self.config.objective
         if not objective_class(objective.name or "translation").uses_dropout(objective.settings):
             spec = without_dropout(spec)

@@ -61,6 +61,11 @@ class ParentRun:
         )
 
     @property
+    def is_imported(self) -> bool:
+        """Whether the model was trained by another library: its objective is not known."""
+        return self.config.objective.name is None
+
+    @property
     def usage(self) -> Usage | None:
         """Return the command that uses the run, by its objective, or by its model if it was imported."""
         name = self.config.objective.name
