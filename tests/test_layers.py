@@ -24,6 +24,7 @@ SHARED = {
     "errors",
     "run_files",
     "storage",
+    "tensor_files",
     "config",
     "config_fields",
     "checkpoint",

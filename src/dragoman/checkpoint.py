@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dragoman import legacy
 from dragoman.errors import UserError
 from dragoman.storage import atomic_folder, write_file
+from dragoman.tensor_files import TensorFile, WeightSource
 
 CHECKPOINT_VERSION = 1
 MANIFEST_FILE = "checkpoint.json"
@@ -79,12 +80,32 @@ def read_values(folder: Path) -> dict[str, Any]:
 
 def read_tensors(folder: Path, name: str, device: str | torch.device = "cpu") -> dict[str, Tensor]:
     """Return the tensors of the file `name`.safetensors after verifying its digest."""
-    path = folder / f"{name}.safetensors"
-    _verify_file(path, _read_manifest(folder)["files"].get(path.name))
+    path = _verified_file(folder, name)
     try:
         return load_file(path, device=str(device))
     except (SafetensorError, OSError) as error:
-        raise UserError(f"the weights in {path} cannot be read ({error}): use another checkpoint") from None
+        raise _unreadable(path, error) from None
+
+
+def open_tensors(folder: Path, name: str) -> TensorFile:
+    """Open the file `name`.safetensors, whose tensors are read on access, after verifying its digest."""
+    path = _verified_file(folder, name)
+    try:
+        return TensorFile(path)
+    except (SafetensorError, OSError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _verified_file(folder: Path, name: str) -> Path:
+    """Return the path of the file `name`.safetensors after verifying its digest."""
+    path = folder / f"{name}.safetensors"
+    _verify_file(path, _read_manifest(folder)["files"].get(path.name))
+    return path
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    """Return the error for a file of weights that has its digest but cannot be read."""
+    return UserError(f"the weights in {path} cannot be read ({error}): use another checkpoint")
 
 
 def tensors_digest(folder: Path, name: str) -> str | None:
@@ -111,7 +132,7 @@ def load_weights(
 
     `frozen` is false for a checkpoint without the weights that are frozen in the model, which stay as they are.
     """
-    set_weights(model, read_tensors(folder, "model"), folder, shard, frozen)
+    set_weights(model, open_tensors(folder, "model"), folder, shard, frozen)
 
 
 def set_weights(
@@ -131,21 +152,57 @@ def set_weights(
         frozen: whether `tensors` include the weights that are frozen in the model.
     """
     weights = named_weights(model, frozen)
+    if isinstance(tensors, TensorFile):
+        shapes = tensors.shapes
+    else:
+        shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    _check_shapes(weights, shapes, folder)
     for name, weight in weights.items():
-        if name not in tensors:
+        weight.copy_(shard(tensors[name], weight))
+
+
+def assign_weights(model: nn.Module, source: WeightSource, folder: Path, device: torch.device) -> None:
+    """Give a model without weights (`unallocated_model`) those of `source`, and move it to the device.
+
+    Weights are loaded one by one, in the model's precision, so that there is never a second copy of them all. Those of
+    a large file stay mapped where nothing has to be converted.
+
+    Args:
+        model: the model, whose parameters are on the meta device.
+        source: all weights by name.
+        folder: the checkpoint, for error messages.
+        device: the new device of the model.
+    """
+    weights = named_weights(model)
+    _check_shapes(weights, source.shapes, folder)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    loaded: dict[str, nn.Parameter] = {}
+    for module in model.modules():
+        for attribute, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            name = names[parameter]
+            if name not in loaded:  # else it is tied
+                loaded[name] = nn.Parameter(source.load(name, parameter.dtype, device), parameter.requires_grad)
+            setattr(module, attribute, loaded[name])
+    for name in weights.keys() - loaded.keys():  # buffers, such as the running averages of batch norms
+        weights[name].copy_(source.load(name, weights[name].dtype, weights[name].device))
+    model.to(device)
+
+
+def _check_shapes(weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], folder: Path) -> None:
+    """Raise a UserError unless the checkpoint in `folder` has exactly the model's weights, of the same shapes."""
+    for name, weight in weights.items():
+        if name not in shapes:
             raise UserError(
                 f"the checkpoint {folder} lacks the weight {name} of this model: use a checkpoint of the same run"
             )
-        if tensors[name].shape != weight.shape:
-            shapes = f"{list(tensors[name].shape)} where the model has {list(weight.shape)}"
-            raise UserError(f"the checkpoint {folder} has {name} of shape {shapes}: use a checkpoint of the same run")
-    if surplus := tensors.keys() - weights.keys():
+        if shapes[name] != weight.shape:
+            found = f"{list(shapes[name])} where the model has {list(weight.shape)}"
+            raise UserError(f"the checkpoint {folder} has {name} of shape {found}: use a checkpoint of the same run")
+    if surplus := shapes.keys() - weights.keys():
         raise UserError(
             f"the checkpoint {folder} has the weight {min(surplus)}, which this model lacks: use a checkpoint of the "
             "same run"
         )
-    for name, weight in weights.items():
-        weight.copy_(shard(tensors[name], weight))
 
 
 def _verify_file(path: Path, expected: str | None) -> None:

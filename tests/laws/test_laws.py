@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,7 +24,15 @@ from small import (
     small_spec,
 )
 
-from dragoman.models import DecoderOnlyModel, EncoderOnlyModel, Model, model_from_dict, model_to_dict
+from dragoman import checkpoint
+from dragoman.models import (
+    DecoderOnlyModel,
+    EncoderOnlyModel,
+    Model,
+    model_from_dict,
+    model_to_dict,
+    unallocated_model,
+)
 from dragoman.parts.mixer import Context, Layout, State, map_state
 from dragoman.search import Beam, LengthLimit
 from dragoman.search.beam import BeamSearch
@@ -301,6 +310,20 @@ def test_a_spec_is_a_model(variant: str) -> None:
         torch.manual_seed(5)
         weights.append(spec.build().state_dict())
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+@every_system
+def test_a_model_opened_from_a_file_is_the_saved_one(variant: str, tmp_path: Path) -> None:
+    """Its weights are assigned to a model that was built without memory for them."""
+    saved, p = small_model(variant), pairs(variant)
+    checkpoint.save(tmp_path / "saved", {"model": checkpoint.named_weights(saved)}, {})
+    opened = unallocated_model(saved.spec).eval()
+    assert all(weight.is_meta for weight in opened.parameters())
+    tensors = checkpoint.open_tensors(tmp_path / "saved", "model")
+    checkpoint.assign_weights(opened, tensors, tmp_path, torch.device("cpu"))
+    assert [name for name, _ in opened.named_parameters()] == [name for name, _ in saved.named_parameters()]
+    expected, logits = (model(p.source, p.source_lengths, p.target, p.target_lengths) for model in (saved, opened))
+    assert torch.equal(logits, expected)
 
 
 @every_system

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from dragoman.errors import UserError
 from dragoman.models.decoder_only import DecoderOnly, DecoderOnlyModel
@@ -42,6 +45,7 @@ __all__ = [
     "model_from_dict",
     "model_to_dict",
     "training_flops",
+    "unallocated_model",
 ]
 
 MODELS: dict[str, type[Spec]] = {
@@ -66,6 +70,26 @@ def meta_model(spec: ModelSpec) -> Model:
     """Build a model on torch's meta device: its weights have shapes, but take no memory."""
     with torch.device("meta"):
         return spec.build()
+
+
+def unallocated_model(spec: ModelSpec) -> Model:
+    """Build a model whose parameters are on torch's meta device and wait for their values (`assign_weights`).
+
+    Buffers, such as the frequencies of sinusoids, have their values already. Nothing is drawn at random.
+    """
+    thread = threading.get_ident()
+
+    def without_memory(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
+        """Replace a parameter that this thread registers by one on the meta device; a tied one is already there."""
+        if parameter is None or parameter.is_meta or threading.get_ident() != thread:
+            return None
+        return nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+
+    registration = register_module_parameter_registration_hook(without_memory)  # type: ignore[arg-type]  # may return
+    try:
+        return spec.build()
+    finally:
+        registration.remove()
 
 
 def count_parameters(spec: ModelSpec) -> int:

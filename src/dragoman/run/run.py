@@ -18,7 +18,7 @@ from dragoman.config import Config
 from dragoman.data.batch_arrays import pad_rows
 from dragoman.data.data_formats import DATA_FORMATS
 from dragoman.errors import UserError
-from dragoman.models import Model, ModelSpec, Usage
+from dragoman.models import Model, ModelSpec, Usage, unallocated_model
 from dragoman.objectives import Objective, objective_class
 from dragoman.parts.inference import InferencePrecision
 from dragoman.parts.spec import Spec
@@ -33,7 +33,7 @@ from dragoman.run.results import (
     TaggedSentence,
     Translation,
 )
-from dragoman.run.run_weights import read_weights
+from dragoman.run.run_weights import weight_source
 from dragoman.run.sources import Source, Tag, encode_without_framing, frame_source
 from dragoman.run.translator import Translator, continue_prompts, stream_tokens
 from dragoman.run_files import (
@@ -691,13 +691,13 @@ def load(
         return ensemble
     torch_device = run_folder.select_device(device or "auto")
     inference_weights = InferenceWeights(weights, torch_device)
-    model = run_folder.read_spec(folder, custom_parts).build()
+    model = unallocated_model(run_folder.read_spec(folder, custom_parts))
     settings = config.from_yaml(folder / CONFIG_FILE)
     source_tokenizer, target_tokenizer = run_folder.read_tokenizers(folder)
     path = folder / CHECKPOINT_DIR / checkpoint_name
     check_run_folder(folder, checkpoint_name)
-    checkpoint.set_weights(model, read_weights(folder, checkpoint_name, model, settings), path)
-    model.eval().to(torch_device)
+    source = weight_source(folder, checkpoint_name, model, settings)
+    checkpoint.assign_weights(model.eval(), source, path, torch_device)
     framing, name = run_folder.read_framing(folder), path.resolve().name
     run = Run(folder, settings, model, source_tokenizer, target_tokenizer, framing, name, inference_weights)
     run.engine_cache = {} if run.device.type == "cuda" else None  # keeps the CUDA graphs of searches

@@ -11,6 +11,7 @@ from dragoman.config import Config
 from dragoman.errors import UserError
 from dragoman.parts.lora import LoRA, merge_adapters
 from dragoman.run_files import CHECKPOINT_DIR, INITIAL_CHECKPOINT
+from dragoman.tensor_files import LoadedTensors, WeightSource
 
 #: entry of a checkpoint's values: the digest of the initial weights that the checkpoint complements
 BASE_WEIGHTS = "base_weights"
@@ -44,3 +45,14 @@ def read_weights(folder: Path, checkpoint_name: str, model: nn.Module, config: C
     weights = checkpoint.read_tensors(initial, "model") | weights
     lora = lora_of(config)
     return weights if lora is None else merge_adapters(weights, model, lora)
+
+
+def weight_source(folder: Path, checkpoint_name: str, model: nn.Module, config: Config) -> WeightSource:
+    """Return the weights of `read_weights`, which are loaded one by one.
+
+    The weights of a complete checkpoint stay in its file until they are used.
+    """
+    path = folder / CHECKPOINT_DIR / checkpoint_name
+    if BASE_WEIGHTS not in checkpoint.read_values(path):
+        return checkpoint.open_tensors(path, "model")
+    return LoadedTensors(read_weights(folder, checkpoint_name, model, config))

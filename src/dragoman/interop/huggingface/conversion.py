@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,8 +14,10 @@ from dragoman.errors import UserError
 from dragoman.interop.huggingface.safetensors_weights import StoredWeights
 from dragoman.models import ModelSpec
 from dragoman.parts.positions import SinusoidalPosition
+from dragoman.tensor_files import CPU
 from dragoman.text.framing import Framing
 
+HALF_TYPES = (torch.float16, torch.bfloat16)
 WeightTransform = Callable[[Tensor, int], Tensor]  # of a weight and the number of its layer
 
 
@@ -64,34 +66,28 @@ class Conversion:
         transform = self.transforms.get(key, self.transforms.get(module, unchanged))
         return [name.replace("*", layer) for name in names], transform, int(layer)
 
-    def convert(self, weights: StoredWeights, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+    def convert(self, weights: StoredWeights, shapes: Mapping[str, torch.Size]) -> ConvertedWeights:
         """Return the parameters of our model; missing, unused or misshapen weights are an error that names them.
 
         Args:
-            weights: the stored weights of the checkpoint.
+            weights: the stored weights of the checkpoint, which are read when the result is used.
             shapes: shapes of the parameters of our model by name.
         """
-        converted: dict[str, Tensor] = {}
+        converted = ConvertedWeights(self, weights, shapes)
         missing: list[str] = []
         misshapen: list[str] = []
         used: set[str] = set()
         for parameter, shape in shapes.items():
-            names, transform, layer = self.source(parameter)
+            names, _, _ = self.source(parameter)
             absent = [name for name in names if name not in weights]
             if absent and parameter in self.optional:
-                converted[parameter] = torch.zeros(shape)
                 continue
             missing += absent
             used |= set(names)
-            if absent:
-                continue
-            stored = [weights[name] for name in names]
-            try:
-                converted[parameter] = transform(torch.cat(stored), layer).contiguous()
-            except (RuntimeError, IndexError):
-                converted[parameter] = torch.empty(0, 0)  # reported as misshapen
-            if converted[parameter].shape != shape:
-                shown = " and ".join(f"{name} of {list(weight.shape)}" for name, weight in zip(names, stored))
+            for name in set(names) - set(absent):
+                weights.dtype(name)  # integers are refused
+            if not absent and converted.stored_shape(parameter) != shape:
+                shown = " and ".join(f"{name} of {list(weights.shape(name))}" for name in names)
                 misshapen.append(f"{shown} instead of {list(shape)}")
         ignored = [*self.unused, *map(re.escape, self.computed)]  # patterns of names
         unused = [name for name in weights if name not in used and not any(re.fullmatch(p, name) for p in ignored)]
@@ -116,6 +112,58 @@ class Conversion:
                         f"{weights.folder} has a learned position table {name}, but only sinusoidal positions are "
                         "supported for this architecture"
                     )
+
+
+class ConvertedWeights(Mapping[str, Tensor]):
+    """The parameters of our model, each converted from the stored weights of a checkpoint when it is accessed.
+
+    A parameter has the stored precision, unless its conversion computes numbers that need float32.
+    """
+
+    def __init__(self, conversion: Conversion, weights: StoredWeights, shapes: Mapping[str, torch.Size]) -> None:
+        """`shapes` are those of the parameters of our model by name."""
+        self.conversion, self.weights, self.shapes = conversion, weights, shapes
+
+    def __len__(self) -> int:
+        """Return the number of parameters."""
+        return len(self.shapes)
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of the parameters."""
+        return iter(self.shapes)
+
+    def __getitem__(self, parameter: str) -> Tensor:
+        """Return a parameter in the stored precision, or in float32 if that would lose something."""
+        names, transform, _ = self.conversion.source(parameter)
+        dtypes = {self.weights.dtype(name) for name in names if name in self.weights}
+        dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
+        if dtype not in HALF_TYPES:
+            return self.load(parameter, torch.float32)
+        if transform is unchanged:
+            return self.load(parameter, dtype)
+        exact = self.load(parameter, torch.float32)
+        rounded = exact.to(dtype)
+        return rounded if torch.equal(rounded.float(), exact) else exact
+
+    def load(self, parameter: str, dtype: torch.dtype, device: torch.device = CPU) -> Tensor:
+        """Return a parameter of this dtype on the device; one that is stored so in a large file stays mapped."""
+        names, transform, layer = self.conversion.source(parameter)
+        if any(name not in self.weights for name in names):
+            return torch.zeros(self.shapes[parameter], dtype=dtype, device=device)  # optional parameters
+        if transform is unchanged and len(names) == 1:
+            return self.weights.load(names[0], dtype, device)
+        working_dtype = dtype if transform is unchanged else torch.float32
+        stored = torch.cat([self.weights.load(name, working_dtype) for name in names])
+        return transform(stored, layer).to(device, dtype).contiguous()
+
+    def stored_shape(self, parameter: str) -> torch.Size | None:
+        """Return the shape that a parameter gets from the stored weights; None if they cannot be converted."""
+        names, transform, layer = self.conversion.source(parameter)
+        try:
+            stored = torch.cat([torch.empty(self.weights.shape(name), device="meta") for name in names])
+            return transform(stored, layer).shape
+        except (RuntimeError, IndexError):
+            return None
 
 
 def _expand(names: str) -> list[str]:

@@ -11,18 +11,17 @@ from typing import Any, cast
 
 import tokenizers
 from tokenizers import models, pre_tokenizers
-from torch import Tensor
 
 from dragoman import checkpoint as checkpoints
 from dragoman import config
 from dragoman.errors import UserError
 from dragoman.interop.huggingface import bert, bert_families
 from dragoman.interop.huggingface.causal_lm import LLAMA, MISTRAL, QWEN2, convert_gpt2, convert_llama
-from dragoman.interop.huggingface.conversion import Conversion
+from dragoman.interop.huggingface.conversion import Conversion, ConvertedWeights
 from dragoman.interop.huggingface.hf_config import CONFIG_JSON, HFConfig, field_names
 from dragoman.interop.huggingface.safetensors_weights import StoredWeights, open_weights
 from dragoman.interop.huggingface.seq2seq import BART, MARIAN, MBART, MT5, PEGASUS, T5, convert_bart, convert_t5
-from dragoman.models import ModelSpec, meta_model
+from dragoman.models import ModelSpec, meta_model, unallocated_model
 from dragoman.parts.inference import InferencePrecision
 from dragoman.run import Run, select_device, write_model_file, write_tokenizers
 from dragoman.run.inference_weights import InferenceWeights
@@ -59,7 +58,7 @@ class ConvertedCheckpoint:
     architecture: str  # class name in transformers
     system: str  # name of the most similar named system
     spec: ModelSpec
-    weights: dict[str, Tensor]  # by the parameter names of the model that the spec builds
+    weights: ConvertedWeights  # by the parameter names of the model that the spec builds
     framing: Framing
     generation: dict[str, Any]  # generation settings under transformers' names
     labels: tuple[str, ...] = ()  # of a token classifier
@@ -130,12 +129,12 @@ def read_checkpoint(folder: Path) -> ConvertedCheckpoint:
     hf = HFConfig.from_folder(folder)
     class_name, architecture = _architecture(hf)
     hf.expect("quantization_config", None)
-    with open_weights(folder, architecture.base_prefix) as weights:
-        conversion = architecture.convert(hf, weights)
-        hf.refuse_unread()  # fields of config.json that the conversion does not know
-        conversion.check_computed_tables(weights)
-        shapes = {name: weight.shape for name, weight in meta_model(conversion.spec).named_parameters()}
-        converted = conversion.convert(weights, shapes)
+    weights = open_weights(folder, architecture.base_prefix)
+    conversion = architecture.convert(hf, weights)
+    hf.refuse_unread()  # fields of config.json that the conversion does not know
+    conversion.check_computed_tables(weights)
+    shapes = {name: weight.shape for name, weight in meta_model(conversion.spec).named_parameters()}
+    converted = conversion.convert(weights, shapes)
     return ConvertedCheckpoint(
         class_name, conversion.system, conversion.spec, converted, conversion.framing, hf.generation, conversion.labels
     )
@@ -192,10 +191,9 @@ def load_checkpoint(folder: Path, device: str | None = None, weights: InferenceP
         checkpoint, source, target = _with_tokenizers(folder, checkpoint)
     except MissingTokenizerError as missing:
         source = target = cast(Tokenizer, NoTokenizer(str(missing)))
-    model = checkpoint.spec.build()
-    checkpoints.set_weights(model, checkpoint.weights, folder)
     torch_device = select_device(device or "auto")
-    model.eval().to(torch_device)
+    model = unallocated_model(checkpoint.spec).eval()
+    checkpoints.assign_weights(model, checkpoint.weights, folder, torch_device)
     settings = _config(checkpoint, shared_vocabulary=source is target)
     inference_weights = InferenceWeights(weights, torch_device)
     return Run(folder, settings, model, source, target, checkpoint.framing, checkpoint.architecture, inference_weights)
@@ -220,7 +218,7 @@ def import_checkpoint(folder: Path, run_folder: Path, log: Callable[[str], None]
         checkpoints.save(unfinished / CHECKPOINT_DIR / "000000", {"model": checkpoint.weights}, values)
         for link in ("best", "last"):
             replace_symlink(unfinished / CHECKPOINT_DIR / link, "000000")
-    parameters = sum(weight.numel() for weight in checkpoint.weights.values())
+    parameters = sum(shape.numel() for shape in checkpoint.weights.shapes.values())
     unsupported = _unsupported_generation_settings(checkpoint.generation)
     return ImportResult(checkpoint, parameters, (source.vocab_size, target.vocab_size), unsupported)
 
@@ -234,7 +232,8 @@ def _with_tokenizers(folder: Path, checkpoint: ConvertedCheckpoint) -> tuple[Con
     values = json.loads((folder / CONFIG_JSON).read_text(encoding="utf-8"))
     source, target = tokenizers_from_folder(folder, values)
     tables = ("source_embedding.weight", "target_embedding.weight")  # a model may have only one of them
-    embedding_counts = [len(checkpoint.weights[name]) for name in tables if name in checkpoint.weights]
+    shapes = checkpoint.weights.shapes
+    embedding_counts = [shapes[name][0] for name in tables if name in shapes]
     for tokenizer, count in zip((source, target), (embedding_counts[0], embedding_counts[-1])):
         if tokenizer.vocab_size > count:
             raise UserError(

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from dragoman.errors import UserError
+from dragoman.tensor_files import CPU, TensorFile
 
 SINGLE_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 PICKLE_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -21,21 +20,16 @@ FLOAT_TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 class StoredWeights:
-    """Weights by name, read on access as float32.
+    """Weights by name, read on access.
 
     Names lack the prefix of the base model (`bert.`, `model.` …), and norms have `weight` and `bias` also in old files
     that say `gamma` and `beta`.
-
-    Args:
-        files: the open safetensors file of every full weight name.
-        folder: the folder of the checkpoint, for messages.
-        base_prefix: prefix that is removed from the names.
     """
 
-    def __init__(self, files: dict[str, Any], folder: Path, base_prefix: str) -> None:
+    def __init__(self, files: dict[str, TensorFile], folder: Path, base_prefix: str) -> None:
         """Map the names of weights without `base_prefix` to their full names; old files say gamma and beta in norms.
 
-        `files` holds the open safetensors file of every full name.
+        `files` holds the safetensors file of every full name; `folder`, that of the checkpoint, is for messages.
         """
         self.folder, self._files = folder, files
         self._full_names: dict[str, str] = {}
@@ -60,18 +54,33 @@ class StoredWeights:
 
     def __getitem__(self, name: str) -> Tensor:
         """Read a weight, whose name lacks the prefix of the base model, as float32."""
+        return self.load(name, torch.float32)
+
+    def load(self, name: str, dtype: torch.dtype, device: torch.device = CPU) -> Tensor:
+        """Return a weight of this dtype on the device; mapped if the file is large and has it so."""
         full = self._full_names[name]
+        self.dtype(name)  # refuses integers
         try:
-            weight = self._files[full].get_tensor(full)
-        except SafetensorError as error:
+            return self._files[full].load(full, dtype, device)
+        except OSError as error:
             raise UserError(f"the weight {full} of {self.folder} cannot be read: {error}") from None
-        if weight.dtype not in FLOAT_TYPES:
-            dtype, *supported = (str(kind).removeprefix("torch.") for kind in (weight.dtype, *FLOAT_TYPES))
+
+    def shape(self, name: str) -> torch.Size:
+        """Return the shape of a weight, which is not read."""
+        full = self._full_names[name]
+        return self._files[full].tensors[full].shape
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Return the data type of a weight, which is not read; raise a UserError if it is not a floating-point type."""
+        full = self._full_names[name]
+        dtype = self._files[full].tensors[full].dtype
+        if dtype not in FLOAT_TYPES:
+            found, *supported = (str(kind).removeprefix("torch.") for kind in (dtype, *FLOAT_TYPES))
             raise UserError(
-                f"the weight {full} of {self.folder} has the data type {dtype}, but only {', '.join(supported)} "
+                f"the weight {full} of {self.folder} has the data type {found}, but only {', '.join(supported)} "
                 "are supported"
             )
-        return weight.float()
+        return dtype
 
     def first_present(self, *names: str) -> str:
         """Return the first of these names that is stored; the first name if none is, to be reported as missing."""
@@ -79,49 +88,52 @@ class StoredWeights:
 
     def equal(self, first: str, second: str) -> bool:
         """Whether two weights are equal, or one of them is not stored."""
-        return first == second or first not in self or second not in self or torch.equal(self[first], self[second])
+        if first == second or first not in self or second not in self:
+            return True
+        names = self._full_names[first], self._full_names[second]
+        return self._files[names[0]].equal(names[0], self._files[names[1]], names[1])
 
 
-@contextmanager
-def open_weights(folder: Path, base_prefix: str) -> Iterator[StoredWeights]:
-    """Open the weights of a checkpoint, one safetensors file or several (shards) with an index, while in use.
+def open_weights(folder: Path, base_prefix: str) -> StoredWeights:
+    """Open the weights of a checkpoint, one safetensors file or several (shards) with an index.
 
     `base_prefix`, such as "model.", is removed from their names.
     """
-    with ExitStack() as stack:
-        if (folder / SINGLE_FILE).exists():
-            file = stack.enter_context(_open(folder / SINGLE_FILE))
-            yield StoredWeights(dict.fromkeys(file.keys(), file), folder, base_prefix)
-        elif (folder / INDEX_FILE).exists():
-            shard_of = _read_index(folder)  # weight name → file name
-            file_names = sorted(set(shard_of.values()))
-            shards = {name: stack.enter_context(_open(folder / name)) for name in file_names}
-            contents = {name: set(shard.keys()) for name, shard in shards.items()}
-            if missing := sorted(weight for weight, name in shard_of.items() if weight not in contents[name]):
-                raise UserError(
-                    f"{folder / shard_of[missing[0]]} lacks the weight {missing[0]} that {INDEX_FILE} lists: get all "
-                    "files of the checkpoint again"
-                )
-            if unlisted := sorted(weight for names in contents.values() for weight in names if weight not in shard_of):
-                raise UserError(
-                    f"{folder / INDEX_FILE} does not list the weight {unlisted[0]}, which one of the weight files "
-                    "holds: get all files of the checkpoint again"
-                )
-            yield StoredWeights({weight: shards[name] for weight, name in shard_of.items()}, folder, base_prefix)
-        elif any((folder / name).exists() for name in PICKLE_FILES):
-            raise UserError(
-                f"{folder} has its weights only in {PICKLE_FILES[0]}, a pickle file, which can execute any program "
-                f"when it is loaded: if you trust it, load it with transformers and call save_pretrained, which "
-                f"writes {SINGLE_FILE}"
-            )
-        else:
-            raise UserError(f"{folder} has no weights: expected {SINGLE_FILE} or {INDEX_FILE}")
+    if (folder / SINGLE_FILE).exists():
+        file = _open(folder / SINGLE_FILE)
+        return StoredWeights(dict.fromkeys(file, file), folder, base_prefix)
+    if (folder / INDEX_FILE).exists():
+        return _open_shards(folder, base_prefix)
+    if any((folder / name).exists() for name in PICKLE_FILES):
+        raise UserError(
+            f"{folder} has its weights only in {PICKLE_FILES[0]}, a pickle file, which can execute any program "
+            f"when it is loaded: if you trust it, load it with transformers and call save_pretrained, which "
+            f"writes {SINGLE_FILE}"
+        )
+    raise UserError(f"{folder} has no weights: expected {SINGLE_FILE} or {INDEX_FILE}")
 
 
-def _open(path: Path) -> Any:
+def _open_shards(folder: Path, base_prefix: str) -> StoredWeights:
+    """Open the weights of a checkpoint in several files; raise a UserError if index and files do not fit."""
+    shard_of = _read_index(folder)  # weight name → file name
+    shards = {name: _open(folder / name) for name in sorted(set(shard_of.values()))}
+    if missing := sorted(weight for weight, name in shard_of.items() if weight not in shards[name]):
+        raise UserError(
+            f"{folder / shard_of[missing[0]]} lacks the weight {missing[0]} that {INDEX_FILE} lists: get all "
+            "files of the checkpoint again"
+        )
+    if unlisted := sorted(weight for shard in shards.values() for weight in shard if weight not in shard_of):
+        raise UserError(
+            f"{folder / INDEX_FILE} does not list the weight {unlisted[0]}, which one of the weight files "
+            "holds: get all files of the checkpoint again"
+        )
+    return StoredWeights({weight: shards[name] for weight, name in shard_of.items()}, folder, base_prefix)
+
+
+def _open(path: Path) -> TensorFile:
     """Open a safetensors file; raise a UserError if it is missing or damaged."""
     try:
-        return safe_open(path, framework="pt", device="cpu")
+        return TensorFile(path)
     except FileNotFoundError:
         raise UserError(f"{path} is missing, but {INDEX_FILE} lists it: get all files of the checkpoint") from None
     except (SafetensorError, OSError) as error:
