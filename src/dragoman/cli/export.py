@@ -16,8 +16,12 @@ from dragoman.console import print_json, print_lines
 def export(
     run: RunFolder,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to create for the export.")],
-    to: Annotated[str, typer.Option(metavar="FORMAT", help="Format: huggingface.")],
-    dtype: Annotated[str, "Number format of the weights: float32, float16 or bfloat16.", "TYPE"] = "float32",
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="Format: huggingface or ctranslate2.")],
+    dtype: Annotated[
+        str,
+        "Number format of the weights: float32, float16 or bfloat16; for ctranslate2 also int8 and int8_float32.",
+        "TYPE",
+    ] = "float32",
     sentences: Annotated[
         Path | None, "Sample sentences for the verification, one per line. Default: the run's validation set.", "FILE"
     ] = None,

@@ -25,7 +25,9 @@ ExportFormat = Literal["huggingface", "ctranslate2", "onnx"]
 ExportType = Literal["float32", "float16", "bfloat16", "int8"]
 
 #: module and class of the exporter of each format
-EXPORTERS: dict[str, str] = {}
+EXPORTERS: dict[str, str] = {
+    "ctranslate2": "dragoman.interop.ctranslate2.ctranslate2_exporter:CTranslate2Exporter",
+}
 TORCH_TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 

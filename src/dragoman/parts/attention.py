@@ -16,6 +16,7 @@ from dragoman.parts.attention_function import (
     fold_beams,
     head_width,
     join_heads,
+    length_key,
     matmul_layout,
     split_heads,
     use_kernel,
@@ -113,7 +114,7 @@ class SelfAttentionMixer(Mixer):
 
     def args(self, context: Context, length: int) -> AttentionArgs:
         """Collect the arguments of the attention function for `length` keys; layers of one `mask_key` share a mask."""
-        shared, mask_key = context.shared_position, ("self", length, self.visibility_key)
+        shared, mask_key = context.shared_position, ("self", length_key(length), self.visibility_key)
         positions = (self.position,) if shared is None else (self.position, shared)
         dropout = self.dropout if self.training else 0.0
         return AttentionArgs(

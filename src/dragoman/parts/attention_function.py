@@ -116,9 +116,10 @@ def use_kernel(query: Tensor, value: Tensor, context: Context, args: AttentionAr
 
     They need values (… E) of the same width as queries and keys.
     """
-    on_gpu = TRITON_AVAILABLE and query.is_cuda and not torch.is_grad_enabled()
+    if not (TRITON_AVAILABLE and query.is_cuda) or torch.is_grad_enabled():
+        return False
     fits = query.shape[2] <= MAX_KERNEL_QUERIES and query.shape[-1] == value.shape[-1]
-    return on_gpu and fits and args.is_plain and not args.needs_weights(context)
+    return fits and args.is_plain and not args.needs_weights(context)
 
 
 def matmul_layout(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -242,8 +243,8 @@ def cached_keys(context: Context, length: int) -> CachedKeys:
     hypotheses of a source are attended to, each hypothesis seeing those of its ancestors: nothing is copied when a
     hypothesis continues another one.
     """
-    layouts = {} if context.masks is None else context.masks.cached_keys
-    if length not in layouts:
+    layouts, key = {} if context.masks is None else context.masks.cached_keys, length_key(length)
+    if key not in layouts:
         positions, ancestors = context.layout.positions, context.ancestors
         device = positions.device
         rows = torch.arange(positions.shape[0], device=device)[:, None]  # R 1, to write into the caches
@@ -256,8 +257,13 @@ def cached_keys(context: Context, length: int) -> CachedKeys:
             hypothesis = torch.arange(beam, device=device)[:, None]
             mask = (ancestors[:, :, None] == hypothesis).flatten(2)  # B K K·S
             cached = CachedKeys(rows, Layout(positions.view(batch, beam)), keys, mask)
-        layouts[length] = cached
-    return layouts[length]
+        layouts[key] = cached
+    return layouts[key]
+
+
+def length_key(length: int) -> Hashable:
+    """Return a number of tokens as the key of a dict; while a model is exported, it is a symbol without a hash."""
+    return length if type(length) is int else str(length)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

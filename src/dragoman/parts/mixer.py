@@ -126,7 +126,7 @@ class AttentionMasks:
         """Start without masks; layers add those that they compute."""
         self.additive: dict[Hashable, Tensor | None] = {}  # B 1 T S: 0 or −∞; None: all visible
         self.blocks: dict[Hashable, BlockMask] = {}  # FlexAttention's, for packed rows
-        self.cached_keys: dict[int, CachedKeys] = {}  # by the length of the cache
+        self.cached_keys: dict[Hashable, CachedKeys] = {}  # by the length of the cache
 
 
 class CachedKeys(NamedTuple):

@@ -65,6 +65,10 @@ class Position(nn.Module):
         """Return the vectors added to keys at distances from −clip to clip, (2·clip + 1) E; None if there are none."""
         return None
 
+    def value_distance_vectors(self) -> Tensor | None:
+        """Return the vectors added to values at distances −clip to clip, (2·clip + 1) E; None if there are none."""
+        return None
+
     def flops(self, work: Workload) -> int:
         """FLOPs of matrix products: none, unless a subclass has some."""
         return 0
@@ -422,6 +426,10 @@ class ShawKeysAndValues(ShawKeys):
         super().__init__(dim, clip)
         self.value_dim = value_dim
         self.values = nn.Embedding(2 * clip + 1, value_dim)
+
+    def value_distance_vectors(self) -> Tensor:
+        """Return the learned vectors of distances −clip to clip that are added to values, (2·clip + 1) E."""
+        return self.values.weight
 
     def value_bias(self, weights: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
         """Return the sum of the values' distance vectors, weighted by the attention weights B H T S: B H T E."""

@@ -59,6 +59,8 @@ class ImportedTokenizer(Tokenizer):
         all_special_ids: the ids of `special_token_ids`
     """
 
+    is_library_tokenizer = False
+
     def __init__(
         self,
         library: tokenizers.Tokenizer,
@@ -153,6 +155,10 @@ class ImportedTokenizer(Tokenizer):
     def _join(self, tokens: list[str]) -> str:
         """Join tokens to a text as the library does; by default with spaces."""
         return self._decoder.decode(tokens) if self._decoder else " ".join(tokens)
+
+    def vocabulary(self) -> list[str]:
+        """Return the token of each id as the checkpoint names it; <ID> for an id without one."""
+        return [self._names.get(token_id, f"<{token_id}>") for token_id in range(self.vocab_size)]
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return the names of tokens in readable form; <ID> for an id without one."""
@@ -263,6 +269,8 @@ class RemappedTokenizer(Tokenizer):
     system and objective. The imported special tokens keep an id, but no text contains them.
     """
 
+    is_library_tokenizer = False
+
     def __init__(
         self,
         inner: ImportedTokenizer,
@@ -319,6 +327,10 @@ class RemappedTokenizer(Tokenizer):
     def _keeps_prefix_space(self) -> bool:
         """Whether the imported tokenizer adds a space before each text and does not remove it in decoding."""
         return self.inner.decode(self.inner.encode("a")) == " a"
+
+    def vocabulary(self) -> list[str]:
+        """Return Dragoman's special tokens, then the imported ones, corpus tags and features."""
+        return [*SPECIAL_TOKENS, *self.inner.vocabulary(), *self.tokens(self.source_prefix_ids)]
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return the names of tokens in readable form."""

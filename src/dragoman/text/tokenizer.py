@@ -169,6 +169,8 @@ class Tokenizer:
         kind: one of `TOKENIZER_TYPES`, or `label`, `imported`, `remapped`
         marker: `initial` or `final`, the side of a word that has its space
         type: how it splits and joins text; imported tokenizers have none
+        is_library_tokenizer: whether the `tokenizers` library reads its file and gives the same ids, except for unknown
+            words
         has_merges: whether it is a kind of BPE that was learned here
         has_marked_words: whether words have the space next to them; otherwise a space is a token of its own
         has_unknown_words: whether words that are not in the vocabulary become UNK
@@ -192,6 +194,7 @@ class Tokenizer:
     features = FeatureSymbols()
     unknown_word_tokens: Sequence[int] = ()
     type: TokenizerType
+    is_library_tokenizer = True
     has_merges = False
     has_marked_words = True
     has_unknown_words = False
@@ -387,6 +390,11 @@ class Tokenizer:
             return text
         last = max((index for index, letter in enumerate(text) if not unicodedata.combining(letter)), default=0)
         return text[:last]
+
+    def vocabulary(self) -> list[str]:
+        """Return the token of each id as the `tokenizers` library writes it, with spaces and bytes as letters."""
+        ids = self._library.get_vocab()
+        return sorted(ids, key=ids.__getitem__)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return readable tokens, with ▁ for a space."""

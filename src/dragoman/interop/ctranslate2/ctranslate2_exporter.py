@@ -1,0 +1,248 @@
+"""Writes runs as models of CTranslate2, and verifies them with it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dragoman.errors import UserError
+from dragoman.interop.deployment_files import deployment_settings, max_target_tokens, write_deployment_files
+from dragoman.interop.export_check import (
+    LOGIT_TOLERANCE,
+    ExportCheck,
+    ExportSamples,
+    count_equal_outputs,
+    relative_error,
+    teacher_forced_logits,
+    verification_search,
+)
+from dragoman.interop.exporting import ExportOptions, WrittenExport, is_installed
+from dragoman.parts.mixer import Layout
+from dragoman.run import Run
+
+#: largest error of scores or logits, relative to the largest logit, by number format; int8 rounds weights and
+#: activations to 1/127 of the largest in a row
+CT2_TOLERANCES = {
+    "float32": LOGIT_TOLERANCE,
+    "float16": 1e-2,
+    "bfloat16": 5e-2,
+    "int16": 2e-2,
+    "int8": 0.3,
+    "int8_float32": 0.3,
+    "int8_float16": 0.3,
+    "int8_bfloat16": 0.3,
+}
+LENGTH_OPTIONS = ("min_decoding_length", "max_decoding_length")  # of translate_batch
+#: how many times its beam size a search finishes hypotheses before it stops, where ours stops by an exact rule
+EXACT_PATIENCE = 2
+
+
+class CTranslate2Exporter:
+    """Translators, language models and encoders in the format of CTranslate2; see `model_conversion`."""
+
+    library: ClassVar[str] = "ctranslate2"
+    extra: ClassVar[str] = "ctranslate2"
+    dtypes: ClassVar[tuple[str, ...]] = tuple(CT2_TOLERANCES)
+
+    def __init__(self, options: ExportOptions) -> None:
+        """Keep the options; raise an error if CTranslate2, which converts the weights, is not installed."""
+        if not is_installed(self.library):
+            raise UserError(
+                "an export to CTranslate2 needs the package ctranslate2: install it with pip install "
+                "'dragoman[ctranslate2]'"
+            )
+        self.dtype = options.dtype
+
+    def write(self, run: Run, folder: Path) -> WrittenExport:
+        """Convert the weights, and write the model with its vocabularies, tokenizers, settings and an example."""
+        from dragoman.interop.ctranslate2.model_conversion import convert_model
+
+        converted = convert_model(run)
+        converted.validate()
+        converted.optimize(self.dtype)
+        converted.save(str(folder))
+        if not run.model.can_generate:
+            return self._write_encoder_files(run, folder)
+        vocabularies = sorted(path.name for path in folder.glob("*vocabulary.json"))  # shared, or source and target
+        settings = deployment_settings(run, "CTranslate2") | {"options": generation_options(run)}
+        files = {"model.bin, config.json": f"the model, with {self.dtype} weights"}
+        files[", ".join(vocabularies)] = "the tokens"
+        if run.model.is_decoder_only:
+            if not run.is_language_model:
+                settings["source_suffix"].append(run.framing.bos)  # begins the target
+            write_deployment_files(run, folder, settings, "generate_with_ctranslate2.py", files)
+            return WrittenExport("CTranslate2 Generator", _notes(run))
+        settings["vocabularies"] = [vocabularies[0], vocabularies[-1]]
+        write_deployment_files(run, folder, settings, "translate_with_ctranslate2.py", files)
+        return WrittenExport("CTranslate2 Translator", _notes(run))
+
+    def _write_encoder_files(self, run: Run, folder: Path) -> WrittenExport:
+        """Write what an encoder needs, with the weights of its output layer, which CTranslate2 does not compute."""
+        files = {"model.bin, config.json": f"the encoder, with {self.dtype} weights", "vocabulary.json": "the tokens"}
+        note = "CTranslate2 computes hidden states, not the output layer"
+        if run.model.num_labels:
+            weights = {name: value.detach().float().cpu() for name, value in run.model.output.named_parameters()}
+            save_file(weights, folder / "output_layer.safetensors")
+            files["output_layer.safetensors"] = "the output layer, which the program below computes"
+            note = f"{note}, whose weights are in output_layer.safetensors"
+        settings = deployment_settings(run, "CTranslate2")
+        write_deployment_files(run, folder, settings, "encode_with_ctranslate2.py", files)
+        return WrittenExport("CTranslate2 Encoder", (note,))
+
+    def verify(self, run: Run, folder: Path, samples: ExportSamples) -> ExportCheck:
+        """Compare scores, logits or hidden states of given sentences, and what a beam search finds.
+
+        Nothing is suppressed in these searches: CTranslate2 removes tokens before the softmax, we do after it.
+        """
+        import ctranslate2
+
+        run = copy(run)
+        run.special_tokens = replace(run.special_tokens, suppressed=())
+        ctranslate2.set_log_level(logging.ERROR)  # a CPU that computes float16 weights in float32 is no problem
+        with torch.inference_mode():
+            if not run.model.can_generate:
+                quantity, error, outputs = *_compare_encoder(run, ctranslate2.Encoder(str(folder)), samples), None
+            elif run.model.is_decoder_only:
+                quantity, error, outputs = _compare_generator(run, ctranslate2.Generator(str(folder)), samples)
+            else:
+                quantity, error, outputs = _compare_translator(run, ctranslate2.Translator(str(folder)), samples)
+        return ExportCheck(
+            f"CTranslate2 {ctranslate2.__version__}",
+            len(samples),
+            error,
+            CT2_TOLERANCES[self.dtype],
+            None if outputs is None else count_equal_outputs(run, samples, outputs),
+            quantity,
+            outputs_must_agree=self.dtype == "float32",
+        )
+
+
+def generation_options(run: Run) -> dict[str, Any]:
+    """Return the options of `translate_batch` or `generate_batch` that are closest to the run's search.
+
+    A language model samples, as `dragoman generate` does.
+    """
+    tokens = _names(run)
+    suppressed = [[tokens[token]] for token in run.framing.suppressed if token < run.model.vocab_size]
+    if run.is_language_model:
+        return {"sampling_topk": 0, "sampling_topp": 0.95, "max_length": 50, "suppress_sequences": suppressed}
+    beam = run.beam_config()
+    limits = ("min_length", "max_length") if run.model.is_decoder_only else LENGTH_OPTIONS
+    options: dict[str, Any] = {
+        "beam_size": beam.size,
+        "patience": 1 if beam.early_stopping is True else EXACT_PATIENCE,
+        "length_penalty": beam.length_penalty,
+        "suppress_sequences": suppressed,
+        limits[0]: run.length_limit.min or 0,
+        limits[1]: max_target_tokens(run),
+    }
+    if beam.no_repeat_ngram_size:
+        options["no_repeat_ngram_size"] = beam.no_repeat_ngram_size
+    if beam.coverage_penalty and not run.model.is_decoder_only:
+        options["coverage_penalty"] = beam.coverage_penalty
+    return options
+
+
+def _notes(run: Run) -> tuple[str, ...]:
+    """Return what CTranslate2's search does differently."""
+    if run.is_language_model:
+        return ()
+    beam, notes = run.beam_config(), []
+    if beam.length_normalization != "power" and beam.length_penalty:
+        notes.append("CTranslate2 divides scores by length^α, not by the GNMT length penalty")
+    if run.source_tokenizer.features:
+        notes.append("the program does not encode features of sources: put their token ids before those of the text")
+    return tuple(notes)
+
+
+def _names(run: Run) -> list[str]:
+    """Return the name of each target token in CTranslate2's vocabulary."""
+    from dragoman.interop.ctranslate2.model_conversion import target_vocabulary
+
+    return target_vocabulary(run)
+
+
+def _compare_translator(run: Run, translator: Any, samples: ExportSamples) -> tuple[str, float, Sequence[list[int]]]:
+    """Compare log p of the target tokens of each pair, and return the token ids that a beam search finds."""
+    from dragoman.interop.ctranslate2.model_conversion import vocabulary
+
+    framing, target_names = run.framing, _names(run)
+    source_names = vocabulary(run.source_tokenizer, len(run.model.embedding_tables[0].weight))  # type: ignore[union-attr]
+    sources = [[source_names[token] for token in ids] for ids in samples.source_ids]
+    targets = [[*ids[1:], framing.eos] for ids in samples.target_ids]  # without BOS
+    named = [[target_names[token] for token in ids[:-1]] for ids in targets]  # CTranslate2 adds EOS
+    scores = [result.log_probs for result in translator.score_batch(sources, named)]
+    errors = []
+    for logits, target, log_probs in zip(teacher_forced_logits(run, samples), targets, scores, strict=True):
+        ours = logits.log_softmax(-1).gather(1, torch.tensor(target, device=logits.device)[:, None])[:, 0]
+        # relative to the logits: log p of a target that is almost certain may be arbitrarily small
+        errors.append((ours.cpu() - torch.tensor(log_probs)).abs().max() / logits.abs().max().cpu())
+    prefix = [target_names[token] for token in framing.forced_bos]
+    results = translator.translate_batch(
+        sources,
+        target_prefix=[prefix] * len(sources),
+        return_end_token=True,
+        min_decoding_length=0,
+        max_decoding_length=(limit := _beam_limit(run)),
+        **_beam_options(run, limit),
+    )
+    token_ids = {token: token_id for token_id, token in enumerate(target_names)}
+    outputs = [[token_ids[token] for token in result.hypotheses[0]] for result in results]
+    return "scores", max(float(error.nan_to_num(nan=torch.inf)) for error in errors), outputs
+
+
+def _compare_generator(
+    run: Run, generator: Any, samples: ExportSamples
+) -> tuple[str, float, Sequence[list[int]] | None]:
+    """Compare the logits of each sequence, and return the token ids that a beam search finds after its source."""
+    sequences = [[*source, *target] for source, target in zip(samples.source_ids, samples.target_ids, strict=True)]
+    theirs = []
+    for sequence, target in zip(sequences, samples.target_ids, strict=True):
+        logits = np.array(generator.forward_batch([sequence]))[0]
+        theirs.append(logits[len(sequence) - len(target) :])
+    error = relative_error(teacher_forced_logits(run, samples), theirs)
+    if run.is_language_model:
+        return "logits", error, None
+    names = _names(run)
+    prompts = [[names[token] for token in (*ids, run.framing.bos)] for ids in samples.source_ids]
+    results = generator.generate_batch(
+        prompts,
+        include_prompt_in_result=False,
+        return_end_token=True,
+        max_length=(limit := _beam_limit(run)),
+        **_beam_options(run, limit),
+    )
+    return "logits", error, [list(result.sequences_ids[0]) for result in results]
+
+
+def _beam_limit(run: Run) -> int:
+    """Return the length limit of the searches that are compared."""
+    limit = verification_search(run).length_limit.max
+    assert limit is not None
+    return limit
+
+
+def _beam_options(run: Run, limit: int) -> dict[str, Any]:
+    """Return the options of a beam search that continues to the length limit, as our exact stopping rule does."""
+    search = verification_search(run)
+    return {"beam_size": search.size, "length_penalty": search.length_penalty, "patience": limit}
+
+
+def _compare_encoder(run: Run, encoder: Any, samples: ExportSamples) -> tuple[str, float]:
+    """Compare the hidden states of each sample."""
+    ours: list[Tensor] = []
+    for ids in samples.source_ids:
+        source, lengths = run.pad_batch([ids])
+        features = run.model.forward_features(source, Layout.padded(len(ids), lengths), source, Layout(source))
+        ours.append(features.output[0])
+    theirs = [np.array(encoder.forward_batch([ids]).last_hidden_state)[0] for ids in samples.source_ids]
+    return "hidden states", relative_error(ours, theirs)

@@ -1,0 +1,141 @@
+"""The standard Transformer layers that CTranslate2 computes, recognized in the spec of a stack.
+
+Everything else is an obstacle, which an error names together with a setting that avoids it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from dragoman.errors import UserError
+from dragoman.parts.attention import CrossAttention, SelfAttention
+from dragoman.parts.feedforward import FeedForward
+from dragoman.parts.spec import Spec
+from dragoman.parts.stack import Parallel, PostNorm, PreNorm, Stack
+from dragoman.parts.visibility import Causal, Full
+
+OTHER_FORMAT = "export it with --to onnx"
+
+
+def obstacle(what: str, advice: str) -> UserError:
+    """Return the error for something that CTranslate2 cannot compute; `advice` says what can be exported instead."""
+    return UserError(f"this model cannot be exported to CTranslate2, which does not support {what}: {advice}")
+
+
+@dataclass(frozen=True)
+class Sublayer:
+    """A part of a Transformer layer with its residual connection.
+
+    Attributes:
+        spec: the spec of the part: self-attention, cross-attention or feed-forward network
+        body: its module
+        norm: the module of its norm
+        pre_norm: whether the norm comes before the part, not after the residual connection
+        parallel: whether it reads the same input as the other part of its layer, through a shared norm
+    """
+
+    spec: Any
+    body: Any
+    norm: nn.Module
+    pre_norm: bool
+    parallel: bool = False
+
+
+@dataclass(frozen=True)
+class TransformerLayer:
+    """Self-attention, cross-attention (in the decoder of an encoder–decoder) and feed-forward network."""
+
+    attention: Sublayer
+    cross_attention: Sublayer | None
+    feed_forward: Sublayer
+
+
+def transformer_layers(spec: Stack, modules: list[nn.Module], is_decoder: bool) -> list[TransformerLayer]:
+    """Return the layers of a stack; raise an error if they are not layers of a Transformer.
+
+    `modules` are those of the stack's parts, in order. A decoder must be causal, an encoder must see all tokens.
+    """
+    parts = [part for _ in range(spec.depth) for part in spec.block]
+    sublayers = [sublayer for part, module in zip(parts, modules, strict=True) for sublayer in _split(part, module)]
+    if len({(sublayer.pre_norm, sublayer.parallel) for sublayer in sublayers}) > 1:
+        raise obstacle("norms in different places of its layers", f"{OTHER_FORMAT}, or use PreNorm in all layers")
+    for sublayer in sublayers:
+        _check(sublayer.spec, is_decoder)
+    return list(_group(sublayers))
+
+
+def _split(part: Spec, module: Any) -> Iterator[Sublayer]:
+    """Yield the sublayers of a part of a stack: one, or two if they are parallel."""
+    match part:
+        case PreNorm(body):
+            yield Sublayer(body, module.body, module.before, pre_norm=True)
+        case PostNorm(body):
+            yield Sublayer(body, module.body, module.after, pre_norm=False)
+        case Parallel(bodies):
+            for body, child in zip(bodies, module.bodies, strict=True):
+                yield Sublayer(body, child, module.norm, pre_norm=True, parallel=True)
+        case _:
+            raise _unsupported_part(part)
+
+
+def _unsupported_part(part: Spec) -> UserError:
+    """Return the error for a part that is no part of a Transformer layer."""
+    return obstacle(
+        f"the part {type(part).__name__}",
+        f"{OTHER_FORMAT}, or train a Transformer, such as the system transformer, t5, gpt or llama",
+    )
+
+
+def _check(part: Spec, is_decoder: bool) -> None:
+    """Raise an error unless CTranslate2 computes this part."""
+    match part:
+        case SelfAttention(visibility=visibility, projections=projections, rotary_values=rotary_values):
+            if not isinstance(visibility, Causal if is_decoder else Full):
+                raise obstacle(
+                    f"the attention mask {type(visibility).__name__}",
+                    f"{OTHER_FORMAT}, or train a system whose attention is causal, such as gpt",
+                )
+            if not projections:
+                raise obstacle("self-attention without projections", "set self_attention_projections to true")
+            if rotary_values:
+                raise obstacle("rotary positions in values", OTHER_FORMAT)
+        case CrossAttention() | FeedForward():
+            pass
+        case _:
+            raise _unsupported_part(part)
+    if isinstance(part, SelfAttention | CrossAttention) and part.value_dim not in (None, part.head_dim):
+        raise obstacle("values of another dimension than keys (value_dim)", "leave out value_dim")
+
+
+def _group(sublayers: list[Sublayer]) -> Iterator[TransformerLayer]:
+    """Yield Transformer layers: self-attention, optional cross-attention, feed-forward network."""
+    group: list[Sublayer] = []
+    for sublayer in sublayers:
+        group.append(sublayer)
+        if isinstance(sublayer.spec, FeedForward):
+            yield _layer(group)
+            group = []
+    if group or not sublayers:
+        raise _wrong_order()
+
+
+def _layer(group: list[Sublayer]) -> TransformerLayer:
+    """Return the Transformer layer of some sublayers, the last of which is the feed-forward network."""
+    match [sublayer.spec for sublayer in group]:
+        case [SelfAttention(), FeedForward()]:
+            return TransformerLayer(group[0], None, group[1])
+        case [SelfAttention(), CrossAttention(), FeedForward()]:
+            return TransformerLayer(*group)
+    raise _wrong_order()
+
+
+def _wrong_order() -> UserError:
+    """Return the error for parts in an order that is not that of a Transformer."""
+    return obstacle(
+        "layers other than self-attention, then cross-attention, then a feed-forward network",
+        f"{OTHER_FORMAT}, or train a Transformer",
+    )

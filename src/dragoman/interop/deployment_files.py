@@ -1,0 +1,110 @@
+"""What an export holds beside the model: tokenizers, settings, an example program and a description.
+
+The example program needs the library of the format and the `tokenizers` library. It needs Dragoman only for tokenizers
+that `tokenizers` cannot read: those of imported SentencePiece models, and those that number unknown words.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from dragoman import __version__
+from dragoman.run import Run
+from dragoman.run.run_folder import write_tokenizers
+from dragoman.run.sources import max_source_tokens, tag_ids
+from dragoman.text import Tokenizer
+from dragoman.text.normalization import TextNormalizer
+
+SETTINGS_FILE = "dragoman.json"
+MAX_NEW_TOKENS = 512  # of a target, if neither the run nor the model has a limit
+
+
+def deployment_settings(run: Run, file_format: str) -> dict[str, Any]:
+    """Return what a program needs to know to use the model: files of tokenizers, special tokens, limits.
+
+    Token ids of a source are `source_prefix`, those of its text (at most `max_source_tokens`), `source_suffix`. A
+    target begins with `bos` and `target_prefix` and ends with `eos`. No target has a token of `suppressed`.
+    """
+    framing = run.framing
+    shared = run.source_tokenizer is run.target_tokenizer
+    tokenizers = {side: "tokenizer.json" if shared else f"tokenizer.{side}.json" for side in ("source", "target")}
+    (tag,) = tag_ids(run, 1, None)  # the token of the first corpus tag, if there are tags
+    settings: dict[str, Any] = {
+        "dragoman": __version__,
+        "format": file_format,
+        "source_tokenizer": tokenizers["source"],
+        "target_tokenizer": tokenizers["target"],
+        "source_prefix": [*framing.source_prefix, *tag],
+        "source_suffix": list(framing.source_suffix),
+        "max_source_tokens": max_source_tokens(run),
+    }
+    if run.model.can_generate:
+        settings |= {
+            "bos": framing.bos,
+            "target_prefix": list(framing.forced_bos),
+            "eos": framing.eos,
+            "suppressed": [token for token in framing.suppressed if token < run.model.vocab_size],
+            "max_target_tokens": max_target_tokens(run),
+        }
+    elif run.model.num_labels:
+        settings["labels"] = label_names(run)
+    return settings
+
+
+def max_target_tokens(run: Run) -> int:
+    """Return the largest number of target tokens: that of the run, or of the model's positions if they are fewer."""
+    limit = run.length_limit.max or MAX_NEW_TOKENS
+    positions = run.model.max_target_length(torch.tensor([0]))
+    return limit if positions is None else min(limit, int(positions))
+
+
+def label_names(run: Run) -> list[str]:
+    """Return the names of a tagger's labels; "" for outputs that are not labels."""
+    tokenizer, count = run.target_tokenizer, run.model.num_labels
+    if tokenizer is run.source_tokenizer:  # an imported checkpoint whose labels have no names
+        return [str(label) for label in range(count)]
+    return ["" if label == tokenizer.unk else tokenizer.decode([label]) for label in range(count)]
+
+
+def write_deployment_files(
+    run: Run, folder: Path, settings: dict[str, Any], example: str, files: dict[str, str]
+) -> None:
+    """Write tokenizers, `dragoman.json`, the program `example` (the name of a template) and README.md.
+
+    `files` describes the files of the model, for README.md.
+    """
+    write_tokenizers(folder, run.source_tokenizer, run.target_tokenizer)
+    text = json.dumps(settings, indent=1, ensure_ascii=False)
+    (folder / SETTINGS_FILE).write_text(text, encoding="utf-8")
+    plain = is_read_by_library(run.source_tokenizer) and is_read_by_library(run.target_tokenizer)
+    normalizer = TextNormalizer.from_settings(run.config.text)
+    values = {"settings": settings, "plain": plain, "normalizer": normalizer, "run": run, "files": files}
+    program = _render(f"{example}.jinja", **values)
+    (folder / example).write_text(program, encoding="utf-8")
+    readme = _render("export_readme.md.jinja", **values, program=program, example=example)
+    (folder / "README.md").write_text(readme, encoding="utf-8")
+
+
+def is_read_by_library(tokenizer: Tokenizer) -> bool:
+    """Whether the `tokenizers` library alone gives the same token ids."""
+    return tokenizer.is_library_tokenizer and not tokenizer.unknown_word_tokens
+
+
+def _render(template: str, **values: Any) -> str:
+    """Fill a template, given by its file name, with `values`."""
+    return _environment().get_template(template).render(values)
+
+
+@cache
+def _environment() -> Environment:
+    """Return the template engine; programs and Markdown are not escaped."""
+    loader = PackageLoader("dragoman.interop")
+    return Environment(
+        loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
