@@ -375,8 +375,8 @@ class ObjectiveConfig(Section, section="objective"):
 
     name: str | None = setting(
         None,
-        "What is learned from the data: translation, reward, causal-lm, masked-lm, denoising, span-corruption, tagging "
-        "or another objective of docs/settings.md.",
+        "What is learned from the data: translation, reward, causal-lm, masked-lm, denoising, span-corruption, "
+        "tagging, classification or another objective of docs/settings.md.",
         auto="from the system and the kind of data",
     )
     settings: dict[str, Any] = setting(

@@ -168,7 +168,7 @@ def test_pseudo_perplexity_of_a_masked_language_model(dragoman: Dragoman, runs: 
         ("bart", ["--source", "test.en", "--reference", "test.de", "--alignments", "test.en"], "test.en, line 1"),
         ("bart", ["--source", "test.tsv", "--output", "no/where"], "create the folder no"),
         ("gpt", ["--source", "test.en", "--output", "out"], "a language model scores texts"),
-        ("tagger", ["--source", "test.tags.tsv", "--alignments", "test.align"], "produces no word alignments"),
+        ("tagger", ["--source", "test.tags.tsv", "--alignments", "test.align"], "has no word alignments"),
     ],
 )
 def test_impossible_evaluations_are_rejected_before_translation(

@@ -45,6 +45,7 @@ WANTED = {
     "denoising": "fill",
     "span-corruption": "fill",
     "tagging": "tag",
+    "classification": "classify",
 }
 
 

@@ -10,6 +10,7 @@ import torch
 from huggingface_tiny import (
     SIDES,
     VOCABULARY,
+    batch,
     bert,
     built,
     change,
@@ -23,7 +24,8 @@ from huggingface_tiny import (
 )
 from safetensors.torch import load_file, save_file
 
-from dragoman.interop.huggingface import ConvertedCheckpoint
+from dragoman.errors import UserError
+from dragoman.interop.huggingface import ConvertedCheckpoint, read_checkpoint
 from dragoman.models import EncoderOnly, count_parameters
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.mixer import Layout
@@ -89,6 +91,41 @@ def test_hidden_states_of_the_base_model(tmp_path: Path, make: Any) -> None:
     checkpoint, mine = read(model, tmp_path)
     close_encoder(model, mine, kinds=0 if make is distilbert else 2, placed=make in PLACED)
     assert spec_of(checkpoint).num_labels == 0
+
+
+NAMES = {"id2label": {0: "bad", 1: "so so", 2: "good"}, "label2id": {"bad": 0, "so so": 1, "good": 2}}
+
+
+@pytest.mark.parametrize("make", FAMILIES)
+def test_sequence_classification(tmp_path: Path, make: Any) -> None:
+    """The label of a text is that of its first token, after a dense layer with the activation of the family."""
+    settings = {"activation" if make is distilbert else "hidden_act": "silu"}
+    model = make("ForSequenceClassification", **NAMES, **settings)
+    checkpoint, mine = read(model, tmp_path)
+    assert (checkpoint.labels, checkpoint.system, mine.usage.command) == (
+        ("bad", "so so", "good"),
+        "classifier",
+        "classify",
+    )
+    ids, real = batch((9, 5, 2), 9, pad=1)
+    if make is not roberta and make is not xlm_roberta:
+        ids = ids.masked_fill(~real, 0)
+    expected = model(input_ids=ids, attention_mask=real.long()).logits
+    torch.testing.assert_close(mine(ids, real.sum(1))[:, 0], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_other_problem_types_are_refused(tmp_path: Path) -> None:
+    for name, settings in {
+        "problem_type 'multi_label_classification'": {"problem_type": "multi_label_classification"},
+        "problem_type 'regression'": {"problem_type": "regression"},
+        "num_labels 1": {"num_labels": 1},
+    }.items():
+        bert("ForSequenceClassification", **settings).save_pretrained(tmp_path)
+        with pytest.raises(UserError, match=f"{name}, which is not supported"):
+            read_checkpoint(tmp_path)
+    change(tmp_path, id2label={"0": "yes", "1": "yes"})
+    with pytest.raises(UserError, match="id2label must give every label another name"):
+        read_checkpoint(tmp_path)
 
 
 def test_old_names_of_norms_and_unused_heads(tmp_path: Path) -> None:

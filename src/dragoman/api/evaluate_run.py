@@ -66,7 +66,7 @@ def evaluate(
     log: Callable[[str], None] | None = None,
     features: Sequence[str] | None = None,
 ) -> EvaluationResult:
-    """Translate or tag a test set and score the result, or compute the perplexity of text.
+    """Translate, tag or classify a test set and score the result, or compute the perplexity of text.
 
     Args:
         run: a run, or its folder.
@@ -103,7 +103,7 @@ def evaluate(
     elif run.model.can_generate:
         evaluator.score_translations(search, alignments, translate)
     else:
-        evaluator.score_tags(alignments)
+        evaluator.score_labels(alignments)
     if against is not None:
         evaluator.compare(against, search, test, resamples)
     return evaluator.result
@@ -161,17 +161,18 @@ class _Evaluator:
         tokenizer = self.run.config.training.bleu_tokenizer
         return f"bleu={tokenizer}" if name == "bleu" and tokenizer != "auto" else name
 
-    def score_tags(self, alignments: GoldAlignments | None) -> None:
-        """Tag the words of the sources and compare the tags with the references; gold `alignments` are an error."""
+    def score_labels(self, alignments: GoldAlignments | None) -> None:
+        """Predict tags of words or labels of texts, and compare them with the references.
+
+        Gold `alignments` are an error.
+        """
         run, metrics = self.run, self.metrics or ["accuracy", "exact-match"]
-        self._check_metrics(metrics, evaluation.TEXT_METRICS, f"{run.folder}, which tags words")
+        self._check_metrics(metrics, evaluation.TEXT_METRICS, f"{run.folder}, which predicts labels")
         if alignments is not None:
-            raise UserError(f"{run.folder} is a tagger and produces no word alignments: leave --alignments out")
-        self.log(f"tagging {len(self.sources):,} sentences ({run.checkpoint})")
-        tagged = [" ".join(sentence.tags) for sentence in run.tag(self.sources)]
-        self._score_against_references(
-            tagged, [[" ".join(tags.split()) for tags in texts] for texts in self.references], metrics
-        )
+            raise UserError(f"{run.folder} predicts labels and has no word alignments: leave --alignments out")
+        self.log(f"labeling {len(self.sources):,} sentences ({run.checkpoint})")
+        references = [[" ".join(labels.split()) for labels in texts] for texts in self.references]
+        self._score_against_references(run.predict_labels(self.sources), references, metrics)
 
     def score_text(self, alignments: GoldAlignments | None, translate: bool) -> None:
         """Compute the perplexity of text without references, by a language model or a masked language model.

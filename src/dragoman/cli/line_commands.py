@@ -1,4 +1,4 @@
-"""`dragoman generate`, `fill` and `tag`: commands that turn each line of text into a result."""
+"""`dragoman generate`, `fill`, `tag` and `classify`: commands that turn each line of text into a result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dragoman.cli.options import InputFile, Json, ModelOptions, RunFolder
 from dragoman.console import log, print_json_list
 
 if TYPE_CHECKING:
-    from dragoman.run import FillResult, Run, TaggedSentence, Translation
+    from dragoman.run import Classification, FillResult, Run, TaggedSentence, Translation
     from dragoman.search import TokenSearch
 
 LINES_PER_CALL = 4096  # passed to a model in one call
@@ -170,3 +170,30 @@ def tag(
         print("" if columns else " ".join(sentence.tags), flush=True)
 
     _process_lines(inputs, as_json, tag_lines, show)
+
+
+def classify(
+    run: RunFolder,
+    file: InputFile = None,
+    probabilities: Annotated[bool, "Print all labels of a text with their probabilities, the highest first."] = False,
+    *,
+    layout: SourceFormat,
+    as_json: Json = False,
+    model: ModelOptions,
+) -> None:
+    """Classify each line of a file or of standard input: print the most probable label of each text."""
+    loaded, inputs = _open_run_and_input(run, file, layout, model)
+
+    def classify_lines(texts: list[str]) -> list[Classification]:
+        """Classify some texts; log how many are longer than the model reads."""
+        results = loaded.classify(texts)
+        if truncated := sum(result.truncated_source for result in results):
+            log(f"{truncated:,} lines are longer than search.max_source_length: only their beginnings are classified")
+        return results
+
+    def show(result: Classification) -> None:
+        """Print the label of a text, or with --probabilities all labels, separated by tabs."""
+        labels = [f"{label} {probability:.3f}" for label, probability in result.probabilities.items()]
+        print("\t".join(labels) if probabilities else result.label, flush=True)
+
+    _process_lines(inputs, as_json, classify_lines, show)

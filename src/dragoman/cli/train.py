@@ -88,8 +88,8 @@ def train(
     """Train a model from text files.
 
     With source and target files the model learns to translate. With a source file alone it is pretrained: language
-    modeling, masked language modeling or denoising. Words and tags as source and target train a tagger, dialogues as
-    JSON lines with "turns" a model that replies.
+    modeling, masked language modeling or denoising. Words and tags as source and target train a tagger, texts and
+    labels a classifier (--system classifier), dialogues as JSON lines with "turns" a model that replies.
 
     Settings that are not given are chosen from the amount of data and the device, and printed. Ctrl-C stops after the
     present step, saves a checkpoint and prints the command that continues.

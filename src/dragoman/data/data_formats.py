@@ -1,4 +1,4 @@
-"""Data formats: how a corpus is read and encoded as token ids: pairs, text, documents, tags, dialogues, features."""
+"""Data formats: how a corpus is encoded as token ids: pairs, text, documents, tags, labels, dialogues, features."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class DataFormat:
     item_name: ClassVar[str] = "pairs"  # for messages
     has_target: ClassVar[bool] = True
     is_dialogue: ClassVar[bool] = False
-    target_is_tags: ClassVar[bool] = False  # one tag per word of the source
+    target_is_labels: ClassVar[bool] = False  # the target has one label per word of the source, or one for all
+    labels_sequence: ClassVar[bool] = False  # one label for the whole source
     source_is_features: ClassVar[bool] = False  # feature vectors in place of source text
     max_chunk_pairs: ClassVar[int] = 10_000
     max_chunk_characters: ClassVar[int] = 2**22  # bounds chunks of long documents
@@ -67,12 +68,12 @@ class DataFormat:
     @property
     def text_sides(self) -> tuple[bool, bool]:
         """Whether the source and the target are text, which cleaning examines."""
-        return not self.source_is_features, self.has_target and not self.target_is_tags
+        return not self.source_is_features, self.has_target and not self.target_is_labels
 
     @property
     def is_translation(self) -> bool:
         """Whether the source and the target are text in (usually) different languages."""
-        return self.has_target and not self.target_is_tags and not self.source_is_features
+        return self.has_target and not self.target_is_labels and not self.source_is_features
 
     def with_normalizer(self, normalizer: TextNormalizer) -> DataFormat:
         """Return a copy that normalizes its text."""
@@ -179,7 +180,7 @@ class DocumentFormat(MonolingualFormat):
 class TaggingFormat(DataFormat):
     """Words and tags, separated by spaces, one tag per word; the label of a word is at its first token."""
 
-    name, item_name, target_is_tags = "tags", "sentences", True
+    name, item_name, target_is_labels = "tags", "sentences", True
 
     def _normalize(self, pair: SentencePair) -> SentencePair:
         """Normalize the letters of the words; their number must not change, and tags stay as they are."""
@@ -200,6 +201,28 @@ class TaggingFormat(DataFormat):
             EncodedPair(pair, *align_tags(words, word_tags, encoding.framing.pad))  # ids and labels
             for pair, words, word_tags in zip(pairs, encoded, tags)
         ]
+
+
+class LabeledTextFormat(DataFormat):
+    """Texts, and one label for each of them."""
+
+    name, item_name, target_is_labels, labels_sequence = "labels", "texts", True, True
+
+    def _normalize(self, pair: SentencePair) -> SentencePair:
+        """Normalize the text; the label stays as it is."""
+        return pair._replace(source=self.normalizer(pair.source))
+
+    def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
+        """Tokenize texts, of which long ones are truncated, and look up their labels."""
+        labels = encoding.target_tokenizer.encode_batch([(pair.target or "").strip() for pair in pairs])
+        for pair, ids in zip(pairs, labels):
+            if len(ids) != 1:
+                raise UserError(
+                    f"{pair.corpus}, line {pair.line:,} has the label {pair.target!r}: expected one label without "
+                    "spaces for each text, such as positive or very_negative"
+                )
+        sources = encoding.source_tokenizer.encode_batch([pair.source for pair in pairs])
+        return [EncodedPair(*row) for row in zip(pairs, (ids[: encoding.max_length] for ids in sources), labels)]
 
 
 class DialogueFormat(DataFormat):
@@ -245,7 +268,10 @@ class FeatureFormat(DataFormat):
         return [EncodedPair(pair, np.asarray(pair.features), ids) for pair, ids in zip(pairs, targets)]
 
 
-_FORMATS = (DataFormat, MonolingualFormat, DocumentFormat, TaggingFormat, DialogueFormat, FeatureFormat)
+_FORMATS = (
+    *(DataFormat, MonolingualFormat, DocumentFormat, TaggingFormat, LabeledTextFormat, DialogueFormat),
+    FeatureFormat,
+)
 DATA_FORMATS: dict[str, DataFormat] = {data_format.name: data_format() for data_format in _FORMATS}
 
 

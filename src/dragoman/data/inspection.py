@@ -113,6 +113,7 @@ def inspect_chunk(
     if not kept:
         return kept, counts
     pairs, has_features = [encoded.pair for encoded in kept], data_format.source_is_features
+    has_lengths = not has_features and not data_format.labels_sequence  # which can be compared
     counts.pairs = len(kept)
     counts.hashes = _hash_pairs(pairs)
     if has_features:
@@ -125,7 +126,7 @@ def inspect_chunk(
             if pair.source == pair.target:
                 counts.identical.add(pair)
             lengths = len(source) + 1, len(target or ()) + 1  # with EOS, which makes short pairs less different
-            if not has_features and max(lengths) > MAX_LENGTH_RATIO * min(lengths):
+            if has_lengths and max(lengths) > MAX_LENGTH_RATIO * min(lengths):
                 counts.length_mismatch.add(pair)
     counts.samples = [_sample(encoded, encoding, tag, has_features) for encoded in kept[:MAX_SHOWN]]
     return kept, counts

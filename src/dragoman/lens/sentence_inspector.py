@@ -176,7 +176,8 @@ class SentenceInspector:
         return replace(inspection, target=target, score=score)
 
     def inspect_labels(self, source: Source) -> Inspection:
-        """Inspect the labels of an encoder-only model: tokens, tags, or whether each token is the original one.
+        """Inspect the labels of an encoder-only model: tokens, tags, the label of the text, or whether each
+        token is the original one.
 
         Label ids are the most probable ones; a masked language model scores the tokens that are not masked.
         """
@@ -194,6 +195,9 @@ class SentenceInspector:
             layers = {name: pad(logits, (0, 1)) for name, logits in forward.layer_logits.items()}
             forward = replace(forward, logits=pad(forward.logits, (0, 1)), layer_logits=layers)
             token_name = DISCRIMINATOR_LABELS.__getitem__
+        if run.model.labels_sequence:  # only the label at the first token counts
+            layers = {name: logits[:1] for name, logits in forward.layer_logits.items()}
+            forward = replace(forward, logits=forward.logits[:1], layer_logits=layers)
         label_ids = forward.logits.argmax(-1).tolist()
         if num_labels > 1 and run.target_tokenizer is run.source_tokenizer:  # score the tokens that are not masked
             mask = run.source_tokenizer.mask

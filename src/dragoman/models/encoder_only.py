@@ -1,4 +1,4 @@
-"""Encoder-only models: one label per token and optionally one for the whole sequence; replaced token detection."""
+"""Encoder-only models: one label per token or one for the whole sequence; replaced token detection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dragoman.errors import UserError
 from dragoman.models.model import Model, ModelSpec, position_limit
-from dragoman.models.usage import FILL, TAG
+from dragoman.models.usage import CLASSIFY, FILL, TAG
 from dragoman.parts.embedding import Embedding, IdentityOutput, OutputLayer, TokenEmbedding, Transform
 from dragoman.parts.flops import Workload, module_flops
 from dragoman.parts.initialization import Glorot, Initialization
@@ -22,11 +22,12 @@ from dragoman.text.framing import ENCODER_ONLY_FRAMING, Framing
 
 @dataclass(frozen=True)
 class EncoderOnly(ModelSpec):
-    """Embeddings, an encoder, and an output layer: masked language models, taggers, discriminators.
+    """Embeddings, an encoder, and an output layer: masked language models, taggers, classifiers, discriminators.
 
     The output layer has `num_labels` labels, by default the vocabulary; with 0 there is none, and the model returns
     hidden states. `token_types` adds an embedding of sentence A or B (Devlin et al. 2019, §3.1). `pooled_labels` labels
-    of the whole sequence are computed from its first token: W tanh(W' h_1).
+    of the whole sequence are computed from its first token: W tanh(W' h_1). With `labels_sequence`, only the label at
+    the first token counts: it is that of the sequence, and the model classifies texts.
     """
 
     architecture: ClassVar[str] = "encoder"
@@ -44,14 +45,21 @@ class EncoderOnly(ModelSpec):
     transform: Transform | None = None
     pooled_labels: int = 0
     initialization: Initialization = field(default_factory=Glorot)
+    labels_sequence: bool = False
 
     def build(self, dim: int = 0) -> EncoderOnlyModel:
         """Create the model; the argument `dim` is unused, because the width is a field of this spec."""
         return EncoderOnlyModel(self)
 
-    def with_labels(self, num_labels: int) -> EncoderOnly:
-        """Return the spec of a tagger: the same encoder, with a new output layer for `num_labels` labels of words."""
-        return replace(self, num_labels=num_labels, tied_embeddings=False, transform=None, pooled_labels=0)
+    def with_labels(self, num_labels: int, of_sequence: bool = False) -> EncoderOnly:
+        """Return the spec of a tagger or classifier: the same encoder, with a new output layer for `num_labels` labels.
+
+        The labels are those of words, W h, or of the whole sequence, W tanh(W' h_1) (Devlin et al. 2019, §4.1); a spec
+        that is already that of a classifier keeps its activation.
+        """
+        transform = (self.transform if self.labels_sequence else Transform("tanh")) if of_sequence else None
+        changes = {"num_labels": num_labels, "tied_embeddings": False, "pooled_labels": 0}
+        return replace(self, **changes, transform=transform, labels_sequence=of_sequence)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -83,9 +91,9 @@ class ReplacedTokens(ModelSpec):
         """Create the model; the argument `dim` is unused, because the width is a field of this spec."""
         return ReplacedTokensModel(self)
 
-    def with_labels(self, num_labels: int) -> EncoderOnly:
-        """Return the spec of a tagger with the discriminator's encoder."""
-        return self.discriminator.with_labels(num_labels)
+    def with_labels(self, num_labels: int, of_sequence: bool = False) -> EncoderOnly:
+        """Return the spec of a tagger or classifier with the discriminator's encoder."""
+        return self.discriminator.with_labels(num_labels, of_sequence)
 
 
 class EncoderModel(Model):
@@ -159,7 +167,9 @@ class EncoderOnlyModel(EncoderModel):
         super().__init__()
         self.spec: EncoderOnly = spec
         self.num_labels = spec.num_labels or 0
-        self.usage = FILL if spec.num_labels is None else TAG if spec.num_labels else None
+        self.labels_sequence = spec.labels_sequence
+        label_usage = CLASSIFY if spec.labels_sequence else TAG
+        self.usage = FILL if spec.num_labels is None else label_usage if spec.num_labels else None
         outputs = spec.vocab_size if spec.num_labels is None else spec.num_labels
         self.vocab_size = outputs or spec.dim
         self.encoder = spec.encoder.build(spec.dim)

@@ -34,13 +34,14 @@ class ModelSpec(Spec):
         """Create the model; the argument `dim` is unused, because the width is a field of the model's spec."""
         raise NotImplementedError
 
-    def with_labels(self, num_labels: int) -> ModelSpec:
+    def with_labels(self, num_labels: int, of_sequence: bool = False) -> ModelSpec:
         """Return the spec of a tagger with the same encoder and a new output layer for `num_labels` labels of words.
 
-        Here an error: only encoder-only models can tag.
+        `of_sequence`: of a classifier, with labels of whole sequences. Here an error: only encoder-only models label.
         """
         raise UserError(
-            f"tagging needs an encoder-only system such as tagger or roberta, but the system is {type(self).__name__}"
+            "tagging and classification need an encoder-only system such as tagger, classifier or roberta, but the "
+            f"system is {type(self).__name__}"
         )
 
     def with_feature_symbols(self, first: int, count: int, invariant_positions: bool) -> ModelSpec:
@@ -78,7 +79,8 @@ class Model(nn.Module):
     predicts_masks = False  # whether a token is predicted at a mask in its place, not at the token before it
     is_decoder_only = False  # whether source and target form one sequence
     source_features: int | None = None  # width of the vectors if the source is features (B S F), not tokens (B S)
-    num_labels = 0  # labels of a tagger; 0 for models that predict tokens
+    num_labels = 0  # labels of a tagger or classifier; 0 for models that predict tokens
+    labels_sequence = False  # whether the label at the first token is that of the whole sequence
     usage: Usage | None = None  # the command that uses it, unless the objective of its training says otherwise
 
     @property

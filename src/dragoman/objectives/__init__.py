@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.errors import UserError, unknown_name
-from dragoman.objectives import denoising, language_modeling, masked_language_modeling
+from dragoman.objectives import denoising, label_objectives, language_modeling, masked_language_modeling
 from dragoman.objectives.objective import Loss, Objective, TaskContext
 from dragoman.objectives.reward_objective import MinimumRiskObjective, RewardObjective
 from dragoman.objectives.translation_objective import TranslationObjective
@@ -30,7 +30,8 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "unified-lm": language_modeling.UnifiedLanguageObjective,
     "unified-masked-lm": UnifiedMaskedObjective,
     "masked-target": MaskedTargetObjective,
-    "tagging": masked_language_modeling.TaggingObjective,
+    "tagging": label_objectives.TaggingObjective,
+    "classification": label_objectives.ClassificationObjective,
 }
 
 

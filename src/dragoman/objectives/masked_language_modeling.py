@@ -1,4 +1,4 @@
-"""Objectives of encoders: masked language modeling with next-sentence prediction, replaced token detection, tagging."""
+"""Objectives of encoders: masked language modeling with next-sentence prediction, replaced token detection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dragoman.data import IGNORE_INDEX, Batch, BatchRow, TokenStore
 from dragoman.data.noise import MaskedLanguageModeling
 from dragoman.errors import UserError
 from dragoman.models import EncoderOnlyModel, Model, ReplacedTokensModel
-from dragoman.models.usage import FILL, TAG
+from dragoman.models.usage import FILL
 from dragoman.objectives.objective import (
     DataFormatName,
     Loss,
@@ -266,22 +266,3 @@ class ReplacedTokenObjective(MaskedLanguageObjective):
             "detection_accuracy": accuracy * loss.num_labels,
         }
         return loss._replace(metrics=loss.metrics | metrics)
-
-
-class TaggingObjective(Objective):
-    """Predicts the tag of every word from its first token: −Σ log p(tag | sentence) (Devlin et al. 2019, §5.3)."""
-
-    data_format = "tags"
-    model_kind = (EncoderOnlyModel,)
-    usage = TAG
-    aligned = True
-    selection_metric = "accuracy"
-
-    def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
-        """Build the training example of sentence number `index`: its tokens, and tags for first tokens of words."""
-        return framed_row(self.task.framing, store.source(index), store.target(index))
-
-    def forward(self, batch: Batch, step: int = 0) -> Loss:
-        """Compute the loss of the tags; `step` is not used."""
-        features = self.model.forward_features(batch.source, source_layout(batch))
-        return self.source_token_loss(features, batch)

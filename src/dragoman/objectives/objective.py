@@ -29,7 +29,7 @@ from dragoman.text import Framing, Tokenizer
 
 #: what a pretrained model generates for a masked span: one token, the tokens of the span, or the whole text
 Infilling = Literal["piece", "span", "text"]
-DataFormatName = Literal["pairs", "text", "documents", "tags", "turns"]
+DataFormatName = Literal["pairs", "text", "documents", "tags", "labels", "turns"]
 
 
 class Loss(NamedTuple):

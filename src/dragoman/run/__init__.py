@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dragoman.run.results import (
     Alignment,
+    Classification,
     FillResult,
     ScoredText,
     SentenceAttention,
@@ -23,6 +24,15 @@ from dragoman.run.run_folder import (
 from dragoman.run.run_weights import lora_of, read_weights
 from dragoman.run.sources import Source
 
-__all__ = ["Alignment", "FillResult", "Run", "ScoredText", "SentenceAttention", "Source", "StreamedTokens"]
+__all__ = [
+    "Alignment",
+    "Classification",
+    "FillResult",
+    "Run",
+    "ScoredText",
+    "SentenceAttention",
+    "Source",
+    "StreamedTokens",
+]
 __all__ += ["TaggedSentence", "Translation", "load", "read_framing", "read_spec", "read_tokenizers", "select_device"]
 __all__ += ["lora_of", "read_weights", "write_model_file", "write_tokenizers"]

@@ -78,7 +78,7 @@ def infilling_of(run: Run) -> Infilling | None:
 def tag(run: Run, texts: Sequence[str]) -> list[TaggedSentence]:
     """Tag the words of each text, which are separated by spaces; a word's tag is predicted at its first token."""
     run.check_usage("tag")
-    if not run.model.num_labels:
+    if not run.model.num_labels or run.model.labels_sequence:
         raise run.usage_error("tag")
     if run.target_tokenizer is run.source_tokenizer:
         raise UserError(
@@ -106,7 +106,7 @@ def tag(run: Run, texts: Sequence[str]) -> list[TaggedSentence]:
 
 
 def special_labels(tokenizer: Tokenizer, num_labels: int) -> list[int]:
-    """Return the outputs of a tagger that are not labels: the special tokens of its target tokenizer."""
+    """Return the outputs of a tagger or classifier that are not labels: the special tokens of its target tokenizer."""
     return [n for n in range(num_labels) if n == tokenizer.unk or not tokenizer.decode([n])]
 
 

@@ -94,6 +94,18 @@ class TaggedSentence:
 
 
 @dataclass(frozen=True)
+class Classification:
+    """The most probable label of a text, and the probabilities of all labels, the highest first.
+
+    `truncated_source`: the text was longer than `search.max_source_length`, and only its beginning was classified.
+    """
+
+    label: str
+    probabilities: dict[str, float]
+    truncated_source: bool = False
+
+
+@dataclass(frozen=True)
 class FillResult:
     """A text with its gaps filled.
 

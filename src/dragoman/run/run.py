@@ -22,10 +22,11 @@ from dragoman.models import Model, ModelSpec, Usage, unallocated_model
 from dragoman.objectives import Objective, objective_class
 from dragoman.parts.inference import InferencePrecision
 from dragoman.parts.spec import Spec
-from dragoman.run import filling, pair_scoring, run_folder
+from dragoman.run import classifying, filling, pair_scoring, run_folder
 from dragoman.run.inference_weights import InferenceWeights
 from dragoman.run.results import (
     Alignment,
+    Classification,
     FillResult,
     ScoredText,
     SentenceAttention,
@@ -509,6 +510,21 @@ class Run:
             ['DET', 'NOUN', 'VERB', 'PUNCT']
         """
         return filling.tag(self, texts)
+
+    def classify(self, texts: Sequence[str]) -> list[Classification]:
+        """Predict the label of whole texts, such as their sentiment.
+
+        Examples:
+            >>> run.classify(["What a beautiful day!"])[0].label
+            'positive'
+        """
+        return classifying.classify(self, texts)
+
+    def predict_labels(self, texts: Sequence[str]) -> list[str]:
+        """Predict the labels of texts as they are written in a corpus: one per text, or the tags of its words."""
+        if self.model.labels_sequence:
+            return [result.label for result in self.classify(texts)]
+        return [" ".join(sentence.tags) for sentence in self.tag(texts)]
 
     def fill(self, texts: Sequence[str], top_k: int = 5) -> list[FillResult]:
         """Fill every `<mask>` of texts, and return the `top_k` most probable choices for each.

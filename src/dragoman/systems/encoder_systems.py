@@ -129,6 +129,16 @@ def tagger(
     return EncoderOnly(model_dim, vocabulary.source, stack, embedding=Embedding(scaled=True), tied_embeddings=False)
 
 
+@variant_of(tagger)
+def classifier(spec: EncoderOnly) -> EncoderOnly:
+    """Transformer encoder with one label for a whole text (Devlin et al. 2019, §4.1, without the pretraining).
+
+    The encoder is that of `tagger`. Training on labels replaces the output layer: W tanh(W' h_1), h_1 being the state
+    of the first token.
+    """
+    return spec
+
+
 #: Adam with decoupled weight decay, warm-up and linear decay over a million steps (Devlin et al. 2019, §A.2)
 BERT_TRAINING = PaperTraining(
     "adamw",
@@ -204,6 +214,17 @@ ENCODER_SYSTEMS = {
         replace(BERT_TRAINING, learning_rate=5e-5, warmup_steps=100, label_smoothing=0.0, total_steps=1000),
         "the paper's fine-tuning (§A.3), which starts from a pretrained encoder: its rates are 2e-5 to 5e-5; a tenth "
         "of the steps as warm-up is that of its published code",
+        default_recipe="plain",
+    ),
+    "classifier": System(
+        classifier,
+        "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
+        2019,
+        model_sizes(layers=(2, 3), heads=4, big={"model_dim": 1024, "heads": 16}),
+        replace(BERT_TRAINING, learning_rate=5e-5, warmup_steps=100, label_smoothing=0.0, total_steps=1000),
+        "the paper's fine-tuning (§A.3), which starts from a pretrained encoder: its rates are 2e-5 to 5e-5; a tenth "
+        "of the steps as warm-up is that of its published code",
+        default_objectives={"pairs": ("classification", {})},
         default_recipe="plain",
     ),
 }

@@ -17,7 +17,6 @@ from dragoman.data.compression import without_compression_suffix
 from dragoman.errors import UserError, unknown_name
 from dragoman.models import Model, ModelSpec, count_parameters, meta_model
 from dragoman.models.model import position_limit
-from dragoman.models.usage import TAG
 from dragoman.objectives import check_objective, objective_class
 from dragoman.run import select_device
 from dragoman.search import search_from_dict
@@ -56,9 +55,11 @@ class RunRequest:
     device: str
 
     def build_spec(self, config: Config, vocabulary: VocabularySizes) -> ModelSpec:
-        """Return the parent's model, or the configured system for a vocabulary, with a label output for tagging."""
+        """Return the parent's model, or the configured system for a vocabulary, with a new output layer for labels."""
         spec = self.parent_spec or build_spec(config, vocabulary)
-        return spec.with_labels(vocabulary.target) if self.data_format.target_is_tags else spec
+        if not self.data_format.target_is_labels:
+            return spec
+        return spec.with_labels(vocabulary.target, self.data_format.labels_sequence)
 
 
 def resolve_request(config: Config, open_parent: OpenParent = ParentRun.open) -> RunRequest:
@@ -337,9 +338,10 @@ def check_vocabulary(spec: ModelSpec, vocabulary: VocabularySizes, data_format: 
     model = meta_model(spec)
     if model.is_decoder_only and not vocabulary.joint:
         raise UserError("a decoder-only model reads source and target as one text: leave text.shared_vocabulary true")
-    if model.usage == TAG and not data_format.target_is_tags and model.vocab_size < vocabulary.source:
+    if model.num_labels and not data_format.target_is_labels and model.vocab_size < vocabulary.source:
         raise UserError(
-            "the run of --start-from tags words and cannot predict tokens: name a --system to build, such as roberta"
+            "the run of --start-from predicts labels and cannot predict tokens: name a --system to build, such as "
+            "roberta"
         )
 
 

@@ -34,7 +34,7 @@ from dragoman.training.warm_start import ParentRun
 
 Pairs = Callable[[], Iterator[SentencePair]]
 
-MAX_TAGS = 100_000
+MAX_LABELS = 100_000
 UNKNOWN_WORD_TOKENS = (
     100  # of a word tokenizer, if the system copies: few sentences have two unknown words of one token
 )
@@ -55,8 +55,8 @@ def make_tokenizers(
 ) -> tuple[Tokenizer, Tokenizer]:
     """Return the tokenizers of source and target, and set their properties in the configuration of `defaults`.
 
-    They are opened (`text.tokenizer_from`), those of the parent run (`training.start_from`), or learned. The tags of a
-    tagging corpus are always learned.
+    They are opened (`text.tokenizer_from`), those of the parent run (`training.start_from`), or learned. Tags and
+    labels are always learned.
 
     Args:
         pairs: opens the training text anew.
@@ -93,9 +93,9 @@ def make_tokenizers(
         )
         report_vocab_sizes(defaults, limits, tokenizers)
         tokenizers = _distinguish_unknown_words(defaults, tokenizers)
-    if data_format.target_is_tags:
-        tags = learn_tokenizer((pair.target or "" for pair in pairs()), LABEL_TYPE, MAX_TAGS)
-        tokenizers = (tokenizers[0], tags)
+    if data_format.target_is_labels:
+        labels = learn_tokenizer((pair.target or "" for pair in pairs()), LABEL_TYPE, MAX_LABELS)
+        tokenizers = (tokenizers[0], labels)
     if any(request.config.data.corpus_tags) and not parent:
         source, target = tokenizers
         tagged = source.with_tags([tag for tag in dict.fromkeys(request.config.data.corpus_tags) if tag])
@@ -158,7 +158,7 @@ def with_fertility(
         fertility = training_fertility(load_preflight(folder), source is target)
     except (OSError, ValueError, KeyError, TypeError, UserError):
         pass  # unknown: an imported run, or a tokenizer file
-    if tokenizers[1].kind == LABEL_TYPE:  # targets are tags
+    if tokenizers[1].kind == LABEL_TYPE:  # targets are labels
         fertility = fertility[0], None
     return replace(preflight, fertility=fertility, learned=False)  # tokenizers were not learned from this corpus
 
@@ -188,7 +188,7 @@ def _inherit(text: TextConfig, parent: TextConfig) -> TextConfig:
 def _open_tokenizers(path: Path, data_format: DataFormat) -> tuple[Tokenizer, Tokenizer]:
     """Open the source and target tokenizers of a run folder, a SentencePiece or a Hugging Face file.
 
-    Where source or target is not text (features, tags), it gets the tokenizer of the other.
+    Where source or target is not text (features, labels), it gets the tokenizer of the other.
     """
     if is_run_folder(path):
         source, target = read_tokenizers(path)
@@ -199,7 +199,7 @@ def _open_tokenizers(path: Path, data_format: DataFormat) -> tuple[Tokenizer, To
         source, target = open_tokenizers(path)
     if data_format.source_is_features:
         source = target
-    if data_format.target_is_tags:
+    if data_format.target_is_labels:
         target = source
     if not data_format.has_target and source is not target:
         raise UserError(
@@ -208,7 +208,7 @@ def _open_tokenizers(path: Path, data_format: DataFormat) -> tuple[Tokenizer, To
         )
     if target.kind == LABEL_TYPE:
         raise UserError(
-            f"{path} is a tagger, which has no tokenizer for target text: name another run with --tokenizer-from"
+            f"{path} predicts labels and has no tokenizer for target text: name another run with --tokenizer-from"
         )
     return source, target
 
@@ -268,7 +268,7 @@ def _learn_tokenizers(
 
     (source, target), (source_limit, target_limit) = text.tokenizers, limits
     if text.shared_vocabulary or not data_format.is_translation:
-        use_source, use_target = not data_format.source_is_features, not data_format.target_is_tags
+        use_source, use_target = not data_format.source_is_features, not data_format.target_is_labels
         shared = learn(source, source_limit, use_source, use_target)
         return shared, shared
     return (

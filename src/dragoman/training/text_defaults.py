@@ -129,8 +129,9 @@ def _tokenizer_choices(
             (survey.text.target, validation and validation.target),
         )
     ]
-    if data_format.target_is_tags:  # tags have a tokenizer of their own, and every word has a tag
-        choice = _choice_for_words(profile.source, unknown[0])
+    if data_format.target_is_labels:  # labels have a tokenizer of their own
+        choose = choose_for_text if data_format.labels_sequence else _choice_for_words  # every word has a tag
+        choice = choose(profile.source, unknown[0])
         return choice, choice
     if profile.source is None or profile.target is None:
         choice = choose_for_text(profile.source or profile.target, max(unknown))

@@ -164,6 +164,26 @@ def token_classification(family: BertFamily, hf: HFConfig, weights: StoredWeight
     return replace(conversion, system="tagger", labels=labels)
 
 
+def sequence_classification(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
+    """Add the output layers of a text classifier to the encoder `body`: a label from the state of the first token.
+
+    Only one label per text is supported: neither several independent ones nor a number (regression).
+    """
+    hf.boolean("tie_word_embeddings", True)  # read, but without effect
+    labels, problem = hf.label_names(), hf.get("problem_type", None)
+    if problem not in (None, "single_label_classification"):
+        raise hf.unsupported("problem_type", problem, "only single_label_classification is")
+    if len(labels) < 2:
+        raise hf.unsupported("num_labels", len(labels), "a model with one output predicts a number (regression)")
+    modules = {"output.transform.dense": family.pooler, "output": family.classifier}
+    activation = family.pooler_activation or hf.activation(family.field_name("hidden_act"), "gelu")
+    transform = Transform(activation)
+    conversion = _with_head(
+        body, modules, num_labels=len(labels), tied_embeddings=False, transform=transform, labels_sequence=True
+    )
+    return replace(conversion, system="classifier", labels=labels)
+
+
 def replaced_token_detection(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
     """Add the output layer of ELECTRA's discriminator to the encoder `body`: whether each token was replaced."""
     hf.boolean("tie_word_embeddings", True)  # read, but without effect

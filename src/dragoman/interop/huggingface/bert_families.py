@@ -63,6 +63,9 @@ class BertFamily:
     layers: int = 12
     token_types: int = 2  # 0: the family has none
     norm_eps: float | None = None  # a constant of the family; None: the field layer_norm_eps
+    pooler: str = "classifier.dense"  # of the sequence classification head, and its output layer
+    classifier: str = "classifier.out_proj"
+    pooler_activation: Activation | None = "tanh"  # None: that of the encoder
 
     def field_name(self, name: str) -> str:
         """Return this family's name of a field that BERT's config.json calls `name`."""
@@ -76,8 +79,18 @@ BERT = BertFamily(
     "cls.predictions.transform.LayerNorm",
     "cls.predictions.decoder",
     "cls.predictions.bias",
+    pooler="pooler.dense",
+    classifier="classifier",
 )
-ROFORMER = replace(BERT, vocab_size=50000, separate_embedding_size=True, rotary=True)
+ROFORMER = replace(
+    BERT,
+    vocab_size=50000,
+    separate_embedding_size=True,
+    rotary=True,
+    pooler="classifier.dense",
+    classifier="classifier.out_proj",
+    pooler_activation=None,
+)
 ROBERTA = BertFamily(
     "roberta",
     50265,
@@ -101,6 +114,9 @@ DISTILBERT = BertFamily(
     modules=DISTILBERT_MODULES,
     field_names=DISTILBERT_FIELDS,
     norm_eps=1e-12,
+    pooler="pre_classifier",
+    classifier="classifier",
+    pooler_activation="relu",
 )
 ELECTRA = BertFamily(
     "electra",
@@ -115,4 +131,5 @@ ELECTRA = BertFamily(
     separate_embedding_size=True,
     embedding_size=128,
     head_activation="gelu",
+    pooler_activation="gelu",
 )

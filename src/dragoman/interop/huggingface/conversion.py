@@ -33,7 +33,7 @@ class Conversion:
             then the full name of theirs. Entries without a parameter in the model are not used.
         transforms: changes of weights, by the same keys.
         optional: parameters of ours that are zero if they are not stored.
-        labels: names of the labels of a token classifier.
+        labels: names of the labels of a token or text classifier.
         unused: patterns of stored weights that the model does not need.
         computed: stored tables that we compute instead; they must follow the formula.
     """

@@ -158,7 +158,10 @@ class HFConfig:
         if isinstance(names, dict):
             if names.keys() != {str(number) for number in range(len(names))}:
                 raise UserError(f"{self.path}: id2label must number its labels from 0, but has {sorted(names)}")
-            return tuple(str(names[str(number)]) for number in range(len(names)))
+            labels = tuple(str(names[str(number)]) for number in range(len(names)))
+            if len(set(labels)) < len(labels):
+                raise UserError(f"{self.path}: id2label must give every label another name, but has {list(labels)}")
+            return labels
         return tuple(f"LABEL_{number}" for number in range(self.integer("num_labels", 2)))
 
     def refuse_unread(self) -> None:

@@ -61,7 +61,7 @@ class ConvertedCheckpoint:
     weights: ConvertedWeights  # by the parameter names of the model that the spec builds
     framing: Framing
     generation: dict[str, Any]  # generation settings under transformers' names
-    labels: tuple[str, ...] = ()  # of a token classifier
+    labels: tuple[str, ...] = ()  # of a token or text classifier
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ def _encoders(
     all_heads = {
         "ForMaskedLM": bert.masked_lm,
         "ForTokenClassification": bert.token_classification,
+        "ForSequenceClassification": bert.sequence_classification,
         "Model": bert.no_head,
         **heads,
     }
@@ -226,8 +227,8 @@ def import_checkpoint(folder: Path, run_folder: Path, log: Callable[[str], None]
 def _with_tokenizers(folder: Path, checkpoint: ConvertedCheckpoint) -> tuple[ConvertedCheckpoint, Tokenizer, Tokenizer]:
     """Read the source and target tokenizers, and return the checkpoint with their special tokens, and both.
 
-    The special tokens around a text (framing) are those that the source tokenizer adds. A token classifier has its
-    labels as target tokens.
+    The special tokens around a text (framing) are those that the source tokenizer adds. A classifier has its labels as
+    target tokens.
     """
     values = json.loads((folder / CONFIG_JSON).read_text(encoding="utf-8"))
     source, target = tokenizers_from_folder(folder, values)
@@ -245,7 +246,7 @@ def _with_tokenizers(folder: Path, checkpoint: ConvertedCheckpoint) -> tuple[Con
 
 
 def _label_tokenizer(labels: tuple[str, ...]) -> Tokenizer:
-    """Return a tokenizer whose tokens are the labels of a token classifier, with their ids in the checkpoint."""
+    """Return a tokenizer whose tokens are the labels of a classifier, with their ids in the checkpoint."""
     vocabulary = {label: number for number, label in enumerate(labels)}
     library = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=labels[0]))
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

@@ -1,0 +1,36 @@
+"""Classifying whole texts with an encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from dragoman.run.filling import batch_logits, special_labels
+from dragoman.run.results import Classification
+from dragoman.run.sources import max_source_tokens, normalize_text
+
+if TYPE_CHECKING:
+    from dragoman.run.run import Run
+
+
+@torch.inference_mode()
+def classify(run: Run, texts: Sequence[str]) -> list[Classification]:
+    """Predict the label of each text at its first token; a text that is too long is classified by its beginning."""
+    run.check_usage("classify")
+    if not run.model.labels_sequence:
+        raise run.usage_error("classify")
+    tokens = run.source_tokenizer.encode_batch([normalize_text(run, text) for text in texts])
+    max_tokens, num_labels = max_source_tokens(run), run.model.num_labels
+    names = [run.target_tokenizer.decode([label]) for label in range(num_labels)]
+    special = special_labels(run.target_tokenizer, num_labels)
+    results: dict[int, Classification] = {}
+    for batch, logits in batch_logits(run, run.model, [ids[:max_tokens] for ids in tokens]):
+        first = logits[:, 0]  # B labels
+        first[:, special] = -torch.inf
+        probabilities, order = first.softmax(-1).sort(descending=True, stable=True)
+        for n, values, labels in zip(batch, probabilities.tolist(), order.tolist()):
+            by_label = {names[label]: value for label, value in zip(labels, values) if label not in special}
+            results[n] = Classification(next(iter(by_label)), by_label, truncated_source=len(tokens[n]) > max_tokens)
+    return [results[n] for n in range(len(texts))]
