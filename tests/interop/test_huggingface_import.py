@@ -200,7 +200,7 @@ def test_encoder_with_a_word_list_as_vocabulary(tmp_path: Path) -> None:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
     (tmp_path / "bert" / "vocab.txt").write_text("\n".join(words))
     run = imported(tmp_path / "bert", tmp_path / "run")
-    assert run.framing == Framing(0, 0, 0, source_prefix=(2,), source_suffix=(3,), suppressed=())
+    assert run.framing == Framing(0, 2, 3, source_prefix=(2,), source_suffix=(3,), suppressed=())
     ids = torch.tensor([[2, 7, 4, 9, 3], [0, 0, 2, 8, 3]])
     real = ids != 0
     places = (real.long().cumsum(1) - 1).clamp(min=0)

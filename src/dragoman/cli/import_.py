@@ -57,4 +57,6 @@ def import_(
         print(f"labels: {', '.join(checkpoint.labels)}")
     for name, value in imported.unsupported_generation_settings.items():
         print(f"ignored setting: {name} {value}")
+    if usage := checkpoint.usage:
+        print(f"use it with: {usage.hint(program_name(), str(run))}")
     print(f"inspect it with: {program_name()} show {run}")

@@ -21,7 +21,7 @@ from dragoman.interop.huggingface.conversion import Conversion, ConvertedWeights
 from dragoman.interop.huggingface.hf_config import CONFIG_JSON, HFConfig, field_names
 from dragoman.interop.huggingface.safetensors_weights import StoredWeights, open_weights
 from dragoman.interop.huggingface.seq2seq import BART, MARIAN, MBART, MT5, PEGASUS, T5, convert_bart, convert_t5
-from dragoman.models import ModelSpec, meta_model, unallocated_model
+from dragoman.models import ModelSpec, Usage, meta_model, unallocated_model
 from dragoman.parts.inference import InferencePrecision
 from dragoman.run import Run, select_device, write_model_file, write_tokenizers
 from dragoman.run.inference_weights import InferenceWeights
@@ -62,6 +62,11 @@ class ConvertedCheckpoint:
     framing: Framing
     generation: dict[str, Any]  # generation settings under transformers' names
     labels: tuple[str, ...] = ()  # of a token or text classifier
+
+    @property
+    def usage(self) -> Usage | None:
+        """The command that uses the model."""
+        return meta_model(self.spec).usage
 
 
 @dataclass(frozen=True)
@@ -319,6 +324,8 @@ def tokenizer_framing(folder: Path, checkpoint: ConvertedCheckpoint, tokenizer: 
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         raise UserError(f"{folder / 'tokenizer.json'} is damaged: its post_processor is not supported") from None
     framing = _with_target_language(checkpoint, tokenizer, settings)
+    if prefix and suffix and not meta_model(checkpoint.spec).can_generate:  # CLS and SEP; most config.json have neither
+        framing = replace(framing, bos=prefix[0], eos=suffix[-1])
     eos_forced = framing.eos == checkpoint.generation.get("forced_eos_token_id")
     return replace(framing, source_prefix=prefix, source_suffix=suffix, force_eos_at_limit=eos_forced)
 
