@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from huggingface_tiny import bart, gpt2, llama, marian, mbart, mistral, qwen2, read, t5
+from huggingface_tiny import bart, gpt2, llama, m2m100, marian, mbart, mistral, pegasus, qwen2, read, t5, umt5
 from torch import Tensor, nn
 
 from dragoman.interop.huggingface import ConvertedCheckpoint
@@ -46,6 +46,9 @@ FAMILIES: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] =
     "bart-open": (bart, PLACES, OPEN),
     "mbart": (mbart, PLACES, {"decoder_start_token_id": 2, "forced_bos_token_id": 5}),
     "mbart-open": (mbart, PLACES, {"decoder_start_token_id": 5} | OPEN),
+    "m2m100": (m2m100, PLACES, {"forced_bos_token_id": 5, "bad_words_ids": [[1]]}),  # padding has no position
+    "pegasus": (pegasus, PLACES | {"decoder_attention_heads": 3}, {}),
+    "umt5": (umt5, LAYERS, {}),
     "t5": (t5, LAYERS, {}),
     "t5-gated": (t5, LAYERS | {"feed_forward_proj": "gated-gelu"}, {}),
     "gpt2": (gpt2, UNTIED | {"n_positions": 32, "n_embd": 24}, {}),

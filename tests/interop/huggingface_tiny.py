@@ -64,6 +64,14 @@ def pegasus(**settings: Any) -> Any:
     return theirs("PegasusForConditionalGeneration", "PegasusConfig", **(SEQ2SEQ | settings))
 
 
+def m2m100(**settings: Any) -> Any:
+    return theirs("M2M100ForConditionalGeneration", "M2M100Config", **(SEQ2SEQ | settings))
+
+
+def umt5(**settings: Any) -> Any:
+    return theirs("UMT5ForConditionalGeneration", "UMT5Config", **(T5 | settings))
+
+
 def t5(**settings: Any) -> Any:
     return theirs("T5ForConditionalGeneration", "T5Config", **(T5 | settings))
 

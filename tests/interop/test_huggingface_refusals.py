@@ -157,7 +157,7 @@ def test_harmless_fields_are_accepted(saved: Path, tmp_path: Path) -> None:
     read_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["MixtralForCausalLM", "UMT5ForConditionalGeneration", "BertForQuestionAnswering"])
+@pytest.mark.parametrize("name", ["MixtralForCausalLM", "NllbMoeForConditionalGeneration", "BertForQuestionAnswering"])
 def test_unsupported_architecture_is_refused(saved: Path, tmp_path: Path, name: str) -> None:
     change(copy(saved, "llama", tmp_path), architectures=[name])
     message = refused(tmp_path)

@@ -7,7 +7,22 @@ from typing import Any
 
 import pytest
 import torch
-from huggingface_tiny import SIDES, T5, bart, built, change, close_seq2seq, marian, mbart, pegasus, read, t5, theirs
+from huggingface_tiny import (
+    SIDES,
+    T5,
+    bart,
+    built,
+    change,
+    close_seq2seq,
+    m2m100,
+    marian,
+    mbart,
+    pegasus,
+    read,
+    t5,
+    theirs,
+    umt5,
+)
 from safetensors.torch import load_file, save_file
 
 from dragoman.interop.huggingface import ConvertedCheckpoint
@@ -153,6 +168,59 @@ def test_pegasus(tmp_path: Path, settings: dict[str, Any]) -> None:
     assert checkpoint.framing == Framing(0, 0, 1, source_prefix=(), source_suffix=(1,), suppressed=())
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"scale_embedding": False, "activation_function": "gelu"},
+        {"tie_word_embeddings": False, "encoder_layers": 1, "decoder_layers": 3},
+        {"d_model": 15, "encoder_attention_heads": 1, "decoder_attention_heads": 5},  # an odd width
+    ],
+    ids=str,
+)
+def test_m2m100(tmp_path: Path, settings: dict[str, Any]) -> None:
+    model = m2m100(**settings)
+    checkpoint, mine = read(model, tmp_path)
+    close_seq2seq(model, mine, SIDES)
+    assert checkpoint.framing == Framing(1, 2, 2, source_prefix=(), source_suffix=(2,), suppressed=())
+
+
+def test_positions_of_m2m100_begin_after_the_padding_token(tmp_path: Path) -> None:
+    model = m2m100(pad_token_id=3)
+    source, target = torch.randint(4, 29, (2, 9)), torch.randint(4, 29, (2, 30))  # longer than the table of positions
+    expected = model(input_ids=source, decoder_input_ids=target, use_cache=False).logits
+    mine = read(model, tmp_path)[1]
+    logits = mine(source, torch.tensor([9, 9]), target, torch.tensor([30, 30]))
+    torch.testing.assert_close(logits, expected.detach(), atol=1e-5, rtol=1e-5)
+
+
+def test_published_nllb_configuration(tmp_path: Path) -> None:
+    """Weights under all names that older versions stored, and the fields of the published configuration."""
+    model = m2m100(encoder_attention_heads=4, decoder_attention_heads=4)
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    for name in ("encoder.embed_tokens", "decoder.embed_tokens"):
+        weights[f"model.{name}.weight"] = weights["model.shared.weight"].clone()
+    weights["lm_head.weight"] = weights["model.shared.weight"].clone()
+    weights["model.encoder.embed_positions.weights"] = torch.zeros(13, 12)  # which no version reads
+    save_file(weights, tmp_path / "model.safetensors")
+    (tmp_path / "generation_config.json").unlink()
+    change(
+        tmp_path,
+        decoder_layerdrop=0,
+        encoder_layerdrop=0,
+        max_length=200,
+        num_hidden_layers=2,
+        tokenizer_class="NllbTokenizer",
+        torch_dtype="float32",
+    )
+    checkpoint, mine = built(tmp_path)
+    close_seq2seq(model, mine)
+    assert spec_of(checkpoint).shared_embeddings
+    assert spec_of(checkpoint).tied_embeddings
+    assert checkpoint.generation["max_length"] == 200
+
+
 def test_framing_and_dropout_of_bart(tmp_path: Path) -> None:
     model = bart(dropout=0.4, attention_dropout=0.3, activation_dropout=0.2)
     model.generation_config.forced_bos_token_id = 0
@@ -267,3 +335,16 @@ def test_mt5(tmp_path: Path) -> None:
     checkpoint, mine = read(model, tmp_path)
     close_seq2seq(model, mine)
     assert not spec_of(checkpoint).output_scaled
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"feed_forward_proj": "relu", "relative_attention_num_buckets": 6, "relative_attention_max_distance": 5}],
+    ids=str,
+)
+def test_umt5_has_position_biases_in_each_layer(tmp_path: Path, settings: dict[str, Any]) -> None:
+    model = umt5(**settings)
+    checkpoint, mine = read(model, tmp_path)
+    close_seq2seq(model, mine, SIDES)
+    assert spec_of(checkpoint).output_scaled
+    assert sum("position.table" in name for name, _ in mine.named_parameters()) == 5  # layers of encoder and decoder

@@ -16,6 +16,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from dragoman.errors import UserError
 from dragoman.text import Tokenizer, alignment_words
+from dragoman.text.hf_language_lists import NLLB_LANGUAGES
 from dragoman.text.hf_tokenizers import tokenizers_from_folder
 from dragoman.text.imported_tokenizer import ImportedTokenizer, RemappedTokenizer
 
@@ -465,6 +466,103 @@ def test_the_mask_includes_its_space_if_the_files_say_so(
     for place in (tmp_path, document):
         ours = tokenizers_from_folder(place, config)[0]
         assert ours.encode(text, parse_special=True) == theirs(document)(text, add_special_tokens=False)["input_ids"]
+
+
+# ---- M2M-100, NLLB, Pegasus and ByT5
+
+DIFFICULT = [
+    *(" leading", "a  b   c", "\u200bzero", "a\x00b\x07c", "\r\nx", "a\u00adb", "½ ﬁ", "👨‍👩‍👧‍👦🇷🇼"),
+    *("مرحبا بالعالم", "ናይ", "नमस्ते दुनिया", "ភាសាខ្មែរ", "eng_Latn in text", "__en__ hi", "en_XX ro_RO", "<extra_id_5>"),
+]
+
+
+def m2m100(folder: Path) -> Config:
+    """A vocabulary without some pieces of the model, in another order."""
+    pieces = [piece for n, piece in enumerate(spm(folder / "sentencepiece.bpe.model", vocab_size=300)[3:]) if n % 20]
+    write(folder / "vocab.json", {piece: n for n, piece in enumerate([*FAIRSEQ[:4], *reversed(pieces)])})
+    config = {"model_type": "m2m_100", "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
+    return settle(folder, config, {"tokenizer_class": "M2M100Tokenizer"})
+
+
+def nllb(folder: Path) -> Config:
+    """As published: a document of BPE, with the languages and then the mask among its added tokens."""
+    spm(folder / "sentencepiece.bpe.model", vocab_size=300, model_type="bpe")
+    config = {"model_type": "m2m_100", "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
+    settle(folder, config, {"tokenizer_class": "NllbTokenizer"})
+    document = json.loads(theirs(folder).backend_tokenizer.to_str())
+    first, template = len(document["model"]["vocab"]), document["added_tokens"][0]
+    codes = [*NLLB_LANGUAGES, "<mask>"]
+    known = [token for token in document["added_tokens"] if token["content"] not in codes]
+    added = [template | {"id": n, "content": code, "lstrip": code == "<mask>"} for n, code in enumerate(codes, first)]
+    write(folder / "tokenizer.json", document | {"added_tokens": known + added})
+    write(folder / "special_tokens_map.json", {"additional_special_tokens": codes[:-1], "mask_token": "<mask>"})
+    return config
+
+
+def pegasus(folder: Path) -> Config:
+    spm(folder / "spiece.model", vocab_size=300, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    config = {"model_type": "pegasus", "pad_token_id": 0, "eos_token_id": 1}
+    return settle(folder, config, {"tokenizer_class": "PegasusTokenizer"})
+
+
+def byt5(folder: Path) -> Config:
+    return settle(folder, {"model_type": "t5", "pad_token_id": 0}, {"tokenizer_class": "ByT5Tokenizer"})
+
+
+def same_ids(ours: Tokenizer, other: Any, texts: list[str]) -> None:
+    for text in texts:
+        ids = other(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        assert ours.encode(text) == ids, text
+        decoded = other.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert ours.decode(ids) == decoded, text
+
+
+@pytest.mark.parametrize("build", [m2m100, nllb, pegasus, byt5])
+def test_multilingual_and_byte_tokenizers_equal_those_of_transformers(build: Any, tmp_path: Path) -> None:
+    config = build(tmp_path)
+    ours, other = tokenizers_from_folder(tmp_path, config)[0], theirs(tmp_path)
+    for tokenizer in (ours, Tokenizer.from_json(ours.to_json())):
+        same_ids(tokenizer, other, [*TEXTS, *RARE, *DIFFICULT])
+    for token in other.all_special_tokens:
+        assert ours.special_token_ids[token] == other.convert_tokens_to_ids(token)
+    other.save_pretrained(tmp_path / "saved")  # as this version of transformers writes it
+    write(tmp_path / "saved" / "config.json", config)
+    same_ids(tokenizers_from_folder(tmp_path / "saved", config)[0], other, DIFFICULT)
+
+
+def test_ids_of_nllb_without_a_document_are_those_of_the_published_one(tmp_path: Path) -> None:
+    config = nllb(tmp_path)
+    document = tokenizers_from_folder(tmp_path, config)[0]
+    (tmp_path / "tokenizer.json").unlink()
+    files = tokenizers_from_folder(tmp_path, config)[0]
+    assert files.special_token_ids.items() >= document.special_token_ids.items()
+    for text in [*TEXTS, *RARE, *DIFFICULT]:
+        assert files.encode(text) == document.encode(text), text
+
+
+def test_bytes_of_byt5_are_readable_and_show_words(tmp_path: Path) -> None:
+    ours = tokenizers_from_folder(tmp_path, byt5(tmp_path))[0]
+    assert ours.encode("hé") == [ord("h") + 3, 0xC3 + 3, 0xA9 + 3]  # three special tokens, then UTF-8
+    assert (ours.pad, ours.eos, ours.unk, ours.special_token_ids["<extra_id_0>"], ours.vocab_size) == (
+        0,
+        1,
+        2,
+        259,
+        384,
+    )
+    assert ours.word_ids(ours.encode("a dé")) == [0, -1, 1, 1, 1]
+
+
+def test_damaged_settings_of_new_families(tmp_path: Path) -> None:
+    config = pegasus(tmp_path)
+    write(tmp_path / "tokenizer_config.json", {"offset": -1})
+    with pytest.raises(UserError, match="offset, the number of tokens before the pieces, is -1"):
+        tokenizers_from_folder(tmp_path, config)
+    config = m2m100(tmp_path)
+    (tmp_path / "spiece.model").unlink()
+    write(tmp_path / "tokenizer_config.json", {"language_codes": "wmt22"})
+    with pytest.raises(UserError, match="did you mean 'wmt21'"):
+        tokenizers_from_folder(tmp_path, config)
 
 
 # ---- what may be wrong

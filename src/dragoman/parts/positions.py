@@ -89,6 +89,12 @@ def _frequencies(dim: int, base: float) -> Tensor:
     return torch.tensor([base ** (-2 * i / dim) for i in range((dim + 1) // 2)])
 
 
+def _full_range_frequencies(dim: int, base: float) -> Tensor:
+    """Return base^{−i/(n − 1)} for i < n = ⌊d/2⌋: from 1 to 1/base."""
+    count = dim // 2
+    return torch.tensor([base ** (-i / max(1, count - 1)) for i in range(count)])
+
+
 def _interleave(parts: tuple[Tensor, ...], dim: int) -> Tensor:
     """Interleave tensors along their last dimension: a_1 b_1 a_2 b_2 …; `dim` must be −1 (torch.cat takes it too)."""
     return torch.stack(parts, dim=dim).flatten(dim - 1)
@@ -99,31 +105,37 @@ class Sinusoidal(Spec):
     """PE(pos, 2i) = sin(pos / base^{2i/d}), PE(pos, 2i+1) = cos(pos / base^{2i/d}) (Vaswani et al. 2017, §3.5).
 
     Computed, not looked up, so that it extends beyond the lengths seen in training. `sines_first`: all sines, then all
-    cosines, as in Marian (Junczys-Dowmunt et al. 2018), instead of alternating.
+    cosines, as in Marian (Junczys-Dowmunt et al. 2018), instead of alternating. fairseq (M2M-100, NLLB) differs in two
+    more details: its positions begin at `first_position`, PAD + 1, and with `full_range` the last of the d/2
+    frequencies is 1/base itself: base^{−i/(d/2 − 1)}.
     """
 
     base: float = 10000.0
     sines_first: bool = False
+    first_position: int = 0
+    full_range: bool = False
 
     def build(self, dim: int) -> SinusoidalPosition:
         """Create the encoding for embeddings of width `dim`."""
-        return SinusoidalPosition(dim, self.base, self.sines_first)
+        return SinusoidalPosition(dim, self)
 
 
 class SinusoidalPosition(Position):
     frequency: Tensor
 
-    def __init__(self, dim: int, base: float, sines_first: bool = False) -> None:
-        """`dim` is the width of the embeddings; `frequency` is 1 / base^{2i/dim}; `join` orders sines and cosines."""
+    def __init__(self, dim: int, spec: Sinusoidal) -> None:
+        """`dim` is the width of the embeddings; `join` orders sines and cosines."""
         super().__init__()
-        self.dim = dim
-        self.join = torch.cat if sines_first else _interleave
-        self.register_buffer("frequency", _frequencies(dim, base), persistent=False)
+        self.dim, self.first_position = dim, spec.first_position
+        self.join = torch.cat if spec.sines_first else _interleave
+        frequencies = _full_range_frequencies if spec.full_range else _frequencies
+        self.register_buffer("frequency", frequencies(dim, spec.base), persistent=False)
 
     def encoding(self, positions: Tensor) -> Tensor:
         """Positions of any shape … → sinusoids … D."""
-        angle = positions[..., None].float() * self.frequency
-        return self.join((angle.sin(), angle.cos()), -1)[..., : self.dim]
+        angle = (positions[..., None] + self.first_position).float() * self.frequency
+        sinusoids = self.join((angle.sin(), angle.cos()), -1)[..., : self.dim]
+        return nn.functional.pad(sinusoids, (0, self.dim - sinusoids.shape[-1]))  # 0 if an odd width lacks one
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
         """Add the sinusoids of the tokens' positions, which the layout holds, to x, B T D."""

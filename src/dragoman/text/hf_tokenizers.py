@@ -7,7 +7,7 @@ leave out (segmentation rules, ids of special tokens) is defined here.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,49 +16,34 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from dragoman.errors import UserError
-from dragoman.text.hf_tokenizer_files import TokenConfig, TokenizerFiles, is_token_id, parse_token
+from dragoman.text.byte_level import BYTE_LETTERS
+from dragoman.text.hf_sentencepiece import (
+    combine_sentencepiece,
+    read_fairseq,
+    read_llama,
+    read_m2m100,
+    read_marian,
+    read_spiece,
+)
+from dragoman.text.hf_tokenizer_files import (
+    BART_TYPES,
+    BERT_TYPES,
+    DEFAULT_TOKENS,
+    GPT_TYPES,
+    PLAIN_TOKENS,
+    QWEN_TYPES,
+    UNK_BOS_EOS,
+    TokenConfig,
+    TokenizerFiles,
+    default_tokens,
+    is_token_id,
+    parse_token,
+)
 from dragoman.text.imported_tokenizer import HIDDEN, ImportedTokenizer, RemappedTokenizer, load_library
-from dragoman.text.sentencepiece_model import SPACE, SentencePieceModel, SentencePieceSegmenter
+from dragoman.text.sentencepiece_model import SentencePieceModel
 from dragoman.text.tokenizer import Tokenizer
 
 TOKENIZER_SUFFIXES = (".model", ".spm", ".json")
-
-# Names of the special tokens of families whose files do not define them.
-_PLAIN = {"pad": TokenConfig("<pad>"), "unk": TokenConfig("<unk>"), "eos": TokenConfig("</s>")}
-_UNK_BOS_EOS = {"unk": TokenConfig("<unk>"), "bos": TokenConfig("<s>"), "eos": TokenConfig("</s>")}
-_FAIRSEQ = _PLAIN | {
-    **{role: TokenConfig(content) for role, content in (("bos", "<s>"), ("cls", "<s>"), ("sep", "</s>"))},
-    "mask": TokenConfig("<mask>", lstrip=True),
-}
-_BERT = {role: TokenConfig(f"[{role.upper()}]") for role in ("pad", "unk", "cls", "sep", "mask")}
-_GPT = {role: TokenConfig("<|endoftext|>") for role in ("unk", "bos", "eos")}
-_QWEN = {role: TokenConfig("<|endoftext|>") for role in ("pad", "unk", "eos")}
-
-# Families, by the `model_type` of config.json, that use a file as implemented here.
-_T5_TYPES = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
-_FAIRSEQ_TYPES = ("mbart", "xlm-roberta")
-_BART_TYPES = ("bart", "roberta", "longformer", "led")
-_GPT_TYPES = ("gpt2", "gpt_neo", "gptj")
-_QWEN_TYPES = ("qwen2",)
-_BERT_TYPES = ("bert", "distilbert", "electra", "mobilebert")
-_DEFAULT_TOKENS = {
-    **dict.fromkeys((*_T5_TYPES, "marian"), _PLAIN),
-    **dict.fromkeys((*_FAIRSEQ_TYPES, *_BART_TYPES), _FAIRSEQ),
-    **dict.fromkeys((*_BERT_TYPES, "roformer"), _BERT),
-    **dict.fromkeys(_GPT_TYPES, _GPT),
-    **dict.fromkeys(_QWEN_TYPES, _QWEN),
-    **dict.fromkeys(("llama", "mistral", "gemma"), _UNK_BOS_EOS),
-}
-
-_MBART_LANGUAGES = (
-    "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP nl_XX "
-    "ro_RO ru_RU si_LK tr_TR vi_VN zh_CN"
-)
-_MBART50_LANGUAGES = (
-    "af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX sv_SE sw_KE ta_IN "
-    "te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI"
-)
-
 
 #: how Qwen2 splits text before BPE: contractions, words with the character before them, single digits, punctuation
 QWEN_PATTERN = (
@@ -80,6 +65,9 @@ def tokenizers_from_folder(
         config: the checkpoint's `config.json`
     """
     files = TokenizerFiles(Path(folder), config or {})
+    if files.tokenizer_class.startswith("ByT5"):  # needs no files
+        tokenizer = _utf8_bytes(files)
+        return tokenizer, tokenizer
     for names, build in _BUILDERS.items():
         if all(map(files.has, names)):
             tokenizers = build(files)
@@ -93,7 +81,7 @@ def tokenizer_from_file(path: Path) -> Tokenizer:
     files = TokenizerFiles(path.parent, config={}, only=path.name)
     if path.suffix != ".json":
         model = SentencePieceModel.read(path)
-        return _sentencepiece(files, model, model.pieces, by_role=_UNK_BOS_EOS, special=model.special_pieces)
+        return combine_sentencepiece(files, model, model.pieces, by_role=UNK_BOS_EOS, special=model.special_pieces)
     document = files.json(path.name)
     if isinstance(document.get("model"), dict) and "dragoman" in document["model"]:
         return Tokenizer.load(path)
@@ -124,26 +112,12 @@ def open_tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
     return tokenizer, tokenizer
 
 
-def _default_tokens(files: TokenizerFiles, file_names: str, types: Sequence[str]) -> dict[str, TokenConfig]:
-    """Return the special tokens, by role, of the model family in `config.json`, which must be one of `types`.
-
-    Other families use files of these names differently, so they are a UserError.
-    """
-    model_type = files.config.get("model_type", types[0])
-    if model_type not in types:
-        raise UserError(
-            f"{files.folder} has a tokenizer of {model_type!r} in {file_names}, which is not supported: save it as "
-            "tokenizer.json with save_pretrained of transformers"
-        )
-    return _DEFAULT_TOKENS[model_type]
-
-
 # ---- tokenizer.json
 
 
 def _tokenizer_json(files: TokenizerFiles) -> list[ImportedTokenizer]:
     """Read tokenizer.json, a complete file of the `tokenizers` library, of any family."""
-    by_role = files.tokens_by_role(_DEFAULT_TOKENS.get(str(files.config.get("model_type")), {}))
+    by_role = files.tokens_by_role(DEFAULT_TOKENS.get(str(files.config.get("model_type")), {}))
     return [_from_document(files, files.json("tokenizer.json"), by_role)]
 
 
@@ -199,7 +173,7 @@ def _hide_special_tokens(document: dict[str, Any], tokens: Mapping[str, int]) ->
 
 def _word_piece(files: TokenizerFiles) -> list[ImportedTokenizer]:
     """BERT: words split at white space and punctuation, then into the longest pieces (Devlin et al. 2019)."""
-    by_role, settings = files.tokens_by_role(_default_tokens(files, "vocab.txt", _BERT_TYPES)), files.settings
+    by_role, settings = files.tokens_by_role(default_tokens(files, "vocab.txt", BERT_TYPES)), files.settings
     lines = files.text("vocab.txt").removesuffix("\n").split("\n")
     vocabulary = {line.rstrip(): token_id for token_id, line in enumerate(lines)}
     unk = by_role["unk"].content if "unk" in by_role else ""
@@ -218,8 +192,8 @@ def _word_piece(files: TokenizerFiles) -> list[ImportedTokenizer]:
 
 def _byte_level(files: TokenizerFiles) -> list[ImportedTokenizer]:
     """GPT-2, RoBERTa, BART and Qwen2: BPE over bytes that are written as letters (Radford et al. 2019, section 2.2)."""
-    types = (*_GPT_TYPES, *_BART_TYPES, *_QWEN_TYPES)
-    by_role = files.tokens_by_role(_default_tokens(files, "vocab.json with merges.txt", types))
+    types = (*GPT_TYPES, *BART_TYPES, *QWEN_TYPES)
+    by_role = files.tokens_by_role(default_tokens(files, "vocab.json with merges.txt", types))
     lines = [line for line in files.text("merges.txt").split("\n") if line and not line.startswith("#version")]
     merges = [(left, right) for left, _, right in (line.partition(" ") for line in lines)]
     vocabulary = files.vocabulary("vocab.json")
@@ -230,7 +204,7 @@ def _byte_level(files: TokenizerFiles) -> list[ImportedTokenizer]:
     library = tokenizers.Tokenizer(model)
     add_prefix_space = files.settings.get("add_prefix_space") is True
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
-    if files.config.get("model_type") in _QWEN_TYPES:
+    if files.config.get("model_type") in QWEN_TYPES:
         library.normalizer = normalizers.NFC()
         library.pre_tokenizer = pre_tokenizers.Sequence(
             [
@@ -240,6 +214,23 @@ def _byte_level(files: TokenizerFiles) -> list[ImportedTokenizer]:
         )
     library.decoder = decoders.ByteLevel()
     return _from_library(files, library, by_role)
+
+
+def _utf8_bytes(files: TokenizerFiles) -> ImportedTokenizer:
+    """ByT5: the bytes of UTF-8 after three special tokens, then sentinels (Xue et al. 2022, §3.1)."""
+    by_role = files.tokens_by_role(PLAIN_TOKENS)
+    first = [by_role[role].content if role in by_role else f"<{role}>" for role in ("pad", "eos", "unk")]
+    sentinels = [token.content for token in files.additional_tokens() if "extra_id" in token.content]
+    count = files.settings.get("extra_ids", 125)
+    sentinels = list(dict.fromkeys(sentinels)) or [f"<extra_id_{number}>" for number in range(int(count))]
+    vocabulary = {name: index for index, name in enumerate((*first, *BYTE_LETTERS))}
+    library = tokenizers.Tokenizer(models.BPE(vocabulary, []))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    library.decoder = decoders.ByteLevel()
+    names = dict(enumerate([*vocabulary, *sentinels])) | {n: token.content for n, token in files.added_tokens().items()}
+    ids = {name: token_id for token_id, name in names.items()}
+    special = {ids[name]: TokenConfig(name) for name in (*first, *sentinels)}
+    return ImportedTokenizer(library, names, special, files.role_ids(by_role, ids))
 
 
 def _from_library(
@@ -257,108 +248,13 @@ def _from_library(
     return [_from_document(files, document, by_role)]
 
 
-# ---- SentencePiece
-
-
-def _marian(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """Marian: one model for each language, and a vocabulary file that maps pieces to ids."""
-    target_vocabulary = "target_vocab.json" if files.settings.get("separate_vocabs") else "vocab.json"
-    sides = (("vocab.json", "source.spm"), (target_vocabulary, "target.spm"))
-    return [_marian_side(files, files.vocabulary(vocabulary), model) for vocabulary, model in sides]
-
-
-def _marian_side(files: TokenizerFiles, ids: dict[str, int], file_name: str) -> ImportedTokenizer:
-    """Read one language's SentencePiece model, whose pieces have the given ids."""
-    by_role, model = files.tokens_by_role(_PLAIN), SentencePieceModel.read(files.folder / file_name)
-    if "unk" not in by_role or by_role["unk"].content not in ids:
-        raise UserError(f"the vocabulary of {files.folder / file_name} is damaged: it has no token '<unk>'")
-    strip = decoders.Replace(Regex(r"\A\s+|\s+\z"), "")
-    decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.Fuse(), strip])
-    codes = {code: token_id for code, token_id in ids.items() if code.startswith(">>") and code.endswith("<<")}
-    names = {token_id: token for token, token_id in ids.items()}
-    return _sentencepiece(files, model, names, by_role, decoder=decoder, language_codes=codes)
-
-
-def _t5(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """T5: the ids of the SentencePiece model, then the sentinels in reverse order."""
-    by_role = files.tokens_by_role(_default_tokens(files, "spiece.model", _T5_TYPES))
-    model, num_sentinels = SentencePieceModel.read(files.folder / "spiece.model"), files.settings.get("extra_ids", 100)
-    if not is_token_id(num_sentinels) or num_sentinels > 10_000:
-        raise UserError(
-            f"{files.folder / 'tokenizer_config.json'} is damaged: extra_ids, the number of sentinel tokens, is "
-            f"{num_sentinels!r}"
-        )
-    sentinels = [f"<extra_id_{number}>" for number in reversed(range(num_sentinels))]
-    special = [*model.special_pieces, *sentinels]
-    return [_sentencepiece(files, model, [*model.pieces, *sentinels], by_role, special)]
-
-
-def _llama(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """LLaMA: ids are those of the SentencePiece model."""
-    model = SentencePieceModel.read(files.folder / "tokenizer.model")
-    if (prefix := files.settings.get("add_prefix_space")) is not None:
-        model = model.with_prefix_space(bool(prefix))
-    by_role = files.tokens_by_role(_DEFAULT_TOKENS.get(str(files.config.get("model_type")), _UNK_BOS_EOS))
-    return [_sentencepiece(files, model, model.pieces, by_role, model.special_pieces)]
-
-
-def _fairseq(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """mBART and XLM-R: fairseq's four special tokens instead of the model's three; languages and mask at the end."""
-    defaults = _default_tokens(files, "sentencepiece.bpe.model", _FAIRSEQ_TYPES)
-    by_role = defaults | files.tokens_by_role(defaults)
-    model = SentencePieceModel.read(files.folder / "sentencepiece.bpe.model")
-    if model.special_pieces[:3] != model.pieces[:3]:
-        raise UserError(f"{files.folder / 'sentencepiece.bpe.model'} must begin with <unk>, <s> and </s>")
-    languages: list[str] = []
-    if files.config.get("model_type", "mbart") == "mbart":
-        tokenizer_class = str(files.settings.get("tokenizer_class") or files.config.get("tokenizer_class"))
-        languages = _MBART_LANGUAGES.split()
-        languages += _MBART50_LANGUAGES.split() if tokenizer_class.startswith("MBart50") else []
-    first = [by_role[role].content for role in ("bos", "pad", "eos", "unk")]
-    last = [*languages, by_role["mask"].content]
-    names = [*first, *model.pieces[3:], *last]  # in the order of their ids
-    return [_sentencepiece(files, model, names, by_role, special=[*first, *last])]
-
-
-def _sentencepiece(
-    files: TokenizerFiles,
-    model: SentencePieceModel,
-    names: Sequence[str] | dict[int, str],
-    by_role: Mapping[str, TokenConfig],
-    special: Iterable[str] = (),
-    decoder: decoders.Decoder | None = None,
-    language_codes: Mapping[str, int] | None = None,
-) -> ImportedTokenizer:
-    """Combine a SentencePiece model with a vocabulary.
-
-    Args:
-        names: the token of each id.
-        by_role: special tokens with a role, such as "pad" or "eos".
-        special: names of all special tokens.
-        decoder: joins tokens to text; by default that of the model.
-        language_codes: ids of codes such as >>deu<< at the beginning of a text.
-    """
-    tokens = (*map(TokenConfig, special), *by_role.values(), *files.additional_tokens())
-    special_tokens, added = {token.content: token for token in tokens}, files.added_tokens()
-    special_tokens |= {token.content: token for token in added.values() if token.special}
-    names = names if isinstance(names, dict) else dict(enumerate(names))
-    names |= {token_id: token.content for token_id, token in added.items()}
-    ids = {name: token_id for token_id, name in names.items()}
-    model = model.with_user_defined([token.content for token in added.values() if token.content not in special_tokens])
-    unk = ids[by_role["unk"].content if "unk" in by_role and by_role["unk"].content in ids else model.unk_piece]
-    library = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=names[unk]))
-    library.decoder = decoder or model.decoder()
-    special_ids = {ids[name]: token for name, token in special_tokens.items() if name in ids}
-    segmenter = SentencePieceSegmenter.without_special(model, names, special_tokens, unk)
-    return ImportedTokenizer(library, names, special_ids, files.role_ids(by_role, ids), segmenter, language_codes)
-
-
 _BUILDERS: dict[tuple[str, ...], Callable[[TokenizerFiles], list[ImportedTokenizer]]] = {
     ("tokenizer.json",): _tokenizer_json,
-    ("source.spm", "target.spm", "vocab.json"): _marian,
-    ("spiece.model",): _t5,
-    ("sentencepiece.bpe.model",): _fairseq,
-    ("tokenizer.model",): _llama,
+    ("source.spm", "target.spm", "vocab.json"): read_marian,
+    ("spiece.model",): read_spiece,
+    ("sentencepiece.bpe.model", "vocab.json"): read_m2m100,
+    ("sentencepiece.bpe.model",): read_fairseq,
+    ("tokenizer.model",): read_llama,
     ("vocab.json", "merges.txt"): _byte_level,
     ("vocab.txt",): _word_piece,
 }

@@ -55,7 +55,8 @@ class ImportedTokenizer(Tokenizer):
         language_codes: ids of codes such as `>>deu<<`, which are recognized at the beginning of any text (Marian)
 
     Attributes:
-        special_token_ids: ids of all special tokens by name, language codes included
+        special_token_ids: ids of all special tokens by name
+        language_codes: see above
         all_special_ids: the ids of `special_token_ids`
     """
 
@@ -76,7 +77,7 @@ class ImportedTokenizer(Tokenizer):
         """
         self.kind, self.marker = IMPORTED_TYPE, "initial"
         self._library, self._names, self._special_tokens = library, names, special_tokens
-        self._segmenter, self._language_codes = segmenter, language_codes or {}
+        self._segmenter, self.language_codes = segmenter, language_codes or {}
         library.encode_special_tokens = True  # in the library's terms: do not look for special tokens in a text
         self.role_ids = role_ids
         self.pad, self.unk = self._first_id("pad", "eos"), self._first_id("unk")
@@ -138,9 +139,9 @@ class ImportedTokenizer(Tokenizer):
 
     def _split_language_code(self, text: str) -> tuple[list[int], str]:
         """Split off a code such as >>deu<<, which tells Marian the target language."""
-        if self._language_codes and text.startswith(">>"):
+        if self.language_codes and text.startswith(">>"):
             code, end, rest = text.partition("<<")
-            if (token_id := self._language_codes.get(code + end)) is not None:
+            if (token_id := self.language_codes.get(code + end)) is not None:
                 return [token_id], rest
         return [], text
 
@@ -223,7 +224,7 @@ class ImportedTokenizer(Tokenizer):
             "names": {index: name for index, name in self._names.items() if self._library.id_to_token(index) != name},
             "special_tokens": [{"id": index, **asdict(token)} for index, token in self._special_tokens.items()],
             "role_ids": self.role_ids,
-            "language_codes": self._language_codes,
+            "language_codes": self.language_codes,
             "sentencepiece": self._segmenter.to_dict() if self._segmenter else None,
         }
         return json.dumps(document, ensure_ascii=False)

@@ -20,7 +20,9 @@ from dragoman.interop.huggingface.causal_lm import LLAMA, MISTRAL, QWEN2, conver
 from dragoman.interop.huggingface.conversion import Conversion, ConvertedWeights
 from dragoman.interop.huggingface.hf_config import CONFIG_JSON, HFConfig, field_names
 from dragoman.interop.huggingface.safetensors_weights import StoredWeights, open_weights
-from dragoman.interop.huggingface.seq2seq import BART, MARIAN, MBART, MT5, PEGASUS, T5, convert_bart, convert_t5
+from dragoman.interop.huggingface.seq2seq import BART, M2M100, MARIAN, MBART, PEGASUS, convert_bart
+from dragoman.interop.huggingface.t5 import MT5, T5, UMT5, convert_t5
+from dragoman.interop.huggingface.tokenizer_framing import tokenizer_framing
 from dragoman.models import ModelSpec, Usage, meta_model, unallocated_model
 from dragoman.parts.inference import InferencePrecision
 from dragoman.run import Run, select_device, write_model_file, write_tokenizers
@@ -107,9 +109,15 @@ ARCHITECTURES: dict[str, Architecture] = {
     "MBartForConditionalGeneration": Architecture(partial(convert_bart, MBART), "model."),
     "MBartModel": Architecture(partial(convert_bart, MBART), "model."),
     "PegasusForConditionalGeneration": Architecture(partial(convert_bart, PEGASUS), "model."),
+    "PegasusModel": Architecture(partial(convert_bart, PEGASUS), "model."),
+    "M2M100ForConditionalGeneration": Architecture(partial(convert_bart, M2M100), "model."),  # and NLLB-200
+    "M2M100Model": Architecture(partial(convert_bart, M2M100), "model."),
     "T5ForConditionalGeneration": Architecture(partial(convert_t5, T5), "transformer."),
     "T5Model": Architecture(partial(convert_t5, T5), "transformer."),
     "MT5ForConditionalGeneration": Architecture(partial(convert_t5, MT5), "transformer."),
+    "MT5Model": Architecture(partial(convert_t5, MT5), "transformer."),
+    "UMT5ForConditionalGeneration": Architecture(partial(convert_t5, UMT5), "transformer."),
+    "UMT5Model": Architecture(partial(convert_t5, UMT5), "transformer."),
     **_encoders("Bert", bert_families.BERT, ForPreTraining=bert.pretraining),
     **_encoders("Roberta", bert_families.ROBERTA),
     **_encoders("XLMRoberta", bert_families.XLM_ROBERTA, "roberta."),
@@ -301,103 +309,3 @@ def _unsupported_generation_settings(generation: Mapping[str, Any]) -> dict[str,
     }
     bad_words = [word for word in generation.get("bad_words_ids") or [] if isinstance(word, list) and len(word) > 1]
     return unsupported | ({"bad_words_ids": bad_words} if bad_words else {})
-
-
-# ---- the special tokens around a text, as the tokenizer of a checkpoint adds them
-
-Affixes = tuple[tuple[int, ...], tuple[int, ...]]  # token ids before and after a source
-
-
-def tokenizer_framing(folder: Path, checkpoint: ConvertedCheckpoint, tokenizer: ImportedTokenizer) -> Framing:
-    """Return the special tokens around source and target (framing), those of the source as the tokenizer adds them.
-
-    tokenizer.json describes them in its post-processor. Without it, they are those of the tokenizer class that
-    transformers has for the model's family.
-    """
-    settings = _read_object(folder / "tokenizer_config.json")
-    processor = _read_object(folder / "tokenizer.json").get("post_processor")
-    try:
-        if isinstance(processor, dict):
-            prefix, suffix = _processor_affixes(processor)
-        else:
-            prefix, suffix = _family_affixes(checkpoint, tokenizer, settings)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-        raise UserError(f"{folder / 'tokenizer.json'} is damaged: its post_processor is not supported") from None
-    framing = _with_target_language(checkpoint, tokenizer, settings)
-    if prefix and suffix and not meta_model(checkpoint.spec).can_generate:  # CLS and SEP; most config.json have neither
-        framing = replace(framing, bos=prefix[0], eos=suffix[-1])
-    eos_forced = framing.eos == checkpoint.generation.get("forced_eos_token_id")
-    return replace(framing, source_prefix=prefix, source_suffix=suffix, force_eos_at_limit=eos_forced)
-
-
-def _processor_affixes(processor: Mapping[str, Any]) -> Affixes:
-    """Return the token ids that a post-processor of the `tokenizers` library adds before and after a single text."""
-    kind = processor["type"]
-    if kind == "Sequence":
-        affixes = [_processor_affixes(step) for step in processor["processors"]]
-        prefix_ids = tuple(token_id for prefix, _ in affixes for token_id in prefix)
-        return prefix_ids, tuple(token_id for _, suffix in affixes for token_id in suffix)
-    if kind == "ByteLevel":
-        return (), ()
-    if kind in ("RobertaProcessing", "BertProcessing"):
-        return (int(processor["cls"][1]),), (int(processor["sep"][1]),)
-    if kind != "TemplateProcessing":
-        raise ValueError(kind)
-    prefix: list[int] = []
-    suffix: list[int] = []
-    side = prefix
-    for item in processor["single"]:  # special tokens, the text itself (Sequence), special tokens
-        if "Sequence" in item:
-            side = suffix
-        else:
-            side += [int(id_) for id_ in processor["special_tokens"][item["SpecialToken"]["id"]]["ids"]]
-    return tuple(prefix), tuple(suffix)
-
-
-def _family_affixes(
-    checkpoint: ConvertedCheckpoint, tokenizer: ImportedTokenizer, settings: Mapping[str, Any]
-) -> Affixes:
-    """Return the token ids that the tokenizer class of the model's family adds before and after a text.
-
-    Encoders add CLS and SEP; mBART adds a language code after the text, mBART-50 before it; others add BOS and EOS as
-    `settings`, those of tokenizer_config.json, say.
-    """
-    framing, roles = checkpoint.framing, tokenizer.role_ids
-    if not meta_model(checkpoint.spec).can_generate and {"cls", "sep"} <= roles.keys():
-        return (roles["cls"],), (roles["sep"],)
-    if checkpoint.architecture.startswith("MBart"):
-        language = tokenizer.special_token_ids.get(settings.get("src_lang") or "en_XX")
-        code = () if language is None else (language,)
-        if _is_mbart50(settings):
-            return code, framing.source_suffix
-        return framing.source_prefix, (*framing.source_suffix, *code)
-    add_bos, add_eos = settings.get("add_bos_token"), settings.get("add_eos_token")
-    prefix = (framing.bos,) if add_bos is True else () if add_bos is False else framing.source_prefix
-    return prefix, (framing.eos,) if add_eos is True else framing.source_suffix
-
-
-def _with_target_language(
-    checkpoint: ConvertedCheckpoint, tokenizer: ImportedTokenizer, settings: Mapping[str, Any]
-) -> Framing:
-    """Return the framing (special tokens around source and target) with the language code of an mBART target.
-
-    The code is the BOS of the target; in mBART-50 it is forced after BOS. Other models keep their framing.
-    """
-    framing = checkpoint.framing
-    language = tokenizer.special_token_ids.get(settings.get("tgt_lang") or "")
-    if not checkpoint.architecture.startswith("MBart") or language is None or framing.forced_bos:
-        return framing
-    if _is_mbart50(settings):
-        return replace(framing, forced_bos=(language,))
-    return framing if "decoder_start_token_id" in checkpoint.generation else replace(framing, bos=language)
-
-
-def _is_mbart50(settings: Mapping[str, Any]) -> bool:
-    """Whether `settings` (tokenizer_config.json) are those of mBART-50, which puts language codes first."""
-    return str(settings.get("tokenizer_class")).startswith("MBart50")
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; {} if the file does not exist or holds something else."""
-    document = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return document if isinstance(document, dict) else {}

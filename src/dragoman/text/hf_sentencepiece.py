@@ -1,0 +1,160 @@
+"""SentencePiece tokenizers of Hugging Face checkpoints without `tokenizer.json`: the ids that families give pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import tokenizers
+from tokenizers import Regex, decoders, models
+
+from dragoman.errors import UserError, unknown_name
+from dragoman.text.hf_language_lists import M2M100_LANGUAGES, MBART50_LANGUAGES, MBART_LANGUAGES, NLLB_LANGUAGES
+from dragoman.text.hf_tokenizer_files import (
+    DEFAULT_TOKENS,
+    FAIRSEQ_TYPES,
+    M2M100_TOKENS,
+    PEGASUS_TOKENS,
+    PLAIN_TOKENS,
+    T5_TYPES,
+    UNK_BOS_EOS,
+    TokenConfig,
+    TokenizerFiles,
+    default_tokens,
+    is_token_id,
+    parse_token,
+)
+from dragoman.text.imported_tokenizer import ImportedTokenizer
+from dragoman.text.sentencepiece_model import SPACE, SentencePieceModel, SentencePieceSegmenter
+
+MAX_EXTRA_TOKENS = 10_000  # special tokens whose number is a setting
+
+
+def _damaged_setting(files: TokenizerFiles, name: str, meaning: str, value: object) -> UserError:
+    """Return the error for a setting of tokenizer_config.json whose value makes no sense."""
+    return UserError(f"{files.folder / 'tokenizer_config.json'} is damaged: {name}, {meaning}, is {value!r}")
+
+
+def read_marian(files: TokenizerFiles) -> list[ImportedTokenizer]:
+    """Marian: one model for each language, and a vocabulary file that maps pieces to ids."""
+    target_vocabulary = "target_vocab.json" if files.settings.get("separate_vocabs") else "vocab.json"
+    sides = (("vocab.json", "source.spm"), (target_vocabulary, "target.spm"))
+    return [_marian_side(files, files.vocabulary(vocabulary), model) for vocabulary, model in sides]
+
+
+def _marian_side(files: TokenizerFiles, ids: dict[str, int], file_name: str) -> ImportedTokenizer:
+    """Read one language's SentencePiece model, whose pieces have the given ids."""
+    by_role, model = files.tokens_by_role(PLAIN_TOKENS), SentencePieceModel.read(files.folder / file_name)
+    if "unk" not in by_role or by_role["unk"].content not in ids:
+        raise UserError(f"the vocabulary of {files.folder / file_name} is damaged: it has no token '<unk>'")
+    codes = {code: token_id for code, token_id in ids.items() if code.startswith(">>") and code.endswith("<<")}
+    names = {token_id: token for token, token_id in ids.items()}
+    return combine_sentencepiece(files, model, names, by_role, decoder=_stripping_decoder(), language_codes=codes)
+
+
+def _stripping_decoder() -> decoders.Decoder:
+    """Return a decoder that joins pieces and removes white space around the text."""
+    strip = decoders.Replace(Regex(r"\A\s+|\s+\z"), "")
+    return decoders.Sequence([decoders.Replace(SPACE, " "), decoders.Fuse(), strip])
+
+
+def read_m2m100(files: TokenizerFiles) -> list[ImportedTokenizer]:
+    """M2M-100: a vocabulary file that maps pieces to ids, then languages as tokens such as __en__."""
+    by_role, ids = files.tokens_by_role(M2M100_TOKENS), files.vocabulary("vocab.json")
+    model = SentencePieceModel.read(files.folder / "sentencepiece.bpe.model")
+    if missing := [token.content for token in by_role.values() if token.content not in ids]:
+        raise UserError(f"{files.folder / 'vocab.json'} is damaged: it has no token {missing[0]!r}")
+    kind = files.settings.get("language_codes") or "m2m100"
+    if kind not in M2M100_LANGUAGES:
+        raise unknown_name("list of language_codes in tokenizer_config.json", str(kind), M2M100_LANGUAGES)
+    codes = [f"__{code}__" for code in M2M100_LANGUAGES[kind]]
+    names = {token_id: token for token, token_id in ids.items()} | dict(enumerate(codes, len(ids)))
+    return [combine_sentencepiece(files, model, names, by_role, codes, _stripping_decoder())]
+
+
+def read_spiece(files: TokenizerFiles) -> list[ImportedTokenizer]:
+    """T5 and Pegasus, which both have their model in spiece.model."""
+    return read_pegasus(files) if files.config.get("model_type") == "pegasus" else read_t5(files)
+
+
+def read_pegasus(files: TokenizerFiles) -> list[ImportedTokenizer]:
+    """Pegasus: padding, EOS, two masks and `offset` − 2 unused tokens before the pieces; the model's two first drop."""
+    by_role, offset = files.tokens_by_role(PEGASUS_TOKENS), files.settings.get("offset", 103)
+    if not is_token_id(offset) or not 2 <= offset <= MAX_EXTRA_TOKENS:
+        raise _damaged_setting(files, "offset", "the number of tokens before the pieces", offset)
+    model = SentencePieceModel.read(files.folder / "spiece.model")
+    sentence_mask = parse_token(files.settings.get("mask_token_sent", "<mask_1>"))
+    masks = [token.content for token in (sentence_mask, by_role.get("mask")) if token is not None]
+    unused = [f"<unk_{number}>" for number in range(2, offset)]
+    first = [by_role["pad"].content, by_role["eos"].content, *masks, *unused][: offset + 2]
+    return [combine_sentencepiece(files, model, [*first, *model.pieces[2:]], by_role, [*first, *model.special_pieces])]
+
+
+def read_t5(files: TokenizerFiles) -> list[ImportedTokenizer]:
+    """T5: the ids of the SentencePiece model, then the sentinels in reverse order."""
+    by_role = files.tokens_by_role(default_tokens(files, "spiece.model", T5_TYPES))
+    model, num_sentinels = SentencePieceModel.read(files.folder / "spiece.model"), files.settings.get("extra_ids", 100)
+    if not is_token_id(num_sentinels) or num_sentinels > MAX_EXTRA_TOKENS:
+        raise _damaged_setting(files, "extra_ids", "the number of sentinel tokens", num_sentinels)
+    sentinels = [f"<extra_id_{number}>" for number in reversed(range(num_sentinels))]
+    special = [*model.special_pieces, *sentinels]
+    return [combine_sentencepiece(files, model, [*model.pieces, *sentinels], by_role, special)]
+
+
+def read_llama(files: TokenizerFiles) -> list[ImportedTokenizer]:
+    """LLaMA: ids are those of the SentencePiece model."""
+    model = SentencePieceModel.read(files.folder / "tokenizer.model")
+    if (prefix := files.settings.get("add_prefix_space")) is not None:
+        model = model.with_prefix_space(bool(prefix))
+    by_role = files.tokens_by_role(DEFAULT_TOKENS.get(str(files.config.get("model_type")), UNK_BOS_EOS))
+    return [combine_sentencepiece(files, model, model.pieces, by_role, model.special_pieces)]
+
+
+def read_fairseq(files: TokenizerFiles) -> list[ImportedTokenizer]:
+    """mBART, NLLB and XLM-R: fairseq's four special tokens for the model's three; languages and mask at the end."""
+    defaults = default_tokens(files, "sentencepiece.bpe.model", FAIRSEQ_TYPES)
+    by_role = defaults | files.tokens_by_role(defaults)
+    model = SentencePieceModel.read(files.folder / "sentencepiece.bpe.model")
+    if model.special_pieces[:3] != model.pieces[:3]:
+        raise UserError(f"{files.folder / 'sentencepiece.bpe.model'} must begin with <unk>, <s> and </s>")
+    model_type, languages = files.config.get("model_type", "mbart"), tuple[str, ...]()
+    if model_type == "mbart":
+        languages = MBART50_LANGUAGES if files.tokenizer_class.startswith("MBart50") else MBART_LANGUAGES
+    elif model_type == "m2m_100":
+        languages = NLLB_LANGUAGES
+    first = [by_role[role].content for role in ("bos", "pad", "eos", "unk")]
+    last = [*languages, by_role["mask"].content]
+    names = [*first, *model.pieces[3:], *last]  # in the order of their ids
+    return [combine_sentencepiece(files, model, names, by_role, special=[*first, *last])]
+
+
+def combine_sentencepiece(
+    files: TokenizerFiles,
+    model: SentencePieceModel,
+    names: Sequence[str] | dict[int, str],
+    by_role: Mapping[str, TokenConfig],
+    special: Iterable[str] = (),
+    decoder: decoders.Decoder | None = None,
+    language_codes: Mapping[str, int] | None = None,
+) -> ImportedTokenizer:
+    """Combine a SentencePiece model with a vocabulary.
+
+    Args:
+        names: the token of each id.
+        by_role: special tokens with a role, such as "pad" or "eos".
+        special: names of all special tokens.
+        decoder: joins tokens to text; by default that of the model.
+        language_codes: ids of codes such as >>deu<< at the beginning of a text.
+    """
+    tokens = (*map(TokenConfig, special), *by_role.values(), *files.additional_tokens())
+    special_tokens, added = {token.content: token for token in tokens}, files.added_tokens()
+    special_tokens |= {token.content: token for token in added.values() if token.special}
+    names = names if isinstance(names, dict) else dict(enumerate(names))
+    names |= {token_id: token.content for token_id, token in added.items()}
+    ids = {name: token_id for token_id, name in names.items()}
+    model = model.with_user_defined([token.content for token in added.values() if token.content not in special_tokens])
+    unk = ids[by_role["unk"].content if "unk" in by_role and by_role["unk"].content in ids else model.unk_piece]
+    library = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=names[unk]))
+    library.decoder = decoder or model.decoder()
+    special_ids = {ids[name]: token for name, token in special_tokens.items() if name in ids}
+    segmenter = SentencePieceSegmenter.without_special(model, names, special_tokens, unk)
+    return ImportedTokenizer(library, names, special_ids, files.role_ids(by_role, ids), segmenter, language_codes)
