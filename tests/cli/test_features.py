@@ -147,7 +147,7 @@ def test_commands_read_columns_files_and_lines(run: Run, corpus: Path, tmp_path:
 def test_the_service_takes_features(run: Run) -> None:
     service = Service([(run, LanguagePair("lemma", "form"))], ServiceLimits(requests_per_minute=0))
     expected = run.translate(["kukka"], features=["N;GEN;SG"])[0].text
-    with TestClient(create_app(service)) as client:
+    with TestClient(create_app(service), "http://localhost") as client:
         answer = client.post("/v1/translate", json={"text": "kukka", "features": "N;GEN;SG"}).json()
         assert answer["translations"][0]["text"] == expected
         answer = client.post("/v1/translate", json={"text": ["kukka"], "features": ["N", "V"]})

@@ -11,7 +11,16 @@ import dragoman
 from dragoman.cli import main
 from dragoman.data import phrasebook
 from dragoman.run import Run
-from dragoman.serving import ApiKeys, BatchingSettings, LanguagePair, Service, ServiceLimits, bind_socket, create_app
+from dragoman.serving import (
+    ApiKeys,
+    BatchingSettings,
+    LanguagePair,
+    Service,
+    ServiceLimits,
+    WebAccess,
+    bind_socket,
+    create_app,
+)
 from dragoman.serving.server import create_server
 
 Serving = Callable[..., TestClient]
@@ -51,12 +60,15 @@ def serving(run: Run) -> Iterator[Serving]:
     opened = []
 
     def open_client(
-        limits: ServiceLimits | None = None, keys: ApiKeys | None = None, batching: BatchingSettings | None = None
+        limits: ServiceLimits | None = None,
+        keys: ApiKeys | None = None,
+        batching: BatchingSettings | None = None,
+        access: WebAccess | None = None,
     ) -> TestClient:
         service = Service(
             [(run, LanguagePair("en", "de"))], limits or ServiceLimits(requests_per_minute=0), batching, keys
         )
-        client = TestClient(create_app(service), raise_server_exceptions=False)
+        client = TestClient(create_app(service, access), "http://localhost", raise_server_exceptions=False)
         client.__enter__()
         opened.append(client)
         return client

@@ -57,21 +57,21 @@ def test_ten_megabytes_are_rejected_with_a_response(url: str) -> None:
 
 def send(connection: socket.socket, body: bytes) -> None:
     """A whole request at once, so that it does not arrive late on a busy machine."""
-    head = "POST /translate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    head = "POST /translate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n"
     connection.settimeout(PATIENCE)
     connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
 
 
 def test_slow_body_times_out(hasty: tuple[str, int]) -> None:
     with socket.create_connection(hasty) as slow, socket.create_connection(hasty) as other:
-        slow.sendall(b"POST /translate HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        slow.sendall(b"POST /translate HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
         send(other, json.dumps({"q": "Anna reads.", **PAIR}).encode())
         assert other.recv(100).startswith(b"HTTP/1.1 200")  # others go on
         slow.settimeout(PATIENCE)
         assert slow.recv(100).startswith(b"HTTP/1.1 408")
 
 
-@pytest.mark.parametrize("begun", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nhost: x\r\nx-slow: "])
+@pytest.mark.parametrize("begun", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nhost: localhost\r\nx-slow: "])
 def test_incomplete_headers_time_out(hasty: tuple[str, int], begun: bytes) -> None:
     with socket.create_connection(hasty) as slow:
         slow.settimeout(PATIENCE)
@@ -84,7 +84,7 @@ def test_incomplete_headers_time_out(hasty: tuple[str, int], begun: bytes) -> No
 def test_second_request_times_out_too(hasty: tuple[str, int]) -> None:
     with socket.create_connection(hasty) as slow:
         slow.settimeout(PATIENCE)
-        slow.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        slow.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert slow.recv(1000).startswith(b"HTTP/1.1 200")
         slow.sendall(b"GET /health HTTP/1.1\r\nho")
         said = b"".join(iter(lambda: slow.recv(1000), b""))
@@ -115,7 +115,7 @@ def test_request_of_a_disconnected_client_is_dropped(
         first.start()
         _until(lambda: batches)
         leaving = socket.create_connection(address)
-        leaving.sendall(b"POST /translate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n")
+        leaving.sendall(b"POST /translate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n")
         leaving.sendall(b"content-length: %d\r\n\r\n" % len(body) + body)
         _until(lambda: len(served.batcher._jobs) == 1)
         leaving.close()
@@ -129,7 +129,7 @@ def test_request_of_a_disconnected_client_is_dropped(
 def test_stream_of_a_disconnected_client_stops(address: tuple[str, int], service: Service) -> None:
     body = json.dumps({"text": "\n" + "Anna reads. " * 50}).encode()
     with service.device_lock, socket.create_connection(address) as client:  # the run cannot work now
-        head = "POST /v1/stream HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        head = "POST /v1/stream HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         client.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         client.settimeout(PATIENCE)
         said = b""

@@ -148,7 +148,7 @@ def test_attention_limit(serving: Serving) -> None:
 
 def test_inspections_wait_for_the_device_up_to_a_limit(run: Run) -> None:
     service = Service([(run, LanguagePair("en", "de"))], ServiceLimits(requests_per_minute=0, max_inspections=2))
-    with TestClient(create_app(service)) as client, ThreadPoolExecutor(3) as pool:
+    with TestClient(create_app(service), "http://localhost") as client, ThreadPoolExecutor(3) as pool:
 
         def ask() -> int:
             return client.post("/v1/lens", json={"text": SENTENCE}).status_code

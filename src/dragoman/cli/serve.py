@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,15 @@ def serve(
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free port.", min=0, max=65535)] = 5000,
     host: Annotated[str, "Address to listen on; 0.0.0.0: all interfaces."] = "127.0.0.1",
     api_keys: Annotated[Path | None, "File of API keys, one per line. Requests without one are rejected."] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        "Host name of the service, such as that of a reverse proxy, besides localhost, IP addresses and the name of "
+        "this machine; '*': any. Repeatable.",
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None,
+        "Web site whose scripts may use the service, such as https://example.org; '*': any. Repeatable.",
+    ] = None,
     max_characters: Annotated[int, "Maximum characters per request."] = 10_000,
     max_texts: Annotated[int, "Maximum texts per request."] = 100,
     max_body_bytes: Annotated[int, "Maximum size of a request in bytes."] = 1_000_000,
@@ -63,6 +73,19 @@ def serve(
             log(f"{served.name}: {served.pair.source} to {served.pair.target}")
         if not serving.is_loopback(address) and not keys.required:
             log("other machines can reach this server without a key: see --api-keys")
-        print(f"http://{f'[{address}]' if ':' in address else address}:{actual_port}", flush=True)  # [IPv6]
+        urls = serving.reachable_urls(address, actual_port)
+        print("\n".join(urls), flush=True)
+        if not serving.is_loopback(address):
+            _print_qr_code(urls[0])
 
-    serving.serve(service, socket, on_ready)
+    serving.serve(service, socket, on_ready, serving.WebAccess(tuple(allowed_host or ()), tuple(cors_origin or ())))
+
+
+def _print_qr_code(url: str) -> None:
+    """Print the QR code of a URL, for phones, on a terminal that can show it."""
+    try:
+        import segno
+    except ImportError:
+        return
+    if sys.stderr.isatty():
+        segno.make(url, micro=False).terminal(sys.stderr, border=2, compact=True)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.staticfiles import StaticFiles
 
 from dragoman import __version__
@@ -17,6 +18,7 @@ from dragoman.serving import routes_inspection, routes_libretranslate, routes_v1
 from dragoman.serving.request_guard import RequestGuard
 from dragoman.serving.request_parsing import RequestError
 from dragoman.serving.service import Service
+from dragoman.serving.web_access import HostCheck, WebAccess
 
 #: no resources from other hosts, no inline scripts
 PAGE_HEADERS = {
@@ -28,11 +30,13 @@ PAGE_HEADERS = {
 }
 
 
-def create_app(service: Service) -> FastAPI:
+def create_app(service: Service, access: WebAccess | None = None) -> FastAPI:
     """Build the web application of a service: its routes, the files of the web page, and answers to errors.
 
-    The service starts and stops with the application, and finishes accepted requests.
+    The service starts and stops with the application, and finishes accepted requests. `access` names its hosts and the
+    web sites that may use it; by default no other ones.
     """
+    access = access or WebAccess()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -44,6 +48,16 @@ def create_app(service: Service) -> FastAPI:
     # FastAPI's documentation pages load scripts from other hosts, so they are disabled
     app = FastAPI(title="Dragoman", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.add_middleware(RequestGuard, limits=service.limits, metrics=service.metrics)
+    if access.cors_origins:
+        headers = ["content-type", "authorization"]
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=access.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=headers,
+            expose_headers=["retry-after"],
+        )
+    app.add_middleware(HostCheck, access=access)  # the first to see a request
     app.include_router(routes_libretranslate.routes(service))
     app.include_router(routes_v1.routes(service))
     app.include_router(routes_inspection.routes(service))

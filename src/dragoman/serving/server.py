@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+import os
 import signal
 import socket
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from dragoman.console import log
 from dragoman.errors import UserError
 from dragoman.serving.app import create_app
 from dragoman.serving.service import Service
+from dragoman.serving.web_access import WebAccess
 
 #: seconds after which Python switches threads: the event loop needs little time, but often
 THREAD_SWITCH_INTERVAL = 0.0005
@@ -94,10 +98,12 @@ def header_timeout_protocol(timeout: float) -> type[asyncio.Protocol]:
     return HeaderTimeoutProtocol
 
 
-def create_server(service: Service, ready: Callable[[], None] = lambda: None) -> uvicorn.Server:
+def create_server(
+    service: Service, ready: Callable[[], None] = lambda: None, access: WebAccess | None = None
+) -> uvicorn.Server:
     """Create the HTTP server of a service; it calls `ready` when it accepts requests."""
     config = uvicorn.Config(
-        create_app(service),
+        create_app(service, access),
         http=header_timeout_protocol(service.limits.receive_timeout),
         log_level="warning",
         access_log=False,
@@ -109,20 +115,22 @@ def create_server(service: Service, ready: Callable[[], None] = lambda: None) ->
     return _Server(config, ready)
 
 
-def serve(service: Service, bound: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
+def serve(
+    service: Service, bound: socket.socket, ready: Callable[[], None] = lambda: None, access: WebAccess | None = None
+) -> None:
     """Serve until SIGINT or SIGTERM, then finish accepted requests; a second signal stops at once."""
     sys.setswitchinterval(THREAD_SWITCH_INTERVAL)
     # uvicorn raises the signal that stopped it once more; ignoring it lets the process exit normally
     previous = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        create_server(service, ready).run(sockets=[bound])
+        create_server(service, ready, access).run(sockets=[bound])
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 class _Server(uvicorn.Server):
-    """A server that calls `ready` when it accepts requests."""
+    """A server that calls `ready` when it accepts requests, and ends the process at the second signal."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         """Configure uvicorn, and remember the function to call when requests are accepted."""
@@ -134,3 +142,10 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Finish accepted requests at the first signal; end the process at the second, whatever its threads compute."""
+        if self.should_exit:
+            os._exit(128 + sig)  # as a shell reports a signal; the service has nothing to save
+        log("stopping after the accepted requests; Ctrl-C stops at once")
+        super().handle_exit(sig, frame)

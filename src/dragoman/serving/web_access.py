@@ -1,0 +1,111 @@
+"""Who may use the service from a browser, and at which addresses: host names, other web sites, HEAD requests."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dragoman.serving.request_parsing import RequestError
+
+ANY = "*"
+#: addresses for documentation (RFC 5737, RFC 3849): a route to them is that to the internet; nothing is sent there
+REMOTE_ADDRESSES = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
+
+
+@dataclass(frozen=True)
+class WebAccess:
+    """Host names of the service, and other web sites that may use it.
+
+    A page of an attacker whose host name is made to point to this machine (DNS rebinding) would be of the same origin
+    as the service. So a request must name the service by an IP address, as localhost, by the name of this machine, or
+    by one of `allowed_hosts`.
+
+    Attributes:
+        allowed_hosts: further host names, such as translate.example.org; "*" accepts all.
+        cors_origins: origins of web sites whose scripts may read the responses (CORS), such as https://example.org;
+            "*" accepts all.
+    """
+
+    allowed_hosts: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+
+    def accepts_host(self, header: str) -> bool:
+        """Whether the service may be called by the name in the `Host` header of a request, such as localhost:5000."""
+        if ANY in self.allowed_hosts or not header:
+            return True
+        try:
+            name = (urlsplit(f"//{header}").hostname or "").rstrip(".")
+        except ValueError:
+            return False
+        machine = socket.gethostname().lower()
+        own_names = {"localhost", machine, f"{machine}.local", *map(str.lower, self.allowed_hosts)}
+        return name in own_names or name.endswith(".localhost") or _is_address(name)
+
+
+class HostCheck:
+    """ASGI middleware that rejects requests for other host names, and answers HEAD like GET, without a body."""
+
+    def __init__(self, app: ASGIApp, access: WebAccess) -> None:
+        """Guard the application `app`, whose host names are those of `access`."""
+        self.app, self.access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it with status 421 (misdirected request)."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        host = Headers(scope=scope).get("host", "")
+        if not self.access.accepts_host(host):
+            message = f"this service is not called {host!r}: use its address, or start it with --allowed-host NAME"
+            await RequestError(421, message).response()(scope, receive, send)
+        elif scope["method"] == "HEAD":
+            await self.app({**scope, "method": "GET"}, receive, _without_body(send))
+        else:
+            await self.app(scope, receive, send)
+
+
+def _without_body(send: Send) -> Send:
+    """Return an ASGI send function that sends status and headers, but an empty body."""
+
+    async def send_headers(message: Message) -> None:
+        """Send a message of the response without its part of the body."""
+        await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+    return send_headers
+
+
+def _is_address(name: str) -> bool:
+    """Whether a host name is an IP address."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def reachable_urls(address: str, port: int) -> list[str]:
+    """Return the URLs of a server that listens at an address, first the one that other machines can use.
+
+    0.0.0.0 and :: stand for all addresses of this machine.
+    """
+    names = [address]
+    if ipaddress.ip_address(address).is_unspecified:
+        names = [*dict.fromkeys(_outward_addresses(has_ipv6=":" in address)), "localhost"]
+    return [f"http://{f'[{name}]' if ':' in name else name}:{port}" for name in names]
+
+
+def _outward_addresses(has_ipv6: bool) -> Iterator[str]:
+    """Yield the addresses of this machine in the networks that lead to the internet; no packet is sent."""
+    for family in (socket.AF_INET, socket.AF_INET6)[: 1 + has_ipv6]:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((REMOTE_ADDRESSES[family], 9))
+            except OSError:  # no network
+                continue
+            yield str(probe.getsockname()[0])

@@ -1,0 +1,96 @@
+"""Host names, other web sites, HEAD requests, addresses, and the end of a service."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from dragoman.serving import WebAccess, reachable_urls
+
+SECONDS = 300  # an upper bound for a busy machine
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "localhost:5000", "127.0.0.1:80", "[::1]:5000", "192.0.2.7", "app.localhost", "LocalHost.", ""],
+)
+def test_own_names(host: str) -> None:
+    assert WebAccess().accepts_host(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "[::1", "x@y z"]
+)
+def test_names_of_others_are_rejected(host: str, client: TestClient) -> None:
+    assert not WebAccess().accepts_host(host)
+    response = client.get("/health", headers={"host": host})
+    assert (response.status_code, "--allowed-host" in response.json()["error"]) == (421, True)
+
+
+def test_names_that_are_allowed() -> None:
+    assert WebAccess().accepts_host(socket.gethostname().upper())
+    assert WebAccess(("Translate.example.org",)).accepts_host("translate.example.org:443")
+    assert not WebAccess(("translate.example.org",)).accepts_host("www.translate.example.org")
+    assert WebAccess(("*",)).accepts_host("evil.example")
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/languages", "/v1/runs", "/page/main.js", "/metrics", "/none"])
+def test_head_is_get_without_a_body(client: TestClient, path: str) -> None:
+    head, get = client.head(path), client.get(path)
+    assert (head.status_code, head.content) == (get.status_code, b"")
+    assert head.headers["content-type"] == get.headers["content-type"]
+    assert path == "/metrics" or head.headers["content-length"] == get.headers["content-length"]
+    assert client.head("/translate").status_code == 405  # GET /translate is
+
+
+def test_scripts_of_other_web_sites(serving) -> None:  # type: ignore[no-untyped-def]
+    question = {"origin": "https://a.example", "access-control-request-method": "POST"}
+    question |= {"access-control-request-headers": "content-type"}
+    closed, one, every = (serving(access=WebAccess((), origins)) for origins in ((), ("https://a.example",), ("*",)))
+    assert "access-control-allow-origin" not in closed.get("/languages", headers=question).headers
+    for client, allowed in ((one, "https://a.example"), (every, "*")):
+        preflight = client.options("/translate", headers=question)
+        assert (preflight.status_code, preflight.headers["access-control-allow-origin"]) == (200, allowed)
+        response = client.post("/translate", json={"q": ""}, headers=question)
+        assert (response.status_code, response.headers["access-control-allow-origin"]) == (400, allowed)
+    other = one.options("/translate", headers=question | {"origin": "https://b.example"})
+    assert (other.status_code, other.headers.get("access-control-allow-origin")) == (400, None)
+
+
+def test_addresses_that_can_be_opened() -> None:
+    assert reachable_urls("127.0.0.1", 80) == ["http://127.0.0.1:80"]
+    assert reachable_urls("::1", 80) == ["http://[::1]:80"]
+    urls = reachable_urls("0.0.0.0", 5000)
+    assert urls[-1] == "http://localhost:5000"
+    assert not any("0.0.0.0" in url for url in urls)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends signals to a process")
+def test_second_signal_ends_the_service_at_once(folder: Path) -> None:
+    """While a request waits for others to join its batch, which takes ten seconds."""
+    command = [sys.executable, "-m", "dragoman", "serve", str(folder), "--port", "0", "--batch-delay-ms", "10000"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process: subprocess.Popen[str] = subprocess.Popen([*command, "--device", "cpu"], env=environment, **pipes)  # type: ignore[call-overload]
+    assert process.stdout is not None
+    assert process.stderr is not None
+    port = int(process.stdout.readline().rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        body = b'{"q": "Anna reads.", "source": "en", "target": "de"}'
+        head = b"POST /translate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        client.sendall(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+        process.send_signal(signal.SIGINT)
+        said = ""
+        while "stops at once" not in said:
+            said += process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        said += process.communicate(timeout=SECONDS)[1]
+    assert process.returncode == 130
+    assert "Traceback" not in said
