@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +18,12 @@ from tokenizers import models, pre_tokenizers, processors
 from typer.testing import CliRunner
 
 import dragoman
+from dragoman import checkpoint
 from dragoman.cli.import_ import import_
 from dragoman.cli.search_options import SearchOptions
 from dragoman.config import SearchDefaults
 from dragoman.errors import UserError
-from dragoman.interop.huggingface import import_checkpoint
+from dragoman.interop.huggingface import import_checkpoint, read_checkpoint
 from dragoman.search import Beam, Hypothesis, Rerank, Speculative
 from dragoman.text.framing import Framing
 
@@ -324,3 +326,68 @@ def test_output_of_the_import_command(tmp_path: Path) -> None:
     )
     result = CliRunner().invoke(app, [str(tmp_path / "marian"), str(tmp_path / "second"), "--json"])
     assert json.loads(result.stdout)["parameters"] == count
+
+
+# ---- precision, and what can go wrong
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("stored", torch.float16), ("float32", torch.float32), ("bfloat16", torch.bfloat16)]
+)
+def test_weights_of_half_precision(tmp_path: Path, precision: Any, dtype: torch.dtype) -> None:
+    """They keep their precision in the run folder; the model computes in float32."""
+    model = marian()
+    for weight in model.parameters():  # numbers that all types can hold
+        weight.data = weight.data.to(torch.bfloat16).half().float()
+    model.half().save_pretrained(tmp_path / "theirs")
+    add_tokenizer(tmp_path / "theirs", "$A </s>")
+    import_checkpoint(tmp_path / "theirs", tmp_path / "run", lambda text: None, precision)
+    stored = checkpoint.read_tensors(tmp_path / "run" / "checkpoints" / "best", "model")
+    assert {weight.dtype for weight in stored.values()} == {dtype}
+    run = dragoman.load(tmp_path / "run", device="cpu")
+    assert {weight.dtype for weight in run.model.parameters()} == {torch.float32}
+    source, target = torch.tensor([[6, 7, 8, 0]]), torch.tensor([[1, 7]])
+    expected = model.float()(input_ids=source, decoder_input_ids=target).logits
+    torch.testing.assert_close(run.logits(source, target), expected.detach(), atol=2e-2, rtol=1e-5)
+
+
+def test_computed_weights_of_half_precision_are_exact(tmp_path: Path) -> None:
+    """A conversion that computes new numbers keeps them in float32; GPT-2's attention may be scaled by layer."""
+    model = gpt2(scale_attn_by_inverse_layer_idx=True).half()
+    model.save_pretrained(tmp_path)
+    weights = read_checkpoint(tmp_path).weights
+    dtypes = [weights[f"decoder.layers.{layer}.0.body.project.weight"].dtype for layer in range(3)]
+    assert dtypes == [torch.float16, torch.float16, torch.float32]  # queries are divided by 1, 2 and 3
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marian().save_pretrained(tmp_path / "theirs")
+    add_tokenizer(tmp_path / "theirs", "$A </s>")
+
+    def full(content: Any, path: Path) -> None:
+        path.write_bytes(b"the beginning")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(UserError, match=r"the disk of .* is full: free some space, or choose another folder"):
+        import_checkpoint(tmp_path / "theirs", tmp_path / "run", lambda text: None)
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
+    messages: list[str] = []
+    marian(vocab_size=60).save_pretrained(tmp_path / "fewer")
+    add_tokenizer(tmp_path / "fewer", "$A </s>")
+    import_checkpoint(tmp_path / "fewer", tmp_path / "run", messages.append)
+    assert any("tokens for the 60 embeddings of the model: check that they belong together" in m for m in messages)
+    marian(vocab_size=7).save_pretrained(tmp_path / "more")
+    add_tokenizer(tmp_path / "more", "$A </s>")
+    with pytest.raises(UserError, match="tokens, but the model has only 7 embeddings: they do not belong together"):
+        import_checkpoint(tmp_path / "more", tmp_path / "other", messages.append)
+    assert not (tmp_path / "other").exists()
+
+
+def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with pytest.raises(UserError, match="run exists and is not a run: choose another name, or remove it"):
+        import_checkpoint(tmp_path / "theirs", tmp_path / "run", lambda text: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -173,11 +174,22 @@ def test_missing_folder_and_files(saved: Path, tmp_path: Path) -> None:
     assert "has no config.json" in refused(tmp_path)
     copy(saved, "bert", tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    assert "has no weights: expected model.safetensors or model.safetensors.index.json" in refused(tmp_path)
+    assert "has no weights: expected model.safetensors, or model.safetensors.index.json" in refused(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"anything")
     message = refused(tmp_path)
     assert "a pickle file, which can execute any program" in message
-    assert "save_pretrained" in message
+    assert "t.BertForMaskedLM.from_pretrained(" in message
+
+
+def test_the_command_that_converts_a_pickle_file(tmp_path: Path) -> None:
+    model, folder = marian(), tmp_path / "it's mine"
+    model.save_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    command = shlex.split(refused(folder).rpartition("with the command ")[2])
+    assert command[:2] == ["python", "-c"]
+    exec(command[2])  # what the message says to run
+    close_seq2seq(model, built(folder)[1])
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "3"])
@@ -189,7 +201,7 @@ def test_a_damaged_configuration(saved: Path, tmp_path: Path, content: str) -> N
 def test_damaged_weights(saved: Path, tmp_path: Path) -> None:
     file = copy(saved, "bert", tmp_path) / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-9])
-    assert "model.safetensors cannot be read: " in refused(tmp_path)
+    assert "model.safetensors is truncated or damaged, get it again: " in refused(tmp_path)
 
 
 @pytest.mark.parametrize("family", ["marian", "bert", "gpt2", "llama"])
@@ -217,6 +229,8 @@ def test_incomplete_shards(tmp_path: Path) -> None:
     index.write_text("{}")
     assert "model.safetensors.index.json is damaged" in refused(tmp_path)
     index.write_text(whole)
+    (tmp_path / first).write_bytes((tmp_path / first).read_bytes()[:-1])
+    assert f"{first} is truncated or damaged, get it again" in refused(tmp_path)
     (tmp_path / first).unlink()
     assert f"{first} is missing, but model.safetensors.index.json lists it" in refused(tmp_path)
 
@@ -262,6 +276,15 @@ def test_other_number_of_layers_than_configured(saved: Path, tmp_path: Path) -> 
     assert "16 not used, such as encoder.layers.1.fc1.bias" in refused(tmp_path)
     change(tmp_path, encoder_layers=3)
     assert "16 missing, such as encoder.layers.2.self_attn.q_proj.weight" in refused(tmp_path)
+
+
+def test_dimension_that_contradicts_the_weights_is_named(saved: Path, tmp_path: Path) -> None:
+    change(copy(saved, "marian", tmp_path), d_model=18)
+    assert "(config.json has d_model and decoder_ffn_dim 18, the weights have 12)" in refused(tmp_path)
+    change(tmp_path, d_model=12, encoder_ffn_dim=20)
+    message = refused(tmp_path)
+    assert "6 of another shape, such as encoder.layers.0.fc1.weight of [10, 12] instead of [20, 12]" in message
+    assert "(config.json has encoder_ffn_dim 20, the weights have 10)" in message
 
 
 def test_duplicate_weight_is_refused(saved: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -21,6 +21,13 @@ def import_(
         ),
     ],
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder to create for the converted run.")],
+    precision: Annotated[
+        Literal["stored", "float32", "bfloat16"],
+        typer.Option(
+            help="Precision of the weights in the run folder: that of the checkpoint, or another. All computing is in "
+            "float32 unless the command that uses the run says otherwise."
+        ),
+    ] = "stored",
     as_json: Json = False,
 ) -> None:
     """Convert a Hugging Face checkpoint to a run folder.
@@ -33,7 +40,7 @@ def import_(
 
     from dragoman.interop.huggingface import import_checkpoint
 
-    imported = import_checkpoint(folder, run, log)
+    imported = import_checkpoint(folder, run, log, precision)
     checkpoint = imported.checkpoint
     if as_json:
         print_json(

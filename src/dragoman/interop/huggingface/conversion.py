@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -66,12 +66,15 @@ class Conversion:
         transform = self.transforms.get(key, self.transforms.get(module, unchanged))
         return [name.replace("*", layer) for name in names], transform, int(layer)
 
-    def convert(self, weights: StoredWeights, shapes: Mapping[str, torch.Size]) -> ConvertedWeights:
+    def convert(
+        self, weights: StoredWeights, shapes: Mapping[str, torch.Size], fields: Mapping[str, Any]
+    ) -> ConvertedWeights:
         """Return the parameters of our model; missing, unused or misshapen weights are an error that names them.
 
         Args:
             weights: the stored weights of the checkpoint, which are read when the result is used.
             shapes: shapes of the parameters of our model by name.
+            fields: the fields of config.json, for the message: those that say another dimension.
         """
         converted = ConvertedWeights(self, weights, shapes)
         missing: list[str] = []
@@ -86,9 +89,9 @@ class Conversion:
             used |= set(names)
             for name in set(names) - set(absent):
                 weights.dtype(name)  # integers are refused
-            if not absent and converted.stored_shape(parameter) != shape:
+            if not absent and (stored := converted.stored_shape(parameter)) != shape:
                 shown = " and ".join(f"{name} of {list(weights.shape(name))}" for name in names)
-                misshapen.append(f"{shown} instead of {list(shape)}")
+                misshapen.append(f"{shown} instead of {list(shape)}{_contradiction(fields, stored, shape)}")
         ignored = [*self.unused, *map(re.escape, self.computed)]  # patterns of names
         unused = [name for name in weights if name not in used and not any(re.fullmatch(p, name) for p in ignored)]
         problems = [
@@ -112,6 +115,17 @@ class Conversion:
                         f"{weights.folder} has a learned position table {name}, but only sinusoidal positions are "
                         "supported for this architecture"
                     )
+
+
+def _contradiction(fields: Mapping[str, Any], stored: torch.Size | None, shape: torch.Size) -> str:
+    """Return in words which `fields` of config.json give a weight its `shape`, where the stored one has another."""
+    if stored is None or len(stored) != len(shape):
+        return ""
+    for found, expected in zip(stored, shape):
+        names = [name for name, value in fields.items() if value == expected and type(value) is int]
+        if found != expected and names:
+            return f" (config.json has {' and '.join(names)} {expected}, the weights have {found})"
+    return ""
 
 
 class ConvertedWeights(Mapping[str, Tensor]):

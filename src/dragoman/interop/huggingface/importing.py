@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import tokenizers
+import torch
 from tokenizers import models, pre_tokenizers
+from torch import Tensor
 
 from dragoman import checkpoint as checkpoints
 from dragoman import config
@@ -53,6 +55,12 @@ NEUTRAL_GENERATION_VALUES: dict[str, Any] = {
 }
 
 
+StoredPrecision = Literal["stored", "float32", "bfloat16"]
+#: precision of the weights in a run folder
+STORED_TYPES: dict[StoredPrecision, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+MIN_TOKEN_SHARE = 0.9  # share of the embeddings that have a token; with fewer, the tokenizer may be another model's
+
+
 @dataclass(frozen=True)
 class ConvertedCheckpoint:
     """A checkpoint as one of our models."""
@@ -69,6 +77,13 @@ class ConvertedCheckpoint:
     def usage(self) -> Usage | None:
         """The command that uses the model."""
         return meta_model(self.spec).usage
+
+    @property
+    def embedding_counts(self) -> tuple[int, int]:
+        """Number of source and target embeddings; equal if the model has only one table."""
+        tables, shapes = ("source_embedding.weight", "target_embedding.weight"), self.weights.shapes
+        counts = [shapes[name][0] for name in tables if name in shapes]
+        return counts[0], counts[-1]
 
 
 @dataclass(frozen=True)
@@ -143,12 +158,12 @@ def read_checkpoint(folder: Path) -> ConvertedCheckpoint:
     hf = HFConfig.from_folder(folder)
     class_name, architecture = _architecture(hf)
     hf.expect("quantization_config", None)
-    weights = open_weights(folder, architecture.base_prefix)
+    weights = open_weights(folder, architecture.base_prefix, class_name)
     conversion = architecture.convert(hf, weights)
     hf.refuse_unread()  # fields of config.json that the conversion does not know
     conversion.check_computed_tables(weights)
     shapes = {name: weight.shape for name, weight in meta_model(conversion.spec).named_parameters()}
-    converted = conversion.convert(weights, shapes)
+    converted = conversion.convert(weights, shapes, hf.values)
     return ConvertedCheckpoint(
         class_name, conversion.system, conversion.spec, converted, conversion.framing, hf.generation, conversion.labels
     )
@@ -213,15 +228,23 @@ def load_checkpoint(folder: Path, device: str | None = None, weights: InferenceP
     return Run(folder, settings, model, source, target, checkpoint.framing, checkpoint.architecture, inference_weights)
 
 
-def import_checkpoint(folder: Path, run_folder: Path, log: Callable[[str], None]) -> ImportResult:
+def import_checkpoint(
+    folder: Path, run_folder: Path, log: Callable[[str], None], precision: StoredPrecision = "stored"
+) -> ImportResult:
     """Write `run_folder` with model, tokenizers and configuration of the transformers checkpoint in `folder`.
 
-    If it fails, no folder is left behind. `log` receives messages of progress.
+    If it fails, no folder is left behind. `log` receives messages of progress. `precision` is that of the weights in
+    the run folder; inference and training compute in float32 in any case.
     """
     check_new_folder(run_folder)
     log(f"reading {folder}")
     checkpoint, source, target = _with_tokenizers(folder, read_checkpoint(folder))
     settings = _config(checkpoint, shared_vocabulary=source is target)
+    if source.vocab_size < MIN_TOKEN_SHARE * (count := checkpoint.embedding_counts[0]):
+        log(
+            f"the tokenizer has only {source.vocab_size:,} tokens for the {count:,} embeddings of the model: check "
+            "that they belong together"
+        )
     log(f"writing {run_folder}")
     with atomic_folder(run_folder) as unfinished:
         (unfinished / CONFIG_FILE).write_text(config.to_yaml(settings), encoding="utf-8")
@@ -229,7 +252,10 @@ def import_checkpoint(folder: Path, run_folder: Path, log: Callable[[str], None]
         write_tokenizers(unfinished, source, target)
         (unfinished / CHECKPOINT_DIR).mkdir()
         values = {"validated": False, "progress": TrainState().to_dict(), "architecture": checkpoint.architecture}
-        checkpoints.save(unfinished / CHECKPOINT_DIR / "000000", {"model": checkpoint.weights}, values)
+        weights: Mapping[str, Tensor] = checkpoint.weights
+        if precision != "stored":
+            weights = {name: checkpoint.weights.load(name, STORED_TYPES[precision]) for name in weights}
+        checkpoints.save(unfinished / CHECKPOINT_DIR / "000000", {"model": weights}, values)
         for link in ("best", "last"):
             replace_symlink(unfinished / CHECKPOINT_DIR / link, "000000")
     parameters = sum(shape.numel() for shape in checkpoint.weights.shapes.values())
@@ -245,10 +271,7 @@ def _with_tokenizers(folder: Path, checkpoint: ConvertedCheckpoint) -> tuple[Con
     """
     values = json.loads((folder / CONFIG_JSON).read_text(encoding="utf-8"))
     source, target = tokenizers_from_folder(folder, values)
-    tables = ("source_embedding.weight", "target_embedding.weight")  # a model may have only one of them
-    shapes = checkpoint.weights.shapes
-    embedding_counts = [shapes[name][0] for name in tables if name in shapes]
-    for tokenizer, count in zip((source, target), (embedding_counts[0], embedding_counts[-1])):
+    for tokenizer, count in zip((source, target), checkpoint.embedding_counts):
         if tokenizer.vocab_size > count:
             raise UserError(
                 f"the tokenizer in {folder} has {tokenizer.vocab_size:,} tokens, but the model has only {count:,} "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,23 +95,25 @@ class StoredWeights:
         return self._files[names[0]].equal(names[0], self._files[names[1]], names[1])
 
 
-def open_weights(folder: Path, base_prefix: str) -> StoredWeights:
+def open_weights(folder: Path, base_prefix: str, class_name: str) -> StoredWeights:
     """Open the weights of a checkpoint, one safetensors file or several (shards) with an index.
 
-    `base_prefix`, such as "model.", is removed from their names.
+    `base_prefix`, such as "model.", is removed from their names; `class_name` is that of the model in transformers.
     """
     if (folder / SINGLE_FILE).exists():
         file = _open(folder / SINGLE_FILE)
         return StoredWeights(dict.fromkeys(file, file), folder, base_prefix)
     if (folder / INDEX_FILE).exists():
         return _open_shards(folder, base_prefix)
-    if any((folder / name).exists() for name in PICKLE_FILES):
+    if pickles := [name for name in PICKLE_FILES if (folder / name).exists()]:
+        path = repr(str(folder))
+        program = f"import transformers as t; t.{class_name}.from_pretrained({path}).save_pretrained({path})"
         raise UserError(
-            f"{folder} has its weights only in {PICKLE_FILES[0]}, a pickle file, which can execute any program "
-            f"when it is loaded: if you trust it, load it with transformers and call save_pretrained, which "
-            f"writes {SINGLE_FILE}"
+            f"{folder} has its weights only in {pickles[0]}, a pickle file, which can execute any program when it is "
+            f"loaded, and is therefore not read: if you trust it, convert it to {SINGLE_FILE} with the command "
+            f"python -c {shlex.quote(program)}"
         )
-    raise UserError(f"{folder} has no weights: expected {SINGLE_FILE} or {INDEX_FILE}")
+    raise UserError(f"{folder} has no weights: expected {SINGLE_FILE}, or {INDEX_FILE} and the files that it lists")
 
 
 def _open_shards(folder: Path, base_prefix: str) -> StoredWeights:
@@ -137,7 +140,7 @@ def _open(path: Path) -> TensorFile:
     except FileNotFoundError:
         raise UserError(f"{path} is missing, but {INDEX_FILE} lists it: get all files of the checkpoint") from None
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+        raise UserError(f"{path} is truncated or damaged, get it again: {error}") from None
 
 
 def _read_index(folder: Path) -> dict[str, str]:
