@@ -67,12 +67,12 @@ class DataConfig(Section, section="data"):
     source_language: str = setting(
         "",
         "Source language, such as en: language of a translation memory (TMX), extension of Moses files (corpus.en for "
-        "the source `corpus`), or name of the source column.",
+        "the source `corpus`), name of the source column, or language of a multilingual model.",
     )
     target_language: str = setting(
         "",
         "Target language, such as de: language of a translation memory (TMX), extension of Moses files (corpus.de for "
-        "the source `corpus`), or name of the target column.",
+        "the source `corpus`), name of the target column, or language of a multilingual model.",
     )
     features_column: str | None = setting(
         None,
@@ -126,6 +126,16 @@ class DataConfig(Section, section="data"):
         "Tag of each validation corpus, prepended to its sources. Empty: the tags of data.corpus_tags, which needs as "
         "many validation as training corpora.",
     )
+    corpus_languages: Files = setting(
+        (),
+        "Languages of each training corpus as FROM:TO, such as eng_Latn:kin_Latn, if training starts from a "
+        "multilingual model. Empty: --from and --to for all.",
+    )
+    valid_corpus_languages: Files = setting(
+        (),
+        "Languages of each validation corpus as FROM:TO. Empty: those of data.corpus_languages, which needs as many "
+        "validation as training corpora.",
+    )
     num_workers: int | None = setting(
         None, "Processes that read and tokenize the corpus.", min=1, max=10_000, auto="number of CPU cores"
     )
@@ -144,6 +154,15 @@ class DataConfig(Section, section="data"):
             raise UserError(f"data.feature_separator must be a text or a space, got {self.feature_separator!r}")
         if self.valid_corpus_tags and not self.corpus_tags:
             raise UserError("data.valid_corpus_tags need data.corpus_tags: set the tags of the training corpora too")
+        if self.valid_corpus_languages and not self.corpus_languages:
+            raise UserError(
+                "data.valid_corpus_languages need data.corpus_languages: set those of the training corpora too"
+            )
+        for pair in (*self.corpus_languages, *self.valid_corpus_languages):
+            if not all(pair.partition(":")[::2]):
+                raise UserError(
+                    f"data.corpus_languages must be written FROM:TO, such as eng_Latn:kin_Latn, got {pair!r}"
+                )
 
 
 @dataclass(frozen=True)
@@ -285,6 +304,25 @@ class TextConfig(Section, section="text"):
         "Tokenizer to use instead of learning one: a run folder, a SentencePiece .model or a Hugging Face "
         "tokenizer.json.",
     )
+    add_language: str | None = setting(
+        None,
+        "Code of a new language for the model in training.start_from, such as kin_Latn: its code and the subwords that "
+        "the tokenizer lacks are appended to vocabulary and embeddings. Name it with --from, --to or --languages too.",
+    )
+    similar_language: str | None = setting(
+        None,
+        "Language of the model whose code the new one in text.add_language starts from; for a model of one language "
+        "pair, the name of its target language.",
+        auto="the default target language of the model",
+    )
+    max_new_pieces: int | None = setting(
+        None,
+        "Maximum number of pieces that text.add_language adds. Each contains a character that the tokenizer could not "
+        "represent, so that other text is segmented as before.",
+        min=0,
+        max=10**6,
+        auto="2,000",
+    )
     source_word_vectors: str | None = setting(
         None, "File of word vectors (word2vec, GloVe or fastText) that initializes the source embeddings."
     )
@@ -301,6 +339,8 @@ class TextConfig(Section, section="text"):
                     f"text.{name} needs text.tokenizer=bpe or byte-bpe, got text.tokenizer={self.tokenizers[0]}: "
                     f"change it, or leave out text.{name}"
                 )
+        if self.similar_language and not self.add_language:
+            raise UserError("text.similar_language needs a new language: set text.add_language, or leave it out")
 
     @property
     def tokenizers(self) -> tuple[str | None, str | None]:

@@ -11,7 +11,7 @@ from dragoman.config import Config, replace_settings
 from dragoman.data import TokenStore
 from dragoman.run import read_tokenizers
 from dragoman.training.prepare import PreparedRun, prepare_run
-from dragoman.training.validation import decode_references
+from dragoman.training.validation_corpora import decode_references
 
 
 def prepared(folder: Path, config: Config, **files: Path) -> tuple[PreparedRun, dict[str, bytes]]:

@@ -44,7 +44,8 @@ from dragoman.training.preparation_cache import PreparationCache
 from dragoman.training.prepare import PreparedRun, prepare_run
 from dragoman.training.resolve import make_corpora
 from dragoman.training.training_budget import change_resumed_run
-from dragoman.training.validation import TEACHER_FORCED_METRICS, decoding_metric, stored_sentences
+from dragoman.training.validation import TEACHER_FORCED_METRICS, decoding_metric
+from dragoman.training.validation_corpora import stored_sentences
 
 Log = Callable[[str], None]
 

@@ -11,7 +11,8 @@ from dragoman.evaluation.text_metrics import text_metric
 from dragoman.run import Run, Source
 from dragoman.run.search_choice import CHOSEN_SETTINGS, SearchChoice, choose_search, store_choice
 from dragoman.run.sources import Tag
-from dragoman.training.validation import MAX_CHOICE_SENTENCES, decoding_metric, stored_sentences
+from dragoman.training.validation import MAX_CHOICE_SENTENCES, decoding_metric
+from dragoman.training.validation_corpora import stored_sentences
 
 
 def tune_search(

@@ -60,7 +60,8 @@ def setting_option(setting: str, *flags: str) -> Any:
     text = declaration.help + (f" Default: {declaration.auto}." if declaration.auto else "")
     metavar = "|".join(declaration.choices) or None
     if typing.get_origin(declaration.hint) is tuple:  # a list
-        metavar, text = "FILE" if section == "data" else "PATTERN", f"{text} Repeatable."
+        metavar = "FROM:TO" if name.endswith("languages") else "FILE" if section == "data" else "PATTERN"
+        text = f"{text} Repeatable."
     completions = {"system.name": complete_systems, "training.start_from": complete_runs}
     return typer.Option(*flags, help=text, metavar=metavar, show_default=False, autocompletion=completions.get(setting))
 

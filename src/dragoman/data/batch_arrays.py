@@ -38,6 +38,31 @@ class PackedShape:
 
 
 @dataclass(frozen=True)
+class PairTokens:
+    """Special tokens around the pairs of a batch: each is one id, or an array with the id of every pair."""
+
+    source_prefix: Sequence[int | Indices]
+    source_suffix: Sequence[int | Indices]
+    target_prefix: Sequence[int | Indices]  # BOS, and tokens that are generated first
+    eos: int
+
+    @staticmethod
+    def of(framings: Sequence[Framing], corpus: Indices) -> PairTokens:
+        """Return the tokens of pairs that belong to the corpora `corpus`, each of which has its own framing.
+
+        The framings may differ in language codes, which stand in the same places.
+        """
+        first = framings[0]
+        if len(framings) == 1:
+            return PairTokens(first.source_prefix, first.source_suffix, first.target_prefix, first.eos)
+        affixes = [(framing.source_prefix, framing.source_suffix, framing.target_prefix) for framing in framings]
+        prefix, suffix, target = (
+            [np.array(ids)[corpus] for ids in zip(*sides, strict=True)] for sides in zip(*affixes, strict=True)
+        )
+        return PairTokens(prefix, suffix, target, first.eos)
+
+
+@dataclass(frozen=True)
 class BatchArrays:
     """The contents of a batch before padding or packing."""
 
@@ -49,12 +74,16 @@ class BatchArrays:
     sentence_labels: Indices | None = None
 
     @staticmethod
-    def from_pairs(framing: Framing, source: RaggedArray, target: RaggedArray) -> BatchArrays:
-        """Add the special tokens of `framing`: the model reads BOS y and predicts y EOS; features get none."""
+    def from_pairs(special: PairTokens, source: RaggedArray, target: RaggedArray) -> BatchArrays:
+        """Add special tokens to pairs: the model reads BOS y and predicts y EOS; features get none.
+
+        Tokens that are generated first, such as a language code, are read after BOS, and are no labels.
+        """
         if source.values.ndim == 1:
-            source = source.with_special_tokens(framing.source_prefix, framing.source_suffix)
-        inputs, labels = target.with_special_tokens((framing.bos,), ()), target.with_special_tokens((), (framing.eos,))
-        return BatchArrays(source, inputs, labels)
+            source = source.with_special_tokens(special.source_prefix, special.source_suffix)
+        unlabeled = (IGNORE_INDEX,) * (len(special.target_prefix) - 1)
+        labels = target.with_special_tokens(unlabeled, (special.eos,))
+        return BatchArrays(source, target.with_special_tokens(special.target_prefix, ()), labels)
 
     @staticmethod
     def from_rows(rows: Sequence[BatchRow], labels_source: bool, pad: int) -> BatchArrays:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dragoman.data.batch import Batch, RowBuilder, SubwordSamplers
-from dragoman.data.batch_arrays import PACKED_ROW_MULTIPLE, BatchArrays, PackedShape
+from dragoman.data.batch_arrays import PACKED_ROW_MULTIPLE, BatchArrays, PackedShape, PairTokens
 from dragoman.data.epoch_order import EpochOrder, random_keys
 from dragoman.data.ragged_array import Indices, RaggedArray, round_up
 from dragoman.data.token_store import TokenStore
@@ -51,6 +51,7 @@ class RowFormat:
 
     Attributes:
         framing: special tokens around pairs.
+        model_framing: that of a multilingual model, which has one for the languages of each corpus.
         build_row: builds a row, anew in every epoch; None for pairs with their framing.
         labels_source: whether the labels are for tokens of the source instead of a target.
         row_length: estimates the lengths of padded rows from the lengths of source and target in the store.
@@ -68,6 +69,15 @@ class RowFormat:
     distinct_epochs: int | None = None
     doubled: bool = False
     subword_samplers: SubwordSamplers = (None, None)
+    model_framing: Framing | None = None
+
+    def framings(self, store: TokenStore) -> list[Framing]:
+        """Return the framing of each corpus of a store: a single one if their languages do not differ."""
+        pairs = [(corpus.source_language or None, corpus.target_language or None) for corpus in store.corpora]
+        if self.model_framing is None or self.model_framing.languages is None or set(pairs) == {(None, None)}:
+            return [self.framing]
+        framings = [self.model_framing.for_languages(*pair) for pair in pairs]
+        return framings if len(set(pairs)) > 1 else framings[:1]
 
     def for_validation(self) -> RowFormat:
         """Return the format for validation: each pair once per batch, without subword regularization."""
@@ -193,6 +203,7 @@ class Batches:
         self.windows = -(-len(self.order) // window)  # per epoch, rounded up
         self.length_growth = self._estimate_growth()
         self.packed_shape = self._packed_shape() if packed else None
+        self.framings = rows.framings(store)  # of each corpus, or one for all
 
     @cached_property
     def batches_per_epoch(self) -> int:
@@ -264,7 +275,8 @@ class Batches:
         """Build the tensors of some pairs; noise and segmentation depend on the epoch."""
         rows = self.rows
         if rows.build_row is None:
-            arrays = BatchArrays.from_pairs(rows.framing, *self.epoch_rows.read(indices, epoch))
+            special = PairTokens.of(self.framings, self.store.corpus_numbers(indices))
+            arrays = BatchArrays.from_pairs(special, *self.epoch_rows.read(indices, epoch))
         else:
             noise_epoch = epoch if rows.distinct_epochs is None else epoch % rows.distinct_epochs
             store = self.epoch_rows.store_with_rows(indices, epoch)

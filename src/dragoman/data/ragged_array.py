@@ -37,8 +37,11 @@ class RaggedArray:
         first, last, _ = rows.indices(len(self.lengths))
         return RaggedArray(self.values[ends[first] : ends[last]], self.lengths[rows])
 
-    def with_special_tokens(self, prefix: Sequence[int], suffix: Sequence[int]) -> RaggedArray:
-        """Add special tokens around every row, without a loop over rows."""
+    def with_special_tokens(self, prefix: Sequence[int | Indices], suffix: Sequence[int | Indices]) -> RaggedArray:
+        """Add special tokens around every row, without a loop over rows.
+
+        A token is one id for all rows, or an array with one id per row.
+        """
         new_lengths = self.lengths + len(prefix) + len(suffix)
         starts = _starts(new_lengths)
         values = np.empty(int(new_lengths.sum()), np.int64)

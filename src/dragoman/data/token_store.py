@@ -45,6 +45,8 @@ class StoredCorpus:
     pairs: int
     draws: int  # pairs that an epoch draws
     tag: str = ""
+    source_language: str = ""  # codes of a multilingual model
+    target_language: str = ""
 
 
 class TokenStore:
@@ -108,6 +110,11 @@ class TokenStore:
     def target(self, index: int) -> NDArray[Any]:
         """Return the target ids of a pair, without BOS and EOS."""
         return self.columns[1].row(index)
+
+    def corpus_numbers(self, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of the corpus of each pair, by its index: pairs of a corpus follow each other."""
+        ends = np.cumsum([corpus.pairs for corpus in self.corpora])
+        return np.searchsorted(ends, pairs, side="right")
 
     def preload(self, pairs: NDArray[np.int64]) -> None:
         """Copy some pairs into memory that are about to be read, if the store is large."""
@@ -233,6 +240,7 @@ def write_shards(
     chunks: Iterable[tuple[int, EncodedColumns]],
     names: Sequence[str],
     tags: Sequence[str] = (),
+    languages: Sequence[tuple[str, str]] = (),
     draws: Callable[[Sequence[int]], Sequence[int]] = list,
 ) -> TokenStore:
     """Write corpora in shards of at most MAX_SHARD_PAIRS pairs, in one pass, and open the store.
@@ -242,6 +250,7 @@ def write_shards(
         chunks: the index of a corpus and some of its pairs; corpora in order.
         names: names of the corpora.
         tags: corpus tags, one per corpus, or none.
+        languages: source and target language of each corpus, or none.
         draws: computes from the number of pairs of each corpus how many of them an epoch draws.
     """
     with _replace_store(folder) as partial:
@@ -257,7 +266,8 @@ def write_shards(
             length_counts.append(count_lengths(TokenStore(shard_folder)))
         _require_pairs(len(shards), folder)
         counts = [sum(shard["pairs"] for shard in shards if shard["corpus"] == index) for index in range(len(names))]
-        corpora = map(StoredCorpus, names, counts, draws(counts), tags or [""] * len(names))
+        pairs_of_languages = zip(*(languages or [("", "")] * len(names)))
+        corpora = map(StoredCorpus, names, counts, draws(counts), tags or [""] * len(names), *pairs_of_languages)
         merged_counts = np.stack(merge_length_counts(length_counts), 1).astype(np.int64)
         (partial / LENGTH_COUNTS_FILE).write_bytes(merged_counts.tobytes())
         _write_index(

@@ -16,7 +16,7 @@ from dragoman.run import Run, Source
 from dragoman.run.sources import Tag, normalize_text
 from dragoman.search import Beam, Hypothesis, LengthLimit, SearchRequest
 from dragoman.search.forced_decoding import token_scores
-from dragoman.training.validation import stored_sentences
+from dragoman.training.validation_corpora import stored_sentences
 
 NUM_SAMPLES = 8
 MAX_SAMPLE_TOKENS = 64  # of a sample's source or target; longer ones are truncated

@@ -61,6 +61,15 @@ class EncoderDecoder(ModelSpec):
     copying: Copying | None = None  # the output layer can copy tokens of the source
     feature_marking: FeatureMarking | None = None  # marks feature symbols in front of the source
 
+    @property
+    def vocabulary_sizes(self) -> tuple[int, int]:
+        """Rows of the embedding tables of source and target."""
+        return self.source_vocab_size, self.target_vocab_size
+
+    def with_vocabulary_sizes(self, source: int, target: int) -> EncoderDecoder:
+        """Return the spec of a model with vocabularies of other sizes."""
+        return replace(self, source_vocab_size=source, target_vocab_size=target)
+
     def with_feature_symbols(self, first: int, count: int, invariant_positions: bool) -> EncoderDecoder:
         """Return the spec of a model that marks the feature symbols in front of a source; see `FeatureMarking`."""
         return replace(self, feature_marking=FeatureMarking(first, count, invariant_positions))

@@ -44,6 +44,22 @@ class ModelSpec(Spec):
             f"system is {type(self).__name__}"
         )
 
+    @property
+    def vocabulary_sizes(self) -> tuple[int, int]:
+        """Rows of the embedding tables of source and target; here an error, as for `with_vocabulary_sizes`."""
+        return self._cannot_grow()
+
+    def with_vocabulary_sizes(self, source: int, target: int) -> ModelSpec:
+        """Return the spec of a model with larger vocabularies; here an error: only encoder–decoders support it."""
+        return self._cannot_grow()
+
+    def _cannot_grow(self) -> Any:
+        """Raise the error of models whose vocabulary cannot grow."""
+        raise UserError(
+            f"a language can only be added to an encoder–decoder, but the model is {self.architecture}: leave out "
+            "--add-language"
+        )
+
     def with_feature_symbols(self, first: int, count: int, invariant_positions: bool) -> ModelSpec:
         """Return the spec of a model whose sources begin with feature symbols, which have `count` ids from `first`.
 

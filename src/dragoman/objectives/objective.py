@@ -154,7 +154,7 @@ class Objective(nn.Module):
 
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
         """Estimate the lengths of rows (padded sequences) from source and target lengths without special tokens."""
-        return self.task.model.row_length(source + self.framing_length, target + 1)  # + EOS
+        return self.task.model.row_length(source + self.framing_length, target + len(self.task.framing.target_prefix))
 
     def packed_lengths(self, source: NDArray[Any], target: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Estimate how many source and target columns each pair takes up in a packed batch, from its lengths.
@@ -163,7 +163,7 @@ class Objective(nn.Module):
         """
         if self.aligned:
             return self.row_length(source, target), np.zeros_like(target)
-        return source + self.framing_length, target + 1  # + EOS
+        return source + self.framing_length, target + len(self.task.framing.target_prefix)
 
     @property
     def framing_length(self) -> int:

@@ -72,9 +72,12 @@ class TranslationObjective(SequenceObjective):
         """Concatenate source and target of pair number `index` into one sequence, with labels for the target."""
         framing = self.task.framing
         source = concat_ids(framing.source_prefix, store.source(index), framing.source_suffix)
-        target = concat_ids((framing.bos,), store.target(index), (framing.eos,))
-        unlabeled = np.full(len(source), framing.pad)
-        inputs, labels = concat_ids(source, target[:-1]), concat_ids(unlabeled, target[1:])  # a label is the next token
+        target = concat_ids(framing.target_prefix, store.target(index), (framing.eos,))
+        unlabeled = np.full(len(source) + len(framing.forced_bos), framing.pad)
+        inputs, labels = (
+            concat_ids(source, target[:-1]),
+            concat_ids(unlabeled, target[len(framing.target_prefix) :]),
+        )  # a label is the next token
         return BatchRow(inputs, labels)
 
     def decoder_inputs(self, batch: Batch, step: int) -> Tensor:

@@ -19,6 +19,7 @@ from dragoman.errors import UserError
 from dragoman.text.byte_level import bytes_of_letters
 from dragoman.text.feature_symbols import FEATURE_SEPARATOR, UNKNOWN_FEATURE, FeatureSymbols, feature_token
 from dragoman.text.hf_tokenizer_files import TokenConfig
+from dragoman.text.missing_pieces import add_missing_pieces
 from dragoman.text.sentencepiece_model import SentencePieceModel, SentencePieceSegmenter, model_from_version_1
 from dragoman.text.special_tokens import BYTE_TOKENS, MASK, SPECIAL_TOKENS, UNK
 from dragoman.text.tokenizer import (
@@ -213,6 +214,28 @@ class ImportedTokenizer(Tokenizer):
             if len(window) > WINDOW_TOKENS and is_complete and text[start:end] == joined:
                 window, start = window[-1:], end - len(alone)
         return words
+
+    def with_missing_pieces(
+        self, texts: Iterable[str], limit: int, first_id: int | None = None
+    ) -> tuple[Tokenizer, dict[int, str]]:
+        """Return this tokenizer with new pieces for texts that it cannot represent, and their ids from `first_id` on.
+
+        A SentencePiece model cannot be extended: nothing is added.
+        """
+        if self._segmenter is not None:
+            return self, {}
+        library, pieces = add_missing_pieces(self._library, texts, limit, first_id or self.vocab_size)
+        names, codes = self._names | pieces, self._language_codes
+        return ImportedTokenizer(library, names, self._special_tokens, self.role_ids, None, codes), pieces
+
+    def supports_ids(self, first_id: int) -> bool:
+        """Whether new tokens can have ids from `first_id` on: any that are not used."""
+        return first_id >= self.vocab_size
+
+    def with_language_code(self, language: str, token_id: int) -> Tokenizer:
+        """Return this tokenizer with a special token for a language."""
+        names, special = self._names | {token_id: language}, {**self._special_tokens, token_id: TokenConfig(language)}
+        return ImportedTokenizer(self._library, names, special, self.role_ids, self._segmenter, self._language_codes)
 
     def to_json(self) -> str:
         """Return one JSON document: the `tokenizers` library's, with a field `dragoman` for what it cannot hold."""

@@ -36,6 +36,7 @@ from dragoman import legacy
 from dragoman.errors import UserError, unknown_name
 from dragoman.text import byte_level, tokenizer_learning
 from dragoman.text.feature_symbols import FEATURE_SEPARATOR, UNKNOWN_FEATURE, FeatureSymbols, feature_token
+from dragoman.text.missing_pieces import add_missing_pieces, add_special_token
 from dragoman.text.special_tokens import BOS, BYTE_TOKENS, CLS, EOS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 from dragoman.text.word_splitting import whitespace_spans, word_at_characters, word_spans
 
@@ -271,6 +272,32 @@ class Tokenizer:
         names = list(dict.fromkeys([*self.features.names, *names]))
         library = self._library_with(map(feature_token, (*names, UNKNOWN_FEATURE)))
         return Tokenizer(library, self.kind, self.marker, list(self.tags), names, separator)
+
+    def with_missing_pieces(
+        self, texts: Iterable[str], limit: int, first_id: int | None = None
+    ) -> tuple[Tokenizer, dict[int, str]]:
+        """Return this tokenizer with at most `limit` new pieces for texts that it cannot represent, and their ids.
+
+        Their ids come after all others, from `first_id` on. Text without missing characters is segmented as before.
+        """
+        library, pieces = add_missing_pieces(self._library, texts, limit, first_id or self.vocab_size)
+        features = self.features
+        extended = Tokenizer(library, self.kind, self.marker, list(self.tags), features.names, features.separator)
+        return extended if pieces else self, pieces
+
+    def supports_ids(self, first_id: int) -> bool:
+        """Whether new tokens can have ids from `first_id` on: those of this tokenizer are consecutive."""
+        return first_id == self.vocab_size
+
+    def piece_ids(self, piece: str) -> list[int]:
+        """Return the ids of the tokens that a piece of a word is split into."""
+        return [token.id for token in self._library.model.tokenize(piece)]
+
+    def with_language_code(self, language: str, token_id: int) -> Tokenizer:
+        """Return this tokenizer with a special token for a language, which no text contains."""
+        library = add_special_token(self._library, f"<2{language}>", token_id)
+        features = self.features
+        return Tokenizer(library, self.kind, self.marker, list(self.tags), features.names, features.separator)
 
     def _library_with(self, tokens: Iterable[str]) -> tokenizers.Tokenizer:
         """Return a copy of the library's tokenizer with more tokens, which no text contains."""

@@ -76,6 +76,11 @@ class Display:
             f"step {step:,}  validation loss {result.loss:.3f}  perplexity {result.perplexity:.2f}  "
             f"{self.last_metrics}{'  best so far' if best else ''}"
         )
+        for name, metrics in result.corpora.items():
+            shown = [
+                format_metric(key, metrics[key]) for key in displayed_metrics(result.to_record()) if key in metrics
+            ]
+            self.message(f"  {name}: {'  '.join(shown)}")
 
     def line(self, record: dict[str, Any], fraction: float | None) -> str:
         """Format a record of the training log, with an estimate of the time left."""

@@ -42,6 +42,7 @@ from dragoman.storage import atomic_folder, link_or_copy
 from dragoman.systems import VocabularySizes
 from dragoman.text import Framing, Tokenizer
 from dragoman.training import resolve
+from dragoman.training.added_language import add_language
 from dragoman.training.batch_size_finder import find_batch_size
 from dragoman.training.defaults import (
     Choice,
@@ -51,13 +52,14 @@ from dragoman.training.defaults import (
     choose_selection_metric,
     choose_settings,
 )
+from dragoman.training.language_pairs import CorpusLanguages, resolve_languages
 from dragoman.training.length_limits import choose_length_limit
 from dragoman.training.memory_plan import estimate_activations
 from dragoman.training.preparation_cache import PreparationCache
 from dragoman.training.run_tokenizers import make_tokenizers, with_fertility
 from dragoman.training.system_choice import choose_system
 from dragoman.training.trainable_weights import ParameterCounts, count_trained
-from dragoman.training.validation import decode_references, decode_sources, evenly_spaced
+from dragoman.training.validation_corpora import decode_references, decode_sources, evenly_spaced
 from dragoman.training.warm_start import OpenParent, ParentRun, write_initial_weights
 
 MIN_DIFFERENT_PAIRS = 100  # corpora of at least this size are rejected if all pairs are equal
@@ -80,7 +82,7 @@ class StoreWriter:
         config: DataConfig,
         data_format: DataFormat,
         tokenizers: tuple[Tokenizer, Tokenizer],
-        framing: Framing,
+        languages: CorpusLanguages,
         workers: int,
         log: Log,
     ) -> None:
@@ -88,6 +90,7 @@ class StoreWriter:
         self.folder, self.config, self.data_format, self.workers, self.log = folder, config, data_format, workers, log
         self.held_out: list[tuple[int, EncodedColumns]] = []
         self.names: list[str] = []
+        self.languages, framing = languages, languages.framing.for_default_languages()
         self.encoding = Encoding(*tokenizers, config.max_length, framing)
         self.inspection = CorpusInspection(purpose="validate on")
 
@@ -129,13 +132,15 @@ class StoreWriter:
                 self._hold_out(chunk.corpus, chunk.held_out)
             inspection.require_pairs()  # raises a UserError if all pairs were dropped
 
-        tags = self.config.corpus_tags
-        return write_shards(self.folder / "train", columns_of_corpora(), self.names, tags, draws), inspection
+        tags, languages = self.config.corpus_tags, self.languages.train
+        store = write_shards(self.folder / "train", columns_of_corpora(), self.names, tags, languages, draws)
+        return store, inspection
 
     def write_valid(self, valid: list[Corpus]) -> TokenStore:
         """Write the validation store from the validation files, or from the held-out pairs."""
-        tags = self.config.corpus_tags
+        tags, languages = self.config.corpus_tags, self.languages.train
         if valid:
+            languages = self.languages.valid
             tags, self.names = resolve.validation_tags(self.config), [corpus.name for corpus in valid]
             for chunk in self._encode(valid, split=None, tags=tags, workers=1):
                 self._hold_out(chunk.corpus, chunk.train)
@@ -144,7 +149,7 @@ class StoreWriter:
         if counts.dropped:
             dropped = f"{counts.pairs_read - counts.pairs:,} of {counts.pairs_read:,} validation pairs"
             self.log(f"  dropped {dropped}: {', '.join(counts.dropped)}")
-        return write_shards(self.folder / "valid", self.held_out, self.names, tags)
+        return write_shards(self.folder / "valid", self.held_out, self.names, tags, languages)
 
     def _encode(
         self, corpora: list[Corpus], split: HoldoutSplit | None, tags: Sequence[str], workers: int
@@ -232,6 +237,8 @@ def prepare_run(
             pairs = data_format.read(request.train)
             return split.training_pairs(pairs) if split else pairs
 
+        if config.text.add_language:
+            request = _add_language(request, split, log)
         if request.parent is None:
             choose_copy_mechanism(defaults, data_format, survey.pairs, survey.text.profile())
         tokenizers = make_tokenizers(request, defaults, training_pairs, survey, validation, log, cache)
@@ -248,12 +255,16 @@ def prepare_run(
         continued_run = request.parent if request.parent_spec else None  # whose model is trained further
         # special tokens around source and target
         framing = continued_run.framing if continued_run else resolve.make_framing(spec, target_tokenizer)
+        languages = resolve_languages(request.config.data, framing, request.train, request.valid)
+        framing = languages.framing.for_default_languages()
         write_tokenizers(partial, *tokenizers)
 
         def write_stores() -> StoredText:
             """Write the token stores of training and validation."""
             log("writing the tokenized text")
-            stores = StoreWriter(partial / "data", defaults.config.data, data_format, tokenizers, framing, workers, log)
+            stores = StoreWriter(
+                partial / "data", defaults.config.data, data_format, tokenizers, languages, workers, log
+            )
             _, inspection = stores.write_train(request.train, split, survey.pairs, request.valid, request.test)
             report = inspection.report()
             if report.pairs >= MIN_DIFFERENT_PAIRS and report.duplicates == report.pairs - 1:
@@ -267,7 +278,7 @@ def prepare_run(
         stored = cache.compute_once(
             write_stores,
             *("stores", request.config.data, request.config.cleaning, request.config.features, data_format.key),
-            framing,
+            languages,
             *(tokenizer.to_json() for tokenizer in tokenizers),
         )
         if stored.folder.exists():  # written by an earlier preparation
@@ -276,7 +287,7 @@ def prepare_run(
             write_stores()
         train, valid = (TokenStore(partial / "data" / name) for name in ("train", "valid"))
         choose_system(defaults, config, data_format, tokenizers, sizes, train)
-        _choose_settings(request, defaults, sizes, train, framing, partial, custom_parts, log)
+        _choose_settings(request, defaults, sizes, train, languages.framing, partial, custom_parts, log)
         resolved = defaults.config
         spec, training = request.build_spec(resolved, sizes), resolved.training
         smoothing, dropout = training.label_smoothing or 0.0, resolved.text.bpe_dropout or 0.0
@@ -286,7 +297,7 @@ def prepare_run(
         translates = data_format.is_translation or data_format.source_is_features
         choose_length_limit(defaults, lengths if translates else None, framing, valid.length_counts())
         decoded = (training.validation_sentences or 0) if objective.generates else 0
-        indices = evenly_spaced(valid, decoded)
+        indices = evenly_spaced(len(valid), decoded)
         references = decode_references(valid, target_tokenizer, indices)
         choose_selection_metric(defaults, references, decode_sources(valid, source_tokenizer, indices))
         resolve.check_position_limit(task.model, int(objective.row_length(lengths.source, lengths.target).max()))
@@ -302,7 +313,7 @@ def prepare_run(
         examples = pretraining_examples(objective, train, training.seed)
         prepared = PreparedRun(resolved, preflight, defaults.choices, parameters, examples)
         (partial / CONFIG_FILE).write_text(to_yaml(_with_absolute_paths(resolved)), encoding="utf-8")
-        write_model_file(partial, resolved.system.name or "", spec, framing)
+        write_model_file(partial, resolved.system.name or "", spec, languages.framing)
         (partial / PREFLIGHT_FILE).write_text(
             json.dumps(prepared.report(), indent=1, ensure_ascii=False), encoding="utf-8"
         )
@@ -352,6 +363,27 @@ def _clean(
         *("cleaning", config.data, config.cleaning, config.features, data_format.key),
     )
     return replace(request, train=cleaned.corpora), cleaned.report
+
+
+def _add_language(request: resolve.RunRequest, split: HoldoutSplit | None, log: Log) -> resolve.RunRequest:
+    """Return the request with a new language in the model to start from, learned from the text that is not held out."""
+    language, data = request.config.text.add_language or "", request.config.data
+    if request.parent is None or request.parent_spec is None:
+        raise UserError(
+            f"--add-language {language} extends a trained model: name it with --start-from, without another --system"
+        )
+    named = [tuple(pair.split(":", 1)) for pair in data.corpus_languages]
+    named = named or [(data.source_language, data.target_language)] * len(request.train)
+
+    def read(side: int) -> Iterator[str]:
+        """Yield the sources (0) or targets (1) of the corpora in which this side is in the new language."""
+        corpora = [corpus for corpus, pair in zip(request.train, named) if pair[side] == language]
+        pairs = request.data_format.read(corpora)
+        for pair in split.training_pairs(pairs) if split else pairs:
+            yield (pair.source, pair.target or "")[side]
+
+    parent = add_language(request.parent, request.config, lambda: read(0), lambda: read(1), log)
+    return replace(request, parent=parent, parent_spec=parent.spec, spec=parent.spec)
 
 
 def _choose_settings(

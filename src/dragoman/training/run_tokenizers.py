@@ -177,6 +177,9 @@ def _inherit(text: TextConfig, parent: TextConfig) -> TextConfig:
     return replace(
         parent,
         bpe_dropout=text.bpe_dropout,
+        add_language=text.add_language,
+        similar_language=text.similar_language,
+        max_new_pieces=text.max_new_pieces,
         normalize_whitespace=text.normalize_whitespace,
         unicode_normalization=text.unicode_normalization,
         lowercase=text.lowercase,

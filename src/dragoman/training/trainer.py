@@ -195,7 +195,8 @@ class Trainer:
 
     def _build_batches(self, packed: bool) -> Batches:
         """Return the batches of the training pairs; on a GPU their shapes are rounded up so that they repeat."""
-        training, rows = self.config.training, self.objective.row_format  # how a pair becomes a row of a batch
+        # how a pair becomes a row of a batch
+        training, rows = self.config.training, replace(self.objective.row_format, model_framing=self.run.model_framing)
         return Batches(
             TokenStore(self.folder / "data" / "train"),
             training.batch_tokens or 4096,

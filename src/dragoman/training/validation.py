@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from dragoman import evaluation
 from dragoman.data import Batches, TokenStore
@@ -21,7 +20,7 @@ from dragoman.objectives import Objective, pretraining_examples
 from dragoman.parts.experts import record_expert_usage
 from dragoman.run import Run, Source, filling
 from dragoman.run.search_choice import MIN_CHOICE_SENTENCES, SearchChoice, choose_search, open_settings
-from dragoman.text import Tokenizer
+from dragoman.training.validation_corpora import decoded_corpora, stored_sentences
 
 MIN_LINES_FOR_EXACT_MATCH = 50  # with fewer validation references, each one is more than 2 % of the exact match
 
@@ -144,6 +143,8 @@ class ValidationResult:
     expert_load: dict[str, list[float]] = field(default_factory=dict)  # path of a layer → share of each of its experts
     selection_metric: str = ""  # name of the metric that selects the best checkpoint
     signatures: dict[str, str] = field(default_factory=dict)  # of metrics of sacreBLEU and ROUGE
+    #: name of a corpus → its metrics, if there are several; of several languages, `metrics` has the means
+    corpora: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def to_record(self) -> dict[str, Any]:
         """Return the record for metrics.jsonl."""
@@ -151,6 +152,7 @@ class ValidationResult:
             "search": self.search,
             "selection_metric": self.selection_metric,
             "signatures": self.signatures,
+            "corpora": self.corpora,
             "expert_load": {path: [round(share, 5) for share in shares] for path, shares in self.expert_load.items()},
         }
         named = {name: value for name, value in named.items() if value}
@@ -184,6 +186,7 @@ class Validator:
         longest = int(objective.row_length(lengths.source, lengths.target).max())
         # a row is one sequence of a batch
         max_tokens, rows = max(training.batch_tokens or 4096, longest), objective.row_format.for_validation()
+        rows = replace(rows, model_framing=run.model_framing)
         self.batches = Batches(store, max_tokens, seed=0, shuffle=False, rows=rows)
         corrupted = (  # masked or noisy inputs of a pretraining objective; None for other objectives
             pretraining_examples.corrupt_row(objective, store, index, seed=0)
@@ -193,7 +196,9 @@ class Validator:
         sentences, metric = training.validation_sentences, training.selection_metric
         sentences = MAX_DECODED_SENTENCES if sentences is None else sentences
         self.store = store
-        self.sources, self.tags, self.references = stored_sentences(run, store, sentences if objective.generates else 0)
+        self.corpora = decoded_corpora(run, store, sentences if objective.generates else 0)
+        self.sources = [source for corpus in self.corpora for source in corpus.sources]
+        self.references = [reference for corpus in self.corpora for reference in corpus.references]
         texts = [source for source in self.sources if isinstance(source, str)]
         automatic = default_metric(type(objective), self.references, texts)[0]
         self.metric: str = automatic if metric == "auto" else metric
@@ -271,12 +276,13 @@ class Validator:
             metrics["expert_load_cv"] = max(layer.load_variation for layer in usage.values())
             metrics["expert_importance_cv"] = max(layer.importance_variation for layer in usage.values())
         metrics |= {name: sums[name] / count for name in sums if name not in LOSS_SUMS}
-        samples, search, signatures = [], "", {}
+        samples, search, signatures, by_corpus = [], "", {}, {}
         if self.sources:
             texts, search = self._translate_sources()
             scores = {name: metric(texts, self.references) for name, metric in self.text_metrics.items()}
-            metrics |= {name: score.value for name, score in scores.items()}
             signatures = {name: score.signature for name, score in scores.items() if score.signature}
+            by_corpus = self._scores_by_corpus(texts)
+            metrics |= {name: score.value for name, score in scores.items()} | self._means(by_corpus)
             metrics |= self.objective.text_metrics(texts, self.references)
             sources = [
                 describe_features(source) if isinstance(source, np.ndarray) else str(source) for source in self.sources
@@ -289,7 +295,9 @@ class Validator:
         expert_load = {path: layer.load_fractions for path, layer in usage.items()}
         metrics = {name: metrics[name] for name in (self.metric, *metrics) if name in metrics}  # it comes first
         mean_loss = sums["total"] / count
-        return ValidationResult(mean_loss, perplexity, metrics, samples, search, expert_load, self.metric, signatures)
+        return ValidationResult(
+            mean_loss, perplexity, metrics, samples, search, expert_load, self.metric, signatures, by_corpus
+        )
 
     def _translate_sources(self) -> tuple[list[str], str]:
         """Translate the validation sources to decode; return the translations and the name of the search.
@@ -299,10 +307,28 @@ class Validator:
         run, search = self.run, self.run.default_search
         if run.engine_cache is None and _has_free_memory(run.device):
             run.engine_cache = {}
-        texts = [t.text for t in run.translate(self.sources, search=search, alignment=False, tag=self.tags)]
+        texts = [text for corpus in self.corpora for text in corpus.translate(run, search)]
         if not _has_free_memory(run.device):  # engines are kept only if training does not need their memory
             run.engine_cache = None
         return texts, search.label
+
+    def _scores_by_corpus(self, texts: Sequence[str]) -> dict[str, dict[str, float]]:
+        """Return the metrics of each corpus for the translations of all corpora; empty if there is only one."""
+        scores: dict[str, dict[str, float]] = {}
+        start = 0
+        for corpus in self.corpora if len(self.corpora) > 1 else ():
+            own_texts = texts[start : start + len(corpus.sources)]
+            start += len(corpus.sources)
+            scores[corpus.name] = {
+                name: metric(own_texts, corpus.references).value for name, metric in self.text_metrics.items()
+            }
+        return scores
+
+    def _means(self, by_corpus: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+        """Return the mean of each metric over corpora of different languages; empty if they do not differ."""
+        if len({(corpus.source_language, corpus.target_language) for corpus in self.corpora}) < 2:
+            return {}
+        return {name: float(np.mean([scores[name] for scores in by_corpus.values()])) for name in self.text_metrics}
 
     def _reconstruct(self) -> list[ValidationSample]:
         """Return corrupted inputs of a pretraining objective, their targets, and the reconstructions by the model.
@@ -320,39 +346,6 @@ class Validator:
             note = f"  ({example.note})" if example.note else ""
             samples.append(ValidationSample(example.input + note, example.target, prediction))
         return samples
-
-
-def stored_sentences(run: Run, store: TokenStore, count: int) -> tuple[list[Source], list[str], list[str]]:
-    """Return sources, corpus tags and references of `count` pairs of a token store at equal distances.
-
-    A source is what `Run.translate` takes: text, or S F features.
-    """
-    indices = evenly_spaced(store, count)
-    rows: list[NDArray[Any]] = [store.source(index) for index in indices]
-    sources: list[Source] = [run.decode_source(row) if row.ndim == 1 else np.array(row) for row in rows]
-    return sources, [run.tag_of_row(row) for row in rows], decode_references(store, run.target_tokenizer, indices)
-
-
-def evenly_spaced(store: TokenStore, count: int) -> list[int]:
-    """Return the indices of `count` sentences at equal distances, so that every corpus of a store has its share."""
-    count = min(count, len(store))
-    return [number * len(store) // count for number in range(count)]
-
-
-def decode_references(store: TokenStore, tokenizer: Tokenizer, indices: Sequence[int]) -> list[str]:
-    """Return the targets with these indices in a token store as text.
-
-    A word that is not in the vocabulary becomes ⁇, as in SentencePiece: an output with `<unk>` in its place is wrong.
-    """
-    rows = [store.target(index).tolist() for index in indices]
-    texts = [tokenizer.decode(row) for row in rows]
-    return [text.replace("<unk>", "⁇") if tokenizer.unk in row else text for text, row in zip(texts, rows)]
-
-
-def decode_sources(store: TokenStore, tokenizer: Tokenizer, indices: Sequence[int]) -> list[str]:
-    """Return the sources with these indices in a token store as text; empty if they are feature vectors."""
-    rows = [store.source(index) for index in indices]
-    return [tokenizer.decode(row.tolist()) for row in rows if row.ndim == 1]
 
 
 def _has_free_memory(device: torch.device) -> bool:

@@ -34,6 +34,7 @@ class ParentRun:
         framing: special tokens around source and target.
         tokenizers: of source and target.
         weights: reads the weights by name.
+        extended: names of weights with rows for new tokens.
     """
 
     folder: Path
@@ -42,6 +43,7 @@ class ParentRun:
     framing: Framing
     tokenizers: tuple[Tokenizer, Tokenizer]
     weights: Callable[[], dict[str, Tensor]]
+    extended: tuple[str, ...] = ()
 
     @staticmethod
     def open(name: str) -> ParentRun:
@@ -79,7 +81,8 @@ OpenParent = Callable[[str], ParentRun]
 def load_matching_weights(model: Model, parent: ParentRun, log: Log) -> list[str]:
     """Load the parent run's weights that have the same name and shape, and log which others are left out or new.
 
-    Weights of a discriminator (of ELECTRA) also fit a plain encoder. Returns the names of new weights.
+    Weights of a discriminator (of ELECTRA) also fit a plain encoder. Returns the names of weights with new
+    values.
     """
     weights = parent.weights()
     available = {name.removeprefix("discriminator."): weight for name, weight in weights.items()} | weights
@@ -107,7 +110,7 @@ def load_matching_weights(model: Model, parent: ParentRun, log: Log) -> list[str
                 shape = f"{list(tensors[name].shape)}{_other_shape(available, targets, name)}"
                 examples.setdefault(pattern, f"{pattern} {shape}")
             log(f"  {_numbers(tensors, names)} {description}: {', '.join(examples.values())}")
-    return new
+    return [*new, *(name for name in parent.extended if name not in new)]
 
 
 def _numbers(tensors: Mapping[str, Tensor], names: Sequence[str]) -> str:

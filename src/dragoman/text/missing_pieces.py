@@ -1,0 +1,125 @@
+"""Pieces for text that a tokenizer cannot represent: missing characters, and frequent subwords that contain them.
+
+Every new piece contains a character that had no token before, so that text without these characters is segmented as
+before, and all tokens keep their ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import tokenizers
+
+from dragoman.text.bpe_merges import iterate_merges
+
+MIN_PIECE_COUNT = 3  # occurrences in the text of a new piece
+
+
+def add_missing_pieces(
+    library: tokenizers.Tokenizer, texts: Iterable[str], limit: int, first_id: int
+) -> tuple[tokenizers.Tokenizer, dict[int, str]]:
+    """Return a tokenizer of the library with at most `limit` new pieces for some texts, and the pieces by their ids.
+
+    The ids begin with `first_id`. BPE gets characters and merges, a list of words whole words. For other models, and if
+    the texts can be represented, nothing is added.
+    """
+    document = json.loads(library.to_str())
+    model = document["model"]
+    learn = {"BPE": _learn_bpe_pieces, "WordLevel": _learn_words}.get(model["type"])
+    if learn is None:
+        return library, {}
+    pieces, merges = learn(library, model, _count_words(library, texts), limit)
+    if not pieces:
+        return library, {}
+    ids = {first_id + number: piece for number, piece in enumerate(pieces)}
+    model["vocab"] |= {piece: index for index, piece in ids.items()}
+    if merges:
+        model["merges"] += [list(pair) for pair in merges]
+    return tokenizers.Tokenizer.from_str(json.dumps(document)), ids
+
+
+def add_special_token(library: tokenizers.Tokenizer, token: str, token_id: int) -> tokenizers.Tokenizer:
+    """Return a tokenizer of the library with a special token of this id; unchanged if its model is not a dictionary."""
+    document = json.loads(library.to_str())
+    if not isinstance(document["model"].get("vocab"), dict):
+        return library
+    document["model"]["vocab"][token] = token_id
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    document["added_tokens"].append({"id": token_id, "content": token, **flags, "special": True})
+    return tokenizers.Tokenizer.from_str(json.dumps(document))
+
+
+def _count_words(library: tokenizers.Tokenizer, texts: Iterable[str]) -> Counter[str]:
+    """Count the words of texts as the library splits them, with their marks of spaces."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        normalized = library.normalizer.normalize_str(text) if library.normalizer else text
+        words = library.pre_tokenizer.pre_tokenize_str(normalized) if library.pre_tokenizer else [(normalized, None)]
+        counts.update(word for word, _ in words)
+    return counts
+
+
+def _learn_bpe_pieces(
+    library: tokenizers.Tokenizer, model: Mapping[str, Any], words: Counter[str], limit: int
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return missing characters, the most frequent first, and merges of BPE that contain one, with their results."""
+    if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
+        return [], []
+    characters: Counter[str] = Counter()
+    for word, count in words.items():
+        for character in set(word):
+            if character not in model["vocab"]:
+                characters[character] += count
+    alphabet = [character for character, count in characters.most_common(limit) if count >= MIN_PIECE_COUNT]
+    missing = frozenset(alphabet)
+    fragments: Counter[tuple[str, ...]] = Counter()
+    for word, count in words.items():
+        if missing.intersection(word):
+            for fragment in _fragments(library, word, missing):
+                fragments[fragment] += count
+    pieces, merges = dict.fromkeys(alphabet), []
+    for merge in iterate_merges(fragments) if fragments else ():
+        if merge.frequency < MIN_PIECE_COUNT or len(pieces) >= limit:
+            break
+        merges.append(merge.pair)
+        pieces["".join(merge.pair)] = None
+    return list(pieces), merges
+
+
+def _fragments(library: tokenizers.Tokenizer, word: str, missing: frozenset[str]) -> Iterable[tuple[str, ...]]:
+    """Yield the parts of a word in which symbols may be merged: of two neighbors, one is a missing character.
+
+    Between missing characters, the symbols are the tokens of the library.
+    """
+    symbols: list[str] = []
+    known = ""
+    for character in word:
+        if character in missing:
+            symbols += [*_tokens(library, known), character]
+            known = ""
+        else:
+            known += character
+    symbols += _tokens(library, known)
+    fragment: list[str] = []
+    for symbol in symbols:
+        if fragment and not {fragment[-1], symbol} & missing:
+            yield tuple(fragment)
+            fragment = []
+        fragment.append(symbol)
+    yield tuple(fragment)
+
+
+def _tokens(library: tokenizers.Tokenizer, text: str) -> list[str]:
+    """Return the tokens of a part of a word, without normalization."""
+    return [token.value for token in library.model.tokenize(text)] if text else []
+
+
+def _learn_words(
+    library: tokenizers.Tokenizer, model: Mapping[str, Any], words: Counter[str], limit: int
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the most frequent words that are not in the vocabulary, and no merges."""
+    unknown = ((word, count) for word, count in words.most_common() if word not in model["vocab"])
+    return [word for word, count in unknown if count >= MIN_PIECE_COUNT][:limit], []

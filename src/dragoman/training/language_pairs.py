@@ -1,0 +1,65 @@
+"""The languages of corpora, if training starts from a multilingual model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dragoman.config import DataConfig
+from dragoman.data import Corpus
+from dragoman.errors import UserError
+from dragoman.text import Framing
+
+LanguagePair = tuple[str, str]  # source and target language, as codes of the model; empty for none
+
+
+@dataclass(frozen=True)
+class CorpusLanguages:
+    """The languages of training and validation corpora, one pair per corpus.
+
+    Attributes:
+        framing: special tokens of the model, with the languages of the first training corpus as default.
+        train, valid: languages of the corpora; `valid` is empty if validation pairs are held out of `train`.
+    """
+
+    framing: Framing
+    train: Sequence[LanguagePair]
+    valid: Sequence[LanguagePair]
+
+
+def resolve_languages(
+    config: DataConfig, framing: Framing, train: Sequence[Corpus], valid: Sequence[Corpus]
+) -> CorpusLanguages:
+    """Return the languages of all corpora as codes of the model, whose special tokens are `framing`.
+
+    A model without language codes has none: data.source_language and data.target_language then only describe the files.
+    """
+    codes = framing.languages
+    if codes is None:
+        if config.corpus_languages:
+            raise UserError(
+                "data.corpus_languages needs a multilingual model to start from: give --start-from with such a model, "
+                "or distinguish the corpora by data.corpus_tags"
+            )
+        return CorpusLanguages(framing, [("", "")] * len(train), [("", "")] * len(valid))
+
+    def known_codes(source: str | None, target: str | None) -> LanguagePair:
+        """Return the codes of a pair of languages, with the defaults of the model."""
+        source_code, target_code = codes.pair(source if codes.reads_source_code else None, target)
+        return source_code or "", target_code
+
+    named = [known_codes(*pair.split(":", 1)) for pair in config.corpus_languages]
+    named = named or [known_codes(config.source_language or None, config.target_language or None)] * len(train)
+    named_valid = [known_codes(*pair.split(":", 1)) for pair in config.valid_corpus_languages]
+    if len(set(named)) == 1:
+        named_valid = named_valid or named[:1] * len(valid)
+    named_valid = named_valid or (named if valid else [])
+    for setting, pairs, corpora in (("", named, train), ("valid_", named_valid, valid)):
+        if len(pairs) != len(corpora):
+            kind = "validation" if setting else "training"
+            raise UserError(
+                f"data.{setting}corpus_languages has {len(pairs)} language pairs for {len(corpora)} {kind} corpora: "
+                "give one per corpus"
+            )
+    source, target = named[0]
+    return CorpusLanguages(framing.with_default_languages(source or None, target), named, named_valid)
