@@ -225,7 +225,7 @@ class ImportedTokenizer(Tokenizer):
         if self._segmenter is not None:
             return self, {}
         library, pieces = add_missing_pieces(self._library, texts, limit, first_id or self.vocab_size)
-        names, codes = self._names | pieces, self._language_codes
+        names, codes = self._names | pieces, self.language_codes
         return ImportedTokenizer(library, names, self._special_tokens, self.role_ids, None, codes), pieces
 
     def supports_ids(self, first_id: int) -> bool:
@@ -235,7 +235,7 @@ class ImportedTokenizer(Tokenizer):
     def with_language_code(self, language: str, token_id: int) -> Tokenizer:
         """Return this tokenizer with a special token for a language."""
         names, special = self._names | {token_id: language}, {**self._special_tokens, token_id: TokenConfig(language)}
-        return ImportedTokenizer(self._library, names, special, self.role_ids, self._segmenter, self._language_codes)
+        return ImportedTokenizer(self._library, names, special, self.role_ids, self._segmenter, self.language_codes)
 
     def to_json(self) -> str:
         """Return one JSON document: the `tokenizers` library's, with a field `dragoman` for what it cannot hold."""

@@ -55,14 +55,14 @@ def add_language(parent: ParentRun, config: Config, sources: Texts, targets: Tex
         side = "source" if codes.target_position == "source_prefix" else "target"
         code_id = extension.add_code(language, codes.ids[like], side)
         codes = replace(codes, ids=dict(codes.ids) | {language: code_id})
-        framing = replace(framing, languages=codes, suppressed=tuple(dict.fromkeys((*framing.suppressed, code_id))))
+        hidden = () if codes.target_position == "forced_bos" else (code_id,)  # a forced token must not be suppressed
+        framing = replace(framing, languages=codes, suppressed=(*framing.suppressed, *hidden))
         described = f"its code starts as that of {like}"
     log(f"new language {language}: {described}")
     pieces = list(dict.fromkeys(extension.pieces))
     shown = " ".join(pieces[:SHOWN_PIECES]) + (" …" if len(pieces) > SHOWN_PIECES else "")
-    log(
-        f"  {len(pieces):,} pieces are added, as means of those that they were split into{': ' if shown else ''}{shown}"
-    )
+    shown = f": {shown}" if pieces else ""
+    log(f"  {len(pieces):,} pieces are added, as means of those that they were split into{shown}")
     return replace(
         parent,
         spec=extension.spec(),
