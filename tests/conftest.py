@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import os
+import re
 
 # One thread, here and in the processes that tests start, unless the environment says otherwise. The tests' tensors are
 # too small for two, and on a busy machine threads that wait for each other make a test many times slower.
@@ -12,11 +14,29 @@ from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
-# The same examples everywhere, however slow the machine is.
-settings.register_profile(
-    "tests", max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
+# The same examples everywhere, however slow the machine is; `make laws` tries more of them.
+quick = settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("tests", quick)
+settings.register_profile("laws", quick, max_examples=100)
 settings.load_profile("tests")
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name bytes by their length: compressed ones contain the time, and all processes must collect equal test ids."""
+    return f"{argname} of {len(val)} bytes" if isinstance(val, bytes) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Reject test ids with the address of an object, which differs between the processes of a run."""
+    for item in items:
+        if re.search(r" at 0x[0-9a-f]{6}", item.nodeid):
+            raise pytest.UsageError(f"{item.nodeid} contains an address: name the value with pytest.param(…, id=…)")
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what collection has built from garbage collection: the libraries alone have a million objects."""
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
 
 
 @pytest.fixture(autouse=True)

@@ -51,7 +51,7 @@ def wishes(draw: some.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=15, derandomize=True, deadline=None, database=None)
+@settings(max_examples=8, derandomize=True, deadline=None, database=None)
 @given(wish=wishes(), seed=some.integers(0, SEEDS - 1))
 @pytest.mark.parametrize("name", representative(SEQ2SEQ))
 def test_random_settings(name: str, seed: int, wish: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -52,9 +53,16 @@ def position_of(spec: Spec) -> Position:
     return position.requires_grad_(False)
 
 
-@pytest.mark.parametrize("lengths", LENGTHS)
-@pytest.mark.parametrize("visibility", VISIBILITIES)
-@pytest.mark.parametrize("position", POSITIONS)
+def attention_cases() -> list[Any]:
+    """Every combination; by default each kind of lengths, visibility and position with one choice of the others."""
+    usual, found = ("with none between", "causal", "bias"), []
+    for case in itertools.product(LENGTHS, VISIBILITIES, POSITIONS):
+        differences = sum(one != other for one, other in zip(case, usual))
+        found.append(pytest.param(*case, marks=pytest.mark.exhaustive if differences > 1 else ()))
+    return found
+
+
+@pytest.mark.parametrize(("lengths", "visibility", "position"), attention_cases())
 def test_packed_attention_equals_plain_attention(lengths: str, visibility: str, position: str) -> None:
     layout = layout_of(LENGTHS[lengths])
     sees, place = VISIBILITIES[visibility], position_of(POSITIONS[position])
