@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
-# The same examples everywhere, however slow the machine is; `make laws` tries more of them.
-quick = settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+# The same examples everywhere, however slow the machine is; `--hypothesis-profile thorough` tries more of them.
+quick = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("tests", quick)
-settings.register_profile("laws", quick, max_examples=100)
+settings.register_profile("thorough", quick, max_examples=200)
 settings.load_profile("tests")
 
 

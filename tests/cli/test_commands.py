@@ -195,8 +195,9 @@ def test_logits_do_not_depend_on_the_side_of_padding(run: Path) -> None:
     torch.testing.assert_close(left[1, 1:], right[1, :2])
 
 
-@pytest.mark.parametrize("kind", ["unigram", "word", "character", "byte"])
-@pytest.mark.parametrize("joint", ["true", "false"])
+@pytest.mark.parametrize(
+    ("kind", "joint"), [("unigram", "true"), ("word", "false"), ("character", "true"), ("byte", "false")]
+)
 def test_every_kind_of_tokenizer_trains_and_translates(
     corpus: Path, tmp_path: Path, output: Command, kind: str, joint: str
 ) -> None:

@@ -335,7 +335,7 @@ def test_aligns_words_by_construction(pair: AlignedPair, alignment: str) -> None
 
 @pytest.fixture(scope="module")
 def sample() -> list[AlignedPair]:
-    return list(islice(phrasebook.sentences(seed=3), 50_000))
+    return list(islice(phrasebook.sentences(seed=3), 20_000))
 
 
 def test_every_english_sentence_has_one_translation(sample: list[AlignedPair]) -> None:
@@ -387,11 +387,11 @@ def test_articles_agree_with_their_nouns(sample: list[AlignedPair]) -> None:
             if article in ("der", "die", "das", "den", "dem") and noun in forms and not after_comma:
                 checked += 1
                 assert article in forms[noun], pair.target
-    assert checked > 10_000
+    assert checked > 4_000
 
 
-def test_every_word_is_seen_often() -> None:
-    pairs = list(islice(phrasebook.sentences(seed=5), 20_000))
+def test_every_word_is_seen_often(sample: list[AlignedPair]) -> None:
+    pairs = sample
     counts = Counter(word.lower() for pair in pairs for word in split_words(pair.target))
     assert {word: count for word, count in counts.items() if count < 5} == {}
     assert sum(count < 15 for count in counts.values()) < len(counts) / 20
@@ -421,10 +421,10 @@ def test_held_out_sentences_are_new_and_their_words_known() -> None:
 
 
 def test_more_training_pairs_leave_the_test_set_alone() -> None:
-    small, large = (phrasebook.splits(size, valid=50, test=50, seed=2) for size in (8000, 9000))
+    small, large = (phrasebook.splits(size, valid=50, test=50, seed=2) for size in (2000, 2200))
     assert small["test"] == large["test"]
-    assert small["train"] == large["train"][:8000]
-    elsewhere = phrasebook.splits(8000, valid=0, test=0, seed=9)["train"]
+    assert small["train"] == large["train"][:2000]
+    elsewhere = phrasebook.splits(2000, valid=0, test=0, seed=9)["train"]
     assert not {pair.source for pair in elsewhere} & {pair.source for pair in small["test"]}
 
 

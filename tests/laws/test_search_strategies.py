@@ -15,10 +15,8 @@ from dragoman.search.engine import LogitsProcessor
 from dragoman.search.forced_decoding import token_scores
 from dragoman.search.search_state import ConstraintTensors
 
-SHORT, LONG = (
-    LengthLimit(ratio=0, offset=9),
-    LengthLimit(ratio=0, offset=40, min=36),
-)  # longer than there is room for at first
+SHORT = LengthLimit(ratio=0, offset=9)
+LONG = LengthLimit(ratio=0, offset=22, min=19)  # longer than there is room for at first
 STRATEGIES: dict[str, TokenSearch] = {
     "greedy without repeats": Beam(1, no_repeat_ngram_size=2, length_limit=SHORT),
     "a beam without repeated words": Beam(3, no_repeat_ngram_size=1, n_best=3, length_limit=SHORT),
@@ -122,7 +120,7 @@ def test_sources_that_wait_for_others_to_leave_find_the_same(variant: str, setti
     source, lengths = p.source[rows], p.source_lengths[rows]
     limits = torch.tensor([9, 4, 7, 2, 9, 5, 3])
     if settings.length_limit is LONG and model.max_target_length(lengths) is None:
-        limits = limits * 4
+        limits = limits * 2
     searching = build_engine([model], SYMBOLS, replace(settings, length_limit=SHORT))
     together, waiting = (searching.search(source, lengths, limits, rows, max_sources=most) for most in (None, 2))
     for one, other in zip(together, waiting, strict=True):

@@ -17,7 +17,7 @@ from dragoman.search.speculative import AcceptanceStats, SpeculativeEngine
 READS_VECTORS = [name for name in WRITERS if as_read(name, torch.tensor([[4]])).dim() == 3]
 #: a cache, a recurrent state, a state that a position starts, buffers, and one sequence with the source
 DRAFTS = ("transformer", "luong", "bahdanau", "convs2s", "gpt")
-SHORT, LONG = LengthLimit(ratio=0, offset=9), LengthLimit(ratio=0, offset=40, min=36)
+SHORT, LONG = LengthLimit(ratio=0, offset=9), LengthLimit(ratio=0, offset=22, min=19)
 SEARCHES = [
     Beam(1, length_limit=SHORT),
     Beam(1, length_limit=LengthLimit(ratio=0, offset=9, min=5), no_repeat_ngram_size=2),

@@ -134,7 +134,7 @@ def found_by(
 def test_the_exact_rule_returns_what_a_search_up_to_the_limit_returns(alpha: float) -> None:
     """Both normalisations, n best of K, truncated hypotheses behind or beside, a minimum length and a forced END."""
     sooner = 0
-    for number in range(24):
+    for number in range(14):
         size = 2 + number % 3
         normalisation = "gnmt" if number % 2 else "power"
         unfinished = "by_score" if number // 2 % 2 else "last"

@@ -78,9 +78,12 @@ def serving(run: Run) -> Iterator[Serving]:
         client.__exit__(None, None, None)
 
 
-@pytest.fixture
-def client(serving: Serving) -> TestClient:
-    return serving()
+@pytest.fixture(scope="module")
+def client(run: Run) -> Iterator[TestClient]:
+    """A client of a service that the tests of a file share."""
+    service = Service([(run, LanguagePair("en", "de"))], ServiceLimits(requests_per_minute=0))
+    with TestClient(create_app(service), raise_server_exceptions=False) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -82,7 +82,8 @@ def test_languages_are_listed_and_detected(client: TestClient) -> None:
     assert variant.status_code == 200
 
 
-def test_health_settings_and_metrics(client: TestClient) -> None:
+def test_health_settings_and_metrics(serving: Callable[..., TestClient]) -> None:
+    client = serving()
     assert client.get("/health").json() == {"status": "ok"}
     assert client.get("/frontend/settings").json()["charLimit"] == ServiceLimits().max_characters
     client.post("/translate", json={"q": "Anna reads.", **PAIR})

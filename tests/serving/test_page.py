@@ -87,7 +87,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[Run, L
     hebrew = written(place, ("en", "he"), HEBREW, " ")
     chinese = written(place, ("zh", "en"), CHINESE, "")
     yield [
-        (train(place, "attentive", book, "transformer", 30, size, *layers), LanguagePair("en", "de")),
+        (train(place, "attentive", book, "transformer", 20, size, *layers), LanguagePair("en", "de")),
         (train(place, "recurrent", book, "bahdanau", 6, size, "system.settings.layers=1"), LanguagePair("en", "de")),
         (train(place, "fixed", book, "sutskever", 2, size, "system.settings.layers=1"), LanguagePair("en", "de")),
         (train(place, "right", hebrew, "transformer", 20, "text.vocab_size=330", *layers), LanguagePair("en", "he")),
@@ -502,24 +502,25 @@ def test_outdated_link_is_explained(show: Opening, runs: list[tuple[Run, Languag
     sync_api.expect(page.locator(".result li button")).to_have_text(own(runs, 0))
 
 
-@pytest.mark.parametrize("view", ["attention", "probabilities", "beam", "layers", "positions", "training"])
-def test_figures_are_downloaded_as_svg_and_json(show: Opening, view: str, tmp_path: Path) -> None:
-    page = show(text=SENTENCE, view=view, reduced_motion="reduce")
-    page.locator("figure").first.wait_for()
-    for number in range(page.locator("figure").count()):
-        figure = page.locator("figure").nth(number)
-        with page.expect_download() as saved:
-            figure.get_by_role("button", name="SVG").click()
-        file = tmp_path / f"{number}.svg"
-        saved.value.save_as(file)
-        assert ElementTree.parse(file).getroot().tag == "{http://www.w3.org/2000/svg}svg"
-        text = file.read_text(encoding="utf-8")
-        assert "prefers-color-scheme: dark" in text
-        assert "var(" not in text
-        with page.expect_download() as saved:
-            figure.get_by_role("button", name="JSON").click()
-        saved.value.save_as(file)
-        assert json.loads(file.read_text(encoding="utf-8"))
+def test_figures_are_downloaded_as_svg_and_json(show: Opening, home: str, tmp_path: Path) -> None:
+    page, file = show(reduced_motion="reduce"), tmp_path / "figure"
+    for view in ("attention", "probabilities", "beam", "layers", "positions", "training"):
+        page.goto("about:blank")
+        page.goto(f"{home}#{urlencode({'text': SENTENCE, 'view': view})}")
+        page.locator("figure").first.wait_for()
+        for number in range(page.locator("figure").count()):
+            figure = page.locator("figure").nth(number)
+            with page.expect_download() as saved:
+                figure.get_by_role("button", name="SVG").click()
+            saved.value.save_as(file)
+            assert ElementTree.parse(file).getroot().tag == "{http://www.w3.org/2000/svg}svg", view
+            text = file.read_text(encoding="utf-8")
+            assert "prefers-color-scheme: dark" in text, view
+            assert "var(" not in text, view
+            with page.expect_download() as saved:
+                figure.get_by_role("button", name="JSON").click()
+            saved.value.save_as(file)
+            assert json.loads(file.read_text(encoding="utf-8")), view
 
 
 # ---- what goes wrong
@@ -611,17 +612,18 @@ CONTRAST = """() => {
   probe.remove(); return found; }"""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_accessible_names_and_contrast(show: Opening, scheme: str) -> None:
-    page = show(text=SENTENCE, compare="recurrent", color_scheme=scheme)
+def test_accessible_names_and_contrast(show: Opening) -> None:
+    page = show(text=SENTENCE, compare="recurrent")
     page.locator(".stage").nth(1).wait_for()
     for name in ("Probabilities", "Beam", "Layers", "Positions", "Training", "BPE", "Attention"):
         page.get_by_role("tab", name=name).click()
         page.locator("figure, .bpe-headline").first.wait_for()
         assert page.evaluate(NAMELESS) == []
-    assert {pair: ratio for pair, ratio in page.evaluate(CONTRAST).items() if ratio < 4.5} == {}
-    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (dark == "rgb(14, 16, 20)") == (scheme == "dark")
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert {pair: ratio for pair, ratio in page.evaluate(CONTRAST).items() if ratio < 4.5} == {}, scheme
+        dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (dark == "rgb(14, 16, 20)") == (scheme == "dark")
 
 
 def test_theme_and_font_size_are_stored(show: Opening) -> None:

@@ -77,19 +77,19 @@ def frequencies(tokenizer: Tokenizer, text: str, rate: float, draws: int) -> dic
 def test_segmentations_are_as_frequent_as_the_algorithm_says() -> None:
     # With p dropped and q = 1 − p kept: one merge happens with probability q, two in a row with q².
     one = learn_tokenizer(["(xy)(xy)"], marker="final", coverage=1.0)
-    assert frequencies(one, "xy", 0.3, 5_000) == pytest.approx({("xy", "▁"): 0.7, ("x", "y", "▁"): 0.3}, abs=0.02)
+    assert frequencies(one, "xy", 0.3, 2_000) == pytest.approx({("xy", "▁"): 0.7, ("x", "y", "▁"): 0.3}, abs=0.03)
     # Merges (x, y), then (y, z), then (xy, z). If the first is kept, xy is merged, and then xyz with q: q² and q p. If
     # only the second is kept it is x yz, where nothing goes on: p q. If none is, p².
     two = learn_tokenizer(["(xy)(xy)(xy)(yz)(yz)(xyz)(xyz)"], marker="final", coverage=1.0)
     assert [two.tokens(two.encode(text))[0] for text in ("xy", "yz", "xyz")] == ["xy", "yz", "xyz"]
-    assert frequencies(two, "xyz", 0.3, 5_000) == pytest.approx(
+    assert frequencies(two, "xyz", 0.3, 2_000) == pytest.approx(
         {
             ("xyz", "▁"): 0.7 * 0.7,
             ("xy", "z", "▁"): 0.7 * 0.3,
             ("x", "yz", "▁"): 0.3 * 0.7,
             ("x", "y", "z", "▁"): 0.3 * 0.3,
         },
-        abs=0.02,
+        abs=0.03,
     )
 
 

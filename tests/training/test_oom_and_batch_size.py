@@ -326,7 +326,12 @@ def test_gradient_checkpointing_returns_auxiliary_losses_once(tmp_path: Path) ->
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
 @pytest.mark.parametrize(
-    ("system", "name"), [("transformer", "translation"), ("t5", "translation"), ("gpt", "causal-lm")]
+    ("system", "name"),
+    [
+        ("transformer", "translation"),
+        pytest.param("t5", "translation", marks=pytest.mark.exhaustive),
+        pytest.param("gpt", "causal-lm", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_gradient_checkpointing_compiles_into_one_graph(system: str, name: str, tmp_path: Path) -> None:
     model = model_of(system, recomputed=True)

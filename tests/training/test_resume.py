@@ -79,21 +79,21 @@ REPRESENTATIVES = ("bahdanau", "transformer", "electra")
 )
 def test_interrupted_and_resumed_is_bit_equal(system: str, corpus: Path, tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    prepare_run(whole, small_config(corpus, system, gradient_accumulation=2, patience=2, steps=14), lambda text: None)
+    prepare_run(whole, small_config(corpus, system, gradient_accumulation=2, patience=2, steps=12), lambda text: None)
     shutil.copytree(whole, cut)
     train(whole)
-    for stop_after in (4, 11, None):
+    for stop_after in (3, 10, None):
         train(cut, stop_after)
     assert_equal(contents(whole), contents(cut))
 
 
 def test_paused_and_resumed_is_bit_equal(corpus: Path, tmp_path: Path) -> None:
     """A pause between two validations and one at a validation change neither patience nor schedule."""
-    config = small_config(corpus, "bahdanau", schedule="cosine")
+    config = small_config(corpus, schedule="cosine", steps=13, validation_interval=5)
     prepare_run(tmp_path / "whole", config, print)
     shutil.copytree(tmp_path / "whole", tmp_path / "paused")
     train(tmp_path / "whole")
-    for step in (4, 18):  # validations are at 9 and 18
+    for step in (3, 10):  # validations are at 5 and 10
         outcome = Trainer(tmp_path / "paused", Quiet()).train(lambda state, step=step: state.step >= step)
         assert outcome.paused
         assert outcome.state.step == step
@@ -215,7 +215,7 @@ def test_killed_at_every_disk_operation(
     train(tmp_path / "counted")
     operations = counter()
     assert operations > 50
-    for number in range(0, operations, max(1, operations // 8)):
+    for number in range(0, operations, max(1, operations // 5)):
         kill(10**9)
         folder = tmp_path / f"killed-{number}"
         shutil.copytree(prepared, folder)
