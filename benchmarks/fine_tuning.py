@@ -169,7 +169,15 @@ def fine_tune_theirs(request: dict[str, Any], lora: bool) -> dict[str, Any]:
             rows.append(row)
     mean = sum(max(len(row["input_ids"]), len(row["labels"])) for row in rows) / len(rows)
     batch_size = max(1, round(request["batch_tokens"] / mean))
-    collator = transformers.DataCollatorForSeq2Seq(tokenizer, model=model, label_pad_token_id=-100)
+    pad = transformers.DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=-100)
+
+    def collator(features: Any) -> Any:
+        """Pad a batch, and shift the labels for the decoder, whose loss is computed outside the model."""
+        batch = pad(features)
+        shifted = batch["labels"].roll(1, 1).masked_fill(batch["labels"].roll(1, 1) == -100, tokenizer.pad_token_id)
+        shifted[:, 0] = eos  # the decoder starts with EOS
+        return {**batch, "decoder_input_ids": shifted}
+
     run = _run_trainer if importlib.util.find_spec("accelerate") else _run_plain_loop
     start = time.monotonic()
     speeds = run(model, rows, collator, batch_size, request, device)
@@ -277,7 +285,7 @@ def _run_plain_loop(model: Any, rows: Any, collator: Any, batch_size: int, reque
         batch = collator([rows[row] for row in batches.pop(0)])
         meter.count(batch["labels"])
         inputs = {name: tensor.to(device) for name, tensor in batch.items()}
-        labels = inputs["labels"]
+        labels = inputs.pop("labels")
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             logits = model(**inputs).logits
         loss = torch.nn.functional.cross_entropy(

@@ -1,6 +1,7 @@
-"""Compare training with and without pretraining: translation from 2,000 pairs, and part-of-speech tagging.
+"""Compare training with and without pretraining: translation from 2,000 pairs, a new language, and tagging.
 
     python benchmarks/transfer.py translation --data MULTI30K     # train/val/test_2016_flickr .en and .de, plain or .gz
+    python benchmarks/transfer.py languages --data MULTI30K       # the same, and .fr
     python benchmarks/transfer.py tagging --data UD_EWT           # train/dev/test .tsv: words, tab, tags; plain or .gz
 
 Every training is a `dragoman` command, which is printed, with default settings except those shown here. Several seeds
@@ -13,16 +14,19 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import shlex
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 PAIRS = 2000
+OPTIONS: list[str] = []  # further options of every training
 
 
-def dragoman(*arguments: object) -> str:
+def run_command(*arguments: object) -> str:
     command = [str(argument) for argument in arguments]
+    command += OPTIONS if command[0] == "train" else []
     print("dragoman", *command, flush=True)
     done = subprocess.run([sys.executable, "-m", "dragoman", *command], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -45,8 +49,20 @@ def write(path: Path, content: list[str]) -> Path:
 
 
 def score(run: Path, source: Path, reference: Path, metric: str) -> float:
-    answer = dragoman("evaluate", run, "--source", source, "--reference", reference, "--metrics", metric, "--json")
+    answer = run_command("evaluate", run, "--source", source, "--reference", reference, "--metrics", metric, "--json")
     return json.loads(answer)["scores"][0]["value"]
+
+
+def bleu_into(language: str, folder: Path, source: Path, reference: Path) -> float:
+    """Return the BLEU of a multilingual run for translations into one of its languages."""
+    import sacrebleu
+
+    import dragoman
+
+    run = dragoman.load(folder).with_languages(target=language)
+    translations = run.translate(source.read_text(encoding="utf-8").splitlines(), alignment=False)
+    references = [reference.read_text(encoding="utf-8").splitlines()]
+    return sacrebleu.corpus_bleu([translation.text for translation in translations], references).score
 
 
 def translation(data: Path, work: Path, seed: int) -> dict[str, float]:
@@ -64,12 +80,47 @@ def translation(data: Path, work: Path, seed: int) -> dict[str, float]:
     text = ["--source", whole["de"], "--source", few[0], "--valid-source", valid["de"]]
     bart = ["--system", "bart", "--size", "small"]
     rare_validation = ["--set", "training.validation_interval=1000", "--seed", seed]
-    dragoman("train", work / "denoised", *bart, *text, "--steps", 7000, "--minutes", 3.5, *rare_validation)
-    dragoman("train", work / "tuned", "--start-from", work / "denoised", *pairs, "--steps", 2500, *frequent_validation)
-    dragoman("train", work / "same", *bart, *pairs, "--steps", 4000, *frequent_validation)
-    dragoman("train", work / "default", *pairs, "--steps", 4000, *frequent_validation)
+    run_command("train", work / "denoised", *bart, *text, "--steps", 7000, "--minutes", 3.5, *rare_validation)
+    run_command(
+        "train", work / "tuned", "--start-from", work / "denoised", *pairs, "--steps", 2500, *frequent_validation
+    )
+    run_command("train", work / "same", *bart, *pairs, "--steps", 4000, *frequent_validation)
+    run_command("train", work / "default", *pairs, "--steps", 4000, *frequent_validation)
     names = {"denoised, then tuned": "tuned", "the same system alone": "same", "the default system alone": "default"}
     return {title: score(work / name, test["en"], test["de"], "bleu") for title, name in names.items()}
+
+
+def languages(data: Path, work: Path, seed: int) -> dict[str, float]:
+    """English to German from 2,000 pairs: from scratch, from a run into French, and added to that run."""
+    few, whole, valid, test = {}, {}, {}, {}
+    for language in ("en", "fr", "de"):
+        train = lines(data, f"train.{language}")
+        few[language] = write(work / f"few.{language}", train[:PAIRS])
+        whole[language] = write(work / f"train.{language}", train)
+        valid[language] = write(work / f"valid.{language}", lines(data, f"val.{language}"))
+        test[language] = write(work / f"test.{language}", lines(data, f"test_2016_flickr.{language}"))
+
+    def corpus(files: dict[str, Path], target: str, part: str = "") -> list[object]:
+        return [f"--{part}source", files["en"], f"--{part}target", files[target]]
+
+    own = ["--seed", seed, "--set", "training.validation_sentences=300"]
+    small = [*own, "--set", "training.validation_interval=100", "--set", "training.patience=10"]
+    french, german = corpus(valid, "fr", "valid-"), corpus(valid, "de", "valid-")
+    run_command("train", work / "french", *corpus(whole, "fr"), *french, *own)
+    new = ["--start-from", work / "french", "--add-language", "de", "--like", "fr"]
+    run_command("train", work / "tuned", *new, "--to", "de", *corpus(few, "de"), *german, "--steps", 4000, *small)
+    run_command("train", work / "scratch", *corpus(few, "de"), *german, "--steps", 4000, *small)
+    both = [*corpus(few, "de"), "--languages", "en:de", *corpus(whole, "fr"), "--languages", "en:fr"]
+    run_command(
+        "train", work / "added", *new, *both, *german, *french, "--sampling-temperature", 5, "--steps", 4000, *own
+    )
+    return {
+        "en-de from scratch": score(work / "scratch", test["en"], test["de"], "bleu"),
+        "en-de, tuned from en-fr": bleu_into("de", work / "tuned", test["en"], test["de"]),
+        "en-de, added to en-fr": bleu_into("de", work / "added", test["en"], test["de"]),
+        "en-fr before": score(work / "french", test["en"], test["fr"], "bleu"),
+        "en-fr after adding en-de": bleu_into("fr", work / "added", test["en"], test["fr"]),
+    }
 
 
 def tagging(data: Path, work: Path, seed: int) -> dict[str, float]:
@@ -81,16 +132,16 @@ def tagging(data: Path, work: Path, seed: int) -> dict[str, float]:
     tags = ["--source", train, "--valid-source", valid]
     roberta = ["--system", "roberta", "--size", "small"]
     text = ["--source", words["train"], "--valid-source", words["dev"]]
-    dragoman("train", work / "masked", *roberta, *text, "--steps", 4000, *stop)
-    dragoman("train", work / "tuned", "--start-from", work / "masked", *tags, "--steps", 2000, *stop)
-    dragoman("train", work / "same", *roberta, *tags, "--steps", 4000, *stop)
-    dragoman("train", work / "tagger", "--system", "tagger", "--size", "small", *tags, "--steps", 4000, *stop)
+    run_command("train", work / "masked", *roberta, *text, "--steps", 4000, *stop)
+    run_command("train", work / "tuned", "--start-from", work / "masked", *tags, "--steps", 2000, *stop)
+    run_command("train", work / "same", *roberta, *tags, "--steps", 4000, *stop)
+    run_command("train", work / "tagger", "--system", "tagger", "--size", "small", *tags, "--steps", 4000, *stop)
     names = {"masked words, then tags": "tuned", "the same system, tags alone": "same", "tagger": "tagger"}
     return {title: score(work / name, words["test"], gold, "accuracy") for title, name in names.items()}
 
 
 SPLITS = ("train", "dev", "test")
-TASKS = {"translation": translation, "tagging": tagging}
+TASKS = {"translation": translation, "languages": languages, "tagging": tagging}
 
 
 def main() -> None:
@@ -98,8 +149,10 @@ def main() -> None:
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--data", type=Path, required=True, help="folder of the corpus")
     parser.add_argument("--work", type=Path, default=Path("runs/transfer"), help="folder of the runs")
+    parser.add_argument("--options", default="", help="further options of all trainings: '--size tiny --steps 10'")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     arguments = parser.parse_args()
+    OPTIONS.extend(shlex.split(arguments.options))
     folders = {seed: arguments.work / arguments.task / str(seed) for seed in arguments.seeds}
     for folder in folders.values():
         folder.mkdir(parents=True)
