@@ -66,13 +66,13 @@ class DataConfig(Section, section="data"):
     )
     source_language: str = setting(
         "",
-        "Source language, such as en: language of a translation memory (TMX), extension of Moses files (corpus.en for "
-        "the source `corpus`), name of the source column, or language of a multilingual model.",
+        "Source language, such as en or eng_Latn: code of a multilingual model, language of a translation memory "
+        "(TMX), extension of Moses files (corpus.en for the source `corpus`), or name of the source column.",
     )
     target_language: str = setting(
         "",
-        "Target language, such as de: language of a translation memory (TMX), extension of Moses files (corpus.de for "
-        "the source `corpus`), name of the target column, or language of a multilingual model.",
+        "Target language, such as de or deu_Latn: code of a multilingual model, language of a translation memory "
+        "(TMX), extension of Moses files (corpus.de for the source `corpus`), or name of the target column.",
     )
     features_column: str | None = setting(
         None,

@@ -224,8 +224,9 @@ class _Evaluator:
             raise UserError("`against` compares translations: add a metric of texts, such as bleu, to `metrics`")
         baseline: Sequence[str] | None
         if isinstance(against, (Run, str, Path)):
+            other = self.run.open_run(against if isinstance(against, Run) else str(against))  # with the same languages
             baseline = evaluate(
-                against, self.sources, self.references, metrics[:1], search=search, log=self.log
+                other, self.sources, self.references, metrics[:1], search=search, log=self.log
             ).hypotheses
         else:
             baseline = against

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dragoman.cli.inputs import FileLayout, Input, read_pairs, read_texts
-from dragoman.cli.options import Json, ModelOptions, RunFolder
+from dragoman.cli.options import Json, ModelOptions, RunFolder, choose_languages
 from dragoman.console import log, print_json, print_lines
 from dragoman.errors import UserError
 
@@ -53,7 +53,7 @@ def diagnose(
         layout.corpus(source, target).check()
     for path in filter(None, (alignments, templates)):
         check_file(path)
-    loaded = model.load(run)
+    loaded = choose_languages(model.load(run), layout.source_language, layout.target_language)
     references: list[str] | None
     if source is None:
         sources, references = diagnosis.validation_pairs(loaded, max_sentences)

@@ -11,7 +11,7 @@ import typer
 
 from dragoman.api import PSEUDO_PERPLEXITY
 from dragoman.cli.inputs import FileLayout, Input, check_counts, group_by_source, read_pairs, read_texts
-from dragoman.cli.options import BeamSize, Json, LengthPenalty, ModelOptions, beam_config
+from dragoman.cli.options import BeamSize, Json, LengthPenalty, ModelOptions, beam_config, choose_languages
 from dragoman.console import log, print_json
 from dragoman.errors import UserError, unknown_name
 from dragoman.memory import keep_freed_memory
@@ -126,7 +126,7 @@ def evaluate(
         check_counts([*test_set.line_counts, (against, len(baseline))])
         baseline = test_set.lines_of_items(baseline)
     keep_freed_memory()
-    loaded = model.load(run)
+    loaded = choose_languages(model.load(run), layout.source_language, layout.target_language)
     search = None
     if beam_size is not None or length_penalty is not None:
         search = beam_config(loaded, beam_size, length_penalty)

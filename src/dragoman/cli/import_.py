@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from dragoman.cli.options import Json, program_name
 from dragoman.console import log, print_json
 from dragoman.errors import UserError
+
+if TYPE_CHECKING:
+    from dragoman.text.language_codes import LanguageCodes
 
 
 def import_(
@@ -39,6 +42,7 @@ def import_(
         raise UserError(f"{folder} is not a folder: name the folder that holds the checkpoint's config.json")
 
     from dragoman.interop.huggingface import import_checkpoint
+    from dragoman.text.language_codes import described
 
     imported = import_checkpoint(folder, run, log, precision)
     checkpoint = imported.checkpoint
@@ -62,8 +66,20 @@ def import_(
     print(f"{imported.parameters:,} parameters, vocabulary of {tokens} tokens")
     if checkpoint.labels:
         print(f"labels: {', '.join(checkpoint.labels)}")
+    if codes := checkpoint.framing.languages:
+        print(f"{len(codes.ids)} languages: {described(codes.examples)}")
+        if codes.has_default:
+            print(f"default: from {codes.source or 'any language'} to {codes.target}")
     for name, value in imported.unsupported_generation_settings.items():
         print(f"ignored setting: {name} {value}")
     if usage := checkpoint.usage:
-        print(f"use it with: {usage.hint(program_name(), str(run))}")
+        print(f"use it with: {usage.hint(program_name(), f'{run}{_example_languages(codes)}')}")
     print(f"inspect it with: {program_name()} show {run}")
+
+
+def _example_languages(codes: LanguageCodes | None) -> str:
+    """Return options that choose two languages of a model that has no default pair, or ''."""
+    if codes is None or codes.has_default or len(codes.ids) < 2:
+        return ""
+    source, target = codes.source or codes.examples[0], codes.target or codes.examples[1]
+    return f" --from {source} --to {target}" if codes.reads_source_code else f" --to {target}"

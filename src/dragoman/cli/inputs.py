@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from dragoman.cli.options import setting_option
+from dragoman.cli.options import SourceLanguage, TargetLanguage, setting_option
 from dragoman.console import log
 from dragoman.errors import UserError
 
@@ -37,7 +37,7 @@ class SourceFormat:
     ] = ""
     source_column: Annotated[str | None, setting_option("data.source_column")] = None
     header: Annotated[bool | None, setting_option("data.header", "--header/--no-header")] = None
-    source_language: Annotated[str, setting_option("data.source_language", "--from")] = ""
+    source_language: SourceLanguage = ""
 
     def corpus(self, source: Path, target: Path | None = None) -> Corpus:
         """Return the corpus of a file, or of a source and a target file, in this format."""
@@ -86,7 +86,7 @@ class PairFormat(SourceFormat):
     """Format of a file, and the positions of source and target in its lines."""
 
     target_column: Annotated[str | None, setting_option("data.target_column")] = None
-    target_language: Annotated[str, setting_option("data.target_language", "--to")] = ""
+    target_language: TargetLanguage = ""
 
 
 @dataclass(frozen=True)

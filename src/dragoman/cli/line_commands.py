@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli.inputs import Input, SourceFormat
-from dragoman.cli.options import InputFile, Json, ModelOptions, RunFolder
+from dragoman.cli.options import InputFile, Json, ModelOptions, RunFolder, choose_languages
 from dragoman.console import log, print_json_list
 
 if TYPE_CHECKING:
@@ -51,10 +51,14 @@ def _process_lines(
 
 
 def _open_run_and_input(run: Path, file: Path | None, layout: SourceFormat, model: ModelOptions) -> tuple[Run, Input]:
-    """Check run folder and input file of a command; return the loaded run and the lines to process."""
+    """Check run folder and input file of a command; return the loaded run and the lines to process.
+
+    A multilingual model writes in the language that it reads.
+    """
     inputs = Input(file, layout)
     inputs.check()
-    return model.open(run), inputs
+    loaded = model.open(run)
+    return choose_languages(loaded, layout.source_language, layout.source_language), inputs
 
 
 def generate(

@@ -76,6 +76,8 @@ InputFile = Annotated[Path | None, typer.Argument(help="Input file, one text per
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
 BeamSize = Annotated[int | None, setting_option("search.beam_size")]
 LengthPenalty = Annotated[float | None, setting_option("search.length_penalty")]
+SourceLanguage = Annotated[str, setting_option("data.source_language", "--from")]
+TargetLanguage = Annotated[str, setting_option("data.target_language", "--to")]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -127,6 +129,32 @@ class ModelOptions:
         """Check a run folder and load the run."""
         self.check(folder)
         return self.load(folder)
+
+
+def choose_languages(run: Run, source: str, target: str) -> Run:
+    """Return a multilingual run for the languages of --from and --to; "" keeps its default.
+
+    A run without language codes stays as it is: the options may describe its files.
+    """
+    return run.with_languages(source or None, target or None) if run.languages else run
+
+
+@dataclass(frozen=True)
+class LanguageModelOptions(ModelOptions):
+    """Which weights are loaded, and for which languages of a multilingual model."""
+
+    source_language: Annotated[
+        str, typer.Option("--from", metavar="LANGUAGE", help="Source language of a multilingual model: eng_Latn, en.")
+    ] = ""
+    target_language: Annotated[
+        str, typer.Option("--to", metavar="LANGUAGE", help="Target language of a multilingual model: deu_Latn, de.")
+    ] = ""
+
+    def load(self, folder: str | Path, precision: InferencePrecision = "float32") -> Run:
+        """Load the chosen checkpoint of a run for the chosen languages; a UserError if it has no language codes."""
+        return (
+            super().load(folder, precision).with_languages(self.source_language or None, self.target_language or None)
+        )
 
 
 @dataclass(frozen=True)

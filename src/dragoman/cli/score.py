@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from dragoman.cli.inputs import FileLayout, read_pairs, read_texts
-from dragoman.cli.options import Json, ModelOptions, RunFolder
+from dragoman.cli.options import Json, ModelOptions, RunFolder, choose_languages
 from dragoman.console import print_json
 from dragoman.errors import UserError
 
@@ -31,7 +31,7 @@ def score(
         sources, targets = None, read_texts(target, layout.format)
     else:
         raise UserError("name the texts to score: --source and --target, or --target alone for a language model")
-    loaded = model.load(run)
+    loaded = choose_languages(model.load(run), layout.source_language, layout.target_language)
     if loaded.model.can_generate:
         for line, fits in enumerate(loaded.within_max_length(sources, targets), 1):
             if not fits:

@@ -10,7 +10,7 @@ import typer
 
 from dragoman.cli.checks import check_run
 from dragoman.cli.inputs import FileLayout, read_pairs
-from dragoman.cli.options import Json, ModelOptions, RunFolder, beam_config
+from dragoman.cli.options import Json, ModelOptions, RunFolder, beam_config, choose_languages
 from dragoman.cli.search_options import RerankWith, classify_rerankers
 from dragoman.console import log, print_json
 from dragoman.errors import UserError
@@ -40,7 +40,7 @@ def tune(
 
     from dragoman.search.reranking import Candidate, score_candidates, tune_rerank_weights
 
-    loaded = model.load(run)
+    loaded = choose_languages(model.load(run), layout.source_language, layout.target_language)
     if not all(isinstance(text, str) for text in sources):
         raise UserError(f"{source} holds feature vectors, but reranking weights are tuned on text: name a text file")
     # folders by the kind of their model: "channel" (from target to source) or "language"
@@ -87,7 +87,8 @@ def tune_search(
 
     from dragoman.api.tune_search import tune_search as tune
 
-    choice = tune(model.load(run), sources, references, metric=metric)
+    loaded = choose_languages(model.load(run), layout.source_language, layout.target_language)
+    choice = tune(loaded, sources, references, metric=metric)
     if as_json:
         print_json(choice.to_record())
     else:

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from dragoman.cli.options import (
     BeamSize,
     Json,
+    LanguageModelOptions,
     LengthPenalty,
     ModelOptions,
     RunFolder,
@@ -22,7 +23,7 @@ from dragoman.cli.options import (
 )
 from dragoman.console import log, print_json, print_lines
 from dragoman.errors import UserError
-from dragoman.run_files import is_ensemble_folder, read_ensemble
+from dragoman.run_files import is_ensemble_folder, is_run_folder, read_ensemble
 
 if TYPE_CHECKING:
     from dragoman.lens import Inspection
@@ -83,7 +84,7 @@ class FigureOutputOptions:
 
 
 @dataclass(frozen=True)
-class ShowOptions(ModelOptions, FigureOutputOptions):
+class ShowOptions(LanguageModelOptions, FigureOutputOptions):
     """Options of all commands: the output, and the model."""
 
 
@@ -138,6 +139,7 @@ def _describe_run(run: Run, as_json: bool) -> None:
         "parameters": count_parameters(run.spec),
         "source vocabulary": run.source_tokenizer.vocab_size,
         "target vocabulary": run.target_tokenizer.vocab_size,
+        **({"languages": run.languages} if run.languages else {}),
         "tokenizer": f"{kinds}{', shared' if run.config.text.shared_vocabulary else ''}",
         "checkpoints": run.checkpoints(),
         "best": run.checkpoint,
@@ -151,6 +153,10 @@ def _describe_run(run: Run, as_json: bool) -> None:
             value = [
                 f"{key} {item:,.4g}" if isinstance(item, float) else f"{key} {item}" for key, item in value.items()
             ]
+        if name == "languages":
+            pair = [code or "any" for code in run.language_pair]
+            default = "" if pair == ["any", "any"] else f", by default from {pair[0]} to {pair[1]}"
+            value = f"{len(run.languages)}, see 'show languages'{default}"
         text = ", ".join(value) if isinstance(value, list) else f"{value:,}" if isinstance(value, int) else value
         print(f"{name:18}{text}")
     if is_ensemble_folder(run.folder):
@@ -159,6 +165,26 @@ def _describe_run(run: Run, as_json: bool) -> None:
         print("\n".join(report_lines(read_ensemble(run.folder)["report"])))
     command = f"{program_name()} show {run.folder} 'A sentence.'"
     log(f"see {run.member_folders[0]}/report.html, or inspect a sentence: {command}")
+
+
+def languages(run: RunFolder, *, as_json: Json = False) -> None:
+    """List the languages of a multilingual model: the codes for --from and --to, and their names."""
+    from dragoman.run import read_framing
+    from dragoman.text.language_names import language_name
+
+    options = ModelOptions(device="cpu")
+    options.check(run)
+    framing = read_framing(run) if is_run_folder(run) else options.load(run).model_framing
+    codes = framing.languages
+    if codes is None:
+        raise UserError(f"{run} translates one language pair and has no language codes")
+    if as_json:
+        default = {"source": codes.source, "target": codes.target}
+        print_json({"languages": {code: language_name(code) for code in codes.ids}, "default": default})
+        return
+    marks = {codes.source: "  (default source)", codes.target: "  (default target)"}
+    width = max(map(len, codes.ids))
+    print_lines(f"{code:{width}}  {language_name(code)}{marks.get(code, '')}".rstrip() for code in codes.ids)
 
 
 def _show_sentence(run: Run, sentence: str, target: str | None, options: ShowOptions) -> None:
@@ -297,7 +323,12 @@ def beam(
 
 
 def everything(
-    run: RunFolder, sentence: Sentence, *, inspection: InspectionOptions, prefix: Prefix = None, model: ModelOptions
+    run: RunFolder,
+    sentence: Sentence,
+    *,
+    inspection: InspectionOptions,
+    prefix: Prefix = None,
+    model: LanguageModelOptions,
 ) -> None:
     """Print the complete inspection of a sentence as one JSON document."""
     loaded = model.open(run)
@@ -392,12 +423,12 @@ def _measure_gradients(
 
 app = typer.Typer(
     cls=DefaultToRun,
-    help="Describe a run, or show how it translates: attention, alternatives, layers, experts, beam, positions, "
-    "gradients.",
+    help="Describe a run, list its languages, or show how it translates: attention, alternatives, layers, experts, "
+    "beam, positions, gradients.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 add_command(app, show_run, "run")
-for _command in (attention, alternatives, layers, experts, beam, positions, gradients):
+for _command in (languages, attention, alternatives, layers, experts, beam, positions, gradients):
     add_command(app, _command)
 add_command(app, everything, "all")

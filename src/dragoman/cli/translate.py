@@ -13,7 +13,7 @@ import typer
 
 from dragoman.cli.checks import check_run
 from dragoman.cli.inputs import Input, SourceFormat, SourceLayout
-from dragoman.cli.options import ModelOptions, PrecisionOptions, RunFolder
+from dragoman.cli.options import ModelOptions, PrecisionOptions, RunFolder, TargetLanguage, choose_languages
 from dragoman.cli.search_options import SearchOptions
 from dragoman.cli.translation_output import OutputOptions, print_streams
 from dragoman.console import log, print_json
@@ -113,6 +113,7 @@ def translate(
     show_search: Annotated[bool, "Print the search configuration as JSON and exit."] = False,
     constraints: ConstraintOptions,
     layout: SourceLayout,
+    target_language: TargetLanguage = "",
     output: OutputOptions,
     stream: Annotated[bool, "Show each translation token by token while it is generated."] = False,
     translator: TranslatorOptions,
@@ -122,6 +123,9 @@ def translate(
     The order of lines is kept, and an empty line stays empty. Files of any size are translated in bounded memory.
     The source column of files with columns is translated; the output is text unless --json-lines is given. Lines of
     text for a run that was trained with features end with these after a tab: walk<TAB>V;PST.
+
+    A multilingual model, such as NLLB-200, translates between the languages of --from and --to: 'dragoman show
+    languages RUN' lists them.
 
     With --output, translations are written to OUT.part, which is renamed to OUT at the end. If the command is
     interrupted, the same command with --resume continues it.
@@ -144,6 +148,9 @@ def translate(
     total = count_lines(inputs) if output.output and not show_search else None  # for the progress bar
     keep_freed_memory()  # in the process, which makes translation on a CPU faster
     loaded = translator.load_translator(run)
+    if target_language and not loaded.languages:
+        loaded.with_languages(target=target_language)  # raises the error that the run has no language codes
+    loaded = choose_languages(loaded, layout.source_language, target_language)
     config = search.search_config(loaded)
     exclude, tag = constraints.exclude or (), constraints.corpus_tag
     if show_search:

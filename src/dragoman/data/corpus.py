@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 from dragoman.data.compression import COMPRESSIONS
 from dragoman.data.text_files import check_file, decode_line, open_decompressed, read_raw_lines, split_lines
 from dragoman.errors import UserError, unknown_name
+from dragoman.text.language_names import language_spellings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -253,6 +254,10 @@ def zip_lines(items: Iterable[Item], path: Path, extra: Path) -> Iterator[tuple[
 
 
 def language_file(stem: Path, language: str) -> Path | None:
-    """Return the file of a Moses corpus in one language, plain or compressed; None if there is none."""
-    names = [f"{stem.name}.{language}{suffix}" for suffix in ("", *(kind.suffix for kind in COMPRESSIONS))]
+    """Return the file of a Moses corpus in one language, plain or compressed; None if there is none.
+
+    The file of eng_Latn may also be that of en.
+    """
+    suffixes = ("", *(kind.suffix for kind in COMPRESSIONS))
+    names = [f"{stem.name}.{code}{suffix}" for code in language_spellings(language) for suffix in suffixes]
     return next((path for name in names if (path := stem.with_name(name)).exists()), None)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dragoman.data.corpus import ColumnChoice, SentencePair
 from dragoman.data.text_files import decode_line, open_file, read_raw_lines
 from dragoman.errors import UserError, unknown_name
+from dragoman.text.language_names import language_spellings
 
 if TYPE_CHECKING:
     from dragoman.data.corpus import Corpus
@@ -113,7 +114,7 @@ def find_column(choice: ColumnChoice, names: Sequence[str], only_columns: bool =
     """
     if choice.column is not None:
         return str(choice.column) if str(choice.column) in names else None
-    language = [choice.language, f"translation.{choice.language}"] if choice.language else []
+    language = [name for code in language_spellings(choice.language) for name in (code, f"translation.{code}")]
     found = next((name for name in [*language, choice.role] if name in names), None)
     if found is None and only_columns and len(names) == 2:
         return names[choice.role == "target"]

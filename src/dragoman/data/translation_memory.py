@@ -14,6 +14,7 @@ from xml.parsers import expat
 from dragoman.data.corpus import ColumnChoice
 from dragoman.data.file_formats import ColumnFormat
 from dragoman.errors import UserError
+from dragoman.text.language_names import language_spellings
 
 if TYPE_CHECKING:
     from dragoman.data.corpus import Corpus
@@ -96,12 +97,15 @@ def _choose_languages(
 
 
 def _find_tag(language: str, tags: Sequence[str]) -> str | None:
-    """Return the first of the tags in a language: `en` is also found as EN or en-US, but en-GB not as en-US."""
-    wanted = language.lower().replace("_", "-")
-    for tag in tags:
-        present = tag.lower().replace("_", "-")
-        if wanted and (present == wanted or present.startswith(f"{wanted}-")):
-            return tag
+    """Return the first of the tags in a language: `en` is also found as EN or en-US, but en-GB not as en-US.
+
+    `eng_Latn` is also found as en.
+    """
+    for wanted in (code.lower().replace("_", "-") for code in language_spellings(language)):
+        for tag in tags:
+            present = tag.lower().replace("_", "-")
+            if present == wanted or present.startswith(f"{wanted}-"):
+                return tag
     return None
 
 

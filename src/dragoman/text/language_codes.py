@@ -13,6 +13,7 @@ from dragoman.text.language_names import language_name, parse_language
 SourceCodePosition = Literal["prefix", "suffix", "none"]
 TargetCodePosition = Literal["forced_bos", "bos", "source_prefix"]
 MAX_SHOWN_CODES = 8  # in error messages
+EXAMPLE_LANGUAGES = ("en", "fr", "es", "de", "zh", "ar", "hi", "sw")  # shown first, if a model knows them
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class LanguageCodes:
         names = {_fold(language_name(code)): code for code in self.ids} | {_fold(code): code for code in self.ids}
         near = [code for code in self.ids if parse_language(code).language == wanted]  # in another script
         near += [names[name] for name in difflib.get_close_matches(_fold(language), names, n=3, cutoff=0.6)]
-        known = described(dict.fromkeys(near or self.ids))
+        known = described(dict.fromkeys(near or self.examples))
         hint = f"did you mean {known}?" if near else f"it knows {len(self.ids)} languages: {known}"
         raise UserError(f"the model does not know the language {language!r}: {hint}")
 
@@ -125,9 +126,15 @@ class LanguageCodes:
         if missing or chosen.target is None:
             raise UserError(
                 f"the model translates between {len(self.ids)} languages: give the {' and '.join(missing)} language, "
-                f"such as {described(self.ids)}"
+                f"such as {described(self.examples)} ('dragoman show languages' lists all)"
             )
         return chosen.source if self.reads_source_code else None, chosen.target
+
+    @property
+    def examples(self) -> list[str]:
+        """The codes, those of widely known languages first."""
+        rank = {language: number for number, language in enumerate(EXAMPLE_LANGUAGES)}
+        return sorted(self.ids, key=lambda code: rank.get(parse_language(code).language, len(rank)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the codes as JSON values."""

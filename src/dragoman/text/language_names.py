@@ -39,7 +39,7 @@ mni Meitei, mos Mossi, nso Northern Sotho, nus Nuer, pag Pangasinan, pap Papiame
 scn Sicilian, shn Shan, szl Silesian, taq Tamasheq, tpi Tok Pisin, tum Tumbuka, tzm Central Atlas Tamazight,
 umb Umbundu, vec Venetian, war Waray
 """
-_CODE = re.compile(r"([a-z]{2,3})(?:[-_]([a-z]{4}))?(?:[-_](?:[a-z]{2}|[0-9]{3}))?")  # language, script, region
+_CODE = re.compile(r"([a-z]{2,3})(?:[-_]([a-z]{4}))?(?:[-_]([a-z]{2}|[0-9]{3}))?")  # language, script, region
 _ENTRY = re.compile(r"((?:[a-z]{2,3} )+)(.+)", re.DOTALL)
 
 
@@ -77,6 +77,16 @@ def parse_language(text: str) -> LanguageTag:
         return LanguageTag(folded)
     language, script = match[1], match[2]
     return LanguageTag(_LANGUAGES.get(language, (language,))[0], script and script.title())
+
+
+def language_spellings(code: str) -> list[str]:
+    """Return a code and its shortest form, under which files may have the language: eng_Latn and en.
+
+    A code with a region, such as en-GB, has no other form.
+    """
+    match = _CODE.fullmatch(code.casefold())
+    short = [parse_language(code).language] if match and not match[3] else []
+    return list(dict.fromkeys([code, *short])) if code else []
 
 
 def language_name(code: str) -> str:
