@@ -20,6 +20,7 @@ from dragoman.training.validation_corpora import stored_sentences
 
 NUM_SAMPLES = 8
 MAX_SAMPLE_TOKENS = 64  # of a sample's source or target; longer ones are truncated
+MAX_BEAM_TOKENS = 32  # of the beam outputs that are compared
 LOGIT_TOLERANCE = 1e-4  # largest relative error of an export in float32; random rounding stays below 1e-5
 TIE_TOLERANCE = 1e-4  # outputs whose normalized scores differ by less are equally good
 #: samples of a run without validation data, besides texts made of its own tokens
@@ -139,7 +140,9 @@ def verification_search(run: Run) -> Beam:
     All sources have the same length limit, since others have no limit that depends on the source.
     """
     beam = run.beam_config()
-    limit = min(MAX_SAMPLE_TOKENS, run.length_limit.max or MAX_SAMPLE_TOKENS)
+    limit = min(MAX_BEAM_TOKENS, run.length_limit.max or MAX_BEAM_TOKENS)
+    positions = run.model.max_target_length(torch.tensor([min(MAX_SAMPLE_TOKENS, run.max_source_length)]))
+    limit = limit if positions is None else max(1, min(limit, int(positions)))
     return Beam(
         beam.size,
         beam.length_penalty,

@@ -26,6 +26,7 @@ ExportType = Literal["float32", "float16", "bfloat16", "int8"]
 
 #: module and class of the exporter of each format
 EXPORTERS: dict[str, str] = {
+    "huggingface": "dragoman.interop.huggingface.hf_export:HuggingFaceExporter",
     "ctranslate2": "dragoman.interop.ctranslate2.ctranslate2_exporter:CTranslate2Exporter",
 }
 TORCH_TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}

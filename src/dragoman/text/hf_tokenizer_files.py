@@ -5,9 +5,11 @@ The files are untrusted: their sizes are limited, nothing in them is executed, a
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -27,6 +29,39 @@ class TokenConfig:
     lstrip: bool = False
     rstrip: bool = False
     special: bool = True
+
+
+#: all files of tokenizers, which are kept for an export
+TOKENIZER_FILE_NAMES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
+    *("vocab.json", "merges.txt", "vocab.txt", "target_vocab.json", "source.spm", "target.spm", "spiece.model"),
+    *("sentencepiece.bpe.model", "sentencepiece.model", "tokenizer.model", "normalizer.json"),
+    *("target_tokenizer/tokenizer.json", "target_tokenizer/tokenizer_config.json"),
+)
+
+
+@dataclass(frozen=True)
+class OriginalFiles:
+    """The files that a tokenizer was read from, compressed, by name."""
+
+    encoded: Mapping[str, str] = field(default_factory=dict)  # zlib and base64
+
+    @classmethod
+    def read(cls, folder: Path) -> OriginalFiles:
+        """Read all tokenizer files of a checkpoint folder."""
+        paths = {name: folder / name for name in TOKENIZER_FILE_NAMES if (folder / name).is_file()}
+        compressed = {name: zlib.compress(path.read_bytes()) for name, path in paths.items()}
+        return cls({name: base64.b64encode(content).decode() for name, content in compressed.items()})
+
+    def write(self, folder: Path) -> None:
+        """Write the files into a folder; a UserError if they are damaged."""
+        for name in self.encoded.keys() & set(TOKENIZER_FILE_NAMES):
+            try:
+                content = zlib.decompress(base64.b64decode(self.encoded[name]))
+            except (ValueError, zlib.error):
+                raise UserError(f"the run's tokenizer is damaged: the file {name} in it cannot be read") from None
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_bytes(content)
 
 
 class TokenizerFiles:

@@ -33,6 +33,7 @@ from dragoman.text.hf_tokenizer_files import (
     PLAIN_TOKENS,
     QWEN_TYPES,
     UNK_BOS_EOS,
+    OriginalFiles,
     TokenConfig,
     TokenizerFiles,
     default_tokens,
@@ -71,6 +72,7 @@ def tokenizers_from_folder(
     for names, build in _BUILDERS.items():
         if all(map(files.has, names)):
             tokenizers = build(files)
+            tokenizers[0].original_files = OriginalFiles.read(files.folder)
             return tokenizers[0], tokenizers[-1]  # one for both, or two
     expected = ", ".join(" with ".join(names) for names in _BUILDERS)
     raise MissingTokenizerError(f"{folder} has no supported tokenizer files; expected one of: {expected}")

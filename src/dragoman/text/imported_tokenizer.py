@@ -18,7 +18,7 @@ from dragoman import legacy
 from dragoman.errors import UserError
 from dragoman.text.byte_level import bytes_of_letters
 from dragoman.text.feature_symbols import FEATURE_SEPARATOR, UNKNOWN_FEATURE, FeatureSymbols, feature_token
-from dragoman.text.hf_tokenizer_files import TokenConfig
+from dragoman.text.hf_tokenizer_files import OriginalFiles, TokenConfig
 from dragoman.text.missing_pieces import add_missing_pieces
 from dragoman.text.sentencepiece_model import SentencePieceModel, SentencePieceSegmenter, model_from_version_1
 from dragoman.text.special_tokens import BYTE_TOKENS, MASK, SPECIAL_TOKENS, UNK
@@ -59,7 +59,10 @@ class ImportedTokenizer(Tokenizer):
         special_token_ids: ids of all special tokens by name
         language_codes: see above
         all_special_ids: the ids of `special_token_ids`
+        original_files: the tokenizer files of the checkpoint, which an export writes again
     """
+
+    original_files = OriginalFiles()
 
     is_library_tokenizer = False
 
@@ -250,6 +253,8 @@ class ImportedTokenizer(Tokenizer):
             "language_codes": self.language_codes,
             "sentencepiece": self._segmenter.to_dict() if self._segmenter else None,
         }
+        if self.original_files.encoded:
+            document["model"]["dragoman"]["original_files"] = self.original_files.encoded
         return json.dumps(document, ensure_ascii=False)
 
     @classmethod
@@ -283,7 +288,9 @@ class ImportedTokenizer(Tokenizer):
             segmenter = SentencePieceSegmenter.without_special(model, names, special, int(unk)) if model else None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{origin} is damaged: {error!r}") from None
-        return cls(library, names, special_tokens, role_ids, segmenter, codes)
+        tokenizer = cls(library, names, special_tokens, role_ids, segmenter, codes)
+        tokenizer.original_files = OriginalFiles(fields.get("original_files") or {})
+        return tokenizer
 
 
 class RemappedTokenizer(Tokenizer):

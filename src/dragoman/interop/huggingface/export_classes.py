@@ -1,0 +1,178 @@
+"""Which class of transformers can hold a model of ours, and what its config.json says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from dragoman.errors import UserError
+from dragoman.interop.huggingface import bert_families
+from dragoman.interop.huggingface.causal_lm import LLAMA, MISTRAL, QWEN2
+from dragoman.interop.huggingface.conversion import Conversion
+from dragoman.interop.huggingface.describing import (
+    Description,
+    describe_bart,
+    describe_encoder,
+    describe_gpt2,
+    describe_llama,
+    describe_t5,
+)
+from dragoman.interop.huggingface.equivalent_models import ModelForm, remaining_differences, rewrite
+from dragoman.interop.huggingface.hf_config import HFConfig
+from dragoman.interop.huggingface.importing import ARCHITECTURES
+from dragoman.interop.huggingface.safetensors_weights import StoredWeights
+from dragoman.interop.huggingface.seq2seq import BART, M2M100, MARIAN, MBART, PEGASUS
+from dragoman.interop.huggingface.t5 import MT5, T5, UMT5
+from dragoman.models import ModelSpec
+from dragoman.text.framing import Framing
+
+Describe = Callable[[ModelSpec, Framing, int], Description | None]
+
+
+@dataclass(frozen=True)
+class ExportClass:
+    """A model class of transformers.
+
+    `prefix` is written before the names of the base model's weights; `model_type` is transformers' name of the family.
+    `stores_positions`: position tables that follow a formula are stored.
+    """
+
+    name: str
+    model_type: str
+    describe: Describe
+    prefix: str
+    stores_positions: bool = True
+
+
+def _encoder_classes(
+    name: str, model_type: str, family: bert_families.BertFamily, *endings: str
+) -> Iterator[ExportClass]:
+    """Yield the classes of an encoder family with these endings, and those that all families have."""
+    for ending in (*endings, "ForMaskedLM", "ForTokenClassification", "Model"):
+        prefix = "" if ending == "Model" else ARCHITECTURES[f"{name}{ending}"].base_prefix
+        yield ExportClass(f"{name}{ending}", model_type, partial(describe_encoder, family), prefix)
+
+
+#: of several classes that can hold a model, the first one is used, unless the model comes from another one
+EXPORT_CLASSES = (
+    ExportClass("MarianMTModel", "marian", partial(describe_bart, MARIAN), "model.", stores_positions=False),
+    ExportClass("PegasusForConditionalGeneration", "pegasus", partial(describe_bart, PEGASUS), "model."),
+    ExportClass("BartForConditionalGeneration", "bart", partial(describe_bart, BART), "model."),
+    ExportClass("MBartForConditionalGeneration", "mbart", partial(describe_bart, MBART), "model."),
+    ExportClass(
+        "M2M100ForConditionalGeneration", "m2m_100", partial(describe_bart, M2M100), "model.", stores_positions=False
+    ),
+    ExportClass("T5ForConditionalGeneration", "t5", partial(describe_t5, T5), ""),
+    ExportClass("MT5ForConditionalGeneration", "mt5", partial(describe_t5, MT5), ""),
+    ExportClass("UMT5ForConditionalGeneration", "umt5", partial(describe_t5, UMT5), ""),
+    ExportClass("GPT2LMHeadModel", "gpt2", describe_gpt2, "transformer."),
+    ExportClass("LlamaForCausalLM", "llama", partial(describe_llama, LLAMA), "model."),
+    ExportClass("MistralForCausalLM", "mistral", partial(describe_llama, MISTRAL), "model."),
+    ExportClass("Qwen2ForCausalLM", "qwen2", partial(describe_llama, QWEN2), "model."),
+    *_encoder_classes("Bert", "bert", bert_families.BERT, "ForPreTraining"),
+    *_encoder_classes("Roberta", "roberta", bert_families.ROBERTA),
+    *_encoder_classes("XLMRoberta", "xlm-roberta", bert_families.XLM_ROBERTA),
+    *_encoder_classes("DistilBert", "distilbert", bert_families.DISTILBERT),
+    *_encoder_classes("Electra", "electra", bert_families.ELECTRA, "ForPreTraining"),
+    *_encoder_classes("RoFormer", "roformer", bert_families.ROFORMER),
+)
+
+
+class PlannedWeights(StoredWeights):
+    """The names of weights that an export will store, for a conversion that asks what is tied."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        """`names` lack the prefix of the base model."""
+        super().__init__({}, Path("export"), base_prefix="")
+        self._full_names = {name: name for name in sorted(names)}
+
+    def equal(self, first: str, second: str) -> bool:
+        """Whether two weights are equal: only if one of them is not stored."""
+        return first == second or first not in self or second not in self
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """How a model is written: its class, the fields of config.json, the conversion of its weights, and its form."""
+
+    export_class: ExportClass
+    fields: Mapping[str, Any]
+    conversion: Conversion
+    form: ModelForm
+    obstacles: list[tuple[str, Any, Any]]  # differences of the spec that remain: path, ours, theirs
+    copies: Mapping[str, str]  # further weights, and the weights that they equal
+
+
+def plan_export(
+    spec: ModelSpec,
+    weights: Mapping[str, Tensor],
+    framing: Framing,
+    max_positions: int,
+    preferred: str = "",
+    labels: tuple[str, ...] = (),
+) -> ExportPlan | None:
+    """Return the plan with the fewest obstacles; None if the model is unlike all classes.
+
+    Args:
+        spec: the spec of the model.
+        weights: its weights; none if only the spec matters.
+        framing: special tokens, whose ids are fields of config.json.
+        max_positions: positions of a model whose positions are computed, not learned.
+        preferred: name of a class or system, which is used if several classes can hold the model.
+        labels: names of the labels of a token classifier.
+    """
+    plans = []
+    for export_class in EXPORT_CLASSES:
+        description = export_class.describe(spec, framing, max_positions)
+        if description is not None:
+            plan = _plan(export_class, description, spec, framing, labels)
+            if plan is not None:
+                plans.append(plan)
+
+    def rank(plan: ExportPlan) -> tuple[int, bool]:
+        """Order plans by the number of obstacles, then those of the preferred class or system first."""
+        return len(plan.obstacles), preferred not in (plan.export_class.name, plan.conversion.system)
+
+    best = min(plans, key=rank, default=None)
+    if best is not None and weights:
+        best = replace(best, form=rewrite(spec, dict(weights), best.conversion.spec))
+    return best
+
+
+def _plan(
+    export_class: ExportClass, description: Description, spec: ModelSpec, framing: Framing, labels: tuple[str, ...]
+) -> ExportPlan | None:
+    """Return the plan of an export as one class; None if its description is not even a model."""
+    fields = {
+        "architectures": [export_class.name],
+        "model_type": export_class.model_type,
+        **description.fields,
+        **token_fields(framing, bool(description.fields.get("is_encoder_decoder"))),
+    }
+    if labels:
+        fields |= {"id2label": {str(number): label for number, label in enumerate(labels)}}
+        fields |= {"label2id": {label: number for number, label in enumerate(labels)}}
+    try:
+        config = HFConfig(dict(fields), {}, Path("config.json"))
+        conversion = ARCHITECTURES[export_class.name].convert(config, PlannedWeights(description.stored))
+        config.refuse_unread()
+    except UserError:
+        return None
+    form = rewrite(spec, {}, conversion.spec)
+    obstacles = remaining_differences(form, conversion.spec)
+    return ExportPlan(export_class, fields, conversion, form, obstacles, description.copies)
+
+
+def token_fields(framing: Framing, encoder_decoder: bool) -> dict[str, Any]:
+    """Return the ids of special tokens as fields of config.json and generation_config.json."""
+    if encoder_decoder:
+        bos = framing.source_prefix[0] if framing.source_prefix else framing.bos
+        first = {"bos_token_id": bos, "decoder_start_token_id": framing.bos}
+    else:
+        first = {"bos_token_id": framing.source_prefix[0] if framing.source_prefix else framing.bos}
+    return {"pad_token_id": framing.pad, "eos_token_id": framing.eos, **first}

@@ -1,0 +1,62 @@
+"""generation_config.json of an export: the settings of a run's search, as transformers names them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.interop.deployment_files import max_target_tokens
+from dragoman.interop.huggingface.export_classes import token_fields
+from dragoman.run import Run
+from dragoman.search import Beam
+
+DEFAULT_TOP_P = 0.95  # of `Run.generate`
+
+
+def generation_fields(run: Run) -> tuple[dict[str, Any], list[str]]:
+    """Return the fields of generation_config.json, and which settings of the run's search transformers lacks."""
+    framing = run.framing
+    fields = token_fields(framing, not run.model.is_decoder_only)
+    if suppressed := [token for token in framing.suppressed if token < run.model.vocab_size]:
+        fields["suppress_tokens"] = suppressed
+    if framing.forced_bos:
+        fields["forced_bos_token_id"] = framing.forced_bos[0]
+    if framing.force_eos_at_limit:
+        fields["forced_eos_token_id"] = framing.eos
+    if run.is_language_model:
+        fields |= {"do_sample": True, "top_p": DEFAULT_TOP_P, "top_k": 0, "max_new_tokens": 50}
+        return fields, []
+    search = run.beam_config()
+    fields |= {
+        "num_beams": search.size,
+        "length_penalty": search.length_penalty,
+        "early_stopping": "never" if search.early_stopping == "steps" else search.early_stopping,
+        "max_new_tokens": max_target_tokens(run),
+        "do_sample": False,
+    }
+    if search.size == 1:  # transformers warns of settings of beam search in greedy search
+        del fields["length_penalty"], fields["early_stopping"]
+    if search.no_repeat_ngram_size:
+        fields["no_repeat_ngram_size"] = search.no_repeat_ngram_size
+    if run.length_limit.min:
+        fields["min_new_tokens"] = run.length_limit.min
+    return fields, _missing_settings(run, search)
+
+
+def _missing_settings(run: Run, search: Beam) -> list[str]:
+    """Return notes on settings of the run's search that transformers does not have."""
+    notes = []
+    if run.length_limit.ratio:
+        notes.append(
+            f"transformers has no length limit that depends on the source: generation stops after "
+            f"{max_target_tokens(run)} tokens"
+        )
+    missing = {
+        "search.length_normalization=gnmt": search.length_normalization != "power",
+        "search.coverage_penalty": bool(search.coverage_penalty),
+        "search.num_finished": search.num_finished is not None,
+        "search.strategy": bool(run.config.search.strategy) and not isinstance(run.default_search, Beam),
+        "search.copy_untranslatable": bool(run.config.search.copy_untranslatable),
+    }
+    if names := [name for name, is_set in missing.items() if is_set]:
+        notes.append(f"transformers has no setting for {', '.join(names)}")
+    return notes

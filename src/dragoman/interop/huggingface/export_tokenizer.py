@@ -1,0 +1,152 @@
+"""The tokenizer files of an export, which `AutoTokenizer` opens and which give the same ids as ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import Regex, normalizers, processors
+
+from dragoman.errors import UserError
+from dragoman.run import Run
+from dragoman.run.sources import tag_ids
+from dragoman.text import Tokenizer
+from dragoman.text.imported_tokenizer import ImportedTokenizer
+from dragoman.text.normalization import TextNormalizer
+from dragoman.text.special_tokens import SPECIAL_TOKENS
+
+TARGET_TOKENIZER_FOLDER = "target_tokenizer"
+TOKENIZER_JSON, TOKENIZER_CONFIG_JSON = "tokenizer.json", "tokenizer_config.json"
+ROLE_KEYS = ("pad_token", "unk_token", "bos_token", "eos_token", "mask_token", "sep_token", "cls_token")
+INVISIBLE_CHARACTERS = "[\u200b\u2060\ufeff]"  # removed where white space is normalized
+#: texts on which tokenizers of two libraries tend to differ
+DIFFICULT_TEXTS = (
+    *("", " ", "a", "Don't stop.  Two spaces", "\ttab and\nnewline ", "naïve café – “quotes” …", "ﬁne １２ Ⅻ"),
+    *(
+        "日本語とEnglish",
+        "Ünï\u0308code e\u0301",
+        "🙂👩‍👩‍👧",
+        "</s> <pad> <unk> <mask>",
+        "▁ underline_ x",
+        "\u200b\u00a0x",
+    ),
+)
+
+
+def write_tokenizer(run: Run, folder: Path, max_length: int) -> list[str]:
+    """Write the tokenizer files, and return what the user should know about them.
+
+    Imported tokenizers are written as they came. A target tokenizer of its own goes into a subfolder.
+    """
+    source, target = run.source_tokenizer, run.target_tokenizer
+    if isinstance(source, ImportedTokenizer):
+        return _write_original_files(source, folder)
+    _write(run, source, folder, max_length, is_source=True)
+    notes = []
+    if source.unknown_word_tokens:
+        notes.append("the exported tokenizer gives <unk> for all unknown words, the run one of several tokens")
+    if not run.model.can_generate or target is source:
+        return notes
+    (folder / TARGET_TOKENIZER_FOLDER).mkdir()
+    _write(run, target, folder / TARGET_TOKENIZER_FOLDER, max_length, is_source=False)
+    notes.append(
+        f"source and target have different vocabularies: the tokenizer of the folder is that of the source, the one in "
+        f"{TARGET_TOKENIZER_FOLDER} decodes the output"
+    )
+    return notes
+
+
+def _write_original_files(tokenizer: ImportedTokenizer, folder: Path) -> list[str]:
+    """Write the files that a tokenizer was imported from."""
+    if not tokenizer.original_files.encoded:
+        return [
+            "the run was imported by an earlier version, which did not keep the tokenizer files: copy them yourself"
+        ]
+    tokenizer.original_files.write(folder)
+    return []
+
+
+def _write(run: Run, tokenizer: Tokenizer, folder: Path, max_length: int, is_source: bool) -> None:
+    """Write tokenizer.json and tokenizer_config.json of a tokenizer that Dragoman has learned."""
+    document = json.loads(tokenizer.to_json())
+    document["model"].pop("dragoman")
+    library = tokenizers.Tokenizer.from_str(json.dumps(document))
+    steps = _normalization_steps(TextNormalizer.from_settings(run.config.text))
+    if steps:
+        own_steps = [library.normalizer] if library.normalizer else []
+        library.normalizer = normalizers.Sequence([*steps, *own_steps])
+    framing = run.framing
+    prefix, suffix = list(framing.source_prefix), list(framing.source_suffix)
+    if is_source and tokenizer.tags:
+        prefix += tag_ids(run, 1, None)[0]
+    if run.model.is_decoder_only and not run.is_language_model:
+        suffix.append(framing.bos)  # the separator, after which the target begins
+    library.post_processor = _post_processor(library, prefix, suffix if is_source else [framing.eos])
+    library.save(str(folder / TOKENIZER_JSON))
+    settings: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "split_special_tokens": True,  # names of special tokens in a text are text
+        "model_max_length": max_length,
+        "padding_side": "left" if run.model.is_decoder_only else "right",
+        "model_input_names": ["input_ids", "attention_mask"],
+        **dict(zip(ROLE_KEYS, SPECIAL_TOKENS)),
+    }
+    (folder / TOKENIZER_CONFIG_JSON).write_text(json.dumps(settings, indent=2, ensure_ascii=False), encoding="utf-8")
+
+
+def _normalization_steps(normalizer: TextNormalizer) -> list[normalizers.Normalizer]:
+    """Return a run's normalization of text as steps of the `tokenizers` library."""
+    steps: list[normalizers.Normalizer] = []
+    form = [] if normalizer.unicode_form == "none" else [getattr(normalizers, normalizer.unicode_form)()]
+    steps += form
+    if normalizer.lowercase:
+        steps += [normalizers.Lowercase(), *form]
+    if normalizer.whitespace:
+        # as Python's str.split, which also splits at some control characters
+        steps += [
+            normalizers.Replace(Regex(INVISIBLE_CHARACTERS), ""),
+            normalizers.Replace(Regex(r"[\s\x1c-\x1f\x85]+"), " "),
+            normalizers.Strip(),
+        ]
+    return steps
+
+
+def _post_processor(library: tokenizers.Tokenizer, prefix: list[int], suffix: list[int]) -> Any:
+    """Return the post-processor that adds the special tokens with these ids around a text, or around each of two."""
+    names = {token_id: library.id_to_token(token_id) or "" for token_id in (*prefix, *suffix)}
+
+    def template(prefix_ids: list[int], text: str, suffix_ids: list[int]) -> list[str]:
+        """Return the parts of a template: names of special tokens around the text."""
+        return [*(names[i] for i in prefix_ids), text, *(names[i] for i in suffix_ids)]
+
+    single = template(prefix, "$A", suffix)
+    pair = [*single, *template([], "$B", suffix)]
+    return processors.TemplateProcessing(
+        single=single, pair=pair, special_tokens=[(name, token_id) for token_id, name in names.items()]
+    )
+
+
+def check_tokenizer(run: Run, folder: Path, sources: list[str]) -> None:
+    """Raise a UserError if `AutoTokenizer` gives other ids than the run for a source."""
+    from transformers import AutoTokenizer
+
+    if not (folder / TOKENIZER_CONFIG_JSON).exists() and not (folder / TOKENIZER_JSON).exists():
+        return  # a checkpoint without tokenizer
+    tokenizer, framing = AutoTokenizer.from_pretrained(folder), run.framing
+    if (language := run.language_pair[0]) is not None:
+        tokenizer.src_lang = language
+    # transformers finds names of special tokens in a text, unless the tokenizer is ours
+    is_imported = isinstance(run.source_tokenizer, ImportedTokenizer)
+    for text in sources if is_imported or run.is_dialogue else (*sources, *DIFFICULT_TEXTS):
+        theirs = tokenizer(text).input_ids
+        ours = [int(token_id) for token_id in run.encode_sources([text])[0]]
+        if run.model.is_decoder_only and not run.is_language_model:
+            ours.append(framing.bos)
+        if theirs != ours and len(ours) < run.max_source_length:
+            raise UserError(
+                f"the export was not kept, because the tokenizer of transformers gives other ids than the run for the "
+                f"text {text!r}: {theirs} instead of {ours}. Please report this"
+            )

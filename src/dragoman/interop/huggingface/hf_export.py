@@ -1,0 +1,213 @@
+"""Export of a run as a checkpoint of Hugging Face's transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from dragoman import checkpoint as checkpoints
+from dragoman.errors import UserError
+from dragoman.interop.export_check import (
+    ExportCheck,
+    ExportSamples,
+    count_equal_outputs,
+    relative_error,
+    teacher_forced_logits,
+    verification_search,
+    with_rounded_weights,
+)
+from dragoman.interop.exporting import TORCH_TYPES, ExportOptions, WrittenExport
+from dragoman.interop.huggingface.export_classes import EXPORT_CLASSES, ExportPlan, plan_export
+from dragoman.interop.huggingface.export_generation import generation_fields
+from dragoman.interop.huggingface.export_tokenizer import check_tokenizer, write_tokenizer
+from dragoman.interop.huggingface.export_weights import write_weights
+from dragoman.interop.huggingface.hf_config import CONFIG_JSON, GENERATION_CONFIG_JSON
+from dragoman.interop.huggingface.importing import NoTokenizer
+from dragoman.interop.huggingface.obstacles import not_exportable
+from dragoman.run import Run
+
+MIN_EXPORTED_POSITIONS = 1024  # of a model whose positions are computed, which transformers stores in a table
+
+
+class HuggingFaceExporter:
+    """Writes a folder that `AutoModel` and `AutoTokenizer` open; see `Exporter`."""
+
+    library: ClassVar[str] = "transformers"
+    extra: ClassVar[str] = "huggingface"
+    dtypes: ClassVar[tuple[str, ...]] = tuple(TORCH_TYPES)
+
+    def __init__(self, options: ExportOptions) -> None:
+        """Keep the options of the export."""
+        self.options = options
+
+    def write(self, run: Run, folder: Path) -> WrittenExport:
+        """Write config, weights, tokenizer, generation settings and model card into a folder."""
+        plan = plan_run(run)
+        _write_json(folder / CONFIG_JSON, {**plan.fields, "dtype": self.options.dtype})
+        write_weights(plan, folder, TORCH_TYPES[self.options.dtype])
+        notes = [] if has_no_tokenizer(run) else write_tokenizer(run, folder, plan_positions(run))
+        if run.model.can_generate:
+            generation, missing = generation_fields(run)
+            _write_json(folder / GENERATION_CONFIG_JSON, generation)
+            notes += missing
+        if plan.export_class.name in ("BertModel", "RobertaModel"):
+            notes.append("the run has no pooler: transformers initializes one at random, do not use its output")
+        return WrittenExport(plan.export_class.name, tuple(notes))
+
+    def verify(self, run: Run, folder: Path, samples: ExportSamples) -> ExportCheck:
+        """Compare teacher-forced logits and beam outputs with those of transformers.
+
+        Weights that were rounded are compared with the run's weights rounded in the same way, in float32.
+        """
+        with _quiet_transformers():
+            return self._compare(with_rounded_weights(run, TORCH_TYPES[self.options.dtype]), folder, samples)
+
+    def _compare(self, run: Run, folder: Path, samples: ExportSamples) -> ExportCheck:
+        """Compare the run with the export in the folder."""
+        import transformers
+
+        model = _open_model(folder, run.device)
+        if not has_no_tokenizer(run):
+            check_tokenizer(run, folder, [text for text in samples.sources if isinstance(text, str)])
+        ours = teacher_forced_logits(run, samples)
+        error = relative_error(
+            ours, [_logits(run, model, *pair) for pair in zip(samples.source_ids, samples.target_ids)]
+        )
+        equal = None
+        if run.model.can_generate and not run.is_language_model:
+            equal = count_equal_outputs(run, samples, _generate(run, model, samples.source_ids))
+        return ExportCheck(f"transformers {transformers.__version__}", len(samples), error, equal_outputs=equal)
+
+
+def _write_json(path: Path, fields: dict[str, Any]) -> None:
+    """Write a JSON object to a file."""
+    path.write_text(json.dumps(fields, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def plan_run(run: Run) -> ExportPlan:
+    """Return how the model of a run is written; raise a UserError if no class of transformers can hold it."""
+    model: Any = getattr(run.model, "main_encoder", run.model)
+    plan = plan_export(
+        model.spec,
+        checkpoints.named_weights(model),
+        run.framing,
+        plan_positions(run),
+        preferred_class(run),
+        label_names(run, model.spec),
+    )
+    if plan is None or plan.obstacles:
+        raise not_exportable(run, plan)
+    return plan
+
+
+def plan_positions(run: Run) -> int:
+    """Return how many positions the exported model has, unless they are learned."""
+    return max(MIN_EXPORTED_POSITIONS, run.max_source_length)
+
+
+def label_names(run: Run, spec: Any) -> tuple[str, ...]:
+    """Return the labels of a token classifier; none for other models."""
+    count = getattr(spec, "num_labels", None) or 0
+    if count < 2:
+        return ()
+    try:
+        return tuple(run.target_tokenizer.tokens(range(count)))
+    except UserError:  # a checkpoint without tokenizer
+        return tuple(f"LABEL_{number}" for number in range(count))
+
+
+def has_no_tokenizer(run: Run) -> bool:
+    """Whether the run is a checkpoint that was opened without tokenizer files."""
+    return isinstance(run.source_tokenizer, NoTokenizer)
+
+
+def preferred_class(run: Run) -> str:
+    """Return the name of the class that a run was imported from, or else of its system."""
+    imported = [run.checkpoint]
+    if checkpoints.is_complete(run.checkpoint_folders[0]):
+        imported.append(str(checkpoints.read_values(run.checkpoint_folders[0]).get("architecture")))
+    names = {export_class.name for export_class in EXPORT_CLASSES}
+    return next((name for name in imported if name in names), run.config.system.name or "")
+
+
+def _open_model(folder: Path, device: torch.device) -> Any:
+    """Open an export with transformers, as the class that its config.json names, in float32."""
+    import transformers
+
+    architecture = json.loads((folder / CONFIG_JSON).read_text(encoding="utf-8"))["architectures"][0]
+    model, report = getattr(transformers, architecture).from_pretrained(
+        folder, dtype=torch.float32, output_loading_info=True
+    )
+    # a pooler, which reads the first token for other tasks, is no part of our model
+    missing = [name for name in sorted(report["missing_keys"]) if not name.startswith("pooler.")]
+    problems = {"missing": missing} if missing else {}
+    problems |= {"not used": sorted(report["unexpected_keys"])} if report["unexpected_keys"] else {}
+    if problems:
+        raise UserError(f"transformers finds other weights in the export than it needs: {problems}")
+    return model.eval().to(device)
+
+
+@torch.inference_mode()
+def _logits(run: Run, model: Any, source: list[int], target: list[int]) -> torch.Tensor:
+    """Return the logits of transformers for one pair, T V."""
+
+    def row(ids: list[int]) -> torch.Tensor:
+        """Return token ids as a batch of one."""
+        return torch.tensor([ids], device=run.device)
+
+    if not target:
+        output = model(input_ids=row(source))[0][0]
+    elif run.model.is_decoder_only:
+        output = model(input_ids=row([*source, *target])).logits[0, len(source) :]
+    else:
+        output = model(input_ids=row(source), decoder_input_ids=row(target)).logits[0]
+    return output if output.dim() == 2 else output[..., None]
+
+
+def _generate(run: Run, model: Any, sources: Sequence[list[int]]) -> list[list[int]]:
+    """Return the best hypothesis that transformers' beam search finds for each source, with EOS if it was generated."""
+    search, framing, is_decoder_only = verification_search(run), run.framing, run.model.is_decoder_only
+    prompts = [[*source, framing.bos] if is_decoder_only else source for source in sources]
+    width = max(map(len, prompts))
+    padding = [[framing.pad] * (width - len(prompt)) for prompt in prompts]  # prompts of decoders are padded left
+    rows = [[*pad, *ids] if is_decoder_only else [*ids, *pad] for pad, ids in zip(padding, prompts)]
+    masks = [[0] * len(pad) + [1] * len(ids) for pad, ids in zip(padding, prompts)]
+    output = model.generate(
+        input_ids=torch.tensor(rows, device=run.device),
+        attention_mask=torch.tensor([mask if is_decoder_only else mask[::-1] for mask in masks], device=run.device),
+        num_beams=search.size,
+        length_penalty=search.length_penalty,
+        early_stopping=search.early_stopping if search.size > 1 else False,
+        max_new_tokens=search.length_limit.max,
+        min_new_tokens=0,
+        do_sample=False,
+        pad_token_id=framing.pad,
+        suppress_tokens=[token for token in framing.suppressed if token < run.model.vocab_size] or None,
+        no_repeat_ngram_size=0,
+        **({} if is_decoder_only else {"decoder_start_token_id": framing.bos}),
+    ).tolist()
+    generated = [tokens[width if is_decoder_only else 1 :] for tokens in output]
+    limit = search.length_limit.max
+    return [ids[: ids.index(framing.eos) + 1] if framing.eos in ids else ids[:limit] for ids in generated]
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Hide warnings and progress bars of transformers, whose problems are reported as errors."""
+    import transformers
+
+    logging = transformers.utils.logging
+    verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_bars:
+            logging.enable_progress_bar()

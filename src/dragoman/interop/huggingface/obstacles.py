@@ -1,0 +1,82 @@
+"""Why no class of transformers can hold a model, and which settings would change that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dragoman.errors import UserError
+from dragoman.interop.huggingface.export_classes import ExportPlan, plan_export
+from dragoman.models import ModelSpec
+from dragoman.parts.spec import Configurable
+from dragoman.run import Run
+from dragoman.systems import SYSTEMS, VocabularySizes
+from dragoman.training.recipes import get_recipe
+
+MAX_OBSTACLES = 4  # in a message
+RECIPES = ("plain", "textbook")  # those that may change a model so that it can be exported
+
+
+def not_exportable(run: Run, plan: ExportPlan | None) -> UserError:
+    """Return the error for a run that no class of transformers can hold; `plan` is the nearest class."""
+    if plan is None:
+        reason = f"transformers has no class for a model of kind {type(run.spec).__name__} with these layers"
+    else:
+        shown = list(dict.fromkeys(_obstacle_names(plan)))
+        more = f" and {len(shown) - MAX_OBSTACLES} more" if len(shown) > MAX_OBSTACLES else ""
+        reason = (
+            f"no class of transformers has {', '.join(shown[:MAX_OBSTACLES])}{more} in such a model (the nearest one "
+            f"is {plan.export_class.name})"
+        )
+    return UserError(f"{run.folder} cannot be exported: {reason}. {_advice(run)}")
+
+
+def _obstacle_names(plan: ExportPlan) -> Iterator[str]:
+    """Yield the parts and settings that are obstacles, such as "encoder.norm: RMSNorm instead of LayerNorm"."""
+    for path, ours, theirs in plan.obstacles:
+        field = path.rpartition(".")[2].partition("[")[0] or "the model"
+        if field == "target_vocab_size":
+            yield "separate source and target vocabularies"
+        elif field == "block":
+            yield "layers that differ from each other"
+        else:
+            yield f"{field} {_name(ours)} (instead of {_name(theirs)})"
+
+
+def _name(value: Any) -> str:
+    """Return the class of a part, or a plain value, in words."""
+    return type(value).__name__ if isinstance(value, Configurable) else str(value)
+
+
+def _advice(run: Run) -> str:
+    """Return what to train instead: recipes of the same system, or other systems; all of them can be exported."""
+    system = run.config.system.name
+    vocabulary = _vocabulary(run.spec, joint=run.source_tokenizer is run.target_tokenizer)
+    if system in SYSTEMS:
+        if classes := dict(_exportable_recipes(system, vocabulary)):
+            options = " or ".join(f"--recipe {recipe} (as {name})" for recipe, name in classes.items())
+            return f"Train the system {system} with {options}"
+        if not vocabulary.joint and dict(_exportable_recipes(system, VocabularySizes(300, 300, joint=True))):
+            return "Train it with --set text.shared_vocabulary=true"
+    names = [name for name in SYSTEMS if dict(_exportable_recipes(name, vocabulary, ("auto", *RECIPES)))]
+    return f"Systems that can be exported: {', '.join(names)} (transformer with --recipe plain or textbook)"
+
+
+def _vocabulary(spec: Any, joint: bool) -> VocabularySizes:
+    """Return vocabulary sizes like those of a model: equal or not, but small."""
+    sizes = (getattr(spec, "source_vocab_size", 0), getattr(spec, "target_vocab_size", 0))
+    return VocabularySizes(300, 300, joint=True) if joint else VocabularySizes(300, 300 + (sizes[0] != sizes[1]))
+
+
+def _exportable_recipes(
+    system: str, vocabulary: VocabularySizes, recipes: tuple[str, ...] = RECIPES
+) -> Iterator[tuple[str, str]]:
+    """Yield the recipes with which a system can be exported, and the class that it is exported as."""
+    known = SYSTEMS[system]
+    for recipe in recipes:
+        settings = get_recipe(known.default_recipe if recipe == "auto" else recipe, known).system
+        spec: ModelSpec = known.spec(vocabulary, "tiny", **{k: v for k, v in settings.items() if k in known.settings()})
+        spec = getattr(spec, "discriminator", spec)
+        plan = plan_export(spec, {}, spec.default_framing, max_positions=1024, preferred=system)
+        if plan is not None and not plan.obstacles:
+            yield recipe, plan.export_class.name
