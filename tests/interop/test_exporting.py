@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 
 import dragoman
-from dragoman.data import phrasebook
+from dragoman import checkpoint, config
 from dragoman.interop import exporting
 from dragoman.interop.export_check import (
     ExportCheck,
@@ -24,6 +24,9 @@ from dragoman.interop.export_check import (
     with_rounded_weights,
 )
 from dragoman.interop.exporting import ExportOptions, WrittenExport
+from dragoman.run import write_model_file, write_tokenizers
+from dragoman.systems import SYSTEMS, VocabularySizes
+from dragoman.text import learn_tokenizer
 
 
 class CopyingExporter:
@@ -59,28 +62,19 @@ def copying(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> dragoman.Run:
-    """A translator of a few steps."""
-    folder = tmp_path_factory.mktemp("exporting")
-    phrasebook.write(folder / "corpus", pairs=100, valid=4, test=4)
-    return dragoman.train(
-        folder / "run",
-        source=folder / "corpus" / "train.en",
-        target=folder / "corpus" / "train.de",
-        system="bahdanau",
-        size="tiny",
-        settings={
-            "training.steps": 2,
-            "training.validation_sentences": 2,
-            "training.batch_tokens": 300,
-            "training.device": "cpu",
-            "text.vocab_size": 400,
-            "system.settings.model_dim": 8,
-            "search.max_target_length": 6,
-            "search.beam_size": 2,
-            "search.length_penalty": 1.0,
-        },
-        callback=lambda event: None,
-    )
+    """An untrained translator in a run folder."""
+    folder = tmp_path_factory.mktemp("exporting") / "run"
+    tokenizer = learn_tokenizer(["The dog sleeps.", "A cat sees an old house."], "bpe", 300)
+    vocabulary = VocabularySizes(tokenizer.vocab_size, tokenizer.vocab_size, joint=True)
+    spec = SYSTEMS["bahdanau"].spec(vocabulary, "tiny", model_dim=8)
+    folder.mkdir()
+    search = {"max_target_length": 6, "beam_size": 2, "length_penalty": 1.0}
+    settings = config.from_dict({"system": {"name": "bahdanau"}, "search": search}, "the test")
+    (folder / "config.yaml").write_text(config.to_yaml(settings))
+    write_model_file(folder, "bahdanau", spec, spec.default_framing)
+    write_tokenizers(folder, tokenizer, tokenizer)
+    checkpoint.save(folder / "checkpoints" / "best", {"model": checkpoint.named_weights(spec.build())}, {})
+    return dragoman.load(folder, device="cpu")
 
 
 def test_an_export_is_verified_and_reported(run: dragoman.Run, tmp_path: Path) -> None:
@@ -93,11 +87,11 @@ def test_an_export_is_verified_and_reported(run: dragoman.Run, tmp_path: Path) -
     assert result.verification.startswith("verified with copy 1.0: largest relative error of logits 0.0e+00")
 
 
-def test_samples_are_the_validation_set_or_the_given_sentences(run: dragoman.Run) -> None:
-    stored = sample_pairs(run, None)
-    assert len(stored) > 1
-    assert all(ids[-1] == run.framing.eos for ids in stored.source_ids)
-    assert all(ids[0] == run.framing.bos for ids in stored.target_ids)
+def test_samples_are_the_given_sentences_or_texts_of_the_vocabulary(run: dragoman.Run) -> None:
+    samples = sample_pairs(run, None)
+    assert len(samples) > 4
+    assert all(ids[-1] == run.framing.eos for ids in samples.source_ids)
+    assert all(ids[0] == run.framing.bos for ids in samples.target_ids)
     (sentence,) = sample_pairs(run, ["", "The dog sleeps."]).source_ids
     assert run.source_tokenizer.decode(sentence) == "The dog sleeps."
     with pytest.raises(dragoman.UserError, match="only empty lines"):

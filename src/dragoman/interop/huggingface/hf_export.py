@@ -53,6 +53,7 @@ class HuggingFaceExporter:
         notes = [] if has_no_tokenizer(run) else write_tokenizer(run, folder, plan_positions(run))
         if run.model.can_generate:
             generation, missing = generation_fields(run)
+            generation |= {name: plan.fields[name] for name in ("use_cache",) if plan.fields.get(name) is False}
             _write_json(folder / GENERATION_CONFIG_JSON, generation)
             notes += missing
         if plan.export_class.name in ("BertModel", "RobertaModel"):

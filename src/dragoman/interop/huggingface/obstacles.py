@@ -8,6 +8,7 @@ from typing import Any
 from dragoman.errors import UserError
 from dragoman.interop.huggingface.export_classes import ExportPlan, plan_export
 from dragoman.models import ModelSpec
+from dragoman.parts.positions import NoPosition
 from dragoman.parts.spec import Configurable
 from dragoman.run import Run
 from dragoman.systems import SYSTEMS, VocabularySizes
@@ -35,7 +36,9 @@ def _obstacle_names(plan: ExportPlan) -> Iterator[str]:
     """Yield the parts and settings that are obstacles, such as "encoder.norm: RMSNorm instead of LayerNorm"."""
     for path, ours, theirs in plan.obstacles:
         field = path.rpartition(".")[2].partition("[")[0] or "the model"
-        if field == "target_vocab_size":
+        if isinstance(ours, NoPosition):  # positions that act elsewhere are named there
+            continue
+        if field in ("target_vocab_size", "shared_embeddings"):
             yield "separate source and target vocabularies"
         elif field == "block":
             yield "layers that differ from each other"
