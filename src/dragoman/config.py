@@ -376,6 +376,14 @@ class FeatureConfig(Section, section="features"):
     frame_shift: float = setting(
         10.0, "Time from the start of a frame to the start of the next one in milliseconds.", min=0.1, max=10_000
     )
+    spectrum: Literal["log-mel", "whisper"] = setting(
+        "log-mel",
+        "How recordings become vectors. log-mel: logarithms of the energies of mel filters. whisper: those of Whisper "
+        "checkpoints, of recordings that are padded to features.seconds.",
+    )
+    seconds: float = setting(
+        30.0, "Length to which features.spectrum=whisper pads recordings with silence.", min=0.1, max=3600
+    )
     mel_bins: int = setting(80, "Filters of the mel filter bank: numbers per acoustic frame.", min=1, max=1000)
     normalize_utterances: bool = setting(
         True, "Shift and scale every mel filter to mean 0 and variance 1 over the frames of a recording."

@@ -115,6 +115,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name 
     "vision untied": ("vision", {"feature_dim": 6, "max_positions": 40, "decoder_layers": 1, "tied_embeddings": False}),
     "speech": ("speech", {"feature_dim": 5, "stride": 2}),
     "speech by fours": ("speech", {"feature_dim": 5}),
+    "speech full rate": ("speech", {"feature_dim": 5, "stride": 2, "full_rate_convolution": True}),
     "speech frame by frame": ("speech", {"feature_dim": 5, "stride": 1, "decoder_layers": 1}),
 }
 

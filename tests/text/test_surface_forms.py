@@ -12,7 +12,7 @@ from dragoman.text import learn_tokenizer
 from dragoman.text.hf_tokenizers import tokenizers_from_folder
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if not family.startswith("bert")])
+@pytest.mark.parametrize("family", [family for family in FAMILIES if "bert" not in family or family == "roberta"])
 def test_surface_forms_of_imported_tokenizers_spell_the_decoded_text(family: str, tmp_path: Path) -> None:
     tokenizer = tokenizers_from_folder(tmp_path, FAMILIES[family](tmp_path))[1]
     spelled = tokenizer.surface_forms()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import struct
 import wave
+from collections.abc import Callable
 from functools import lru_cache
 from typing import BinaryIO
 
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.config import FeatureConfig
+from dragoman.data.whisper_frames import whisper_log_mel
 from dragoman.errors import UserError
 
 MAX_SOUND_BYTES = 2**28  # 2.3 hours of 16,000 samples per second with 16 bits
@@ -37,10 +39,7 @@ def read_log_mel(file: BinaryIO, name: str, settings: FeatureConfig) -> NDArray[
             f"{name} has {rate:,} samples per second, but features.sample_rate is {settings.sample_rate:,}: set "
             f"features.sample_rate={rate} if all files have this rate, or resample the file"
         )
-    features = log_mel(samples, settings)
-    if settings.normalize_utterances:
-        features = (features - features.mean(0)) / (features.std(0) + 1e-5)
-    return features.astype(np.float32)
+    return SPECTRA[settings.spectrum](samples, settings).astype(np.float32)
 
 
 def read_samples(file: BinaryIO, name: str) -> tuple[Samples, int]:
@@ -89,6 +88,12 @@ def _with_plain_format(content: bytes) -> bytes:
                 return content[: position + 8] + struct.pack("<H", _PCM) + content[position + 10 :]
         position += 8 + size + size % 2
     return content
+
+
+def normalized_log_mel(samples: Samples, settings: FeatureConfig) -> Samples:
+    """Return the log-mel energies of samples, T M, normalized over the recording if the settings say so."""
+    features = log_mel(samples, settings)
+    return (features - features.mean(0)) / (features.std(0) + 1e-5) if settings.normalize_utterances else features
 
 
 def log_mel(samples: Samples, settings: FeatureConfig) -> Samples:
@@ -155,3 +160,10 @@ def mel_filters(mel_bins: int, size: int, sample_rate: int) -> NDArray[np.float6
             "frame; lower it, or raise features.frame_length"
         )
     return filters
+
+
+#: how samples become vectors, by `features.spectrum`
+SPECTRA: dict[str, Callable[[Samples, FeatureConfig], Samples]] = {
+    "log-mel": normalized_log_mel,
+    "whisper": whisper_log_mel,
+}

@@ -254,10 +254,16 @@ class Frames(Spec):
 
     `stride` 4 means two layers (Dong et al. 2018, §3), which here convolve over time only, not over frequencies; then a
     projection. x is zero before the first and after the last frame.
+
+    Whisper (Radford et al. 2023, §2.2) has GELU as activation, a `full_rate_layer`, which convolves without reducing
+    the number of frames, then one layer that halves it, and no `projection`.
     """
 
     features: int
     stride: int = 4
+    activation: Activation = "relu"
+    full_rate_layer: bool = False
+    projection: bool = True
 
     def build(self, dim: int) -> FrameEmbedding:
         """Create the embedding of frames for a model of width `dim`."""
@@ -275,10 +281,14 @@ class FrameEmbedding(SourceEmbedding):
             raise UserError(
                 f"the setting system.settings.stride must be a power of two, such as 4, but is {spec.stride}"
             )
+        if not spec.projection and not (layers or spec.full_rate_layer):
+            raise UserError("frames that are neither convolved nor projected do not have the width of the model")
         self.features, self.stride = spec.features, spec.stride
-        widths = [spec.features, *[dim] * layers]
+        self.activation = ACTIVATIONS[spec.activation]
+        self.full_rate = nn.Linear(3 * spec.features, dim) if spec.full_rate_layer else None
+        widths = [dim if spec.full_rate_layer else spec.features, *[dim] * layers]
         self.halve = nn.ModuleList(nn.Linear(3 * width, dim) for width in widths[:-1])
-        self.project = nn.Linear(widths[-1], dim)
+        self.project = nn.Linear(widths[-1], dim) if spec.projection else nn.Identity()
 
     def embed_source(self, source: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
         """Frames, B S F, and their layout (lengths) → vectors B ⌈S/stride⌉ D and the layout of these."""
@@ -286,24 +296,30 @@ class FrameEmbedding(SourceEmbedding):
         if layout.lengths is None:
             raise UserError("frames of several recordings cannot be packed into one row: pass one recording per row")
         x = source
+        if self.full_rate is not None:
+            x = self.activation(self.full_rate(windows(_without_padding(x, layout), step=1)))
         for layer in self.halve:
             assert layout.lengths is not None
-            x = x.masked_fill(~cast(Tensor, layout.token_mask)[..., None], 0.0)  # padding
-            x = F.relu(layer(windows(x)))
+            x = self.activation(layer(windows(_without_padding(x, layout))))
             layout = Layout.padded(x.shape[1], (layout.lengths + 1) // 2)
         return self.project(x), layout
 
     def flops(self, work: Workload) -> int:
         """FLOPs for `work.tokens` frames: each layer for the frames that it returns, and the projection."""
-        total, frames = 0, work.tokens
+        total, frames = 0 if self.full_rate is None else module_flops(self.full_rate, work), work.tokens
         for layer in self.halve:
             frames = (frames + 1) // 2
             total += module_flops(layer, work.of(frames))
         return total + module_flops(self.project, work.of(frames))
 
 
-def windows(x: Tensor) -> Tensor:
-    """Concatenate every second vector with its two neighbours: B S F → B ⌈S/2⌉ 3F."""
-    count = (x.shape[1] + 1) // 2
-    x = F.pad(x, (0, 0, 1, 1 + x.shape[1] % 2))  # B 2·count+2 F
-    return torch.cat([x[:, start : start + 2 * count : 2] for start in range(3)], -1)  # B ⌈S/2⌉ 3F
+def _without_padding(x: Tensor, layout: Layout) -> Tensor:
+    """Replace vectors of padding by zeros, B S F: those after the last frame of a recording."""
+    return x.masked_fill(~cast(Tensor, layout.token_mask)[..., None], 0.0)
+
+
+def windows(x: Tensor, step: int = 2) -> Tensor:
+    """Concatenate every vector, or every second one, with its two neighbours: B S F → B ⌈S/step⌉ 3F; step 1 or 2."""
+    count = -(-x.shape[1] // step)
+    x = F.pad(x, (0, 0, 1, 1 + x.shape[1] % step))  # B step·count+2 F
+    return torch.cat([x[:, start : start + step * count : step] for start in range(3)], -1)  # B ⌈S/step⌉ 3F

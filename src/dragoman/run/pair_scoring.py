@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 def score(run: Run, sources: Sequence[Source] | None, targets: Sequence[str]) -> list[ScoredText]:
     """Compute log p(y|x) of given translations, or log p(y) if a decoder-only model gets no sources."""
     results = [ScoredText(0.0, [], [])] * len(targets)
+    if run.framing.languages is not None:  # a multilingual model without a language pair
+        run.framing.for_languages()  # raises the error
     for indices, source_ids, target_ids in _batches(run, sources, targets):
         source, source_lengths = run.pad_batch(source_ids)
         framed = [_frame_target(run, ids, has_source=sources is not None) for ids in target_ids]

@@ -35,7 +35,7 @@ from dragoman.run.results import (
     Translation,
 )
 from dragoman.run.run_weights import weight_source
-from dragoman.run.sources import Source, Tag, encode_without_framing, frame_source
+from dragoman.run.sources import Source, Tag, detect_languages, encode_without_framing, frame_source
 from dragoman.run.translator import Translator, continue_prompts, stream_tokens
 from dragoman.run_files import (
     CHECKPOINT_DIR,
@@ -121,7 +121,13 @@ class Run:
         """Use the special tokens of `framing`, with the codes of its default languages if it has any."""
         self.model_framing, self.framing = framing, (used := framing.for_default_languages())
         self.special_tokens = SpecialTokens(
-            used.bos, used.eos, used.suppressed, used.forced_bos, used.force_eos_at_limit
+            used.bos,
+            used.eos,
+            used.suppressed,
+            used.forced_bos,
+            used.force_eos_at_limit,
+            used.suppressed_first,
+            used.prompt_length,
         )
 
     @property
@@ -213,6 +219,15 @@ class Run:
         chosen = copy(self)
         chosen._set_framing(self.model_framing.with_default_languages(source, target))
         return chosen
+
+    def detect_languages(self, sources: Sequence[Source]) -> list[str]:
+        """Return the language of each recording, for a model that recognizes languages, such as Whisper.
+
+        Examples:
+            >>> run.detect_languages([Path("hello.wav")])
+            ['en']
+        """
+        return detect_languages(self, self.encode_sources(sources))
 
     # ---- variants of the run, and other runs
 

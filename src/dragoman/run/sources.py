@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from dragoman.console import log
+from dragoman.data.batching import batch_by_length
 from dragoman.data.data_formats import encode_dialogue
 from dragoman.data.feature_files import check_features
 from dragoman.data.media_files import MediaFile, is_media
@@ -173,3 +175,19 @@ def frame_source(run: Run, ids: Any) -> Any:
     """Truncate the token ids of a source and add its framing (special tokens); feature arrays are only truncated."""
     truncated = ids[: max_source_tokens(run)]
     return truncated if run.model.source_features is not None else add_framing(run, truncated)
+
+
+@torch.inference_mode()
+def detect_languages(run: Run, sources: Sequence[NDArray[Any]]) -> list[str]:
+    """Return the language of each recording: the most probable of the model's language codes right after BOS."""
+    codes = run.model_framing.languages
+    if codes is None or not codes.detected:
+        raise UserError(f"{run.folder} does not recognize languages: give them (--from, --to)")
+    names, ids, results = list(codes.ids), list(codes.ids.values()), [""] * len(sources)
+    for batch in batch_by_length(np.array([len(source) for source in sources]), run.config.search.batch_tokens):
+        source, lengths = run.pad_batch([sources[n] for n in batch])
+        bos = torch.full_like(lengths[:, None], run.model_framing.bos)  # B 1
+        logits = run.model(source, lengths, bos, torch.ones_like(lengths))[:, 0, ids]  # B languages
+        for n, best in zip(batch, logits.argmax(-1).tolist()):
+            results[n] = names[best]
+    return results

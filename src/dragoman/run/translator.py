@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from dragoman.run.results import Alignment, StreamedTokens, Translation
 from dragoman.run.sources import (
     Source,
     Tag,
+    detect_languages,
     encode_features,
     encode_without_framing,
     frame_source,
@@ -154,11 +155,15 @@ class Translator:
         # A beam takes several rows of a batch for each source.
         batch_tokens = max(1, run.config.search.batch_tokens // self.search.rows_per_source)
         queued = QUEUED_BATCHES if run.num_workers == 1 else 1  # smaller batches keep all workers busy
-        source_lengths = [len(sources[i]) for i in searched]
-        batches = [searched[batch] for batch in batch_by_length(source_lengths, queued * batch_tokens)]
+        batches = [
+            (language_run, indices[batch])
+            for language_run, indices in self._group_by_language(sources, searched)
+            for batch in batch_by_length([len(sources[i]) for i in indices], queued * batch_tokens)
+        ]
 
-        def translate_batch(indices: TextIndices) -> list[Translation]:
-            """Translate the texts of these indices."""
+        def translate_batch(batch: tuple[Run, TextIndices]) -> list[Translation]:
+            """Translate the texts of these indices with the run of their language."""
+            run, indices = batch
             source, lengths = run.pad_batch([sources[i] for i in indices])
             request = SearchRequest(
                 source,
@@ -180,13 +185,23 @@ class Translator:
                 for n, ranked in enumerate(hypotheses)
             ]
 
-        for indices, translations in zip(batches, self._map_batches(translate_batch, batches)):
+        for (_, indices), translations in zip(batches, self._map_batches(translate_batch, batches)):
             for i, translation in zip(indices, translations):
                 results[i] = translation
         return results
 
+    def _group_by_language(self, sources: list[Any], indices: TextIndices) -> list[tuple[Run, TextIndices]]:
+        """Group texts by their language, with the run for it, if the model is to recognize it; or else not at all."""
+        run = self.run
+        if run.framing.languages is None or not run.framing.languages.detected:
+            return [(run, indices)]
+        languages = np.array(detect_languages(run, [sources[i] for i in indices]))
+        return [(run.with_languages(target=name), indices[languages == name]) for name in sorted({*languages.tolist()})]
+
     def _map_batches(
-        self, translate: Callable[[TextIndices], list[Translation]], batches: Sequence[TextIndices]
+        self,
+        translate: Callable[[tuple[Run, TextIndices]], list[Translation]],
+        batches: Sequence[tuple[Run, TextIndices]],
     ) -> Iterator[list[Translation]]:
         """Apply `translate` to each batch, in several processes if the run has several workers."""
         if self.run.num_workers == 1:
@@ -377,6 +392,8 @@ def stream_tokens(
         yield StreamedTokens(copied.text, copied.tokens, translation=copied)
         return
     ids = encode_without_framing(run, [text], translator.tag)[0]
+    if run.framing.languages is not None and run.framing.languages.detected:
+        run = run.with_languages(target=detect_languages(run, [frame_source(run, ids)])[0])
     source, lengths = run.pad_batch([frame_source(run, ids)])
     constraints = Constraints([prefix] if prefix else None, [include] if include else None, translator.forbidden)
     request = SearchRequest(source, lengths, keys=torch.tensor([0]), texts=[text], constraints=constraints)

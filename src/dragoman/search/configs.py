@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
+
+from torch import Tensor
 
 from dragoman.errors import UserError, unknown_name
 from dragoman.search.beam import BeamSearch, DiverseBeamSearch
@@ -51,6 +53,7 @@ class Beam(TokenSearch):
         no_repeat_ngram_size: no n-gram of this size occurs twice; 0 allows repetitions.
         num_groups: number of groups of diverse beam search (Vijayakumar et al. 2018).
         diversity_penalty: λ, subtracted from log p for each earlier group that has chosen the same token.
+        prompt_length: first tokens that do not count in |y|; that of the run's special tokens if a strategy is built.
 
     Examples:
         >>> search = dragoman.Beam(size=4, length_penalty=0.6, n_best=2)
@@ -70,6 +73,7 @@ class Beam(TokenSearch):
     no_repeat_ngram_size: int = 0
     num_groups: int = 1
     diversity_penalty: float = 0.5
+    prompt_length: int = 0
 
     def __post_init__(self) -> None:
         """Raise a UserError if a field has an invalid value, or two fields contradict each other."""
@@ -139,6 +143,9 @@ class Beam(TokenSearch):
 
     def length_divisor(self, length: Any) -> Any:
         """Return lp(y), by which log p(y|x) is divided, for a length with EOS: a number, or a tensor of numbers."""
+        if self.prompt_length:  # during the prompt, the length is that of one token
+            length = length - self.prompt_length
+            length = length.clamp(min=1) if isinstance(length, Tensor) else max(1, length)
         return LENGTH_NORMALIZATIONS[self.length_normalization](length, self.length_penalty)
 
     def strategy(self, special_tokens: SpecialTokens, vocab_size: int, has_required_phrases: bool) -> Strategy:
@@ -151,16 +158,16 @@ class Beam(TokenSearch):
             raise UserError(
                 f"a beam of size={self.size} is larger than the vocabulary of {num_tokens} tokens: lower size"
             )
-        eos = special_tokens.eos
+        eos, config = special_tokens.eos, replace(self, prompt_length=special_tokens.prompt_length)
         if has_required_phrases:
             if self.num_groups > 1:
                 raise UserError("required phrases do not work with diverse beam search: set num_groups to 1")
-            return ConstrainedBeam(self, eos)
+            return ConstrainedBeam(config, eos)
         if self.num_groups > 1:
-            return DiverseBeamSearch(self, eos)
+            return DiverseBeamSearch(config, eos)
         if self.has_single_row:
-            return Greedy(rows=1, eos=eos, length_divisor=self.length_divisor)
-        return BeamSearch(self, eos)
+            return Greedy(rows=1, eos=eos, length_divisor=config.length_divisor)
+        return BeamSearch(config, eos)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,8 @@ class SpecialTokens:
     suppressed: tuple[int, ...] = ()  # never generated
     forced_bos: tuple[int, ...] = ()  # generated first, with log p = 0
     force_eos_at_limit: bool = False  # generate EOS at the length limit, with log p = 0
+    suppressed_first: tuple[int, ...] = ()  # not generated right after the forced tokens
+    prompt_length: int = 0  # forced tokens that do not count in the length of a hypothesis
     min_length: int = 0  # no EOS before this number of tokens, unless the length limit is lower
 
 
@@ -152,7 +154,8 @@ class SearchEngine:
             torch._dynamo.config.recompile_limit = max(MAX_COMPILED_SHAPES, torch._dynamo.config.recompile_limit)
             self.decode_step = torch.compile(self.decode_step, fullgraph=True, dynamic=False)  # type: ignore
         #: whether `Strategy.fused_step` may be used: its kernel knows neither logits processors nor forced tokens
-        self.can_fuse = not (logits_processors or special_tokens.forced_bos or special_tokens.force_eos_at_limit)
+        forces = special_tokens.forced_bos or special_tokens.force_eos_at_limit or special_tokens.suppressed_first
+        self.can_fuse = not (logits_processors or forces)
         self._suppressed: dict[torch.device, Tensor] = {}
 
     def search(
@@ -407,6 +410,10 @@ class SearchEngine:
         special, eos = self.special_tokens, self.special_tokens.eos
         if special.suppressed:
             logits = logits.index_fill_(-1, self._suppressed_tokens(logits.device), -torch.inf)
+        if special.suppressed_first:
+            at_first = (state.step == len(special.forced_bos))[:, None, None]
+            first = list(special.suppressed_first)
+            logits[..., first] = logits[..., first].masked_fill(at_first, -torch.inf)
         eos_logits = logits[..., eos].clone() if self.logits_processors else logits  # B K: before EOS is forbidden
         if special.min_length:
             too_short = state.step < torch.clamp(state.max_length - 1, max=special.min_length)

@@ -236,6 +236,8 @@ class BranchAndBound:
             length = len(prefix)
             if length < self.config.length_limit.min:
                 row[special.eos] = -torch.inf
+            if length == len(special.forced_bos):
+                row[list(special.suppressed_first)] = -torch.inf
             if length < len(special.forced_bos):
                 row.fill_(-torch.inf)[special.forced_bos[length]] = 0.0
             if special.force_eos_at_limit and length + 1 == self.max_length:

@@ -48,6 +48,7 @@ class VocabularySubset:
             eos=local_ids[special_tokens.eos],
             suppressed=tuple(local_ids[token] for token in special_tokens.suppressed),
             forced_bos=tuple(local_ids[token] for token in special_tokens.forced_bos),
+            suppressed_first=tuple(local_ids[token] for token in special_tokens.suppressed_first),
         )
 
     def local_constraints(self, constraints: ConstraintTensors) -> ConstraintTensors:
@@ -84,7 +85,14 @@ class Shortlist:
         token_ids = [
             self.frequent,
             self.translations[offsets + np.arange(len(offsets))],
-            np.array([special_tokens.eos, *special_tokens.suppressed, *special_tokens.forced_bos]),
+            np.array(
+                [
+                    special_tokens.eos,
+                    *special_tokens.suppressed,
+                    *special_tokens.forced_bos,
+                    *special_tokens.suppressed_first,
+                ]
+            ),
             bos.numpy(),
             *(other.flatten().cpu().numpy() for other in others),
         ]

@@ -25,6 +25,7 @@ SETTING_HELP: dict[str, str] = {
     "experts_per_token": "Number of experts that process each token.",
     "feature_dim": "Dimension of a source vector (a patch of an image, or a frame of speech).",
     "ffn_dim": "Inner dimension of feed-forward layers; 4 · `model_dim` if not set, about 8/3 · `model_dim` if gated.",
+    "full_rate_convolution": "Convolve frames before the layers that shorten them, with GELU and without projection.",
     "gated_ffn": "Use gated feed-forward layers (GLU variants, Shazeer 2020).",
     "generator_divisor": "N: the generator has 1/N of the discriminator's attention heads and dimensions.",
     "head_dim": "Dimension of the queries and keys of an attention head (d_k); `model_dim` / `heads` if not set.",

@@ -268,13 +268,19 @@ def t5(
     heads=4,
     pre_norm=True,
 )
-def speech(spec: EncoderDecoder, *, feature_dim: int = 80, stride: int = 4) -> EncoderDecoder:
+def speech(
+    spec: EncoderDecoder, *, feature_dim: int = 80, stride: int = 4, full_rate_convolution: bool = False
+) -> EncoderDecoder:
     """Transformer that reads acoustic frames through strided convolutions and writes text (Dong et al. 2018, §3).
 
     A frame has `feature_dim` numbers, such as the energies of a filter bank; the convolutions reduce the number of
-    frames by `stride`. The paper's attention over time and frequency is left out.
+    frames by `stride`. The paper's attention over time and frequency is left out. With `full_rate_convolution` and
+    `stride` 2, the convolutions are those of Whisper (Radford et al. 2023).
     """
-    return replace(spec, source_vocab_size=0, shared_embeddings=False, input=Frames(feature_dim, stride))
+    frames = Frames(feature_dim, stride)
+    if full_rate_convolution:
+        frames = replace(frames, activation="gelu", full_rate_layer=True, projection=False)
+    return replace(spec, source_vocab_size=0, shared_embeddings=False, input=frames)
 
 
 @variant_of(

@@ -28,12 +28,20 @@ class Framing:
     forced_bos: tuple[int, ...] = ()  # generated first, with probability 1
     force_eos_at_limit: bool = False  # a target that reaches the length limit gets EOS
     suppressed: tuple[int, ...] = (PAD, BOS, MASK, SEP, CLS)  # never generated
+    suppressed_first: tuple[int, ...] = ()  # not generated right after the forced tokens
+    forced_is_prompt: bool = False  # forced tokens are no part of the target: they do not count in its length
     languages: LanguageCodes | None = None  # of a multilingual model; None: one pair, or the framing of a pair
 
     @property
     def target_prefix(self) -> tuple[int, ...]:
         """What the decoder reads before a target: BOS and the tokens that are generated first."""
         return (self.bos, *self.forced_bos)
+
+    @property
+    def prompt_length(self) -> int:
+        """Number of forced tokens that do not count in the length of a target, with the code of its language."""
+        has_code = self.languages is not None and self.languages.target_position == "forced_bos"
+        return len(self.forced_bos) + has_code if self.forced_is_prompt else 0
 
     def for_languages(self, source: str | None = None, target: str | None = None) -> Framing:
         """Return the framing of a language pair, with the codes in place; None is the model's default language.
@@ -97,7 +105,7 @@ class Framing:
             values["languages"] = LanguageCodes(**values["languages"])
         framing = cls(**values)
         token_ids = [framing.pad, framing.bos, framing.eos, *framing.source_prefix, *framing.source_suffix]
-        token_ids += [*framing.forced_bos, *framing.suppressed]
+        token_ids += [*framing.forced_bos, *framing.suppressed, *framing.suppressed_first]
         if not all(isinstance(token_id, int) and token_id >= 0 for token_id in token_ids):
             raise ValueError("special tokens must have token ids")
         return framing

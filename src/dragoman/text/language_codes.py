@@ -25,11 +25,13 @@ class LanguageCodes:
     | M2M-100, NLLB-200, mBART-50 | `prefix`: before the text | `forced_bos`: generated first, after BOS |
     | mBART-25, NLLB-200 with legacy_behaviour | `suffix`: after EOS | `bos` in mBART-25: takes the place of BOS |
     | Marian with several target languages | `none` | `source_prefix`: before the source |
+    | Whisper | `none` | `forced_bos`: the language of the transcript |
 
     Attributes:
         ids: token id of each code, such as eng_Latn or en.
         source_position, target_position: where the codes stand.
         source, target: the languages of a text for which none are given, if the model has such a default.
+        detected: whether the model recognizes the language of a recording: the most probable code after BOS.
     """
 
     ids: Mapping[str, int] = field(hash=False)
@@ -37,6 +39,7 @@ class LanguageCodes:
     target_position: TargetCodePosition = "forced_bos"
     source: str | None = None
     target: str | None = None
+    detected: bool = False
 
     def __post_init__(self) -> None:
         """Check the values, which may come from a file."""
@@ -144,6 +147,7 @@ class LanguageCodes:
             "target_position": self.target_position,
             "source": self.source,
             "target": self.target,
+            "detected": self.detected,
         }
 
 

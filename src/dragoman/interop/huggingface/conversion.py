@@ -36,6 +36,7 @@ class Conversion:
         labels: names of the labels of a token or text classifier.
         unused: patterns of stored weights that the model does not need.
         computed: stored tables that we compute instead; they must follow the formula.
+        feature_settings: settings of the section `features`, of a model that reads recordings.
     """
 
     system: str
@@ -47,6 +48,7 @@ class Conversion:
     labels: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     computed: Mapping[str, SinusoidalPosition] = field(default_factory=dict)
+    feature_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def source(self, parameter: str) -> tuple[list[str], WeightTransform, int]:
         """Look up where a parameter of our model, such as `encoder.layers.3.0.body.output.bias`, is stored.
@@ -60,7 +62,7 @@ class Conversion:
         key = re.sub(r"\.(before|after)\.(?=weight|bias)", ".norm.", key)
         module, _, kind = key.rpartition(".")  # kind: weight or bias
         if key in self.modules:
-            names = [self.modules[key]]
+            names = _expand(self.modules[key])
         else:
             names = [f"{stored}.{kind}" for stored in _expand(self.modules[module])]
         transform = self.transforms.get(key, self.transforms.get(module, unchanged))

@@ -40,6 +40,7 @@ GENERATION_FIELDS = field_names(
     encoder_repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids
     renormalize_logits forced_bos_token_id forced_eos_token_id suppress_tokens begin_suppress_tokens sequence_bias
     num_return_sequences exponential_decay_length_penalty decoder_start_token_id pad_token_id bos_token_id eos_token_id
+    forced_decoder_ids language task lang_to_id task_to_id no_timestamps_token_id is_multilingual return_timestamps
     """
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -25,7 +25,9 @@ from dragoman.interop.huggingface.safetensors_weights import StoredWeights, open
 from dragoman.interop.huggingface.seq2seq import BART, M2M100, MARIAN, MBART, PEGASUS, convert_bart
 from dragoman.interop.huggingface.t5 import MT5, T5, UMT5, convert_t5
 from dragoman.interop.huggingface.tokenizer_framing import tokenizer_framing
+from dragoman.interop.huggingface.whisper import convert_whisper
 from dragoman.models import ModelSpec, Usage, meta_model, unallocated_model
+from dragoman.models.model import position_limit
 from dragoman.parts.inference import InferencePrecision
 from dragoman.run import Run, select_device, write_model_file, write_tokenizers
 from dragoman.run.inference_weights import InferenceWeights
@@ -44,7 +46,8 @@ SUPPORTED_GENERATION_SETTINGS = field_names(
     """
     num_beams length_penalty max_new_tokens max_length min_new_tokens min_length early_stopping no_repeat_ngram_size
     bad_words_ids suppress_tokens decoder_start_token_id pad_token_id bos_token_id eos_token_id forced_bos_token_id
-    forced_eos_token_id
+    forced_eos_token_id begin_suppress_tokens forced_decoder_ids language task lang_to_id task_to_id
+    no_timestamps_token_id is_multilingual
     """
 )
 #: values of other generation settings that change nothing
@@ -72,6 +75,7 @@ class ConvertedCheckpoint:
     framing: Framing
     generation: dict[str, Any]  # generation settings under transformers' names
     labels: tuple[str, ...] = ()  # of a token or text classifier
+    feature_settings: Mapping[str, Any] = field(default_factory=dict)  # how it reads recordings
 
     @property
     def usage(self) -> Usage | None:
@@ -133,6 +137,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "MT5Model": Architecture(partial(convert_t5, MT5), "transformer."),
     "UMT5ForConditionalGeneration": Architecture(partial(convert_t5, UMT5), "transformer."),
     "UMT5Model": Architecture(partial(convert_t5, UMT5), "transformer."),
+    "WhisperForConditionalGeneration": Architecture(convert_whisper, "model."),
     **_encoders("Bert", bert_families.BERT, ForPreTraining=bert.pretraining),
     **_encoders("Roberta", bert_families.ROBERTA),
     **_encoders("XLMRoberta", bert_families.XLM_ROBERTA, "roberta."),
@@ -165,7 +170,14 @@ def read_checkpoint(folder: Path) -> ConvertedCheckpoint:
     shapes = {name: weight.shape for name, weight in meta_model(conversion.spec).named_parameters()}
     converted = conversion.convert(weights, shapes, hf.values)
     return ConvertedCheckpoint(
-        class_name, conversion.system, conversion.spec, converted, conversion.framing, hf.generation, conversion.labels
+        class_name,
+        conversion.system,
+        conversion.spec,
+        converted,
+        conversion.framing,
+        hf.generation,
+        conversion.labels,
+        conversion.feature_settings,
     )
 
 
@@ -292,13 +304,19 @@ def _label_tokenizer(labels: tuple[str, ...]) -> Tokenizer:
 def _config(checkpoint: ConvertedCheckpoint, shared_vocabulary: bool) -> config.Config:
     """Return the configuration of a run, with the generation settings of the checkpoint as settings of the search.
 
-    `max_length` and `min_length` of transformers count the BOS of the target, ours do not. With a maximum length, the
-    limit does not depend on the source length (`length_ratio` 0).
+    `max_length` and `min_length` of transformers count the BOS of the target, ours do not. Prompts (Whisper) count in
+    our length only. With a maximum length, the limit does not depend on the source length (`length_ratio` 0).
     """
-    generation = checkpoint.generation
+    generation, prompt_length = checkpoint.generation, checkpoint.framing.prompt_length
     max_length, min_length = generation.get("max_new_tokens"), generation.get("min_new_tokens")
-    if max_length is None and isinstance(generation.get("max_length"), int):
-        max_length = generation["max_length"] - 1  # BOS
+    if max_length is not None:
+        max_length += prompt_length
+    elif isinstance(generation.get("max_length"), int):
+        uncounted = prompt_length + 1 if prompt_length else 0  # of a prompt, BOS is not counted either
+        max_length = generation["max_length"] - 1 + uncounted  # without BOS
+    model = meta_model(checkpoint.spec)
+    if prompt_length and (limit := position_limit(model.decoder)):
+        max_length = min(limit - 1, max_length or limit)
     if min_length is None and isinstance(generation.get("min_length"), int):
         min_length = max(0, generation["min_length"] - 1)  # BOS
     early_stopping = generation.get("early_stopping")
@@ -312,12 +330,16 @@ def _config(checkpoint: ConvertedCheckpoint, shared_vocabulary: bool) -> config.
         "no_repeat_ngram_size": generation.get("no_repeat_ngram_size"),
         "early_stopping": early_stopping if early_stopping in (True, "never") else False,
         "rank_unfinished": "by_score",
+        "max_source_length": None if model.source_features is None else model.max_source_length,
     }
-    values = {
+    values: dict[str, Any] = {
         "text": {"tokenizer": IMPORTED_TYPE, "shared_vocabulary": shared_vocabulary},
         "system": {"name": checkpoint.system},
         "search": {name: value for name, value in search.items() if value is not None},
+        "features": dict(checkpoint.feature_settings),
     }
+    if model.source_features is not None and model.max_source_length:
+        values["data"] = {"max_length": model.max_source_length}
     return config.from_dict(values, "the checkpoint's generation_config.json")
 
 

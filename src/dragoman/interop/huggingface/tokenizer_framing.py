@@ -49,6 +49,8 @@ def tokenizer_framing(folder: Path, checkpoint: ConvertedCheckpoint, tokenizer: 
     transformers has for the model's family. Classes with language codes decide themselves where the codes stand, and
     ignore a post-processor.
     """
+    if meta_model(checkpoint.spec).source_features is not None:  # vectors have no special tokens around them
+        return checkpoint.framing
     settings = _read_object(folder / "tokenizer_config.json")
     eos_forced = checkpoint.framing.eos == checkpoint.generation.get("forced_eos_token_id")
     framing = replace(checkpoint.framing, force_eos_at_limit=eos_forced)
@@ -107,14 +109,15 @@ def _with_languages(framing: Framing, scheme: LanguageScheme, ids: dict[str, int
     is_forced = any(index in code_of for index in framing.forced_bos)
     target = code_of.get(framing.forced_bos[0] if is_forced else framing.bos, settings.get("tgt_lang"))
     source = settings.get("src_lang") or scheme.default_source
-    defaults = [code if code in ids else None for code in (source, target)]
+    default_source, default_target = (code if code in ids else None for code in (source, target))
+    target_position = "forced_bos" if is_forced else scheme.target_position
     return replace(
         framing,
         bos=framing.eos if framing.bos in code_of else framing.bos,
         forced_bos=tuple(index for index in framing.forced_bos if index not in code_of),
         source_prefix=(),
         source_suffix=(framing.eos,),
-        languages=LanguageCodes(ids, source_position, "forced_bos" if is_forced else scheme.target_position, *defaults),
+        languages=LanguageCodes(ids, source_position, target_position, default_source, default_target),
     )
 
 
