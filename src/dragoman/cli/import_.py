@@ -73,13 +73,14 @@ def import_(
     for name, value in imported.unsupported_generation_settings.items():
         print(f"ignored setting: {name} {value}")
     if usage := checkpoint.usage:
-        print(f"use it with: {usage.hint(program_name(), f'{run}{_example_languages(codes)}')}")
+        file = "recordings.txt" if checkpoint.feature_settings else ""  # a list of files
+        print(f"use it with: {usage.hint(program_name(), f'{run}{_example_languages(codes)}', file)}")
     print(f"inspect it with: {program_name()} show {run}")
 
 
 def _example_languages(codes: LanguageCodes | None) -> str:
     """Return options that choose two languages of a model that has no default pair, or ''."""
-    if codes is None or codes.has_default or len(codes.ids) < 2:
+    if codes is None or codes.has_default or codes.detected or len(codes.ids) < 2:
         return ""
     source, target = codes.source or codes.examples[0], codes.target or codes.examples[1]
     return f" --from {source} --to {target}" if codes.reads_source_code else f" --to {target}"
