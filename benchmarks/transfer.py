@@ -26,7 +26,11 @@ OPTIONS: list[str] = []  # further options of every training
 
 def run_command(*arguments: object) -> str:
     command = [str(argument) for argument in arguments]
-    command += OPTIONS if command[0] == "train" else []
+    if command[0] == "train":
+        command += OPTIONS
+    if "--start-from" in command and "--size" in command:  # the size is that of the run to start from
+        position = command.index("--size")
+        del command[position : position + 2]
     print("dragoman", *command, flush=True)
     done = subprocess.run([sys.executable, "-m", "dragoman", *command], capture_output=True, text=True, check=False)
     if done.returncode:

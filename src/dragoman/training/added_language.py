@@ -15,7 +15,7 @@ from dragoman.data.corpus_passes import Log
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec, meta_model
 from dragoman.text import Framing, Tokenizer
-from dragoman.text.language_codes import LanguageCodes
+from dragoman.text.language_codes import LanguageCodes, described
 from dragoman.training.warm_start import ParentRun
 
 MAX_NEW_PIECES = 2000  # by default
@@ -49,7 +49,7 @@ def add_language(parent: ParentRun, config: Config, sources: Texts, targets: Tex
         extension.add_pieces("source", sources())
     if is_target:
         extension.add_pieces("target", targets())
-    framing, described = parent.framing, "no code is needed"
+    framing, origin = parent.framing, "no code is needed"
     if is_target or (framing.languages is not None and framing.languages.reads_source_code):
         like, codes = _codes_before(parent, config)
         side = "source" if codes.target_position == "source_prefix" else "target"
@@ -57,12 +57,12 @@ def add_language(parent: ParentRun, config: Config, sources: Texts, targets: Tex
         codes = replace(codes, ids=dict(codes.ids) | {language: code_id})
         hidden = () if codes.target_position == "forced_bos" else (code_id,)  # a forced token must not be suppressed
         framing = replace(framing, languages=codes, suppressed=(*framing.suppressed, *hidden))
-        described = f"its code starts as that of {like}"
-    log(f"new language {language}: {described}")
+        origin = f"its code starts as that of {like}"
+    log(f"new language {language}: {origin}")
     pieces = list(dict.fromkeys(extension.pieces))
     shown = " ".join(pieces[:SHOWN_PIECES]) + (" …" if len(pieces) > SHOWN_PIECES else "")
-    shown = f": {shown}" if pieces else ""
-    log(f"  {len(pieces):,} pieces are added, as means of those that they were split into{shown}")
+    added = f"{len(pieces):,} pieces are added, as means of those that they were split into: {shown}"
+    log(f"  {added}" if pieces else "  no pieces are added: the tokenizer represents the text, or cannot be extended")
     return replace(
         parent,
         spec=extension.spec(),
@@ -167,7 +167,8 @@ def _codes_before(parent: ParentRun, config: Config) -> tuple[str, LanguageCodes
         chosen = like or framing.languages.target
         if chosen is None:
             raise UserError(
-                "a new language starts from the code of a similar one: name one of the model's languages with --like"
+                "a new language starts from the code of a similar one: name one of the model's languages with --like, "
+                f"such as {described(framing.languages.ids)}"
             )
         return framing.languages.find(chosen), framing.languages
     old = like or parent.config.data.target_language or _extension(parent.config.data.target)

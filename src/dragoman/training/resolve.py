@@ -24,6 +24,7 @@ from dragoman.systems import SYSTEMS, VocabularySizes, get_system
 from dragoman.text import Framing, Tokenizer
 from dragoman.text.language_identification import can_identify, known_languages
 from dragoman.text.normalization import TextNormalizer
+from dragoman.training.language_pairs import resolve_languages
 from dragoman.training.trainable_weights import count_trained, trains_all_weights
 from dragoman.training.warm_start import OpenParent, ParentRun
 
@@ -104,6 +105,8 @@ def resolve_request(config: Config, open_parent: OpenParent = ParentRun.open) ->
     data_format = content if content.source_is_features else data_format
     data_format = data_format.with_normalizer(TextNormalizer.from_settings(config.text))
     check_trained_weights(config, spec)
+    if parent_spec and parent and not config.text.add_language:
+        resolve_languages(config.data, parent.framing, train, valid)  # an error before the text is read
     check_tags(config.data.corpus_tags, data_format, parent)
     check_feature_symbols(train[0], data_format, parent)
     return RunRequest(config, parent, parent_spec, spec, train, valid, test, data_format, device)
