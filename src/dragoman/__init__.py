@@ -17,6 +17,7 @@ imported when a name is first used.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# Operations that Apple GPUs lack are computed on the CPU; torch reads this when it is imported.
+os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
+
 #: modules and the public names that they define
 _PUBLIC = {
     "dragoman.api.evaluate_run": "EvaluationResult evaluate",
@@ -95,7 +99,7 @@ def load(
     Args:
         folder: the run folder.
         checkpoint: best, last, averaged, or a step such as "000500".
-        device: auto (the default), cpu, cuda or cuda:N.
+        device: auto (the default), cpu, cuda, cuda:N or mps.
         custom_parts: classes of custom parts that the model contains.
         weights: "float32"; "int8" is faster on a CPU, "bfloat16" on a GPU, both slightly less accurate.
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dragoman import legacy
 from dragoman.errors import UserError
-from dragoman.storage import atomic_folder, write_file
+from dragoman.storage import atomic_folder, resolve_link, write_file
 from dragoman.tensor_files import TensorFile, WeightSource
 
 CHECKPOINT_VERSION = 1
@@ -62,12 +62,12 @@ def save(
 
 def update_values(folder: Path, values: Mapping[str, Any]) -> None:
     """Replace the plain values of a checkpoint atomically; its tensors stay."""
-    write_file(folder / MANIFEST_FILE, _manifest_text(_read_manifest(folder)["files"], values))
+    write_file(resolve_link(folder) / MANIFEST_FILE, _manifest_text(_read_manifest(folder)["files"], values))
 
 
 def is_complete(folder: Path) -> bool:
     """Whether a folder holds a checkpoint that was written to the end."""
-    return (folder / MANIFEST_FILE).is_file()
+    return (resolve_link(folder) / MANIFEST_FILE).is_file()
 
 
 def read_values(folder: Path) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def open_tensors(folder: Path, name: str) -> TensorFile:
 
 def _verified_file(folder: Path, name: str) -> Path:
     """Return the path of the file `name`.safetensors after verifying its digest."""
-    path = folder / f"{name}.safetensors"
+    path = resolve_link(folder) / f"{name}.safetensors"
     _verify_file(path, _read_manifest(folder)["files"].get(path.name))
     return path
 
@@ -115,6 +115,7 @@ def tensors_digest(folder: Path, name: str) -> str | None:
 
 def verify_subfolder(folder: Path, name: str) -> Path:
     """Return a folder inside a checkpoint after verifying the digest of each of its files."""
+    folder = resolve_link(folder)
     for path, expected in _read_manifest(folder)["files"].items():
         if path.startswith(f"{name}/"):
             _verify_file(folder / path, expected)
@@ -228,7 +229,7 @@ def _save_file(content: dict[str, Tensor], path: Path) -> None:
 def _read_manifest(folder: Path) -> dict[str, Any]:
     """Read checkpoint.json; raise a UserError if it is damaged or of another version."""
     try:
-        manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+        manifest = json.loads((resolve_link(folder) / MANIFEST_FILE).read_text(encoding="utf-8"))
         version = manifest["version"]
         if version == CHECKPOINT_VERSION and manifest["digest"] == _manifest_digest(
             manifest["files"], manifest["values"]

@@ -649,7 +649,7 @@ class TrainingConfig(Section, section="training"):
         "optimizer state, and checkpoints do not repeat them.",
     )
     seed: int = setting(1, "Random seed of initialization, data order and dropout.", min=0, max=2**31 - 1)
-    device: str = setting("auto", "Device: auto, cpu, cuda or cuda:N.")
+    device: str = setting("auto", "Device: auto, cpu, cuda, cuda:N or mps.")
     precision: Literal["auto", "float32", "bfloat16"] = setting(
         "auto", "Number format of matrix products; auto: bfloat16 on a GPU, else float32."
     )

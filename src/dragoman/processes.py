@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,6 +22,14 @@ Result = TypeVar("Result")
 #: environment variables with the number of threads, which libraries read when they are imported
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
 
+#: signals that ask a process to end: Ctrl-C, the system or its parent, and on Windows Ctrl-Break
+STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name))
+#: arguments of subprocess.Popen for a process that Ctrl-C does not reach, but `interrupt_process` does
+OWN_GROUP: dict[str, Any] = (
+    {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
+    if os.name == "nt"
+    else {"start_new_session": True}
+)
 MAX_PENDING_PER_WORKER = 2  # tasks, so that no worker waits for the slowest one
 
 # Set in worker processes: by the initializer of spawned ones, inherited by forks.
@@ -31,6 +40,11 @@ _items: Sequence[Any] = ()
 def available_cpus() -> int:
     """Return the number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def interrupt_process(process: subprocess.Popen[Any]) -> None:
+    """Ask a process that was started with `OWN_GROUP` to end, as Ctrl-C does."""
+    process.send_signal(getattr(signal, "CTRL_BREAK_EVENT", signal.SIGINT))
 
 
 def parallel_map(function: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import UserError
+from dragoman.storage import resolve_link
 
 CONFIG_FILE, MODEL_FILE, METRICS_FILE = "config.yaml", "model.json", "metrics.jsonl"
 CHECKPOINT_DIR, INITIAL_CHECKPOINT = "checkpoints", "initial"
@@ -59,7 +60,7 @@ def _check_ensemble_folder(folder: Path, checkpoint: str | None) -> None:
             f"such as {members[0]}"
         )
     for member in members:
-        if not (member / CHECKPOINT_DIR / checkpoint).exists():
+        if not has_checkpoint(member, checkpoint):
             raise UserError(
                 f"{member} has no checkpoint {checkpoint!r}, which the ensemble {folder} needs of all its runs: "
                 f"continue the training with 'dragoman train {folder} --resume', or name a single run"
@@ -68,6 +69,7 @@ def _check_ensemble_folder(folder: Path, checkpoint: str | None) -> None:
 
 def check_run_folder(folder: Path, checkpoint: str | None = None) -> None:
     """Raise a UserError if a folder is not a run folder, or has no checkpoint of this name."""
+    folder = resolve_link(folder)
     if not folder.exists():
         siblings = folder.parent.iterdir() if folder.parent.is_dir() else ()
         runs = [path.name for path in siblings if is_run_folder(path) or is_ensemble_folder(path)]
@@ -81,7 +83,7 @@ def check_run_folder(folder: Path, checkpoint: str | None = None) -> None:
         raise UserError(
             f"{folder} is not a run folder, because it has no {MODEL_FILE}: name a folder created by 'dragoman train'"
         )
-    if checkpoint is not None and not (folder / CHECKPOINT_DIR / checkpoint).exists():
+    if checkpoint is not None and not has_checkpoint(folder, checkpoint):
         names = ", ".join(checkpoint_names(folder)) or "none (nothing has been trained yet)"
         raise UserError(f"{folder} has no checkpoint {checkpoint!r}: choose one of {names}")
 
@@ -94,6 +96,11 @@ def check_new_folder(folder: Path) -> None:
         raise UserError(f"{folder} already contains a run: continue it with --resume, or choose another name")
     if folder.exists() or folder.is_symlink():
         raise UserError(f"{folder} exists and is not a run: choose another name, or remove it")
+
+
+def has_checkpoint(folder: Path, name: str) -> bool:
+    """Whether a run has a checkpoint of this name: a step, or a link such as `best`."""
+    return resolve_link(folder / CHECKPOINT_DIR / name).exists()
 
 
 def checkpoint_names(folder: Path) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +13,13 @@ from typing import IO, Any
 
 from dragoman.errors import UserError
 
-try:
+if sys.platform == "win32":
+    import msvcrt
+else:
     import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+
+WINDOWS_LOCK_POSITION = 2**30  # of the locked byte: behind the content, which others may then read and truncate
+MAX_LINK_BYTES, MAX_LINK_DEPTH = 500, 8
 
 
 @contextmanager
@@ -87,15 +91,47 @@ def remove_partial_files(folder: Path) -> None:
 
 
 def replace_symlink(link: Path, name: str) -> None:
-    """Point the symbolic link `link` to `name` in the same folder, atomically."""
+    """Point the link `link` to `name` in the same folder, atomically.
+
+    It is a symbolic link, or a text file with the name where the system allows no symbolic links (Windows, some network
+    and FAT file systems). `resolve_link` follows both.
+    """
     partial = link.with_name(f".{link.name}.partial")
     if link.is_dir() and not link.is_symlink():  # the run was copied with its links resolved
         remove_folder(link)
     with os_errors_as_user_errors(link):
         partial.unlink(missing_ok=True)
-        partial.symlink_to(name)
+        try:
+            partial.symlink_to(name)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+                raise
+            partial.write_text(f"{name}\n", encoding="utf-8")
         partial.replace(link)
         flush_to_disk(link.parent)
+
+
+def resolve_link(path: Path) -> Path:
+    """Follow a link that is a text file (see `replace_symlink`); any other path is returned as it is."""
+    for _ in range(MAX_LINK_DEPTH):
+        if not path.is_file() or path.stat().st_size > MAX_LINK_BYTES:
+            break
+        target = Path(path.read_text(encoding="utf-8", errors="replace").strip())
+        if target.is_absolute() or ".." in target.parts:
+            break
+        path = path.parent / target
+    return path
+
+
+def mirror(source: Path, target: Path) -> None:
+    """Make `target` a symbolic link to a file or folder, or a copy of it where there are no symbolic links."""
+    try:
+        target.symlink_to(source.resolve())
+    except OSError:
+        if source.is_dir():
+            shutil.copytree(source, target, copy_function=link_or_copy)
+        else:
+            link_or_copy(source, target)
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:
@@ -118,16 +154,38 @@ def exclusive_run_lock(folder: Path) -> Iterator[None]:
 
 def lock_file(file: IO[Any], message: str) -> None:
     """Lock an open file until it is closed; raise a UserError with `message` if another process holds the lock."""
-    if fcntl is not None:
+    try:
+        _try_lock(file.fileno())
+    except (BlockingIOError, PermissionError):
+        raise UserError(message) from None
+
+
+if sys.platform == "win32":
+
+    def _try_lock(descriptor: int) -> None:
+        """Lock an open file; raise a PermissionError if another process holds the lock."""
+        position = os.lseek(descriptor, 0, os.SEEK_CUR)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(message) from None
+            os.lseek(descriptor, WINDOWS_LOCK_POSITION, os.SEEK_SET)
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        finally:
+            os.lseek(descriptor, position, os.SEEK_SET)
+
+else:
+
+    def _try_lock(descriptor: int) -> None:
+        """Lock an open file; raise a BlockingIOError if another process holds the lock."""
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def flush_to_disk(path: Path) -> None:
-    """Flush a file or folder to disk (fsync)."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Flush a file or folder to disk (fsync); nothing happens where folders cannot be opened (Windows)."""
+    try:
+        descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    except PermissionError:
+        if path.is_dir():
+            return
+        raise
     try:
         os.fsync(descriptor)
     except OSError as error:

@@ -82,7 +82,7 @@ def serving(run: Run) -> Iterator[Serving]:
 def client(run: Run) -> Iterator[TestClient]:
     """A client of a service that the tests of a file share."""
     service = Service([(run, LanguagePair("en", "de"))], ServiceLimits(requests_per_minute=0))
-    with TestClient(create_app(service), raise_server_exceptions=False) as opened:
+    with TestClient(create_app(service), base_url="http://localhost", raise_server_exceptions=False) as opened:
         yield opened
 
 

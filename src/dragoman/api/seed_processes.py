@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import UserError
+from dragoman.processes import OWN_GROUP, interrupt_process
 
 Record = Callable[[Path, dict[str, Any]], None]  # records the best validation of a finished run
 
@@ -44,7 +45,7 @@ class RunProcesses:
                     stderr=subprocess.PIPE,
                     text=True,
                     encoding="utf-8",
-                    start_new_session=True,  # Ctrl-C reaches it through `interrupt` only
+                    **OWN_GROUP,  # Ctrl-C reaches it through `interrupt` only
                 )
                 self.processes.append(process)
             with process:  # closes the pipe and waits
@@ -66,7 +67,7 @@ class RunProcesses:
             self.interrupted = True
             for process in self.processes:
                 if process.poll() is None:
-                    process.send_signal(signal.SIGINT)
+                    interrupt_process(process)
 
 
 def train_in_processes(runs: Sequence[Path], parallel: int, record: Record, log: Callable[[str], None]) -> bool:

@@ -14,7 +14,7 @@ from threading import Thread
 from typing import Any, Protocol
 
 import dragoman
-from dragoman.processes import THREAD_VARIABLES
+from dragoman.processes import OWN_GROUP, THREAD_VARIABLES
 
 Event = dict[str, Any]
 EventQueue = Queue[tuple[str, Event]]  # name of the job, event
@@ -54,8 +54,8 @@ class WorkerProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=environment,
-                start_new_session=True,
                 encoding="utf-8",
+                **OWN_GROUP,
             )
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # it has ended already, as its exit code will tell

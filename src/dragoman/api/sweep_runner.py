@@ -18,6 +18,7 @@ from dragoman.training.sweep_space import short_names
 from dragoman.training.sweep_state import RungResult, SweepResult, SweepRun, SweepState
 
 RUNS_FOLDER, LOGS_FOLDER, BEST_LINK = "runs", "logs", "best"
+SIGKILL = 9  # which Python does not name on Windows
 MAX_RUNS_PER_GPU = 8  # more share a GPU without being faster
 USABLE_MEMORY_SHARE = 0.8
 GIB = 2**30
@@ -243,7 +244,7 @@ class SweepRunner:
         self.devices.pop(name, None)
         self.display.remove_run(name)
         if run is not None and name not in self.has_ended:
-            killed = code == -signal.SIGKILL  # by the system, which has no memory left
+            killed = code == -SIGKILL  # by the system, which has no memory left
             end = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
             error = f"its process {end}: see {self.folder / LOGS_FOLDER / name}.log"
             self._record_failure(run, {"error": error, "out_of_memory": killed})

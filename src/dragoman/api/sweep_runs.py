@@ -176,7 +176,7 @@ def sweep(
         factor: the best 1/factor of the configurations continue after each rung; None trains all of them completely.
         validation_sentences: number of validation sentences that are decoded to compare runs.
         parallel: number of runs that are trained at a time; by default by memory and cores.
-        device: auto, cpu, cuda or cuda:N; auto and cuda use all GPUs.
+        device: auto, cpu, cuda, cuda:N or mps; auto and cuda use all GPUs.
         retry_failed: train failed runs again.
 
     Returns:

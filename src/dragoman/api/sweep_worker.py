@@ -32,7 +32,7 @@ from dragoman.lens.run_report import write_report
 from dragoman.objectives import TaskContext, build_objective
 from dragoman.run import load
 from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, is_run_folder
-from dragoman.storage import exclusive_run_lock
+from dragoman.storage import exclusive_run_lock, resolve_link
 from dragoman.systems import SYSTEMS
 from dragoman.training.checkpoint_manager import TrainState
 from dragoman.training.display import Display
@@ -81,7 +81,10 @@ def _open_event_stream() -> Report:
 def _interrupt_at_end_of_input() -> None:
     """Wait until standard input closes, then interrupt this process as Ctrl-C does."""
     sys.stdin.read()
-    os.kill(os.getpid(), signal.SIGINT)
+    if os.name == "nt":  # where os.kill ends the process at once
+        signal.raise_signal(signal.SIGINT)
+    else:
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def describe_error(error: Exception) -> dict[str, Any]:
@@ -205,7 +208,8 @@ def train_run(report: Report, folder: str, fraction: float, device: str, sentenc
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     checkpoints = {
-        (path / CHECKPOINT_DIR / name).resolve().name for name in ("best", *(["last"] if outcome.paused else []))
+        resolve_link(path / CHECKPOINT_DIR / name).resolve().name
+        for name in ("best", *(["last"] if outcome.paused else []))
     }
     scored = [score_checkpoint(path, name, config.training.device, sentences, metric) for name in sorted(checkpoints)]
     score, validation = max(scored, key=lambda pair: pair[0])

@@ -57,7 +57,7 @@ def check_training(folder: Path, config: Config) -> None:
 def check_device(device: str) -> None:
     """Raise a UserError for an unknown device."""
     if device.split(":")[0] not in DEVICES:
-        raise UserError(f"unknown device {device!r}: use auto, cpu, cuda or cuda:N")
+        raise UserError(f"unknown device {device!r}: use auto, cpu, cuda, cuda:N or mps")
 
 
 def check_system(name: str) -> None:

@@ -126,7 +126,7 @@ def compare(
     test_target: Annotated[Path | None, "Target file of the test set; omit for TSV and JSON lines."] = None,
     size: Annotated[str, "Model size: tiny, small, base or big."] = "tiny",
     budget_options: BudgetOptions,
-    device: Annotated[str, "Device: auto, cpu or cuda."] = "auto",
+    device: Annotated[str, "Device: auto, cpu, cuda or mps."] = "auto",
     set_settings: Settings = None,
     output: TableOptions,
 ) -> None:

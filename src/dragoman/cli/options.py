@@ -112,7 +112,7 @@ class ModelOptions:
     """Which weights of a run are loaded, and where."""
 
     checkpoint: Annotated[str, "Checkpoint: best, last, averaged, or a step such as 000500."] = "best"
-    device: Annotated[str, "Device: auto, cpu, cuda or cuda:N."] = "auto"
+    device: Annotated[str, "Device: auto, cpu, cuda, cuda:N or mps."] = "auto"
 
     def check(self, *folders: str | Path) -> None:
         """Reject run folders, checkpoints and devices that cannot exist, without importing torch."""

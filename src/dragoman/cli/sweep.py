@@ -60,7 +60,7 @@ class HalvingOptions:
         int, typer.Option(help="Validation sentences that are decoded to compare runs.", min=1)
     ] = 1000
     parallel: Annotated[str, "Number of runs that are trained at a time; auto: by memory and cores.", "N"] = "auto"
-    device: Annotated[str, "Device: auto, cpu, cuda or cuda:N; auto and cuda use all GPUs."] = "auto"
+    device: Annotated[str, "Device: auto, cpu, cuda, cuda:N or mps; auto and cuda use all GPUs."] = "auto"
     retry_failed: Annotated[bool, "Train failed runs of the sweep again."] = False
 
     def num_parallel(self) -> int | None:

@@ -198,7 +198,7 @@ def to_jsonable(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_jsonable(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Tensor):
-        return to_jsonable(torch.round(value.double(), decimals=JSON_DECIMALS).tolist())
+        return to_jsonable(torch.round(value.cpu().double(), decimals=JSON_DECIMALS).tolist())
     if hasattr(value, "_asdict"):
         return to_jsonable(value._asdict())
     if isinstance(value, dict):

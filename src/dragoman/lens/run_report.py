@@ -21,7 +21,7 @@ from dragoman.lens.html_page import format_perplexity, render
 from dragoman.lens.word_attention import word_attention
 from dragoman.models import count_parameters, model_to_dict
 from dragoman.run import Run
-from dragoman.run_files import CHECKPOINT_DIR
+from dragoman.run_files import CHECKPOINT_DIR, has_checkpoint
 from dragoman.storage import write_file
 from dragoman.systems import SYSTEMS
 from dragoman.text import split_words
@@ -109,7 +109,7 @@ def validation_records(run: Run) -> list[Record]:
 def _progress(run: Run, metrics: list[Record]) -> Record:
     """Return the training progress (steps, seconds) of the last checkpoint, or else the last record with a time."""
     last = run.folder / CHECKPOINT_DIR / "last"
-    progress = checkpoint.read_values(last).get("progress", {}) if last.exists() else {}
+    progress = checkpoint.read_values(last).get("progress", {}) if has_checkpoint(run.folder, "last") else {}
     return progress or next((record for record in reversed(metrics) if "seconds" in record), {})
 
 

@@ -16,6 +16,7 @@ from dragoman.parts.dropout import Dropout
 from dragoman.parts.flops import Workload, attention_flops, module_flops
 from dragoman.parts.mixer import Context, LayerSequence, Layout, Memory, Mixer, MixerOutput, State
 from dragoman.parts.norm import LayerNormModule
+from dragoman.parts.precision import WITHOUT_FLOAT64
 from dragoman.parts.spec import Spec, build_part
 
 
@@ -269,7 +270,8 @@ class SourceExtension(Spec):
 
     def lengths(self, source: Tensor) -> Tensor:
         """B: |t̂| of sources of these lengths, as `length` computes it."""
-        return torch.ceil(self.ratio * source.double() + self.offset - CEIL_TOLERANCE).long()
+        exact = source.cpu() if source.device.type in WITHOUT_FLOAT64 else source
+        return torch.ceil(self.ratio * exact.double() + self.offset - CEIL_TOLERANCE).long().to(source.device)
 
 
 CEIL_TOLERANCE = 1e-6  # 1.1 · 10 is 11, although its floating-point number is a little larger

@@ -15,7 +15,7 @@ from dragoman.errors import UserError
 from dragoman.parts.feedforward import ACTIVATIONS, Activation, FeedForward
 from dragoman.parts.flops import Workload, module_flops
 from dragoman.parts.mixer import Context, Mixer, MixerOutput, State
-from dragoman.parts.precision import at_least_float32
+from dragoman.parts.precision import accumulator_dtype, at_least_float32
 from dragoman.parts.spec import Spec, build_part
 
 # ---- gating networks: which experts a token is sent to
@@ -279,7 +279,7 @@ class ExpertUsage:
 
     def count(self, router: nn.Module, inputs: tuple[Tensor, Tensor | None], routing: Routing) -> None:
         """Add a call of the router; `inputs` are x and the token mask. Nothing is copied from the device."""
-        gates, selected = routing.gates.detach().double(), routing.selected.flatten()
+        gates, selected = routing.gates.detach().to(self.load.dtype), routing.selected.flatten()
         weight = token_weights(gates, inputs[1]).expand_as(gates)
         self.load.index_add_(0, selected, weight.flatten())
         self.importance.index_add_(0, selected, (weight * gates).flatten())
@@ -308,7 +308,8 @@ def record_expert_usage(model: nn.Module) -> Iterator[dict[str, ExpertUsage]]:
     """
     layers, usage = expert_layers(model), {}
     for path, layer in layers.items():
-        load, importance = layer.router.weight.new_zeros(2, len(layer.experts), dtype=torch.float64)
+        weight = layer.router.weight
+        load, importance = weight.new_zeros(2, len(layer.experts), dtype=accumulator_dtype(weight.device))
         usage[path] = ExpertUsage(load, importance)
     with ExitStack() as hooks:
         for path, layer in layers.items():

@@ -51,6 +51,7 @@ from dragoman.search.constraints import TargetPrefix
 from dragoman.search.engine import SearchEngine
 from dragoman.search.search_config import DEFAULT_LENGTH_LIMIT
 from dragoman.search.shortlist import Shortlist
+from dragoman.storage import resolve_link
 from dragoman.text import Framing, Tokenizer
 from dragoman.text.feature_symbols import join_features
 
@@ -703,14 +704,14 @@ def load(
     Args:
         folder: the run folder
         checkpoint_name: `best`, `last`, `averaged` or a step
-        device: `auto`, `cpu` or `cuda`
+        device: `auto`, `cpu`, `cuda` or `mps`
         custom_parts: the user's own part classes, if the model has any
         weights: precision of the weights in decoding: `float32`, `int8` (CPU) or `bfloat16` (GPU)
 
     Returns:
         The run; for a folder of runs with different seeds, their ensemble.
     """
-    folder = Path(folder)
+    folder = resolve_link(Path(folder))
     if is_ensemble_folder(folder):
         check_run_folder(folder, checkpoint_name)
         first, *others = (
@@ -729,7 +730,7 @@ def load(
     check_run_folder(folder, checkpoint_name)
     source = weight_source(folder, checkpoint_name, model, settings)
     checkpoint.assign_weights(model.eval(), source, path, torch_device)
-    framing, name = run_folder.read_framing(folder), path.resolve().name
+    framing, name = run_folder.read_framing(folder), resolve_link(path).resolve().name
     run = Run(folder, settings, model, source_tokenizer, target_tokenizer, framing, name, inference_weights)
     run.engine_cache = {} if run.device.type == "cuda" else None  # keeps the CUDA graphs of searches
     return run

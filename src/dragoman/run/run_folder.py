@@ -91,13 +91,19 @@ def write_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None
 
 
 def select_device(name: str) -> torch.device:
-    """Return the device of a name; `auto` is the GPU if there is one, else the CPU."""
+    """Return the device of a name; `auto` is the GPU if there is one (CUDA or Apple's `mps`), else the CPU."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        found = (kind for kind, is_available in _available_devices().items() if is_available)
+        return torch.device(next(found, "cpu"))
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"unknown device {name!r}: use auto, cpu or cuda") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("device cuda was requested, but no GPU is available: use --device cpu")
+        raise UserError(f"unknown device {name!r}: use auto, cpu, cuda or mps") from None
+    if not _available_devices().get(device.type, True):
+        raise UserError(f"device {device.type} was requested, but no GPU is available: use --device cpu")
     return device
+
+
+def _available_devices() -> dict[str, bool]:
+    """Return whether there are GPUs of each kind, the preferred kind first."""
+    return {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}

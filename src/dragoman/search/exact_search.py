@@ -13,7 +13,7 @@ from dragoman.errors import UserError
 from dragoman.models import DecodingStart, Model
 from dragoman.models.model import first_tokens
 from dragoman.parts.mixer import Context, Layout, State
-from dragoman.parts.precision import at_least_float32
+from dragoman.parts.precision import accumulator_dtype, at_least_float32
 from dragoman.search.configs import LENGTH_NORMALIZATIONS, Beam
 from dragoman.search.engine import SpecialTokens
 from dragoman.search.search_config import DecodingRun, LengthLimit, SearchConfig, SearchRequest, check_ranges
@@ -203,8 +203,9 @@ class BranchAndBound:
         logits, cache_after = self.model.decode(tokens[:, None], context, cache)
         assert cache_after is not None
         self.expansions += len(prefixes)
-        log_p = self._restrict(at_least_float32(logits[:, 0]).log_softmax(-1).double(), prefixes)
-        total = torch.tensor(scores, device=tokens.device, dtype=torch.double)[:, None] + log_p  # R V
+        dtype = accumulator_dtype(tokens.device)
+        log_p = self._restrict(at_least_float32(logits[:, 0]).log_softmax(-1).to(dtype), prefixes)
+        total = torch.tensor(scores, device=tokens.device, dtype=dtype)[:, None] + log_p  # R V
         eos = self.special_tokens.eos
         for prefix, score in zip(prefixes, total[:, eos].tolist()):
             self._propose(prefix, score)

@@ -47,7 +47,7 @@ def first_true(chosen: Tensor, count: int) -> Tensor:
     """B N truth values → B C: the indices of the first `count` true values of each row, by top-k of −index."""
     order = torch.arange(0, -chosen.shape[1], -1, dtype=torch.float32, device=chosen.device)
     order = order.where(chosen, -torch.inf)
-    return topk(order, count)[1] if order.is_cuda else order.topk(count, dim=-1).indices
+    return topk(order, count)[1] if order.device.type != "cpu" else order.topk(count, dim=-1).indices
 
 
 def argmax_with_score(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,7 +85,7 @@ def topk_continuations(
         log_normalizer: B K, log Σ exp of the logits.
     """
     rows, width = logits.shape[1:]
-    if logits.is_cuda:  # the best continuations are among the best of each row
+    if logits.device.type != "cpu":  # the best continuations are among the best of each row
         best_logits, tokens = topk(logits, min(count, width))  # B K N
         total = (scores[..., None] + (best_logits - log_normalizer[..., None]).clamp_(max=0)).flatten(1)
         best, index = topk(total, min(count, total.shape[1]))

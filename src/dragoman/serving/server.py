@@ -18,6 +18,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from dragoman.console import log
 from dragoman.errors import UserError
+from dragoman.processes import STOP_SIGNALS
 from dragoman.serving.app import create_app
 from dragoman.serving.service import Service
 from dragoman.serving.web_access import WebAccess
@@ -121,7 +122,7 @@ def serve(
     """Serve until SIGINT or SIGTERM, then finish accepted requests; a second signal stops at once."""
     sys.setswitchinterval(THREAD_SWITCH_INTERVAL)
     # uvicorn raises the signal that stopped it once more; ignoring it lets the process exit normally
-    previous = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, lambda *_: None) for number in STOP_SIGNALS}
     try:
         create_server(service, ready, access).run(sockets=[bound])
     finally:

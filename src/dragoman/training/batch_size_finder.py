@@ -17,6 +17,7 @@ from dragoman.data.corpus_passes import Log
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec
 from dragoman.parts.spec import Spec
+from dragoman.storage import mirror
 from dragoman.training.display import SilentDisplay
 from dragoman.training.memory_plan import available_memory, estimate_activations
 from dragoman.training.train_step import InsufficientMemoryError
@@ -61,7 +62,7 @@ def find_batch_size(
     with tempfile.TemporaryDirectory() as name:  # for the files that a training writes
         scratch = Path(name)
         for path in folder.iterdir():
-            (scratch / path.name).symlink_to(path.resolve())
+            mirror(path, scratch / path.name)
         tokens = largest_fitting(peak_memory, lowest, highest, limit)
     return tokens, f"the largest that fits into {limit / 2**30:.1f} GiB, by {trials} trials"
 

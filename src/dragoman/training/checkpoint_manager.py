@@ -17,7 +17,13 @@ from dragoman.data import DataPosition
 from dragoman.errors import UserError
 from dragoman.run.run_weights import BASE_WEIGHTS
 from dragoman.run_files import CHECKPOINT_DIR
-from dragoman.storage import os_errors_as_user_errors, remove_folder, remove_partial_files, replace_symlink
+from dragoman.storage import (
+    os_errors_as_user_errors,
+    remove_folder,
+    remove_partial_files,
+    replace_symlink,
+    resolve_link,
+)
 from dragoman.training.ema import WeightAverage
 from dragoman.training.metrics import LossHistory
 from dragoman.training.optimizer import load_state_tensors, state_tensors
@@ -165,7 +171,9 @@ class CheckpointManager:
         """Write a checkpoint, then point the links to it, and remove checkpoints that are no longer kept."""
         write()
         name = self._path(state.step).name
-        if best or not (self.folder / "best").exists():  # before the first validation any checkpoint is the best
+        if (
+            best or not resolve_link(self.folder / "best").exists()
+        ):  # before the first validation any checkpoint is the best
             replace_symlink(self.folder / "best", name)
         replace_symlink(self.folder / "last", name)  # at the end: training resumes from here
         self._prune(state)
@@ -221,7 +229,7 @@ class CheckpointManager:
         best = self._path(state.best_step)
         if state.best_metric is not None and best.exists():  # also if `best` was an average, computed again at the end
             replace_symlink(self.folder / "best", best.name)
-        elif not (self.folder / "best").exists():  # a rollback has removed it, because it was newer
+        elif not resolve_link(self.folder / "best").exists():  # a rollback has removed it, because it was newer
             replace_symlink(self.folder / "best", self._path(state.step).name)
         replace_symlink(self.folder / "last", self._path(state.step).name)
         self._prune(state)
@@ -317,7 +325,11 @@ class CheckpointManager:
     def _prune(self, state: TrainState) -> None:
         """Remove all checkpoints but the present one, the best one, and the latest validated ones."""
         kept = {path.name for path in self.validated()[-self.keep :]}
-        kept |= {self._path(state.step).name, self._path(state.best_step).name, (self.folder / "best").resolve().name}
+        kept |= {
+            self._path(state.step).name,
+            self._path(state.best_step).name,
+            resolve_link(self.folder / "best").resolve().name,
+        }
         for path in self.saved_checkpoints():
             if path.name not in kept:
                 remove_folder(path)

@@ -27,7 +27,7 @@ from dragoman.models import meta_model
 from dragoman.objectives import objective_class
 from dragoman.parts.flops import Workload
 from dragoman.run import Run, load, read_framing, read_spec
-from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, is_run_folder
+from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, has_checkpoint, is_run_folder
 from dragoman.search.forced_decoding import attention_weights
 from dragoman.storage import write_file
 from dragoman.systems import SYSTEMS, VocabularySizes, get_system
@@ -185,7 +185,7 @@ def train_system(
         system, training = replace(config.system, name=name, settings=settings), replace(config.training, seed=seed)
         run_config = override_settings(replace(config, system=system, training=training), own_settings)
         prepare_run(run, run_config, lambda text: None)
-    if not (run / CHECKPOINT_DIR / "last").exists():
+    if not has_checkpoint(run, "last"):
         _apply_budget(run, budget, config.training)
     saved = from_yaml(run / CONFIG_FILE)
     if config.training.device != "auto":

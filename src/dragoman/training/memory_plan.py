@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -135,6 +136,8 @@ def free_memory(device: str) -> int:
 
 def available_memory() -> int:
     """Return the bytes that this process can still allocate: the least of what machine, system and cgroup allow."""
+    if os.name == "nt":
+        return _available_on_windows()
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
@@ -144,6 +147,14 @@ def available_memory() -> int:
     except (OSError, ValueError):  # another operating system, or no limit
         pass
     return min(limits)
+
+
+def _available_on_windows() -> int:
+    """Return the physical memory that is free, by GlobalMemoryStatusEx of the Windows API."""
+    numbers = (ctypes.c_uint64 * 8)()  # MEMORYSTATUSEX: two 32-bit fields, then total and available physical memory …
+    ctypes.cast(numbers, ctypes.POINTER(ctypes.c_uint32))[0] = ctypes.sizeof(numbers)
+    ctypes.CDLL("kernel32").GlobalMemoryStatusEx(ctypes.byref(numbers))
+    return int(numbers[2])
 
 
 def _does_not_fit(config: Config, counts: ParameterCounts, plan: MemoryPlan, free: int) -> str:

@@ -38,7 +38,7 @@ class TrainingMeter:
         """Set all sums to those of a checkpoint (`unlogged`, by name), or to 0 if it is empty."""
         initial = unlogged if self.processes.rank == 0 else {}  # sums over processes: only the first one adds them
         sums = [initial.get(name, 0.0) for name in SUMS]
-        self.train_step.loss_sums.copy_(torch.tensor(sums, dtype=torch.float64))
+        self.train_step.loss_sums.copy_(torch.tensor(sums, dtype=self.train_step.loss_sums.dtype))
         self.train_step.skipped_steps.fill_(unlogged.get("skipped", 0.0))
         self.padding, self.batches = initial.get("padding", 0.0), initial.get("batches", 0.0)
         self.tokens, self.learning_rate = unlogged.get("tokens", 0.0), 0.0

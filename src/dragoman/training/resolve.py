@@ -42,7 +42,7 @@ class RunRequest:
         spec: the model with a small vocabulary, or that of the parent.
         train, valid, test: corpora; `valid` is empty if validation pairs are held out of `train`.
         data_format: how the corpora are read.
-        device: cpu or cuda.
+        device: cpu, cuda or mps.
     """
 
     config: Config

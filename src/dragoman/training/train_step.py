@@ -26,6 +26,7 @@ from dragoman.data import Batch, Batches, DataPosition
 from dragoman.data.batch_arrays import halve_batch
 from dragoman.errors import UserError
 from dragoman.objectives import Loss, Objective
+from dragoman.parts.precision import accumulator_dtype
 from dragoman.training.ema import WeightAverage
 from dragoman.training.optimizer import clip_grad_norm, set_found_inf, set_learning_rate
 from dragoman.training.parallel import ParallelStrategy, ProcessGroup
@@ -166,7 +167,8 @@ class TrainStep:
         self.device = device = strategy.device
         self.seed, self.clip_norm, self.precision = config.seed, config.resolved("clip_norm"), config.precision
         self.weights = [weight for weight in objective.parameters() if weight.requires_grad]
-        self.loss_sums = torch.zeros(3, device=device, dtype=torch.float64)  # float64: independent of the order
+        # float64, where there is one, makes the sums independent of the order
+        self.loss_sums = torch.zeros(3, device=device, dtype=accumulator_dtype(device))
         self.gradient_norm, self.skipped_steps = torch.zeros((), device=device), torch.zeros((), device=device)
         self.loss_scale = torch.ones((), device=device)
         self.splitter = BatchSplitter(log)
@@ -267,6 +269,8 @@ class TrainStep:
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+        elif self.device.type == "mps":
+            torch.mps.empty_cache()
 
     def _to_device(self, batch: Batch) -> dict[str, Tensor]:
         """Copy the tensors of a batch to the device, asynchronously from pinned memory."""

@@ -26,6 +26,7 @@ from dragoman.models import Model, ModelSpec
 from dragoman.objectives import Objective, TaskContext, build_objective, objective_class
 from dragoman.parts.spec import Spec, replace_everywhere, without_dropout
 from dragoman.parts.stack import Stack
+from dragoman.processes import STOP_SIGNALS
 from dragoman.run import Run, read_framing, read_spec, read_tokenizers, select_device
 from dragoman.run.search_choice import SearchChoice, store_choice, without_choice
 from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, INITIAL_CHECKPOINT
@@ -508,7 +509,7 @@ def _handle_interrupts(trainer: Trainer) -> Iterator[None]:
 
     previous = {}
     with suppress(ValueError):  # not in the main thread, whose owner handles signals
-        previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        previous = {number: signal.signal(number, interrupt) for number in STOP_SIGNALS}
     try:
         yield
     finally:

@@ -18,7 +18,7 @@ from dragoman.config import Config, TrainingConfig
 from dragoman.errors import UserError
 from dragoman.run import select_device
 from dragoman.run.search_choice import DECODING_COST
-from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE
+from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, has_checkpoint
 from dragoman.storage import write_file
 from dragoman.training.checkpoint_manager import TrainState
 from dragoman.training.schedule import ScheduleHorizon, fraction_used, schedule_start, warmup_steps
@@ -170,7 +170,7 @@ def change_resumed_run(folder: Path, settings: Mapping[str, Any]) -> Config:
     changed = replace(changed, chosen={name: value for name, value in saved.chosen.items() if name not in removed})
     before, after = (tuple(getattr(config.training, name) for name in BUDGETS) for config in (saved, changed))
     last = folder / CHECKPOINT_DIR / "last"
-    if before != after and last.exists():
+    if before != after and has_checkpoint(folder, "last"):
         state = TrainState.load(last)
         _check_budget(changed.training, state)
         TrainingBudget(saved, steps_per_epoch=1, validates_average=False).update_budget(state)
