@@ -85,9 +85,9 @@ def write_deployment_files(
     plain = is_read_by_library(run.source_tokenizer) and is_read_by_library(run.target_tokenizer)
     normalizer = TextNormalizer.from_settings(run.config.text)
     values = {"settings": settings, "plain": plain, "normalizer": normalizer, "run": run, "files": files}
-    program = _render(f"{example}.jinja", **values)
+    program = render_template(f"{example}.jinja", **values)
     (folder / example).write_text(program, encoding="utf-8")
-    readme = _render("export_readme.md.jinja", **values, program=program, example=example)
+    readme = render_template("export_readme.md.jinja", **values, program=program, example=example)
     (folder / "README.md").write_text(readme, encoding="utf-8")
 
 
@@ -96,7 +96,7 @@ def is_read_by_library(tokenizer: Tokenizer) -> bool:
     return tokenizer.is_library_tokenizer and not tokenizer.unknown_word_tokens
 
 
-def _render(template: str, **values: Any) -> str:
+def render_template(template: str, **values: Any) -> str:
     """Fill a template, given by its file name, with `values`."""
     return _environment().get_template(template).render(values)
 

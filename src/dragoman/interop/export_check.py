@@ -94,7 +94,7 @@ def sample_pairs(run: Run, sentences: Sequence[str] | None) -> ExportSamples:
     They are `sentences` if given, else pairs of the run's validation set, else generic sentences and texts made of
     the run's own tokens. A sentence without a reference gets the run's own translation as target.
     """
-    sources, tags, references = _sample_texts(run, sentences)
+    sources, tags, references = sample_texts(run, sentences)
     if run.is_language_model:
         prefix = run.framing.source_prefix or (run.framing.bos,)
         texts = references or [str(source) for source in sources]
@@ -111,7 +111,7 @@ def sample_pairs(run: Run, sentences: Sequence[str] | None) -> ExportSamples:
     return ExportSamples(sources, source_ids, target_ids)
 
 
-def _sample_texts(run: Run, sentences: Sequence[str] | None) -> tuple[list[Source], Tag, list[str] | None]:
+def sample_texts(run: Run, sentences: Sequence[str] | None) -> tuple[list[Source], Tag, list[str] | None]:
     """Return sources, their corpus tags, and references (None if there are none)."""
     if sentences is not None:
         texts: list[Source] = []
@@ -220,5 +220,8 @@ def with_rounded_weights(run: Run, dtype: torch.dtype) -> Run:
     if dtype == torch.float32:
         return run
     rounded = copy(run)
-    rounded.model = deepcopy(run.model).to(dtype).float()
+    rounded.model = deepcopy(run.model)
+    with torch.no_grad():
+        for weight in rounded.model.parameters():
+            weight.copy_(weight.to(dtype))
     return rounded

@@ -31,12 +31,13 @@ class TokenConfig:
     special: bool = True
 
 
+TARGET_TOKENIZER_FOLDER = "target_tokenizer"  # in an export whose source and target have different vocabularies
 #: all files of tokenizers, which are kept for an export
 TOKENIZER_FILE_NAMES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
     *("vocab.json", "merges.txt", "vocab.txt", "target_vocab.json", "source.spm", "target.spm", "spiece.model"),
     *("sentencepiece.bpe.model", "sentencepiece.model", "tokenizer.model", "normalizer.json"),
-    *("target_tokenizer/tokenizer.json", "target_tokenizer/tokenizer_config.json"),
+    *(f"{TARGET_TOKENIZER_FOLDER}/tokenizer.json", f"{TARGET_TOKENIZER_FOLDER}/tokenizer_config.json"),
 )
 
 

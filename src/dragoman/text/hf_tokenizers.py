@@ -32,6 +32,7 @@ from dragoman.text.hf_tokenizer_files import (
     GPT_TYPES,
     PLAIN_TOKENS,
     QWEN_TYPES,
+    TARGET_TOKENIZER_FOLDER,
     UNK_BOS_EOS,
     OriginalFiles,
     TokenConfig,
@@ -73,6 +74,8 @@ def tokenizers_from_folder(
         if all(map(files.has, names)):
             tokenizers = build(files)
             tokenizers[0].original_files = OriginalFiles.read(files.folder)
+            if (files.folder / TARGET_TOKENIZER_FOLDER / "tokenizer.json").is_file():
+                return tokenizers[0], tokenizers_from_folder(files.folder / TARGET_TOKENIZER_FOLDER, config)[0]
             return tokenizers[0], tokenizers[-1]  # one for both, or two
     expected = ", ".join(" with ".join(names) for names in _BUILDERS)
     raise MissingTokenizerError(f"{folder} has no supported tokenizer files; expected one of: {expected}")

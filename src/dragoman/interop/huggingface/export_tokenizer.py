@@ -13,11 +13,11 @@ from dragoman.errors import UserError
 from dragoman.run import Run
 from dragoman.run.sources import tag_ids
 from dragoman.text import Tokenizer
+from dragoman.text.hf_tokenizer_files import TARGET_TOKENIZER_FOLDER
 from dragoman.text.imported_tokenizer import ImportedTokenizer
 from dragoman.text.normalization import TextNormalizer
 from dragoman.text.special_tokens import SPECIAL_TOKENS
 
-TARGET_TOKENIZER_FOLDER = "target_tokenizer"
 TOKENIZER_JSON, TOKENIZER_CONFIG_JSON = "tokenizer.json", "tokenizer_config.json"
 ROLE_KEYS = ("pad_token", "unk_token", "bos_token", "eos_token", "mask_token", "sep_token", "cls_token")
 INVISIBLE_CHARACTERS = "[\u200b\u2060\ufeff]"  # removed where white space is normalized
@@ -43,6 +43,10 @@ def write_tokenizer(run: Run, folder: Path, max_length: int) -> list[str]:
     source, target = run.source_tokenizer, run.target_tokenizer
     if isinstance(source, ImportedTokenizer):
         return _write_original_files(source, folder)
+    if not source.is_library_tokenizer:
+        return [
+            "the export has no tokenizer files, because the ids of the tokenizer were shifted (text.tokenizer_from)"
+        ]
     _write(run, source, folder, max_length, is_source=True)
     notes = []
     if source.unknown_word_tokens:

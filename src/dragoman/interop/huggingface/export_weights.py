@@ -28,11 +28,9 @@ def write_weights(plan: ExportPlan, folder: Path, dtype: torch.dtype) -> None:
     prefix = plan.export_class.prefix
     stored = dict(stored_weights(plan))
     stored |= {name: stored[other].clone() for name, other in plan.copies.items() if other in stored}
-    stored |= computed_tables(plan)
-    weights = {
-        name if re.fullmatch(HEADS, name) else f"{prefix}{name}": weight.detach().cpu().to(dtype).contiguous()
-        for name, weight in stored.items()
-    }
+    stored = {name: weight.detach().cpu().to(dtype).contiguous() for name, weight in stored.items()}
+    stored |= computed_tables(plan)  # in float32, because rounded sinusoids would be other positions
+    weights = {name if re.fullmatch(HEADS, name) else f"{prefix}{name}": weight for name, weight in stored.items()}
     save_file(weights, folder / SINGLE_FILE, metadata={"format": "pt"})
 
 

@@ -13,6 +13,7 @@ import torch
 from dragoman import checkpoint as checkpoints
 from dragoman.errors import UserError
 from dragoman.interop.export_check import (
+    LOGIT_TOLERANCE,
     ExportCheck,
     ExportSamples,
     count_equal_outputs,
@@ -28,10 +29,14 @@ from dragoman.interop.huggingface.export_tokenizer import check_tokenizer, write
 from dragoman.interop.huggingface.export_weights import write_weights
 from dragoman.interop.huggingface.hf_config import CONFIG_JSON, GENERATION_CONFIG_JSON
 from dragoman.interop.huggingface.importing import NoTokenizer
+from dragoman.interop.huggingface.model_card import model_card
 from dragoman.interop.huggingface.obstacles import not_exportable
 from dragoman.run import Run
 
 MIN_EXPORTED_POSITIONS = 1024  # of a model whose positions are computed, which transformers stores in a table
+
+#: largest relative error of logits; a factor that moves into a weight is rounded with it
+ROUNDING_TOLERANCES = {"float32": LOGIT_TOLERANCE, "float16": 1e-2, "bfloat16": 5e-2}
 
 
 class HuggingFaceExporter:
@@ -58,6 +63,8 @@ class HuggingFaceExporter:
             notes += missing
         if plan.export_class.name in ("BertModel", "RobertaModel"):
             notes.append("the run has no pooler: transformers initializes one at random, do not use its output")
+        card = model_card(run, plan, self.options, notes)
+        (folder / "README.md").write_text(card, encoding="utf-8")
         return WrittenExport(plan.export_class.name, tuple(notes))
 
     def verify(self, run: Run, folder: Path, samples: ExportSamples) -> ExportCheck:
@@ -82,7 +89,14 @@ class HuggingFaceExporter:
         equal = None
         if run.model.can_generate and not run.is_language_model:
             equal = count_equal_outputs(run, samples, _generate(run, model, samples.source_ids))
-        return ExportCheck(f"transformers {transformers.__version__}", len(samples), error, equal_outputs=equal)
+        return ExportCheck(
+            f"transformers {transformers.__version__}",
+            len(samples),
+            error,
+            ROUNDING_TOLERANCES[self.options.dtype],
+            equal_outputs=equal,
+            outputs_must_agree=self.options.dtype == "float32",
+        )
 
 
 def _write_json(path: Path, fields: dict[str, Any]) -> None:

@@ -61,7 +61,7 @@ def _advice(run: Run) -> str:
             return f"Train the system {system} with {options}"
         if not vocabulary.joint and dict(_exportable_recipes(system, VocabularySizes(300, 300, joint=True))):
             return "Train it with --set text.shared_vocabulary=true"
-    names = [name for name in SYSTEMS if dict(_exportable_recipes(name, vocabulary, ("auto", *RECIPES)))]
+    names = [name for name in SYSTEMS if any(_exportable_recipes(name, vocabulary, ("auto", *RECIPES)))]
     return f"Systems that can be exported: {', '.join(names)} (transformer with --recipe plain or textbook)"
 
 
