@@ -61,7 +61,8 @@ def test_a_compression_ratio_replaces_the_default_vocabulary_size() -> None:
     ("copied", "rare", "pairs", "recipe", "settings", "expected"),
     [
         (0.61, 0.56, 8000, "auto", {}, True),  # one-line summaries of package descriptions
-        (0.05, 0.02, 8000, "auto", {}, None),  # translation
+        (0.10, 0.95, 24_155, "auto", {}, True),  # logical forms with the words of the sentence
+        (0.05, 0.14, 8000, "auto", {}, None),  # translation
         (0.33, None, 8000, "auto", {}, None),  # no rare words at all
         (0.61, 0.56, 100, "auto", {}, None),  # too few pairs to know
         (0.61, 0.56, 8000, "textbook", {}, None),
