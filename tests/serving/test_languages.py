@@ -17,11 +17,12 @@ from dragoman.serving.languages import (
     trigrams,
 )
 from dragoman.serving.routes_libretranslate import HtmlText
+from dragoman.text import Framing
 
 
 def run(folder: str, source: tuple[str, ...] = (), target: tuple[str, ...] = (), **languages: str) -> SimpleNamespace:
     data = DataConfig(source=source, target=target, **languages)  # type: ignore[arg-type]
-    return SimpleNamespace(folder=Path(folder), config=SimpleNamespace(data=data))
+    return SimpleNamespace(folder=Path(folder), config=SimpleNamespace(data=data), model_framing=Framing())
 
 
 @pytest.mark.parametrize(

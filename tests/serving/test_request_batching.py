@@ -28,6 +28,9 @@ class Upper:
         self.may.set()
         self.config = SimpleNamespace(search=SimpleNamespace(batch_tokens=100))
 
+    def with_languages(self, source: str | None, target: str | None) -> Upper:
+        return self
+
     def translate_stream(
         self, texts: Sequence[str], settings: object, first_index: int, **_: object
     ) -> Iterator[Translation]:

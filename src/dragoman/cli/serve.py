@@ -70,7 +70,9 @@ def serve(
     def on_ready() -> None:
         """Log what is served, and print the address."""
         for served in service.runs.values():
-            log(f"{served.name}: {served.pair.source} to {served.pair.target}")
+            pair = f"{served.pair.source} to {served.pair.target}" if served.pair else "all pairs"
+            count = len(served.run.languages)
+            log(f"{served.name}: {count} languages, by default {pair}" if count else f"{served.name}: {pair}")
         if not serving.is_loopback(address) and not keys.required:
             log("other machines can reach this server without a key: see --api-keys")
         urls = serving.reachable_urls(address, actual_port)

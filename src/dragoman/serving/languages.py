@@ -18,7 +18,7 @@ from dragoman.text.language_names import LANGUAGE_NAMES
 
 #: two-letter codes: many three-letter ones are words (run, hat, war), which names of files and folders contain
 TWO_LETTER_CODES = {code for code in LANGUAGE_NAMES if len(code) == 2}
-CODE = "[a-zA-Z]{2,3}(?:[-_][a-zA-Z]{4})?"  # a language, optionally with a script
+CODE = "[a-zA-Z]{2,3}(?:[-_](?:[a-zA-Z]{4}|[A-Z]{2}))?"  # a language, optionally with a script or region
 PAIR = re.compile(rf"({CODE})[-_>:]({CODE})")
 MAX_TRAINING_SENTENCES = 2000  # per language, for language detection
 MAX_DETECTED_CHARACTERS = 1000  # of a text, for language detection
@@ -46,11 +46,14 @@ def parse_run_argument(argument: str) -> tuple[Path, LanguagePair | None]:
     return Path(folder), LanguagePair(*(code.lower() for code in match.groups()))
 
 
-def infer_language_pair(run: Run) -> LanguagePair:
+def infer_language_pair(run: Run) -> LanguagePair | None:
     """Infer the languages of a run from the extensions of its training files (train.en, train.de) or its folder name.
 
-    A UserError if neither names two languages.
+    A UserError if neither names two languages; None for a multilingual run, which has codes of its own.
     """
+    codes = run.model_framing.languages
+    if codes is not None and codes.reads_source_code:
+        return None
     data = run.config.data
     if data.source_language in TWO_LETTER_CODES and data.target_language in TWO_LETTER_CODES:
         return LanguagePair(data.source_language, data.target_language)

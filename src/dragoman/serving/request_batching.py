@@ -30,6 +30,7 @@ class DecodeOptions:
     alignment: bool = False
     token_scores: bool = False
     prefix: str = ""  # of the translation of the first sentence
+    languages: tuple[str | None, str | None] = (None, None)  # source and target of a multilingual model
 
     @property
     def needs_own_batch(self) -> bool:
@@ -245,7 +246,7 @@ class Batcher:
         prefixes = [options.prefix if index == 0 else "" for _, index in batch] if options.prefix else None
         with self.device_lock:
             translations = list(
-                self.run.translate_stream(
+                self.run.with_languages(*options.languages).translate_stream(
                     [job.sentences[index] for job, index in batch],
                     options.search,
                     alignment=options.alignment,

@@ -17,7 +17,8 @@ from dragoman.lens.run_report import read_samples, training_curves, validation_r
 from dragoman.run import Run
 from dragoman.serving import schemas
 from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
-from dragoman.serving.service import ServedRun, Service
+from dragoman.serving.served_run import ServedRun
+from dragoman.serving.service import Service
 from dragoman.text import split_words
 from dragoman.text.bpe_merges import Pair
 from dragoman.text.bpe_trace import count_words, learn_trace, parse_word_counts

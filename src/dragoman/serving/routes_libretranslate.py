@@ -12,7 +12,8 @@ from fastapi import APIRouter, Request
 from dragoman.serving import schemas
 from dragoman.serving.request_batching import DecodeOptions
 from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
-from dragoman.serving.service import ServedRun, Service
+from dragoman.serving.served_run import ServedRun
+from dragoman.serving.service import Service
 
 RequestType = TypeVar("RequestType", bound=schemas.DetectRequest)
 UNTRANSLATED_ELEMENTS = "script|style|code|pre|kbd|samp|textarea|svg|math"
@@ -82,7 +83,8 @@ def routes(service: Service) -> APIRouter:
     @router.get("/frontend/settings")
     async def settings() -> dict[str, Any]:
         """Settings that LibreTranslate's web page requests."""
-        pair = next(iter(service.runs.values())).pair
+        pair = next(iter(service.runs.values())).with_any_languages().pair
+        languages = {} if pair is None else pair._asdict()
         names = {language.code: language.name for language in service.languages()}
         return {
             "apiKeys": service.keys.required,
@@ -92,7 +94,7 @@ def routes(service: Service) -> APIRouter:
             "filesTranslation": False,
             "supportedFilesFormat": [],
             "suggestions": False,
-            "language": {side: {"code": code, "name": names[code]} for side, code in pair._asdict().items()},
+            "language": {side: {"code": code, "name": names.get(code, code)} for side, code in languages.items()},
         }
 
     return router
@@ -110,7 +112,7 @@ async def _translate(served: ServedRun, texts: list[str], alternatives: int) -> 
     for text, translations in zip(split_texts, await served.translate(split_texts, options)):
         n_best = [[translation, *translation.alternatives] for translation in translations]
         best, *others = (
-            text.join([ranked[min(rank, len(ranked) - 1)].text for ranked in n_best], served.pair.target)
+            text.join([ranked[min(rank, len(ranked) - 1)].text for ranked in n_best], served.target_language)
             for rank in range(alternatives + 1)
         )
         results.append((best, [other for other in dict.fromkeys(others) if other != best]))

@@ -18,7 +18,9 @@ from dragoman.search import search_to_dict
 from dragoman.serving import schemas
 from dragoman.serving.request_batching import DecodeOptions
 from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
-from dragoman.serving.service import ServedRun, Service
+from dragoman.serving.served_run import ServedRun
+from dragoman.serving.service import Service
+from dragoman.text.language_names import language_name
 from dragoman.text.sentences import SplitText
 
 Event = tuple[str, dict[str, Any]]  # name and data
@@ -61,7 +63,7 @@ def routes(service: Service) -> APIRouter:
                 schemas.SentenceTranslation.from_translation(source, translation)
                 for source, translation in zip(text.sentences, sentences)
             ]
-            joined = text.join([sentence.text for sentence in sentences], served.pair.target)
+            joined = text.join([sentence.text for sentence in sentences], served.target_language)
             translations.append(schemas.TextTranslation(text=joined, sentences=details))
         return schemas.TranslationResponse(run=served.name, translations=translations)
 
@@ -95,8 +97,9 @@ def _run_info(served: ServedRun) -> schemas.RunInfo:
     run = served.run
     return schemas.RunInfo(
         name=served.name,
-        source=served.pair.source,
-        target=served.pair.target,
+        source=served.pair and served.pair.source,
+        target=served.pair and served.pair.target,
+        languages=[schemas.LanguageChoice(code=code, name=language_name(code)) for code in run.languages],
         system=run.config.system.name,
         checkpoint=run.checkpoint,
         parameters=sum(weight.numel() for weight in run.model.parameters()),
@@ -114,7 +117,7 @@ def _translation_events(
     """
     run, timeout = service.streaming_run(served), service.limits.timeout
     deadline = time.monotonic() + timeout
-    gaps = text.gaps_for_language(served.pair.target)
+    gaps = text.gaps_for_language(served.target_language)
     translations = []
     with service.stream_slot():
         yield from _token_events(0, gaps[0])
@@ -135,7 +138,7 @@ def _translation_events(
                         result = schemas.SentenceTranslation.from_translation(sentence, tokens.translation)
                         yield "sentence", {"sentence": number, **result.model_dump(mode="json")}
             yield from _token_events(number, gaps[number + 1])
-        yield "done", {"run": served.name, "text": text.join(translations, served.pair.target)}
+        yield "done", {"run": served.name, "text": text.join(translations, served.target_language)}
 
 
 def _token_events(sentence: int, text: str, tentative_text: str = "") -> Iterator[Event]:

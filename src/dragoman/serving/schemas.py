@@ -92,12 +92,18 @@ class HealthResponse(BaseModel):
 # ---- /v1
 
 
+class LanguageChoice(BaseModel):
+    code: str = Field(examples=["eng_Latn"])
+    name: str = Field(examples=["English"])
+
+
 class RunInfo(BaseModel):
     """A served run."""
 
     name: str
-    source: str
-    target: str
+    source: str | None = Field(description="Source language; null: a multilingual run without a default.")
+    target: str | None
+    languages: list[LanguageChoice] = Field(description="Languages of a multilingual run, for 'source' and 'target'.")
     system: str | None
     checkpoint: str
     parameters: int
@@ -110,8 +116,8 @@ class RunSelection(ApiRequest):
     model_config = ConfigDict(extra="forbid")
 
     run: str | None = Field(None, description="Name of a run, as in /v1/runs; alternatively give source and target.")
-    source: str | None = None
-    target: str | None = None
+    source: str | None = Field(None, description="Source language, such as en; of a multilingual run also eng_Latn.")
+    target: str | None = Field(None, description="Target language.")
     search: dict[str, Any] | None = Field(
         None, description="A search, such as {'kind': 'Beam', 'size': 8}.", examples=[{"kind": "Beam", "size": 8}]
     )

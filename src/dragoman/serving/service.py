@@ -3,63 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from fastapi import Request
 
 from dragoman.errors import UserError, unknown_name
-from dragoman.run import Run, Translation
-from dragoman.run.sources import split_into_sentences
-from dragoman.search import Beam, SearchConfig, search_from_dict
+from dragoman.run import Run
+from dragoman.search import SearchConfig, search_from_dict
 from dragoman.search.search_config import DEFAULT_MAX_LENGTH
 from dragoman.serving.languages import LanguageDetector, LanguagePair
-from dragoman.serving.request_batching import Batcher, DecodeOptions, InspectionQueue
+from dragoman.serving.request_batching import Batcher, InspectionQueue
 from dragoman.serving.request_guard import RateLimiter
 from dragoman.serving.request_parsing import RequestError, parse_request, request_api_key
 from dragoman.serving.schemas import ApiRequest, LanguageInfo
+from dragoman.serving.served_run import ServedRun
 from dragoman.serving.service_metrics import Metrics
 from dragoman.serving.service_settings import ApiKeys, BatchingSettings, ServiceLimits
 from dragoman.text.language_names import language_name
-from dragoman.text.sentences import SplitText, single_sentence
 
 RequestType = TypeVar("RequestType", bound=ApiRequest)
-
-
-@dataclass(frozen=True)
-class ServedRun:
-    """A run with its name, its languages and its queue of requests."""
-
-    name: str
-    run: Run
-    pair: LanguagePair
-    batcher: Batcher
-
-    def split(self, text: str, split: bool = True) -> SplitText:
-        """Split a text into sentences, or treat it as one sentence."""
-        return split_into_sentences(self.run, text) if split else single_sentence(text)
-
-    def beam_search(self, n_best: int) -> Beam:
-        """Return the run's default beam search, with a beam that is wide enough to return `n_best` translations.
-
-        The beam is at most as large as the vocabulary.
-        """
-        default = self.run.beam_config()
-        max_size = self.run.model.vocab_size - len(self.run.special_tokens.suppressed) - 1  # without EOS
-        size = min(max(default.size, n_best), max(default.size, max_size))
-        size += -size % default.num_groups  # the next multiple: groups have equal sizes
-        num_finished = None if n_best > default.max_finished else default.num_finished
-        return replace(default, size=size, n_best=min(n_best, size), num_finished=num_finished)
-
-    async def translate(self, texts: Sequence[SplitText], options: DecodeOptions) -> list[list[Translation]]:
-        """Queue all sentences of some texts, and return the translations of the sentences of each text."""
-        sentences = [sentence for text in texts for sentence in text.sentences]
-        token_counts = [len(ids) for ids in self.run.source_tokenizer.encode_batch(sentences)]
-        translations = iter(await self.batcher.translate(sentences, token_counts, options))
-        return [[next(translations) for _ in text.sentences] for text in texts]
 
 
 class Service:
@@ -67,14 +32,15 @@ class Service:
 
     def __init__(
         self,
-        runs: Iterable[tuple[Run, LanguagePair]],
+        runs: Iterable[tuple[Run, LanguagePair | None]],
         limits: ServiceLimits | None = None,
         batching: BatchingSettings | None = None,
         keys: ApiKeys | None = None,
     ) -> None:
         """Serve runs, each with its languages; None: default limits and batching, and no API keys.
 
-        One device lock lets only one run decode at a time. A run that does not translate text is a UserError.
+        A multilingual run serves all its languages; those given with it are its default. One device lock lets only one
+        run decode at a time. A run that does not translate text is a UserError.
         """
         self.limits, self.keys, self.metrics = limits or ServiceLimits(), keys or ApiKeys(), Metrics()
         self.rate_limiter, self.detector = RateLimiter(self.limits.requests_per_minute), LanguageDetector()
@@ -92,7 +58,10 @@ class Service:
                 )
             name = self._unique_name(run.folder.resolve().name)
             batcher = Batcher(run, name, self.device_lock, batching, self.limits.max_queue, self.metrics)
-            self.runs[name] = ServedRun(name, run, pair, batcher)
+            served = ServedRun(name, run, pair, batcher)
+            if served.codes is not None and (pair is not None or served.codes.has_default):
+                served = served.for_languages(*(pair or (None, None)))
+            self.runs[name] = served
         if not self.runs:
             raise UserError("there is no run to serve: give at least one run folder")
         self.metrics.inspections.set_function(lambda: self.inspections.pending)
@@ -112,8 +81,9 @@ class Service:
     def start(self) -> None:
         """Train the language detector, warm up every run, and start the threads that translate queued requests."""
         for served in self.runs.values():
-            self.detector.learn_from_run(served.run, served.pair)
-            served.run.translate(["a"], alignment=False)  # packs the weights before the first request
+            if served.codes is None and served.pair is not None:
+                self.detector.learn_from_run(served.run, served.pair)
+            served.with_any_languages().run.translate(["a"], alignment=False)  # packs the weights before a request
             served.batcher.start()
 
     def close(self) -> None:
@@ -126,29 +96,38 @@ class Service:
 
     def languages(self) -> list[LanguageInfo]:
         """Return all languages with the languages that each is translated into."""
-        pairs = [served.pair for served in self.runs.values()]
+        targets: dict[str, dict[str, None]] = {}  # ordered sets
+        for served in self.runs.values():
+            for source, codes in served.directions.items():
+                targets.setdefault(source, {}).update(dict.fromkeys(codes))
+        served_codes = dict.fromkeys([*targets, *(code for others in targets.values() for code in others)])
         return [
-            LanguageInfo(
-                code=code,
-                name=language_name(code),
-                targets=list(dict.fromkeys(pair.target for pair in pairs if pair.source == code)),
-            )
-            for code in dict.fromkeys(code for pair in pairs for code in pair)
+            LanguageInfo(code=code, name=language_name(code), targets=[*targets.get(code, ())]) for code in served_codes
         ]
 
     def language_code(self, language: str) -> str:
         """Normalize a language: EN and en-GB become en, unless en-gb is served."""
         code = language.strip().lower().replace("_", "-")
-        served_codes = {code for served in self.runs.values() for code in served.pair}
+        served_codes = {code for served in self.runs.values() if served.codes is None for code in served.pair or ()}
         return code if code in served_codes else code.split("-")[0]
 
     def run_for_languages(self, source: str, target: str) -> ServedRun:
-        """Return the first run for a language pair."""
+        """Return the first run for a language pair; languages of multilingual runs may have other codes or names."""
+        unknown: UserError | None = None
         for served in self.runs.values():
-            if served.pair == (self.language_code(source), self.language_code(target)):
+            if served.codes is None and served.pair == (self.language_code(source), self.language_code(target)):
                 return served
-        pairs = ", ".join(dict.fromkeys(f"{run.pair.source} to {run.pair.target}" for run in self.runs.values()))
-        raise RequestError(400, f"no run translates from {source!r} to {target!r}, only from {pairs}")
+            if served.codes is not None:
+                try:
+                    return served.for_languages(source, target)
+                except UserError as error:
+                    unknown = error
+        if unknown is not None:
+            raise unknown
+        pairs = [f"{run.pair.source} to {run.pair.target}" for run in self.runs.values() if run.pair is not None]
+        raise RequestError(
+            400, f"no run translates from {source!r} to {target!r}, only from {', '.join(dict.fromkeys(pairs))}"
+        )
 
     def run_by_name(self, name: str) -> ServedRun:
         """Return the run with a name, or reject the request and suggest similar names."""
@@ -157,14 +136,18 @@ class Service:
         return self.runs[name]
 
     def resolve_run(self, name: str | None, source: str | None, target: str | None) -> ServedRun:
-        """Return the run with this name, or the first one for these languages, or the only one."""
+        """Return the run with this name, or the first one for these languages, or the only one.
+
+        A multilingual run is returned for these languages, or for its default.
+        """
         if name is not None:
-            return self.run_by_name(name)
+            return self.run_by_name(name).for_languages(source, target)
         if source is not None and target is not None:
             return self.run_for_languages(source, target)
-        if len(self.runs) > 1 or source is not None or target is not None:
+        served = next(iter(self.runs.values()))
+        if len(self.runs) > 1 or (served.codes is None and (source is not None or target is not None)):
             raise RequestError(400, "say which run to use: give 'run', or 'source' and 'target'")
-        return next(iter(self.runs.values()))
+        return served.for_languages(source, target)
 
     def detect_language(self, text: str, target: str | None = None) -> tuple[str, float]:
         """Return the most probable source language of a text, and a confidence from 0 to 100.
@@ -172,11 +155,12 @@ class Service:
         Only languages that are translated into `target` count. If there is only one, it is returned in any case.
         """
         code = None if target is None else self.language_code(target)
-        sources = [served.pair.source for served in self.runs.values() if code in (None, served.pair.target)]
+        pairs = [served.pair for served in self.runs.values() if served.codes is None and served.pair is not None]
+        sources = [pair.source for pair in pairs if code in (None, pair.target)]
         for language, confidence in self.detector(text):
             if language in sources:
                 return language, confidence
-        if len(set(sources)) != 1:
+        if len(set(sources)) != 1 or any(served.codes is not None for served in self.runs.values()):
             raise RequestError(400, "the language of the text could not be detected: give it as 'source'")
         return sources[0], 0.0
 

@@ -1,0 +1,90 @@
+"""A run that is served: its name, its languages and its queue of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dragoman.run import Run, Translation
+from dragoman.run.sources import split_into_sentences
+from dragoman.search import Beam
+from dragoman.serving.languages import LanguagePair
+from dragoman.serving.request_batching import Batcher, DecodeOptions
+from dragoman.text.language_codes import LanguageCodes
+from dragoman.text.language_names import parse_language
+from dragoman.text.sentences import SplitText, single_sentence
+
+
+@dataclass(frozen=True)
+class ServedRun:
+    """A run with its name, its languages and its queue of requests.
+
+    A multilingual run without a default has no `pair`; `for_languages` returns it with one.
+    """
+
+    name: str
+    run: Run
+    pair: LanguagePair | None
+    batcher: Batcher
+
+    @property
+    def codes(self) -> LanguageCodes | None:
+        """The language codes of a multilingual run; None if texts may have codes of their own, as in Marian."""
+        codes = self.run.model_framing.languages
+        return codes if codes is not None and codes.reads_source_code else None
+
+    @property
+    def target_language(self) -> str:
+        """The language of translations as a code such as de or zh, '' if it is unknown."""
+        return "" if self.pair is None else parse_language(self.pair.target).language
+
+    @property
+    def directions(self) -> dict[str, list[str]]:
+        """The source languages, with the target languages of each."""
+        if self.codes is not None:
+            return {source: [code for code in self.codes.ids if code != source] for source in self.codes.ids}
+        return {} if self.pair is None else {self.pair.source: [self.pair.target]}
+
+    def for_languages(self, source: str | None, target: str | None) -> ServedRun:
+        """Return a multilingual run for two languages, None: its default; other runs as they are.
+
+        An unknown language, or a missing one without a default, is a UserError.
+        """
+        if self.codes is None:
+            return self
+        codes = self.codes.with_default(source, target)
+        source_code, target_code = codes.pair(None, None)  # an error if one is missing
+        assert source_code is not None
+        run = self.run.with_languages(source_code, target_code)
+        return replace(self, run=run, pair=LanguagePair(source_code, target_code))
+
+    def with_any_languages(self) -> ServedRun:
+        """Return a multilingual run without a default pair for two of its languages, to warm it up."""
+        if self.codes is None or self.codes.has_default:
+            return self
+        source, target = (*self.codes.examples, *self.codes.examples)[:2]
+        return self.for_languages(source, target)
+
+    def split(self, text: str, split: bool = True) -> SplitText:
+        """Split a text into sentences, or treat it as one sentence."""
+        return split_into_sentences(self.run, text) if split else single_sentence(text)
+
+    def beam_search(self, n_best: int) -> Beam:
+        """Return the run's default beam search, with a beam that is wide enough to return `n_best` translations.
+
+        The beam is at most as large as the vocabulary.
+        """
+        default = self.run.beam_config()
+        max_size = self.run.model.vocab_size - len(self.run.special_tokens.suppressed) - 1  # without EOS
+        size = min(max(default.size, n_best), max(default.size, max_size))
+        size += -size % default.num_groups  # the next multiple: groups have equal sizes
+        num_finished = None if n_best > default.max_finished else default.num_finished
+        return replace(default, size=size, n_best=min(n_best, size), num_finished=num_finished)
+
+    async def translate(self, texts: Sequence[SplitText], options: DecodeOptions) -> list[list[Translation]]:
+        """Queue all sentences of some texts, and return the translations of the sentences of each text."""
+        sentences = [sentence for text in texts for sentence in text.sentences]
+        token_counts = [len(ids) for ids in self.run.source_tokenizer.encode_batch(sentences)]
+        options = replace(options, languages=self.run.language_pair)
+        translations = iter(await self.batcher.translate(sentences, token_counts, options))
+        return [[next(translations) for _ in text.sentences] for text in texts]
