@@ -24,7 +24,7 @@ import torch
 from safetensors.torch import save_file
 
 import dragoman
-from device_info import device_name, peak_memory_bytes
+from device_info import device_name
 from dragoman.evaluation import format_table
 from dragoman.interop.huggingface import import_checkpoint
 
@@ -123,6 +123,12 @@ MEASUREMENTS: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
+def peak_memory() -> int:
+    """Return the peak resident memory of this process in bytes; getrusage would include that of its parent."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return 1024 * int(status.split("VmHWM:")[1].split()[0])
+
+
 def measure(function: Callable[[Path], None], folder: Path) -> dict[str, Any]:
     """Call a function in a new process; return its peak memory and time, without those of importing libraries."""
     command = [sys.executable, __file__, "--measure", function.__name__, str(folder)]
@@ -134,9 +140,9 @@ def run_measurement(function: Callable[[Path], None], folder: Path) -> None:
     if "transformers" in function.__name__ or function is open_in_float32:
         import transformers  # noqa: F401  (its import is not measured)
 
-    base, start = peak_memory_bytes(CPU), time.perf_counter()
+    base, start = peak_memory(), time.perf_counter()
     function(folder)
-    print(json.dumps({"bytes": peak_memory_bytes(CPU) - base, "seconds": time.perf_counter() - start}))
+    print(json.dumps({"bytes": peak_memory() - base, "seconds": time.perf_counter() - start}))
 
 
 def main() -> None:

@@ -94,10 +94,10 @@ def load(
     custom_parts: Sequence[type[Spec]] = (),
     weights: InferencePrecision = "float32",
 ) -> Run:
-    """Open a run folder, or a checkpoint folder of Hugging Face transformers.
+    """Open a run folder, or a checkpoint of Hugging Face transformers or Marian.
 
     Args:
-        folder: the run folder.
+        folder: the run folder, or that of a checkpoint.
         checkpoint: best, last, averaged, or a step such as "000500".
         device: auto (the default), cpu, cuda, cuda:N or mps.
         custom_parts: classes of custom parts that the model contains.
@@ -109,9 +109,9 @@ def load(
         1
     """
     from dragoman.run import load as load_run
-    from dragoman.run_files import is_hugging_face_folder
+    from dragoman.run_files import is_foreign_checkpoint
 
-    if is_hugging_face_folder(Path(folder)):
+    if is_foreign_checkpoint(Path(folder)):
         from dragoman.interop.huggingface import load_checkpoint  # needed only for checkpoints
 
         return load_checkpoint(Path(folder), device, weights)

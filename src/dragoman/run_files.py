@@ -26,6 +26,19 @@ def is_hugging_face_folder(folder: Path) -> bool:
     return (folder / HUGGING_FACE_CONFIG).exists() and not is_run_folder(folder)
 
 
+def is_marian_checkpoint(path: Path) -> bool:
+    """Whether a path is a model of Marian in its own format (.npz), or a folder with one and without config.json."""
+    if path.is_file():
+        return path.suffix == ".npz"
+    others = (MODEL_FILE, HUGGING_FACE_CONFIG)
+    return path.is_dir() and any(path.glob("*.npz")) and not any((path / name).exists() for name in others)
+
+
+def is_foreign_checkpoint(path: Path) -> bool:
+    """Whether a path holds a checkpoint of another library that can be opened as it is."""
+    return is_hugging_face_folder(path) or is_marian_checkpoint(path)
+
+
 def is_ensemble_folder(folder: Path) -> bool:
     """Whether a folder holds runs that differ in their seed only, whose ensemble translates."""
     return (folder / ENSEMBLE_FILE).exists()

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from dragoman import checkpoint
-from dragoman.run_files import is_hugging_face_folder
+from dragoman.run_files import is_foreign_checkpoint
 from dragoman.training.warm_start import ParentRun
 
 
 def open_parent(name: str) -> ParentRun:
     """Open a run folder, or a checkpoint folder of transformers, to start a training from it."""
     folder = Path(name)
-    if not is_hugging_face_folder(folder):
+    if not is_foreign_checkpoint(folder):
         return ParentRun.open(name)
     from dragoman.interop.huggingface import load_checkpoint  # needed only for checkpoints
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.builtin_names import system_names, system_setting_names
 from dragoman.errors import UserError, unknown_name
-from dragoman.run_files import check_new_folder, check_run_folder, is_hugging_face_folder
+from dragoman.run_files import check_new_folder, check_run_folder, is_foreign_checkpoint
 
 if TYPE_CHECKING:
     from dragoman.config import Config
@@ -20,7 +20,7 @@ def check_run(folder: str | Path, checkpoint: str | None = None, device: str | N
 
     `checkpoint` names a checkpoint that the run must have, `device` a device to check; None: not checked.
     """
-    if not is_hugging_face_folder(Path(folder)):
+    if not is_foreign_checkpoint(Path(folder)):
         check_run_folder(Path(folder), checkpoint)
     if device is not None:
         check_device(device)

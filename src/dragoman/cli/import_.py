@@ -1,4 +1,4 @@
-"""`dragoman import`: convert a Hugging Face checkpoint to a run folder."""
+"""`dragoman import`: convert a checkpoint of another library to a run folder."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from dragoman.cli.options import Json, program_name
 from dragoman.console import log, print_json
 from dragoman.errors import UserError
+from dragoman.run_files import is_marian_checkpoint
 
 if TYPE_CHECKING:
     from dragoman.text.language_codes import LanguageCodes
@@ -20,7 +21,8 @@ def import_(
         Path,
         typer.Argument(
             metavar="FOLDER",
-            help="Folder of a Hugging Face transformers checkpoint (config.json and model.safetensors).",
+            help="Folder of a Hugging Face transformers checkpoint (config.json and model.safetensors), or of a Marian "
+            "model (.npz), or the .npz file itself.",
         ),
     ],
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder to create for the converted run.")],
@@ -33,13 +35,17 @@ def import_(
     ] = "stored",
     as_json: Json = False,
 ) -> None:
-    """Convert a Hugging Face checkpoint to a run folder.
+    """Convert a checkpoint of Hugging Face transformers or Marian to a run folder.
 
     FOLDER holds config.json, model.safetensors (or its shards) and the tokenizer files, as written by save_pretrained
-    or downloaded from the hub. No code in it is executed. A model that cannot be computed exactly is rejected.
+    or downloaded from the hub; or a model of Marian with its vocabularies and decoder.yml, as OPUS-MT publishes it.
+    No code in it is executed. A model that cannot be computed exactly is rejected.
     """
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: name the folder that holds the checkpoint's config.json")
+    if not folder.is_dir() and not is_marian_checkpoint(folder):
+        raise UserError(
+            f"{folder} is not a folder: name the folder that holds the checkpoint's config.json, or a model of Marian "
+            "(.npz)"
+        )
 
     from dragoman.interop.huggingface import import_checkpoint
     from dragoman.text.language_codes import described

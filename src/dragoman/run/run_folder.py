@@ -13,7 +13,7 @@ from dragoman import legacy
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec, model_from_dict, model_to_dict
 from dragoman.parts.spec import Spec
-from dragoman.run_files import MODEL_FILE, check_run_folder, is_hugging_face_folder
+from dragoman.run_files import MODEL_FILE, check_run_folder, is_foreign_checkpoint, is_hugging_face_folder
 from dragoman.text import Framing, Tokenizer
 
 RUN_FORMAT_VERSION = 1
@@ -55,9 +55,10 @@ def read_framing(folder: Path) -> Framing:
 
 def _read_model_file(folder: Path) -> dict[str, Any]:
     """Read `model.json`; raise a UserError if it is missing, damaged or of another format version."""
-    if is_hugging_face_folder(folder):
+    if is_foreign_checkpoint(folder):
+        library = "Hugging Face" if is_hugging_face_folder(folder) else "Marian"
         raise UserError(
-            f"{folder} holds a Hugging Face checkpoint, not a run: convert it first with 'dragoman import {folder} RUN'"
+            f"{folder} holds a {library} checkpoint, not a run: convert it first with 'dragoman import {folder} RUN'"
         )
     check_run_folder(folder)
     try:

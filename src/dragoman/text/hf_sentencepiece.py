@@ -48,10 +48,10 @@ def _marian_side(files: TokenizerFiles, ids: dict[str, int], file_name: str) -> 
         raise UserError(f"the vocabulary of {files.folder / file_name} is damaged: it has no token '<unk>'")
     codes = {code: token_id for code, token_id in ids.items() if code.startswith(">>") and code.endswith("<<")}
     names = {token_id: token for token, token_id in ids.items()}
-    return combine_sentencepiece(files, model, names, by_role, decoder=_stripping_decoder(), language_codes=codes)
+    return combine_sentencepiece(files, model, names, by_role, decoder=stripping_decoder(), language_codes=codes)
 
 
-def _stripping_decoder() -> decoders.Decoder:
+def stripping_decoder() -> decoders.Decoder:
     """Return a decoder that joins pieces and removes white space around the text."""
     strip = decoders.Replace(Regex(r"\A\s+|\s+\z"), "")
     return decoders.Sequence([decoders.Replace(SPACE, " "), decoders.Fuse(), strip])
@@ -68,7 +68,7 @@ def read_m2m100(files: TokenizerFiles) -> list[ImportedTokenizer]:
         raise unknown_name("list of language_codes in tokenizer_config.json", str(kind), M2M100_LANGUAGES)
     codes = [f"__{code}__" for code in M2M100_LANGUAGES[kind]]
     names = {token_id: token for token, token_id in ids.items()} | dict(enumerate(codes, len(ids)))
-    return [combine_sentencepiece(files, model, names, by_role, codes, _stripping_decoder())]
+    return [combine_sentencepiece(files, model, names, by_role, codes, stripping_decoder())]
 
 
 def read_spiece(files: TokenizerFiles) -> list[ImportedTokenizer]:

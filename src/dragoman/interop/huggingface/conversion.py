@@ -37,6 +37,8 @@ class Conversion:
         unused: patterns of stored weights that the model does not need.
         computed: stored tables that we compute instead; they must follow the formula.
         feature_settings: settings of the section `features`, of a model that reads recordings.
+        first_layer: number of the first layer in the names of stored weights.
+        config_name: where the checkpoint has its hyper-parameters, for messages.
     """
 
     system: str
@@ -49,6 +51,8 @@ class Conversion:
     unused: tuple[str, ...] = ()
     computed: Mapping[str, SinusoidalPosition] = field(default_factory=dict)
     feature_settings: Mapping[str, Any] = field(default_factory=dict)
+    first_layer: int = 0
+    config_name: str = "config.json"
 
     def source(self, parameter: str) -> tuple[list[str], WeightTransform, int]:
         """Look up where a parameter of our model, such as `encoder.layers.3.0.body.output.bias`, is stored.
@@ -66,7 +70,7 @@ class Conversion:
         else:
             names = [f"{stored}.{kind}" for stored in _expand(self.modules[module])]
         transform = self.transforms.get(key, self.transforms.get(module, unchanged))
-        return [name.replace("*", layer) for name in names], transform, int(layer)
+        return [name.replace("*", str(int(layer) + self.first_layer)) for name in names], transform, int(layer)
 
     def convert(
         self, weights: StoredWeights, shapes: Mapping[str, torch.Size], fields: Mapping[str, Any]
@@ -93,7 +97,7 @@ class Conversion:
                 weights.dtype(name)  # integers are refused
             if not absent and (stored := converted.stored_shape(parameter)) != shape:
                 shown = " and ".join(f"{name} of {list(weights.shape(name))}" for name in names)
-                misshapen.append(f"{shown} instead of {list(shape)}{_contradiction(fields, stored, shape)}")
+                misshapen.append(f"{shown} instead of {list(shape)}{self._contradiction(fields, stored, shape)}")
         ignored = [*self.unused, *map(re.escape, self.computed)]  # patterns of names
         unused = [name for name in weights if name not in used and not any(re.fullmatch(p, name) for p in ignored)]
         problems = [
@@ -102,8 +106,18 @@ class Conversion:
             if names
         ]
         if problems:
-            raise UserError(f"the weights in {weights.folder} do not fit its config.json: {'; '.join(problems)}")
+            raise UserError(f"the weights in {weights.folder} do not fit its {self.config_name}: {'; '.join(problems)}")
         return converted
+
+    def _contradiction(self, fields: Mapping[str, Any], stored: torch.Size | None, shape: torch.Size) -> str:
+        """Return in words which `fields` of the configuration give a weight its `shape`, unlike the stored one."""
+        if stored is None or len(stored) != len(shape):
+            return ""
+        for found, expected in zip(stored, shape):
+            names = [name for name, value in fields.items() if value == expected and type(value) is int]
+            if found != expected and names:
+                return f" ({self.config_name} has {' and '.join(names)} {expected}, the weights have {found})"
+        return ""
 
     def check_computed_tables(self, weights: StoredWeights) -> None:
         """Raise an error if a stored position table differs from the sinusoids that our model computes instead."""
@@ -117,17 +131,6 @@ class Conversion:
                         f"{weights.folder} has a learned position table {name}, but only sinusoidal positions are "
                         "supported for this architecture"
                     )
-
-
-def _contradiction(fields: Mapping[str, Any], stored: torch.Size | None, shape: torch.Size) -> str:
-    """Return in words which `fields` of config.json give a weight its `shape`, where the stored one has another."""
-    if stored is None or len(stored) != len(shape):
-        return ""
-    for found, expected in zip(stored, shape):
-        names = [name for name, value in fields.items() if value == expected and type(value) is int]
-        if found != expected and names:
-            return f" (config.json has {' and '.join(names)} {expected}, the weights have {found})"
-    return ""
 
 
 class ConvertedWeights(Mapping[str, Tensor]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -19,23 +19,23 @@ from dragoman import config
 from dragoman.errors import UserError
 from dragoman.interop.huggingface import bert, bert_families
 from dragoman.interop.huggingface.causal_lm import LLAMA, MISTRAL, QWEN2, convert_gpt2, convert_llama
-from dragoman.interop.huggingface.conversion import Conversion, ConvertedWeights
+from dragoman.interop.huggingface.conversion import Conversion
+from dragoman.interop.huggingface.converted_checkpoint import ConvertedCheckpoint, OpenedCheckpoint
 from dragoman.interop.huggingface.hf_config import CONFIG_JSON, HFConfig, field_names
 from dragoman.interop.huggingface.safetensors_weights import StoredWeights, open_weights
 from dragoman.interop.huggingface.seq2seq import BART, M2M100, MARIAN, MBART, PEGASUS, convert_bart
 from dragoman.interop.huggingface.t5 import MT5, T5, UMT5, convert_t5
 from dragoman.interop.huggingface.tokenizer_framing import tokenizer_framing
 from dragoman.interop.huggingface.whisper import convert_whisper
-from dragoman.models import ModelSpec, Usage, meta_model, unallocated_model
+from dragoman.models import meta_model, unallocated_model
 from dragoman.models.model import position_limit
 from dragoman.parts.inference import InferencePrecision
 from dragoman.run import Run, select_device, write_model_file, write_tokenizers
 from dragoman.run.inference_weights import InferenceWeights
-from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, check_new_folder
+from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, check_new_folder, is_marian_checkpoint
 from dragoman.search.search_config import DEFAULT_OFFSET, DEFAULT_RATIO
 from dragoman.storage import atomic_folder, replace_symlink
 from dragoman.text import Tokenizer
-from dragoman.text.framing import Framing
 from dragoman.text.hf_tokenizers import MissingTokenizerError, tokenizers_from_folder
 from dragoman.text.imported_tokenizer import ImportedTokenizer
 from dragoman.text.tokenizer import IMPORTED_TYPE
@@ -62,32 +62,6 @@ StoredPrecision = Literal["stored", "float32", "bfloat16"]
 #: precision of the weights in a run folder
 STORED_TYPES: dict[StoredPrecision, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 MIN_TOKEN_SHARE = 0.9  # share of the embeddings that have a token; with fewer, the tokenizer may be another model's
-
-
-@dataclass(frozen=True)
-class ConvertedCheckpoint:
-    """A checkpoint as one of our models."""
-
-    architecture: str  # class name in transformers
-    system: str  # name of the most similar named system
-    spec: ModelSpec
-    weights: ConvertedWeights  # by the parameter names of the model that the spec builds
-    framing: Framing
-    generation: dict[str, Any]  # generation settings under transformers' names
-    labels: tuple[str, ...] = ()  # of a token or text classifier
-    feature_settings: Mapping[str, Any] = field(default_factory=dict)  # how it reads recordings
-
-    @property
-    def usage(self) -> Usage | None:
-        """The command that uses the model."""
-        return meta_model(self.spec).usage
-
-    @property
-    def embedding_counts(self) -> tuple[int, int]:
-        """Number of source and target embeddings; equal if the model has only one table."""
-        tables, shapes = ("source_embedding.weight", "target_embedding.weight"), self.weights.shapes
-        counts = [shapes[name][0] for name in tables if name in shapes]
-        return counts[0], counts[-1]
 
 
 @dataclass(frozen=True)
@@ -222,15 +196,15 @@ class NoTokenizer:
 
 
 def load_checkpoint(folder: Path, device: str | None = None, weights: InferencePrecision = "float32") -> Run:
-    """Open a transformers checkpoint as a run (a model that can translate) without writing a run folder.
+    """Open a checkpoint of transformers or Marian as a run (a model that can translate) without writing a run folder.
 
     `device` None is a GPU if there is one; `weights` is the precision of inference. Without a tokenizer, the run can
     only compute logits of token ids.
     """
-    checkpoint = read_checkpoint(folder)
     try:
-        checkpoint, source, target = _with_tokenizers(folder, checkpoint)
+        checkpoint, source, target, _ = _open_checkpoint(folder)
     except MissingTokenizerError as missing:
+        checkpoint = read_checkpoint(folder)
         source = target = cast(Tokenizer, NoTokenizer(str(missing)))
     torch_device = select_device(device or "auto")
     model = unallocated_model(checkpoint.spec).eval()
@@ -243,15 +217,17 @@ def load_checkpoint(folder: Path, device: str | None = None, weights: InferenceP
 def import_checkpoint(
     folder: Path, run_folder: Path, log: Callable[[str], None], precision: StoredPrecision = "stored"
 ) -> ImportResult:
-    """Write `run_folder` with model, tokenizers and configuration of the transformers checkpoint in `folder`.
+    """Write `run_folder` with model, tokenizers and configuration of a checkpoint of transformers or Marian.
 
     If it fails, no folder is left behind. `log` receives messages of progress. `precision` is that of the weights in
     the run folder; inference and training compute in float32 in any case.
     """
     check_new_folder(run_folder)
     log(f"reading {folder}")
-    checkpoint, source, target = _with_tokenizers(folder, read_checkpoint(folder))
+    checkpoint, source, target, messages = _open_checkpoint(folder)
     settings = _config(checkpoint, shared_vocabulary=source is target)
+    for message in messages:
+        log(message)
     if source.vocab_size < MIN_TOKEN_SHARE * (count := checkpoint.embedding_counts[0]):
         log(
             f"the tokenizer has only {source.vocab_size:,} tokens for the {count:,} embeddings of the model: check "
@@ -273,6 +249,15 @@ def import_checkpoint(
     parameters = sum(shape.numel() for shape in checkpoint.weights.shapes.values())
     unsupported = _unsupported_generation_settings(checkpoint.generation)
     return ImportResult(checkpoint, parameters, (source.vocab_size, target.vocab_size), unsupported)
+
+
+def _open_checkpoint(folder: Path) -> OpenedCheckpoint:
+    """Read a checkpoint of transformers or Marian with its tokenizers."""
+    if is_marian_checkpoint(folder):
+        from dragoman.interop.marian import read_marian_checkpoint  # imports this package
+
+        return read_marian_checkpoint(folder)
+    return OpenedCheckpoint(*_with_tokenizers(folder, read_checkpoint(folder)), messages=[])
 
 
 def _with_tokenizers(folder: Path, checkpoint: ConvertedCheckpoint) -> tuple[ConvertedCheckpoint, Tokenizer, Tokenizer]:

@@ -17,7 +17,7 @@ from dragoman.text.imported_tokenizer import ImportedTokenizer
 from dragoman.text.language_codes import LanguageCodes, SourceCodePosition, TargetCodePosition
 
 if TYPE_CHECKING:
-    from dragoman.interop.huggingface.importing import ConvertedCheckpoint
+    from dragoman.interop.huggingface.converted_checkpoint import ConvertedCheckpoint
 
 Affixes = tuple[tuple[int, ...], tuple[int, ...]]  # token ids before and after a source
 Settings = Mapping[str, Any]  # of tokenizer_config.json

@@ -1,0 +1,170 @@
+"""Read a checkpoint in Marian's own format: model.npz, its options, and its vocabularies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dragoman.errors import UserError
+from dragoman.interop.huggingface.converted_checkpoint import ConvertedCheckpoint, OpenedCheckpoint
+from dragoman.interop.huggingface.safetensors_weights import StoredWeights
+from dragoman.interop.marian.marian_model import convert_marian
+from dragoman.interop.marian.marian_options import MODEL_OPTIONS, MarianOptions, read_yaml
+from dragoman.interop.marian.marian_vocabularies import MARIAN_EOS, MARIAN_UNK, marian_tokenizer, read_vocabulary
+from dragoman.interop.marian.npz_file import NpzFile
+from dragoman.models import meta_model
+from dragoman.text.framing import Framing
+from dragoman.text.language_codes import LanguageCodes
+
+DECODER_CONFIG = "decoder.yml"
+VOCABULARY_PATTERNS = ("*.vocab.yml", "vocab*.yml", "vocab*.spm", "*.spm", "vocab*.json", "vocab*.txt")
+MARIAN_BEAM_SIZE = 12  # Marian's default
+MAX_TARGET_LENGTH = 512
+
+
+def read_marian_checkpoint(path: Path) -> OpenedCheckpoint:
+    """Convert a Marian checkpoint, an .npz file or the folder that holds it, to one of our models with its tokenizers.
+
+    Nothing is unpickled, and no script of the folder is executed. Options that change what the model computes in a way
+    that is not supported are refused by name.
+    """
+    folder = path if path.is_dir() else path.parent
+    decoding = _decoder_options(path, folder)
+    model_path = path if path.is_file() else _model_file(folder, decoding)
+    file = NpzFile(model_path)
+    options = _model_options(file)
+    weights = StoredWeights({name: file for name in file if not name.startswith("special:")}, model_path, "")
+    vocabularies = _vocabulary_files(folder, model_path, decoding)
+    source_ids, target_ids = (read_vocabulary(vocabulary) for vocabulary in vocabularies)
+    _check_sizes(options, vocabularies, source_ids, target_ids)
+    bos = options.vocabulary_sizes()[1]  # the row after those of the tokens
+    eos, unk = target_ids[MARIAN_EOS], target_ids[MARIAN_UNK]
+    framing = Framing(
+        pad=bos,
+        bos=bos,
+        eos=eos,
+        source_suffix=(source_ids[MARIAN_EOS],),
+        suppressed=(bos,) if decoding.flag("allow-unk") else (unk, bos),
+        force_eos_at_limit=True,
+    )
+    models = [
+        _sentencepiece_file(folder, side, vocabulary) for side, vocabulary in zip(("source", "target"), vocabularies)
+    ]
+    source = marian_tokenizer(vocabularies[0], source_ids, options.vocabulary_sizes()[0], models[0])
+    same = vocabularies[0] == vocabularies[1] and models[0] == models[1]
+    target = source if same else marian_tokenizer(vocabularies[1], target_ids, bos, models[1])
+    if source.language_codes:
+        codes = {code[2:-2]: index for code, index in source.language_codes.items()}
+        framing = replace(framing, languages=LanguageCodes(codes, "none", "source_prefix"))
+    conversion = convert_marian(options, framing, set(weights))
+    shapes = {name: weight.shape for name, weight in meta_model(conversion.spec).named_parameters()}
+    numbers = {name: int(value) for name, value in options.values.items() if str(value).isdecimal()}
+    checkpoint = ConvertedCheckpoint(
+        "Marian transformer",
+        conversion.system,
+        conversion.spec,
+        conversion.convert(weights, shapes, numbers),
+        framing,
+        _generation(decoding, eos),
+    )
+    message = (
+        f"{folder} has no SentencePiece models (source.spm and target.spm): texts must be tokenized as in the training "
+        "of the model, with spaces between tokens"
+    )
+    return OpenedCheckpoint(checkpoint, source, target, messages=[] if all(models) else [message])
+
+
+def _model_options(file: NpzFile) -> MarianOptions:
+    """Return the options of the model from the archive, or from the file .yml next to it."""
+    if MODEL_OPTIONS in file:
+        content = file[MODEL_OPTIONS].to(torch.uint8).numpy().tobytes().rstrip(b"\0")
+        return MarianOptions.parse(content, f"{MODEL_OPTIONS} in {file.path}")
+    beside = file.path.with_name(f"{file.path.name}.yml")
+    if beside.is_file():
+        return MarianOptions(read_yaml(beside), str(beside))
+    raise UserError(
+        f"{file.path} has no entry {MODEL_OPTIONS}, and there is no {beside.name} next to it: name a model that was "
+        "written by Marian"
+    )
+
+
+def _decoder_options(path: Path, folder: Path) -> MarianOptions:
+    """Return the options of Marian's decoder; none if there is no file with them."""
+    candidates = [folder / DECODER_CONFIG]
+    if path.is_file():
+        candidates = [path.with_name(f"{path.name}.decoder.yml"), *candidates, path.with_name(f"{path.name}.yml")]
+    else:
+        candidates += sorted(folder.glob("*.npz.decoder.yml")) + sorted(folder.glob("*.npz.yml"))
+    for candidate in candidates:
+        if candidate.is_file():
+            return MarianOptions(read_yaml(candidate), str(candidate))
+    return MarianOptions({}, str(folder))
+
+
+def _model_file(folder: Path, decoding: MarianOptions) -> Path:
+    """Return the model in a folder: the one that decoder.yml names, or the only .npz file."""
+    named = decoding.values.get("models")
+    named = named if isinstance(named, list) else [named] if named else []
+    if len(named) == 1:
+        path = folder / Path(str(named[0])).name
+        if path.is_file():
+            return path
+        raise UserError(f"{decoding.origin} names the model {named[0]}, but {folder} has no file {path.name}")
+    found = sorted(folder.glob("*.npz"))
+    if len(found) == 1:
+        return found[0]
+    raise UserError(f"{folder} has {len(found)} models (*.npz), but one is needed: name one, such as {found[0]}")
+
+
+def _vocabulary_files(folder: Path, model_path: Path, decoding: MarianOptions) -> tuple[Path, Path]:
+    """Return the vocabularies of source and target, which the decoder's options name, or files that look so."""
+    named = decoding.values.get("vocabs")
+    if isinstance(named, list) and len(named) == 2:
+        paths = [folder / Path(str(name)).name for name in named]  # the directories are those of the training
+        for name, path in zip(named, paths):
+            if not path.is_file():
+                raise UserError(f"{decoding.origin} names the vocabulary {name}, but {folder} has no file {path.name}")
+        return paths[0], paths[1]
+    for pattern in VOCABULARY_PATTERNS:
+        found = [path for path in sorted(folder.glob(pattern)) if path.name not in ("source.spm", "target.spm")]
+        if found:
+            if len(found) <= 2:
+                return found[0], found[-1]
+            break
+    raise UserError(
+        f"the vocabularies of {model_path} are not known: name them in {folder / DECODER_CONFIG}, as "
+        "'vocabs: [source.vocab.yml, target.vocab.yml]'"
+    )
+
+
+def _sentencepiece_file(folder: Path, side: str, vocabulary: Path) -> Path | None:
+    """Return the SentencePiece model that segments the texts of a side, "source" or "target"; None without one."""
+    if vocabulary.suffix == ".spm":
+        return vocabulary
+    path = folder / f"{side}.spm"
+    return path if path.is_file() else None
+
+
+def _check_sizes(
+    options: MarianOptions, paths: tuple[Path, Path], source: dict[str, int], target: dict[str, int]
+) -> None:
+    """Raise a UserError if a vocabulary has more tokens than the model has embeddings."""
+    for path, ids, size in zip(paths, (source, target), options.vocabulary_sizes()):
+        if max(ids.values()) >= size:
+            raise UserError(
+                f"the vocabulary {path} has {max(ids.values()) + 1:,} tokens, but the model has only {size:,} "
+                "embeddings: they do not belong together"
+            )
+
+
+def _generation(decoding: MarianOptions, eos: int) -> dict[str, Any]:
+    """Return the settings of the search, under transformers' names, from the options of Marian's decoder."""
+    return {
+        "num_beams": decoding.integer("beam-size", MARIAN_BEAM_SIZE),
+        "length_penalty": decoding.number("normalize", 0.0),
+        "max_length": MAX_TARGET_LENGTH,
+        "forced_eos_token_id": eos,
+    }

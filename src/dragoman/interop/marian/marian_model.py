@@ -1,0 +1,182 @@
+"""A Marian transformer as one of our models: its spec, and the names of its weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dragoman.interop.huggingface.conversion import Conversion, WeightTransform
+from dragoman.interop.marian.marian_options import MODEL_OPTIONS, MarianOptions
+from dragoman.models import EncoderDecoder
+from dragoman.parts.attention import CrossAttention, SelfAttention
+from dragoman.parts.embedding import Embedding
+from dragoman.parts.feedforward import FeedForward
+from dragoman.parts.norm import LayerNorm
+from dragoman.parts.positions import Sinusoidal
+from dragoman.parts.spec import Spec
+from dragoman.parts.stack import PostNorm, PreNorm, Stack
+from dragoman.parts.visibility import Causal, Full
+from dragoman.text.framing import Framing
+
+MARIAN_NORM = LayerNorm(1e-6)
+#: Marian's sinusoids: all sines, then all cosines, with frequencies from 1 to 1/10000
+MARIAN_POSITIONS = Sinusoidal(sines_first=True, full_range=True)
+MARIAN_DROPOUT = 0.1  # of a training that continues; the archive does not have that of the original one
+OUTPUT_BIAS = "decoder_ff_logit_out_b"
+
+
+def convert_marian(options: MarianOptions, framing: Framing, names: set[str]) -> Conversion:
+    """Return our spec of a Marian transformer, and where its weights are stored.
+
+    The decoder starts with a vector of zeros: the embedding of BOS, which Marian does not have, is a row of zeros after
+    the others. `names` are those of the stored weights.
+    """
+    options.check_supported()
+    source_tokens, target_tokens = options.vocabulary_sizes()
+    rows = max(source_tokens, target_tokens) + 1  # of the source; batches of sources are padded with the target's BOS
+    shared = options.flag("tied-embeddings-all") or options.flag("tied-embeddings-src")
+    tied = options.flag("tied-embeddings-all") or options.flag("tied-embeddings")
+    if shared and source_tokens != target_tokens:
+        raise options.unsupported("dim-vocabs", [source_tokens, target_tokens], "tied embeddings need equal numbers")
+    spec = EncoderDecoder(
+        options.integer("dim-emb"),
+        rows,
+        target_tokens + 1,
+        encoder=_stack(options, encoder=True),
+        decoder=_stack(options, encoder=False),
+        embedding=Embedding(scaled=True),
+        shared_embeddings=shared,
+        tied_embeddings=tied,
+    )
+    modules, transforms = _names_of_weights(options)
+    source, target = ("Wemb", "Wemb") if shared else ("encoder_Wemb", "decoder_Wemb")
+    untransposed = "decoder_ff_logit_out_W"  # of earlier versions
+    output = target if tied else untransposed if untransposed in names else "decoder_ff_logit_out_Wt"
+    modules |= {"source_embedding.weight": source, "target_embedding.weight": target}
+    modules |= {"output.weight": output, "output.bias": OUTPUT_BIAS}
+    transforms["source_embedding.weight"] = _with_zero_rows(rows - source_tokens)
+    transforms["target_embedding.weight"] = transforms["output.weight"] = _with_zero_rows(1)
+    if output == untransposed:
+        transforms["output.weight"] = lambda weight, layer: _append_zeros(weight.T, 1)
+    transforms["output.bias"] = lambda bias, layer: _append_zeros(bias.flatten(), 1)
+    optional = frozenset({"output.bias"}) if options.flag("output-omit-bias") else frozenset[str]()
+    return Conversion(
+        "transformer",
+        spec,
+        modules,
+        framing,
+        transforms,
+        optional,
+        first_layer=1,
+        config_name=MODEL_OPTIONS,
+    )
+
+
+def _stack(options: MarianOptions, encoder: bool) -> Stack:
+    """Return the spec of the layers of the `encoder` or (False) decoder."""
+    heads, bias = options.integer("transformer-heads", 8), not options.flag("transformer-no-bias")
+    ffn_dim = options.integer("transformer-dim-ffn", 2048)
+    if not encoder and options.text("transformer-decoder-dim-ffn", "0") != "0":
+        ffn_dim = options.integer("transformer-decoder-dim-ffn")
+    parts: list[Spec] = [SelfAttention(heads, visibility=Full() if encoder else Causal(), bias=bias)]
+    if not encoder:
+        parts.append(CrossAttention(heads, bias=bias))
+    parts.append(FeedForward(ffn_dim, options.activation(), bias=bias))
+    residual = PreNorm if _is_pre_norm(options) else PostNorm
+    has_input_norm = "n" in options.operations("transformer-postprocess-emb", "d", supported="dn")
+    has_final_norm = "n" in options.operations("transformer-postprocess-top", "", supported="dn")
+    return Stack(
+        tuple(residual(part, MARIAN_NORM, MARIAN_DROPOUT) for part in parts),
+        options.integer("enc-depth" if encoder else "dec-depth"),
+        MARIAN_POSITIONS,
+        MARIAN_DROPOUT,
+        norm=MARIAN_NORM if has_final_norm else None,
+        input_norm=MARIAN_NORM if has_input_norm else None,
+    )
+
+
+def _is_pre_norm(options: MarianOptions) -> bool:
+    """Whether norms are in the residual branches, not after the additions; anything else is a UserError."""
+    before = options.operations("transformer-preprocess", "", supported="dn")
+    after = options.operations("transformer-postprocess", "dan", supported="dan")
+    if "a" not in after or ("n" in before) == ("n" in after) or after.find("n") in range(after.find("a")):
+        raise options.unsupported(
+            "transformer-postprocess",
+            f"{after!r} and transformer-preprocess {before!r}",
+            "a layer must add its input, and have one norm: before it, or after the addition",
+        )
+    return "n" in before
+
+
+#: weights of a layer after `encoder_l1_` or `decoder_l1_`, by our names of its parts; `~` ends the names of norms
+SELF_ATTENTION_WEIGHTS = {
+    "body.project.weight": "self_{Wq,Wk,Wv}",
+    "body.project.bias": "self_{bq,bk,bv}",
+    "body.output.weight": "self_Wo",
+    "body.output.bias": "self_bo",
+    "norm.weight": "self_Wo_ln_scale~",
+    "norm.bias": "self_Wo_ln_bias~",
+}
+CROSS_ATTENTION_WEIGHTS = {
+    "body.query.weight": "context_Wq",
+    "body.query.bias": "context_bq",
+    "body.project.weight": "context_{Wk,Wv}",
+    "body.project.bias": "context_{bk,bv}",
+    "body.output.weight": "context_Wo",
+    "body.output.bias": "context_bo",
+    "norm.weight": "context_Wo_ln_scale~",
+    "norm.bias": "context_Wo_ln_bias~",
+}
+FEED_FORWARD_WEIGHTS = {
+    "body.widen.weight": "ffn_W1",
+    "body.widen.bias": "ffn_b1",
+    "body.narrow.weight": "ffn_W2",
+    "body.narrow.bias": "ffn_b2",
+    "norm.weight": "ffn_ffn_ln_scale~",
+    "norm.bias": "ffn_ffn_ln_bias~",
+}
+STACK_WEIGHTS = {
+    "encoder": (SELF_ATTENTION_WEIGHTS, FEED_FORWARD_WEIGHTS),
+    "decoder": (SELF_ATTENTION_WEIGHTS, CROSS_ATTENTION_WEIGHTS, FEED_FORWARD_WEIGHTS),
+}
+
+
+def _names_of_weights(options: MarianOptions) -> tuple[dict[str, str], dict[str, WeightTransform]]:
+    """Return the stored name of every weight of the stacks, by our names, and how they are transformed.
+
+    Matrices are stored transposed, vectors as matrices of one row.
+    """
+    norm_ending = "_pre" if _is_pre_norm(options) else ""
+    modules: dict[str, str] = {}
+    for side, parts in STACK_WEIGHTS.items():
+        for number, weights in enumerate(parts):
+            for ours, theirs in weights.items():
+                modules[f"{side}.layers.*.{number}.{ours}"] = f"{side}_l*_{theirs.replace('~', norm_ending)}"
+        for ours, theirs in (("weight", "scale"), ("bias", "bias")):
+            modules[f"{side}.input_norm.{ours}"] = f"{side}_emb_ln_{theirs}_pre"
+            modules[f"{side}.norm.{ours}"] = f"{side}_top_ln_{theirs}"
+    transforms = {
+        ours: _transpose_blocks(theirs.count(",") + 1) if ".body." in ours and ours.endswith(".weight") else _flatten
+        for ours, theirs in modules.items()
+    }
+    return modules, transforms
+
+
+def _flatten(weight: Tensor, layer: int) -> Tensor:
+    """Join vectors that are stored as rows of a matrix."""
+    return weight.flatten()
+
+
+def _transpose_blocks(count: int) -> WeightTransform:
+    """Return a transform that transposes each of `count` matrices of the same shape, which lie below each other."""
+    return lambda weight, layer: weight.unflatten(0, (count, -1)).transpose(1, 2).flatten(0, 1)
+
+
+def _with_zero_rows(count: int) -> WeightTransform:
+    """Return a transform that appends `count` rows of zeros to a matrix."""
+    return lambda weight, layer: _append_zeros(weight, count)
+
+
+def _append_zeros(weight: Tensor, count: int) -> Tensor:
+    """Append zeros along the first dimension."""
+    return torch.cat((weight, weight.new_zeros(count, *weight.shape[1:])))

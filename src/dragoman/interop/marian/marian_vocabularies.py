@@ -1,0 +1,63 @@
+"""The vocabularies of a Marian model as tokenizers: SentencePiece models, or lists of tokens in YAML, JSON or text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import tokenizers
+from tokenizers import models, pre_tokenizers
+
+from dragoman.errors import UserError
+from dragoman.interop.marian.marian_options import read_yaml
+from dragoman.text.hf_sentencepiece import combine_sentencepiece, stripping_decoder
+from dragoman.text.hf_tokenizer_files import PLAIN_TOKENS, TokenizerFiles, is_token_id
+from dragoman.text.imported_tokenizer import ImportedTokenizer
+from dragoman.text.sentencepiece_model import SentencePieceModel
+
+MARIAN_EOS, MARIAN_UNK, ADDED_PAD = "</s>", "<unk>", "<pad>"
+
+
+def read_vocabulary(path: Path) -> dict[str, int]:
+    """Return the id of every token of a vocabulary file: .spm, .yml, .yaml or .json, or text with a token per line."""
+    if path.suffix == ".spm":
+        ids = {piece: index for index, piece in enumerate(SentencePieceModel.read(path).pieces)}
+    elif path.suffix in (".yml", ".yaml", ".json"):  # YAML includes JSON
+        numbers = read_yaml(path)
+        if not all(isinstance(value, str) and value.isdecimal() for value in numbers.values()):
+            raise UserError(f"{path} is damaged: expected an id (a number) for every token")
+        ids = {token: int(value) for token, value in numbers.items()}
+    else:
+        lines = TokenizerFiles(path.parent, {}).text(path.name).removesuffix("\n").split("\n")
+        ids = {token: index for index, token in enumerate(lines)}
+    for token in (MARIAN_EOS, MARIAN_UNK):
+        if token not in ids:
+            raise UserError(f"the vocabulary {path} has no token {token}, which every vocabulary of Marian has")
+    if len({*ids.values()}) < len(ids) or not all(map(is_token_id, ids.values())):
+        raise UserError(f"{path} is damaged: every token must have an id of its own")
+    return ids
+
+
+def marian_tokenizer(path: Path, ids: Mapping[str, int], bos: int, spm: Path | None) -> ImportedTokenizer:
+    """Return the tokenizer of one language.
+
+    Args:
+        path: the vocabulary file.
+        ids: its tokens with their ids.
+        bos: id of the token that the decoder starts with, after those of the vocabulary.
+        spm: a SentencePiece model that segments the text. Without one, tokens are separated by spaces.
+    """
+    names = {index: token for token, index in ids.items()} | {bos: ADDED_PAD}
+    codes = {code: index for code, index in ids.items() if code.startswith(">>") and code.endswith("<<")}
+    files = TokenizerFiles(path.parent, {"decoder_start_token_id": bos}, only=path.name)
+    spm = path if path.suffix == ".spm" else spm
+    if spm is not None:
+        model = SentencePieceModel.read(spm)
+        special = model.special_pieces if spm == path else ()
+        return combine_sentencepiece(files, model, names, PLAIN_TOKENS, special, stripping_decoder(), codes)
+    library = tokenizers.Tokenizer(models.WordLevel({name: i for i, name in names.items()}, unk_token=MARIAN_UNK))
+    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    token_ids = {name: index for index, name in names.items()}
+    special_tokens = {token_ids[token.content]: token for token in PLAIN_TOKENS.values()}
+    role_ids = files.role_ids(PLAIN_TOKENS, token_ids)
+    return ImportedTokenizer(library, names, special_tokens, role_ids, language_codes=codes)
