@@ -1,1 +1,1 @@
-from conftest_training import corpus  # noqa: F401
+from conftest_training import corpus, origin_run  # noqa: F401

@@ -10,6 +10,8 @@ import pytest
 from dragoman.config import Config, from_dict
 from dragoman.data import phrasebook
 from dragoman.systems import SYSTEMS, VocabularySizes
+from dragoman.training.display import SilentDisplay
+from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
 
 
@@ -18,6 +20,16 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A few hundred pairs of the phrasebook as files."""
     folder = tmp_path_factory.mktemp("corpus") / "phrasebook"
     phrasebook.write(folder, pairs=400, valid=12, test=12)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def origin_run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that other runs start from: one step of a small model."""
+    folder = tmp_path_factory.mktemp("origin") / "run"
+    settings = {"steps": 1, "validation_sentences": 0, "average_checkpoints": False}
+    prepare_run(folder, small_config(corpus, **settings), lambda text: None)
+    Trainer(folder, SilentDisplay()).train()
     return folder
 
 

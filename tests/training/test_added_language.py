@@ -30,14 +30,6 @@ def rewrite(corpus: Path, script: dict[int, str], name: str) -> str:
     return str(path)
 
 
-@pytest.fixture(scope="module")
-def origin(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("origin") / "run"
-    prepare_run(folder, small_config(corpus, steps=1, validation_sentences=0), lambda text: None)
-    train(folder)
-    return folder
-
-
 def extended(corpus: Path, parent: Path, language: str, target: str, **text: Any) -> Config:
     config = small_config(corpus, steps=2, validation_interval=2, start_from=str(parent))
     data = replace(
@@ -51,12 +43,12 @@ def extended(corpus: Path, parent: Path, language: str, target: str, **text: Any
     return replace(config, data=data, text=TextConfig(add_language=language, **text))
 
 
-def test_old_language_loses_nothing(corpus: Path, origin: Path, tmp_path: Path) -> None:
+def test_old_language_loses_nothing(corpus: Path, origin_run: Path, tmp_path: Path) -> None:
     target = rewrite(corpus, GREEK, "el")
     log: list[str] = []
     run = tmp_path / "run"
-    prepare_run(run, extended(corpus, origin, "el", target), log.append)
-    old_tokenizer, _ = read_tokenizers(origin)
+    prepare_run(run, extended(corpus, origin_run, "el", target), log.append)
+    old_tokenizer, _ = read_tokenizers(origin_run)
     tokenizer, _ = read_tokenizers(run)
     old_size, size = old_tokenizer.vocab_size, tokenizer.vocab_size
     german = (corpus / "train.de").read_text(encoding="utf-8").splitlines()[:20]
@@ -66,10 +58,10 @@ def test_old_language_loses_nothing(corpus: Path, origin: Path, tmp_path: Path) 
     assert tokenizer.decode(tokenizer.encode(greek)) == greek
     # weights at the start: all old rows, and logits of old tokens for the old pair, are unchanged
     weights = checkpoint.read_tensors(run / "initial", "model")
-    before = ParentRun.open(str(origin)).weights()
+    before = ParentRun.open(str(origin_run)).weights()
     assert read_spec(run).vocabulary_sizes == (size, size)  # type: ignore[attr-defined]
     assert all(torch.equal(weights[name][: len(weight)], weight) for name, weight in before.items())
-    framing, old_framing = read_framing(run), read_framing(origin)
+    framing, old_framing = read_framing(run), read_framing(origin_run)
     codes = framing.languages
     assert codes is not None
     assert codes.target == "el"
@@ -96,8 +88,8 @@ def test_old_language_loses_nothing(corpus: Path, origin: Path, tmp_path: Path) 
     assert "target_embedding.weight" in trained
 
 
-def test_wrong_requests(corpus: Path, origin: Path, tmp_path: Path) -> None:
-    config = extended(corpus, origin, "el", str(corpus / "train.de"))
+def test_wrong_requests(corpus: Path, origin_run: Path, tmp_path: Path) -> None:
+    config = extended(corpus, origin_run, "el", str(corpus / "train.de"))
     unused = replace(config, data=replace(config.data, corpus_languages=("en:de", "en:de")))
     with pytest.raises(UserError, match="no corpus is in the new language 'el'"):
         prepare_run(tmp_path / "run", unused, lambda text: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,10 @@ CODES = {"en": 40, "de": 41, "nl": 42}  # tokens of the vocabulary, as good as a
 
 
 @pytest.fixture(scope="module")
-def origin(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def origin(origin_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with codes of three languages, which has learned nothing."""
     folder = tmp_path_factory.mktemp("origin") / "run"
-    prepare_run(folder, small_config(corpus, steps=1, validation_sentences=0), lambda text: None)
-    train(folder)
+    shutil.copytree(origin_run, folder, symlinks=True)
     document = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     framing = Framing(**{name: tuple(v) if isinstance(v, list) else v for name, v in document["framing"].items()})
     document["framing"] = replace(framing, languages=LanguageCodes(CODES)).to_dict()
@@ -89,6 +89,7 @@ def test_several_pairs(corpus: Path, origin: Path, tmp_path: Path) -> None:
     assert run.with_languages("en", "nl").framing.forced_bos == (42,)
 
 
+@pytest.mark.slow
 def test_one_pair_from_the_command_line(corpus: Path, origin: Path, tmp_path: Path) -> None:
     config = tuned(corpus, origin, {"source_language": "de", "target_language": "nl"}, steps=1)
     prepare_run(tmp_path / "run", config, lambda text: None)

@@ -30,22 +30,14 @@ def prepare(folder: Path, config: Config) -> list[str]:
     return log
 
 
-@pytest.fixture(scope="module")
-def origin(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("origin") / "run"
-    prepare(folder, small_config(corpus, steps=2, validation_interval=2, average_checkpoints=False))
-    train(folder)
-    return folder
-
-
-def tuned(corpus: Path, origin: Path, lora: LoRAConfig | None = None, **training: Any) -> Config:
-    settings = {"steps": 6, "validation_interval": 3, "start_from": str(origin)} | training
+def tuned(corpus: Path, origin_run: Path, lora: LoRAConfig | None = None, **training: Any) -> Config:
+    settings = {"steps": 6, "validation_interval": 3, "start_from": str(origin_run)} | training
     return replace(small_config(corpus, **settings), text=TextConfig(), lora=lora or LoRAConfig())
 
 
-def test_lora_run(corpus: Path, origin: Path, tmp_path: Path) -> None:
+def test_lora_run(corpus: Path, origin_run: Path, tmp_path: Path) -> None:
     """Only adapters are trained and stored; the opened run computes what the trained model did, and can be resumed."""
-    config = tuned(corpus, origin, LORA, ema_decay=0.9)
+    config = tuned(corpus, origin_run, LORA, ema_decay=0.9)
     for name in ("whole", "resumed"):
         prepare(tmp_path / name, config)
     train(tmp_path / "whole")
@@ -64,22 +56,22 @@ def test_lora_run(corpus: Path, origin: Path, tmp_path: Path) -> None:
         expected = trained(*inputs, *inputs)
     merged = dragoman.load(folder, "last", "cpu").model
     torch.testing.assert_close(merged(*inputs, *inputs), expected, atol=1e-5, rtol=1e-4)
-    assert merged.state_dict().keys() == dragoman.load(origin, device="cpu").model.state_dict().keys()
+    assert merged.state_dict().keys() == dragoman.load(origin_run, device="cpu").model.state_dict().keys()
     # another run can start from it
     log = prepare(tmp_path / "third", tuned(corpus, folder))
     assert any("weights" in line and line.endswith("loaded") for line in log)
 
 
-def test_frozen_weights_stay(corpus: Path, origin: Path, tmp_path: Path) -> None:
-    config = tuned(corpus, origin, freeze=("encoder", "embeddings", "!encoder.layers.0.1"), optimizer="muon")
+def test_frozen_weights_stay(corpus: Path, origin_run: Path, tmp_path: Path) -> None:
+    config = tuned(corpus, origin_run, freeze=("encoder", "embeddings", "!encoder.layers.0.1"), optimizer="muon")
     for name in ("whole", "resumed"):
         prepare(tmp_path / name, config)
     train(tmp_path / "whole")
     train(tmp_path / "resumed", stop_after=4)
     train(tmp_path / "resumed")
     assert_equal(contents(tmp_path / "whole"), contents(tmp_path / "resumed"))
-    folder, model = tmp_path / "whole", meta_model(read_spec(origin))
-    before, after = (read_weights(run, "last", model, config) for run in (origin, folder))
+    folder, model = tmp_path / "whole", meta_model(read_spec(origin_run))
+    before, after = (read_weights(run, "last", model, config) for run in (origin_run, folder))
     assert before.keys() == after.keys()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     names = [name for name, _ in model.named_parameters()]
@@ -88,9 +80,9 @@ def test_frozen_weights_stay(corpus: Path, origin: Path, tmp_path: Path) -> None
     assert not frozen & contents(folder)["weights"].keys()
 
 
-def test_checkpoint_needs_its_frozen_weights(corpus: Path, origin: Path, tmp_path: Path) -> None:
+def test_checkpoint_needs_its_frozen_weights(corpus: Path, origin_run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    prepare(folder, tuned(corpus, origin, LORA, steps=1))
+    prepare(folder, tuned(corpus, origin_run, LORA, steps=1))
     train(folder)
     weights = checkpoint.read_tensors(folder / "initial", "model")
     (folder / "initial").rename(tmp_path / "moved")
@@ -101,9 +93,10 @@ def test_checkpoint_needs_its_frozen_weights(corpus: Path, origin: Path, tmp_pat
         dragoman.load(folder)
 
 
-def test_new_weights_are_trained_beside_adapters(corpus: Path, origin: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_new_weights_are_trained_beside_adapters(corpus: Path, origin_run: Path, tmp_path: Path) -> None:
     """A model with one more layer than the one that it starts from: the layer is new, and trained in full."""
-    config = tuned(corpus, origin, LORA, steps=1)
+    config = tuned(corpus, origin_run, LORA, steps=1)
     settings = small_config(corpus).system.settings | {"decoder_layers": 2}
     config = replace(config, system=replace(small_config(corpus).system, settings=settings))
     log = prepare(tmp_path / "run", config)
@@ -113,12 +106,12 @@ def test_new_weights_are_trained_beside_adapters(corpus: Path, origin: Path, tmp
     assert any(name.startswith("decoder.layers.1") and ".lora_" not in name for name in stored)
 
 
-def test_wrong_patterns(corpus: Path, origin: Path, tmp_path: Path) -> None:
+def test_wrong_patterns(corpus: Path, origin_run: Path, tmp_path: Path) -> None:
     for config, message in (
-        (tuned(corpus, origin, freeze=("encode",)), "training.freeze has 'encode'.*names such as encoder"),
-        (tuned(corpus, origin, freeze=("*",)), "freezes all weights"),
-        (tuned(corpus, origin, replace(LORA, targets=("q_proj",))), "lora.targets has 'q_proj'"),
-        (tuned(corpus, origin, replace(LORA, train_also=("head",))), "lora.train_also has 'head'"),
+        (tuned(corpus, origin_run, freeze=("encode",)), "training.freeze has 'encode'.*names such as encoder"),
+        (tuned(corpus, origin_run, freeze=("*",)), "freezes all weights"),
+        (tuned(corpus, origin_run, replace(LORA, targets=("q_proj",))), "lora.targets has 'q_proj'"),
+        (tuned(corpus, origin_run, replace(LORA, train_also=("head",))), "lora.train_also has 'head'"),
         (replace(small_config(corpus), lora=LORA), "lora.rank adapts a trained model.*--start-from"),
     ):
         with pytest.raises(UserError, match=message):
@@ -127,8 +120,8 @@ def test_wrong_patterns(corpus: Path, origin: Path, tmp_path: Path) -> None:
         LoRAConfig(alpha=2.0)
 
 
-def test_counts_and_words(origin: Path) -> None:
-    spec = read_spec(origin)
+def test_counts_and_words(origin_run: Path) -> None:
+    spec = read_spec(origin_run)
     model = meta_model(spec)
     total = sum(weight.numel() for weight in model.parameters())
     frozen = match_parameters(model, ("embeddings",), "training.freeze")
