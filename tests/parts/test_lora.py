@@ -11,6 +11,8 @@ from dragoman import checkpoint
 from dragoman.errors import UserError
 from dragoman.models import Model
 from dragoman.parts.lora import AdaptedLayer, LoRA, LoRALinear, add_adapters, find_adapted_layers, merge_adapters
+from dragoman.parts.spec import replace_everywhere
+from dragoman.parts.stack import Stack
 from dragoman.systems import SYSTEMS, VocabularySizes
 
 SYSTEM_NAMES = ("transformer", "gpt3", "bert", "transformer-dmca", "moe")
@@ -72,6 +74,24 @@ def test_stacked_matrices_are_adapted_like_separate_layers() -> None:
             y = y + (x @ a.T @ b.T) * (12.0 / 3)
         expected.append(y)
     torch.testing.assert_close(adapted(x), torch.cat(expected, -1), atol=1e-9, rtol=1e-9)
+
+
+def test_gradients_with_checkpointing_are_equal() -> None:
+    """Activations that are computed again give the same gradients of the adapters."""
+    gradients = []
+    for recomputes in (False, True):
+        torch.manual_seed(1)
+        spec = SYSTEMS["transformer"].spec(VocabularySizes(13, 13, True), "tiny", model_dim=8, heads=2, layers=2)
+        model = replace_everywhere(spec, Stack, gradient_checkpointing=recomputes).build().double().eval()
+        model.requires_grad_(False)
+        add_adapters(model, LoRA(rank=2, alpha=2.0))
+        torch.manual_seed(2)
+        randomize_updates(model)
+        model(TOKENS, LENGTHS, TOKENS, LENGTHS).square().sum().backward()
+        gradients.append({name: weight.grad for name, weight in model.named_parameters() if weight.requires_grad})
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, atol=1e-9, rtol=1e-9)
 
 
 def test_dropout_applies_to_the_updates_only() -> None:

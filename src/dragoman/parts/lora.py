@@ -132,7 +132,11 @@ def merge_adapters(weights: Mapping[str, Tensor], model: nn.Module, lora: LoRA) 
     """
     merged = {name: w for name, w in weights.items() if not any(f".{factor}." in name for factor in FACTORS)}
     for layer in find_adapted_layers(model, lora.targets):
-        a, b = ({name: weights[f"{layer.path}.{factor}.{name}"] for name in layer.adapted} for factor in FACTORS)
+        # frozen updates are zero, and are not stored
+        adapted = [name for name in layer.adapted if f"{layer.path}.lora_b.{name}" in weights]
+        if not adapted:
+            continue
+        a, b = ({name: weights[f"{layer.path}.{factor}.{name}"] for name in adapted} for factor in FACTORS)
         down, up = stack_factors(layer.rows, a, b)
         weight = merged[f"{layer.path}.weight"]
         merged[f"{layer.path}.weight"] = weight + (lora.scaling * (up @ down)).to(weight.dtype)

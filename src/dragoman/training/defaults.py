@@ -75,6 +75,7 @@ class Defaults:
         self.config = config
         self.choices: list[Choice] = []
         self.warnings: list[str] = []
+        self.batch_is_measured = False  # whether the batch size was found by trying
 
     def set_and_report(self, setting: str, value: Any, reason: str) -> Any:
         """Set a setting by its dotted name, add it to the reported choices, and return its value."""

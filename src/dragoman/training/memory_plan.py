@@ -91,16 +91,20 @@ def choose_memory_plan(defaults: Defaults, spec: ModelSpec, device: str) -> None
 
     What the user has set stays. If nothing fits, a warning says what would. `device` is cpu or cuda.
     """
+    if defaults.batch_is_measured:  # with the present gradient checkpointing
+        defaults.set_quietly({"training.gradient_checkpointing": bool(defaults.config.training.gradient_checkpointing)})
+        return
     config, free = defaults.config, free_memory(device)
     tokens, accumulation = config.training.batch_tokens or 0, config.training.gradient_accumulation
     is_open = defaults.is_chosen("training.batch_tokens")
     longest_row = 2 * (config.data.max_length + 2) if is_open else tokens
     given = config.training.gradient_checkpointing
+    halves = device.startswith("cuda") and config.training.precision != "float32"  # activations in bfloat16
     counts = count_trained(spec, config)
 
     def estimate(batch_tokens: int, recomputes: bool) -> int:
         """Estimate the bytes of a step with batches of `batch_tokens`."""
-        activations = estimate_activations(spec, batch_tokens, bool(given) or recomputes)
+        activations = estimate_activations(spec, batch_tokens, bool(given) or recomputes) // (2 if halves else 1)
         return MemoryEstimate.for_adam(counts.total, counts.trained, activations).total
 
     efficient = MIN_EFFICIENT_TOKENS.get(device.split(":")[0], 1024) if is_open else tokens

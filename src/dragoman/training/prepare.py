@@ -426,6 +426,9 @@ def _choose_settings(
         write_model_file(folder, trial.config.system.name or "", spec, framing)
         batch_tokens, reason = find_batch_size(folder, trial.config, spec, log, custom_parts)
         defaults.set_and_report("training.batch_tokens", batch_tokens, reason)
+        recomputes = trial.config.training.gradient_checkpointing
+        defaults.set_quietly({"training.gradient_checkpointing": recomputes})
+        defaults.batch_is_measured = True
     choose(defaults)
     for warning in defaults.warnings:
         log(f"warning: {warning}")
