@@ -36,7 +36,7 @@ LANGUAGES, TASKS, NO_TIMESTAMPS = (
 )  # timestamps follow it
 GENERATION: dict[str, Any] = {
     **{"lang_to_id": LANGUAGES, "task_to_id": TASKS, "no_timestamps_token_id": NO_TIMESTAMPS, "is_multilingual": True},
-    **{"language": "de", "task": "transcribe", "suppress_tokens": [3, 4, 5, 6, 7, 20, 28], "max_length": 12},
+    **{"language": "de", "task": "transcribe", "suppress_tokens": [3, 4, 5, 6, 7, 20, 28, 29, 30], "max_length": 12},
     **{"begin_suppress_tokens": [9, 10, 2], "decoder_start_token_id": 3, "return_timestamps": False},
 }
 
@@ -117,7 +117,7 @@ def test_logits(tmp_path: Path, settings: dict[str, Any]) -> None:
 def save(folder: Path, seed: int = 1, **generation: Any) -> Any:
     """A model with strong opinions, its tokenizer and its feature extractor in a folder."""
     torch.manual_seed(seed)
-    model = whisper(tie_word_embeddings=False)
+    model = whisper(tie_word_embeddings=False, vocab_size=31)
     liven(model, 2)
     for name, value in (GENERATION | generation).items():
         setattr(model.generation_config, name, value)
@@ -126,6 +126,7 @@ def save(folder: Path, seed: int = 1, **generation: Any) -> Any:
     library = tokenizers.Tokenizer(models.WordLevel({"x": 0, "y": 1} | {word: n + 2 for n, word in enumerate(words)}))
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     library.add_special_tokens([*words[:6], words[-1]])
+    library.add_tokens(["<|0.00|>", "<|0.02|>"])
     transformers.PreTrainedTokenizerFast(tokenizer_object=library, eos_token=words[0]).save_pretrained(folder)
     extractor(12, 1).save_pretrained(folder)
     return model
@@ -218,6 +219,7 @@ def test_import_and_long_recordings(tmp_path: Path) -> None:
     first, second = run.translate([long, short])
     assert (first.truncated_source, second.truncated_source) == (True, False)
     assert first.text == second.text
+    assert run.target_tokenizer.decode([29, 8, 28, 9, 30]) == "a b"  # without timestamps
     write_wav(short, samples, rate=8000)
     with pytest.raises(UserError, match=r"has 8,000 samples per second, but features.sample_rate is 16,000"):
         run.translate([short])

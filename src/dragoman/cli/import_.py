@@ -80,7 +80,7 @@ def import_(
         print(f"ignored setting: {name} {value}")
     if usage := checkpoint.usage:
         file = "recordings.txt" if checkpoint.feature_settings else ""  # a list of files
-        print(f"use it with: {usage.hint(program_name(), f'{run}{_example_languages(codes)}', file)}")
+        print(f"use it with: {usage.hint(program_name(), str(run), file, _example_languages(codes))}")
     print(f"inspect it with: {program_name()} show {run}")
 
 
@@ -89,4 +89,4 @@ def _example_languages(codes: LanguageCodes | None) -> str:
     if codes is None or codes.has_default or codes.detected or len(codes.ids) < 2:
         return ""
     source, target = codes.source or codes.examples[0], codes.target or codes.examples[1]
-    return f" --from {source} --to {target}" if codes.reads_source_code else f" --to {target}"
+    return f"--from {source} --to {target}" if codes.reads_source_code else f"--to {target}"

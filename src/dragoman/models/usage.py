@@ -14,13 +14,14 @@ class Usage:
     purpose: str
     example: str
 
-    def hint(self, program: str, run: str, file: str = "") -> str:
+    def hint(self, program: str, run: str, file: str = "", options: str = "") -> str:
         """Return a shell command that uses the trained model in the folder `run`.
 
-        `program` is the name of the command-line program. Models of feature vectors read a `file` instead of a line.
+        `program` is the name of the command-line program; `options` follow the folder. Models of feature vectors read a
+        `file` instead of a line.
         """
-        command = f"{program} {self.command} {shlex.quote(run)}"
-        return f"{command} {file}" if file else f"echo {shlex.quote(self.example)} | {command}"
+        command = " ".join(filter(None, (program, self.command, shlex.quote(run), file, options)))
+        return command if file else f"echo {shlex.quote(self.example)} | {command}"
 
 
 TRANSLATE = Usage("translate", "translate a file", "A sentence.")

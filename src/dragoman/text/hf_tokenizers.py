@@ -7,6 +7,7 @@ leave out (segmentation rules, ids of special tokens) is defined here.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -122,8 +123,13 @@ def open_tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
 
 def _tokenizer_json(files: TokenizerFiles) -> list[ImportedTokenizer]:
     """Read tokenizer.json, a complete file of the `tokenizers` library, of any family."""
-    by_role = files.tokens_by_role(DEFAULT_TOKENS.get(str(files.config.get("model_type")), {}))
-    return [_from_document(files, files.json("tokenizer.json"), by_role)]
+    model_type = str(files.config.get("model_type"))
+    by_role = files.tokens_by_role(DEFAULT_TOKENS.get(model_type, {}))
+    document = files.json("tokenizer.json")
+    for token in document.get("added_tokens") or () if model_type == "whisper" else ():
+        if re.fullmatch(r"<\|\d+\.\d\d\|>", str(token.get("content"))):  # a timestamp, which is no text
+            token["special"] = True
+    return [_from_document(files, document, by_role)]
 
 
 def _from_document(

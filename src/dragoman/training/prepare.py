@@ -300,7 +300,9 @@ def prepare_run(
         indices = evenly_spaced(len(valid), decoded)
         references = decode_references(valid, target_tokenizer, indices)
         choose_selection_metric(defaults, references, decode_sources(valid, source_tokenizer, indices))
-        resolve.check_position_limit(task.model, int(objective.row_length(lengths.source, lengths.target).max()))
+        longest_row = int(objective.row_length(lengths.source, lengths.target).max())
+        longest_target = int(lengths.target.max()) + len(framing.target_prefix)
+        resolve.check_position_limit(task.model, longest_row, int(lengths.source.max()), longest_target)
         if dropout and objective.subword_samplers == (None, None):
             log(f"text.bpe_dropout has no effect: the objective {resolved.objective.name} does not support it")
         new_weights = write_initial_weights(partial, spec, resolved, request.parent, tokenizers, log)

@@ -348,14 +348,22 @@ def check_vocabulary(spec: ModelSpec, vocabulary: VocabularySizes, data_format: 
         )
 
 
-def check_position_limit(model: Model, longest_row: int) -> None:
-    """Raise a UserError unless every token of the longest row (one sequence of a batch) has a position embedding."""
-    limit = position_limit(model)
-    if limit is not None and longest_row > limit:
-        raise UserError(
-            f"the longest sequence has {longest_row:,} tokens, but the system has only {limit:,} learned positions: "
-            "lower data.max_length, or raise system.settings.max_positions"
-        )
+def check_position_limit(model: Model, longest_row: int, longest_source: int, longest_target: int) -> None:
+    """Raise a UserError unless every token has a position embedding.
+
+    `longest_row` is the length of the longest sequence of a batch. A model that reads vectors has positions of its own
+    for these (`longest_source`) and for the decoder's tokens (`longest_target`).
+    """
+    limits = [(longest_row, "tokens", position_limit(model))]
+    if model.source_features is not None:
+        vectors = longest_source, "vectors", model.max_source_length
+        limits = [vectors, (longest_target, "tokens", position_limit(model.decoder))]
+    for longest, unit, limit in limits:
+        if limit is not None and longest > limit:
+            raise UserError(
+                f"the longest sequence has {longest:,} {unit}, but the system has only learned positions for "
+                f"{limit:,}: lower data.max_length, or raise system.settings.max_positions"
+            )
 
 
 def make_framing(spec: ModelSpec, target: Tokenizer) -> Framing:
