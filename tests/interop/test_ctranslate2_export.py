@@ -22,6 +22,7 @@ from dragoman.parts.spec import replace_everywhere
 from dragoman.run import Run
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import Tokenizer, learn_tokenizer
+from dragoman.text.language_codes import LanguageCodes
 
 pytest.importorskip("ctranslate2")
 
@@ -146,6 +147,12 @@ def test_what_ctranslate2_cannot_compute_is_refused_by_name(tokenizer: Tokenizer
     assert not list(tmp_path.iterdir())
 
 
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("dragoman.interop.ctranslate2.ctranslate2_exporter.is_installed", lambda package: False)
+    with pytest.raises(dragoman.UserError, match=r"needs the package ctranslate2: .* 'dragoman\[ctranslate2\]'"):
+        dragoman.export(tmp_path / "run", tmp_path / "out", "ctranslate2")
+
+
 def readme_program(folder: Path) -> dict[str, Any]:
     """Execute the program of the README, and return what it defines."""
     (program,) = re.findall("```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)
@@ -168,6 +175,24 @@ def test_the_program_of_the_readme_translates(tokenizer: Tokenizer, tmp_path: Pa
     assert settings["source_suffix"] == [run.framing.eos]
 
 
+def test_the_program_of_a_multilingual_model_chooses_languages(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    run = untrained_run(tokenizer, "transformer")
+    codes = LanguageCodes({"eng": 20, "deu": 21, "kin": 22}, source="eng", target="deu")
+    framing = replace(run.framing, languages=codes, suppressed=(*run.framing.suppressed, 20, 21, 22))
+    run = Run(run.folder, run.config, run.model, tokenizer, tokenizer, framing, "last")
+    run.export(tmp_path / "out", "ctranslate2")
+    program, texts = readme_program(tmp_path / "out"), ["the dog sleeps", "a cat"]
+    decode = program["target_tokenizer"].decode
+
+    def expected(run: Run) -> list[str]:
+        return [decode(tokenizer.tokens_to_ids(translation.tokens)) for translation in run.translate(texts)]
+
+    assert program["translate"](texts) == expected(run)
+    program["set_languages"]("deu", "kin")
+    assert program["encode"]("a cat")[0] == 21
+    assert program["translate"](texts) == expected(run.with_languages("deu", "kin"))
+
+
 def test_the_program_of_a_language_model_generates(tokenizer: Tokenizer, tmp_path: Path) -> None:
     run = untrained_run(tokenizer, "gpt")
     run.export(tmp_path / "out", "ctranslate2")
@@ -177,6 +202,15 @@ def test_the_program_of_a_language_model_generates(tokenizer: Tokenizer, tmp_pat
     tokens = run.generate(["the dog"], greedy)[0].tokens
     ids = tokenizer.tokens_to_ids(tokens)[len(tokenizer.encode("the dog")) :]
     assert program["generate"](["the dog"]) == [program["target_tokenizer"].decode(ids)]
+
+
+def test_the_program_of_a_classifier_computes_its_output_layer(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    run = untrained_run(tokenizer, "bert", lambda spec: spec.with_labels(5, of_sequence=True))
+    run.export(tmp_path / "out", "ctranslate2")
+    program = readme_program(tmp_path / "out")
+    expected = run.model(*run.pad_batch(run.encode_sources(["the dog"])))[0].detach()
+    torch.testing.assert_close(torch.tensor(program["logits"]("the dog")), expected, rtol=1e-4, atol=1e-4)
+    assert program["labels"]("the dog") == [str(int(expected[0].argmax()))]
 
 
 def test_int8_is_compared_with_our_weights_which_stay_as_they_are(tokenizer: Tokenizer, tmp_path: Path) -> None:

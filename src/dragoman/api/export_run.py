@@ -31,7 +31,7 @@ def export(
     Args:
         run: a run, or its folder.
         out: the folder to create.
-        to: the format: huggingface or ctranslate2.
+        to: the format: huggingface, ctranslate2 or onnx.
         dtype: number format of the weights: float32, float16 or bfloat16; for ctranslate2 also int8, int8_float32,
             int8_float16, int8_bfloat16 and int16.
         checkpoint: best, last, averaged, or a step, if `run` is a folder.

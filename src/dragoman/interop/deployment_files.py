@@ -15,6 +15,7 @@ import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dragoman import __version__
+from dragoman.errors import UserError
 from dragoman.run import Run
 from dragoman.run.run_folder import write_tokenizers
 from dragoman.run.sources import max_source_tokens, tag_ids
@@ -29,9 +30,15 @@ def deployment_settings(run: Run, file_format: str) -> dict[str, Any]:
     """Return what a program needs to know to use the model: files of tokenizers, special tokens, limits.
 
     Token ids of a source are `source_prefix`, those of its text (at most `max_source_tokens`), `source_suffix`. A
-    target begins with `bos` and `target_prefix` and ends with `eos`. No target has a token of `suppressed`.
+    target begins with `bos` and `target_prefix` and ends with `eos`. No target has a token of `suppressed`. For a
+    multilingual model these are the tokens of its default language pair; `languages` has the codes of all.
     """
     framing = run.framing
+    if framing.languages is not None:
+        raise UserError(
+            f"{run.folder} translates between several languages and has no default pair: choose one in Python with "
+            "run.with_languages(SOURCE, TARGET).export(…), or fine-tune it with --from and --to"
+        )
     shared = run.source_tokenizer is run.target_tokenizer
     tokenizers = {side: "tokenizer.json" if shared else f"tokenizer.{side}.json" for side in ("source", "target")}
     (tag,) = tag_ids(run, 1, None)  # the token of the first corpus tag, if there are tags
@@ -54,6 +61,8 @@ def deployment_settings(run: Run, file_format: str) -> dict[str, Any]:
         }
     elif run.model.num_labels:
         settings["labels"] = label_names(run)
+    if run.model_framing.languages is not None:
+        settings["languages"] = dict(run.model_framing.languages.ids)
     return settings
 
 
@@ -73,18 +82,18 @@ def label_names(run: Run) -> list[str]:
 
 
 def write_deployment_files(
-    run: Run, folder: Path, settings: dict[str, Any], example: str, files: dict[str, str]
+    run: Run, folder: Path, settings: dict[str, Any], example: str, files: dict[str, str], **more: Any
 ) -> None:
     """Write tokenizers, `dragoman.json`, the program `example` (the name of a template) and README.md.
 
-    `files` describes the files of the model, for README.md.
+    `files` describes the files of the model, for README.md; `more` are further values for the template.
     """
     write_tokenizers(folder, run.source_tokenizer, run.target_tokenizer)
     text = json.dumps(settings, indent=1, ensure_ascii=False)
     (folder / SETTINGS_FILE).write_text(text, encoding="utf-8")
     plain = is_read_by_library(run.source_tokenizer) and is_read_by_library(run.target_tokenizer)
     normalizer = TextNormalizer.from_settings(run.config.text)
-    values = {"settings": settings, "plain": plain, "normalizer": normalizer, "run": run, "files": files}
+    values = {"settings": settings, "plain": plain, "normalizer": normalizer, "run": run, "files": files} | more
     program = render_template(f"{example}.jinja", **values)
     (folder / example).write_text(program, encoding="utf-8")
     readme = render_template("export_readme.md.jinja", **values, program=program, example=example)

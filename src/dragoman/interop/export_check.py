@@ -58,6 +58,7 @@ class ExportCheck:
         equal_outputs: number of sentences with the same beam output, or one that is equally good; None if the model
             generates nothing.
         quantity: what was compared: logits, or the log probabilities of target tokens.
+        search: the search whose outputs were compared.
         outputs_must_agree: whether different beam outputs are an error; not if weights were rounded.
         speed: sentences per second of our library and of the other one, if they were measured.
     """
@@ -68,6 +69,7 @@ class ExportCheck:
     tolerance: float = LOGIT_TOLERANCE
     equal_outputs: int | None = None
     quantity: str = "logits"
+    search: str = "beam"
     outputs_must_agree: bool = True
     speed: tuple[float, float] | None = None
 
@@ -84,7 +86,7 @@ class ExportCheck:
             f"on {self.sentences} sentences"
         )
         if self.equal_outputs is not None:
-            text += f", {self.equal_outputs} of {self.sentences} beam outputs equal"
+            text += f", {self.equal_outputs} of {self.sentences} {self.search} outputs equal"
         return text
 
 
@@ -100,7 +102,7 @@ def sample_pairs(run: Run, sentences: Sequence[str] | None) -> ExportSamples:
         texts = references or [str(source) for source in sources]
         framed = [[*prefix, *run.target_tokenizer.encode(text)] for text in texts]
         return ExportSamples((), [[] for _ in framed], [ids[:MAX_SAMPLE_TOKENS] for ids in framed])
-    source_ids = [list(ids)[:MAX_SAMPLE_TOKENS] for ids in run.encode_sources(sources, tags)]
+    source_ids = [ids[:MAX_SAMPLE_TOKENS] for ids in run.encode_sources(sources, tags)]
     if not run.model.can_generate:
         return ExportSamples(sources, source_ids, [[] for _ in source_ids])
     if references is None:
@@ -159,13 +161,16 @@ def beam_outputs(run: Run, source_ids: Sequence[list[int]], search: Beam | None 
     return [ranked[0] for ranked in (search or verification_search(run)).decode(run, request)]
 
 
-def count_equal_outputs(run: Run, samples: ExportSamples, outputs: Sequence[list[int]]) -> int:
+def count_equal_outputs(
+    run: Run, samples: ExportSamples, outputs: Sequence[list[int]], search: Beam | None = None
+) -> int:
     """Return for how many samples the other library found the output of our search, or an equally good one.
 
     `outputs` are its target tokens, without BOS and with EOS if it was generated. Rounding may change the order of
-    hypotheses with almost the same score, so one whose normalized score is as high as ours counts as equal.
+    hypotheses with almost the same score, so one whose normalized score is as high as ours counts as equal. `search`
+    is that of the other library, by default `verification_search`.
     """
-    search = verification_search(run)
+    search = search or verification_search(run)
     ours = beam_outputs(run, samples.source_ids, search)
     own = [[*hypothesis.tokens, *[run.framing.eos] * hypothesis.finished] for hypothesis in ours]
     return sum(
@@ -195,7 +200,8 @@ def teacher_forced_logits(run: Run, samples: ExportSamples) -> list[Tensor]:
     for source_ids, target_ids in zip(samples.source_ids, samples.target_ids, strict=True):
         source, source_lengths = run.pad_batch([source_ids])
         if target_ids:
-            logits.append(run.model(source.long(), source_lengths, *run.pad_batch([target_ids]))[0])
+            source = source.long() if run.model.source_features is None else source  # also if it is empty
+            logits.append(run.model(source, source_lengths, *run.pad_batch([target_ids]))[0])
         else:
             logits.append(run.model(source, source_lengths)[0])
     return logits

@@ -28,6 +28,7 @@ ExportType = Literal["float32", "float16", "bfloat16", "int8"]
 EXPORTERS: dict[str, str] = {
     "huggingface": "dragoman.interop.huggingface.hf_export:HuggingFaceExporter",
     "ctranslate2": "dragoman.interop.ctranslate2.ctranslate2_exporter:CTranslate2Exporter",
+    "onnx": "dragoman.interop.onnx.onnx_exporter:OnnxExporter",
 }
 TORCH_TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 

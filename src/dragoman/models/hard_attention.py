@@ -85,7 +85,7 @@ class HardAttentionModel(EncoderDecoderModel):
         """Encode the sources, and create the states of decoder and alignment; the arguments are those of the base."""
         start = super().start_decoding(source, lengths, beam, max_length, first)
         assert start.memory is not None
-        alignment_state = self.alignment.init_state(len(start.tokens), start.max_length, start.memory.states)
+        alignment_state = self.alignment.init_state(start.tokens.shape[0], start.max_length, start.memory.states)
         return replace(start, state={"decoder": start.state, "alignment": alignment_state})
 
     def reorder_state(self, state: State, rows: Tensor) -> State:

@@ -123,6 +123,8 @@ def coverage_loss(attention: Tensor, layout: Layout) -> Tensor:
 class CopyingOutput(OutputLayer):
     """Output layer of the pointer–generator: its logits are the log-probabilities of the mixture."""
 
+    is_mixture = True
+
     def __init__(
         self,
         spec: Copying,

@@ -129,6 +129,7 @@ class OutputLayer(nn.Module):
     is_embedding_table = True
     is_identity = False  # whether it returns hidden states instead of logits
     reads_log_probs = False  # whether its inputs are log-probabilities, B T V, which it returns as they are
+    is_mixture = False  # whether its logits are logarithms of sums of probabilities, which round more
 
     def __init__(
         self,
@@ -205,7 +206,7 @@ class LogProbabilityOutput(IdentityOutput):
     """The output layer of models that compute log-probabilities themselves, such as mixtures: returns them, B T V."""
 
     is_identity = False
-    reads_log_probs = True
+    reads_log_probs = is_mixture = True
 
     def restrict_vocabulary(self, tokens: Tensor) -> OutputLayer:
         """Return the layer itself: the model computes the log-probabilities of `tokens` (N) only."""

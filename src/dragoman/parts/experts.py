@@ -225,7 +225,7 @@ class ExpertsMixer(Mixer):
         routing: Routing = self.router(x, context.layout.token_mask)
         is_step = state is not None and x.shape[1] == 1
         needs_static_shapes = is_step and (x.is_cuda or torch.compiler.is_compiling())  # for graphs
-        mix = self._dense if needs_static_shapes else self._grouped
+        mix = self._dense if needs_static_shapes or torch.compiler.is_exporting() else self._grouped
         y = self.output_activation(mix(x, routing.gates.to(x.dtype), routing.selected, context))
         return MixerOutput(y, state, auxiliary_losses=routing.losses)
 
@@ -235,7 +235,7 @@ class ExpertsMixer(Mixer):
         In training, experts without tokens are computed too, so that their weights have a gradient of 0.
         """
         return [
-            cast(Mixer, expert)(x, context).output if len(x) or torch.is_grad_enabled() else x
+            cast(Mixer, expert)(x, context).output if x.shape[0] or torch.is_grad_enabled() else x
             for expert, x in zip(self.experts, inputs)
         ]
 

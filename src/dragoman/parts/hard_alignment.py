@@ -257,12 +257,15 @@ class HardAlignmentLayer(Mixer):
         numbers = x.shape[1] * length * max(x.shape[2], len(self.emission.output.weight))  # of one row
         rows = max(1, MAX_PAIR_NUMBERS.get(x.device.type, 2**25) // numbers)
         function: Callable[..., tuple[Tensor, Tensor, Tensor]] = self._forward_algorithm
-        if rows < len(x) and torch.is_grad_enabled():  # the backward pass computes the logits of each part again
+        if torch.is_grad_enabled() and rows < len(x):  # the backward pass computes the logits of each part again
             function = partial(checkpoint, function, use_reentrant=False, preserve_rng_state=False)
         tensors = (tokens, inputs.start, inputs.query, inputs.key, *inputs.tables)
-        parts = [function(*part) for part in zip(*(tensor.split(rows) for tensor in tensors))]
+        if torch.compiler.is_exporting():
+            parts = [function(*tensors)]
+        else:
+            parts = [function(*part) for part in zip(*(tensor.split(rows) for tensor in tensors))]
         log_p, log_alignment, log_normalizer = (torch.cat(part) if len(part) > 1 else part[0] for part in zip(*parts))
-        folded = log_alignment.reshape(len(context.encoded_source.states), 1, -1, length)  # B 1 K·T S
+        folded = log_alignment.reshape(context.encoded_source.states.shape[0], 1, -1, length)  # B 1 K·T S
         context.record(self.path, folded.exp())
         if state is None:
             return log_p, None
@@ -296,7 +299,7 @@ class HardAlignmentLayer(Mixer):
             source_mask = torch.ones(memory.states.shape[:2], dtype=torch.bool, device=x.device)
         folded = fold_beams(x, memory)  # B K·T D
         tables = self.transition.tables(folded, keys["transition"], source_mask)
-        key = keys["emission"].repeat_interleave(beam_size(len(x), memory), 0)  # R S D
+        key = keys["emission"].repeat_interleave(beam_size(x.shape[0], memory), 0)  # R S D
         return ForwardInputs(
             start=self._start(tokens, key, context, state),
             query=self.emission.query(x),

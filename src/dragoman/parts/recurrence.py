@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from dragoman.errors import UserError
 from dragoman.parts.deferred_gradients import deferred_weight_gradients
 from dragoman.parts.dropout import dropout
+from dragoman.parts.exported_recurrence import traced_layer
 from dragoman.parts.mixer import Context, Layout, Mixer, MixerOutput, State
 from dragoman.parts.spec import Spec
 
@@ -30,6 +31,7 @@ SATURATED = 1e4  # input that closes or opens a gate exactly: σ(−10⁴) = 0 a
 class Cells(nn.Module):
     """`layers` stacked Elman cells, and the base class of other cells. State: hidden (LSTM: and cell), B L D."""
 
+    kind: ClassVar[CellKind] = "rnn"
     state_names: tuple[str, ...] = ("hidden",)
     torch_module: type[nn.RNNBase] = nn.RNN
     kernel: Callable[..., tuple[Tensor, Tensor]] = staticmethod(torch.rnn_tanh)
@@ -108,6 +110,8 @@ class Cells(nn.Module):
         LSTM's cell after the last token of each row.
         """
         weights, hidden = self.layer_weights(layer, backward), initial["hidden"][None]
+        if torch.compiler.is_exporting():
+            return traced_layer(self.kind, x, initial["hidden"], None, weights)[0], {}
         with ignore_kernel_warnings():
             # has_biases, num_layers, dropout, train, bidirectional, batch_first
             y, _ = self.kernel(x, hidden, weights, True, 1, 0.0, self.training, False, True)
@@ -199,6 +203,7 @@ def ignore_kernel_warnings() -> Iterator[None]:
 class LSTMCells(Cells):
     """i, f, o = σ(…), g = tanh(…); c = f ⊙ c + i ⊙ g; h = o ⊙ tanh(c) (Hochreiter & Schmidhuber 1997)."""
 
+    kind: ClassVar[CellKind] = "lstm"
     state_names = ("hidden", "cell")
     torch_module = nn.LSTM
 
@@ -216,6 +221,9 @@ class LSTMCells(Cells):
         state = tuple(initial[name][None] for name in self.state_names)
         weights = [torch.cat((input_weight, gate_weight), 1), *others]
         inputs = torch.cat((x, flag), -1)
+        if torch.compiler.is_exporting():
+            y, cell = traced_layer(self.kind, inputs, initial["hidden"], initial["cell"], weights)
+            return y, {"cell": cell}
         with ignore_kernel_warnings():
             # has_biases, num_layers, dropout, train, bidirectional, batch_first
             y, _, cell = torch.lstm(inputs, state, weights, True, 1, 0.0, self.training, False, True)
@@ -295,6 +303,7 @@ class GRUCells(Cells):
     As in cuDNN, the reset gate is applied after the multiplication by U; in the paper before it (ResetBeforeGRUCells).
     """
 
+    kind: ClassVar[CellKind] = "gru"
     torch_module = nn.GRU
     kernel = staticmethod(torch.gru)
 
@@ -317,6 +326,8 @@ class ResetBeforeGRUCells(GRUCells):
     loop. Weights have torch's format, with both biases in every gate.
     """
 
+    kind = "gru-reset-before"
+
     def run_sequence(self, x: Tensor | PackedSequence, state: State | None = None) -> tuple[Any, State]:
         """Read whole sequences, B T I or packed, step by step; return the outputs (B T D) and the final state."""
         if isinstance(x, PackedSequence):
@@ -328,6 +339,8 @@ class ResetBeforeGRUCells(GRUCells):
 
     def run_layer(self, x: Tensor, padding: Tensor, layer: int, backward: bool, initial: State) -> tuple[Tensor, State]:
         """Read whole sequences with one layer and direction, step by step: B T I → B T D; padding comes last."""
+        if torch.compiler.is_exporting():
+            return super().run_layer(x, padding, layer, backward, initial)
         input_weight, weight, input_bias, bias = self.layer_weights(layer, backward)
         gates, state, outputs = F.linear(x, input_weight, input_bias), initial, []  # gates: B T 3D
         with deferred_weight_gradients():
@@ -349,12 +362,7 @@ class ResetBeforeGRUCells(GRUCells):
         return {"hidden": n + z * (hidden - n)}
 
 
-CELLS: dict[str, type[Cells]] = {
-    "rnn": Cells,
-    "lstm": LSTMCells,
-    "gru": GRUCells,
-    "gru-reset-before": ResetBeforeGRUCells,
-}
+CELLS: dict[str, type[Cells]] = {cells.kind: cells for cells in (Cells, LSTMCells, GRUCells, ResetBeforeGRUCells)}
 
 
 def build_cells(
@@ -457,11 +465,15 @@ def run_rows(cells: Cells, x: Tensor, layout: Layout, state: State | None = None
     packing costs more than some padding, and on a GPU it would synchronize to get the lengths.
     """
     token_mask = layout.token_mask
-    if token_mask is None or (state is None and not x.is_cuda and bool(token_mask.all())):
+    may_be_full = state is None and not x.is_cuda and not torch.compiler.is_exporting()
+    if token_mask is None or (may_be_full and bool(token_mask.all())):
         return cells.run_sequence(x, state)
     if state is None:
         return run_padded(cells, x, layout)
     lengths = token_mask.sum(1)  # B
+    if torch.compiler.is_exporting():  # packing depends on the values of the lengths
+        y, new = run_padded(cells, x, layout, state)
+        return y, {name: torch.where((lengths > 0)[:, None, None], new[name], state[name]) for name in state}
     packed = pack_padded_sequence(x, lengths.cpu().clamp(min=1), batch_first=True, enforce_sorted=False)
     packed, new = cells.run_sequence(packed, state)
     y, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])

@@ -398,10 +398,10 @@ class RecurrentDecoderMixer(Mixer):
         return {"cells": self.cells.init_state(batch, like), "feedback": like.new_zeros(batch, self.dim)}
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
-        """Return what the context needs of the source, and the initial state as "start hidden" (and "start cell")."""
+        """Return what the context needs of the source, and the initial state as "start_hidden" (and "start_cell")."""
         projections = self.context.project_memory(memory)
         start = self.start(memory, projections, self.cells.init_state(memory.states.shape[0], memory.states))
-        return projections | {f"start {name}": value for name, value in start.items()}
+        return projections | {f"start_{name}": value for name, value in start.items()}
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """x, R T D → output R T D, the new state, and the attention over the source at each step, R T D.
@@ -433,8 +433,8 @@ class RecurrentDecoderMixer(Mixer):
         `projections` (of the source) holds the initial state, repeated here for the hypotheses of a beam.
         """
         beam = beam_size(x.shape[0], context.encoded_source)
-        names = [name for name in projections if name.startswith("start ")]
-        start = {name.removeprefix("start "): projections[name].repeat_interleave(beam, 0) for name in names}
+        names = [name for name in projections if name.startswith("start_")]
+        start = {name.removeprefix("start_"): projections[name].repeat_interleave(beam, 0) for name in names}
         if state is None:
             return start, x.new_zeros(x.shape[0], self.dim)
         is_first = context.layout.positions[:, 0] == 0  # R

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from dragoman.errors import UserError
 from dragoman.interop.deployment_files import deployment_settings, max_target_tokens, write_deployment_files
@@ -26,6 +26,7 @@ from dragoman.interop.export_check import (
     verification_search,
 )
 from dragoman.interop.exporting import ExportOptions, WrittenExport, is_installed
+from dragoman.parts.feedforward import ACTIVATIONS
 from dragoman.parts.mixer import Layout
 from dragoman.run import Run
 
@@ -41,6 +42,8 @@ CT2_TOLERANCES = {
     "int8_float16": 0.3,
     "int8_bfloat16": 0.3,
 }
+#: weights of the output layers that the example program computes
+OUTPUT_WEIGHTS = {"weight", "bias", "transform.dense.weight", "transform.dense.bias"}
 LENGTH_OPTIONS = ("min_decoding_length", "max_decoding_length")  # of translate_batch
 #: how many times its beam size a search finishes hypotheses before it stops, where ours stops by an exact rule
 EXACT_PATIENCE = 2
@@ -89,13 +92,16 @@ class CTranslate2Exporter:
         """Write what an encoder needs, with the weights of its output layer, which CTranslate2 does not compute."""
         files = {"model.bin, config.json": f"the encoder, with {self.dtype} weights", "vocabulary.json": "the tokens"}
         note = "CTranslate2 computes hidden states, not the output layer"
-        if run.model.num_labels:
-            weights = {name: value.detach().float().cpu() for name, value in run.model.output.named_parameters()}
+        output = run.model.output
+        weights = {name: value.detach().float().cpu() for name, value in output.named_parameters()}
+        has_output_layer = run.model.num_labels > 0 and weights.keys() <= OUTPUT_WEIGHTS and is_tanh_or_linear(output)
+        if has_output_layer:
             save_file(weights, folder / "output_layer.safetensors")
             files["output_layer.safetensors"] = "the output layer, which the program below computes"
             note = f"{note}, whose weights are in output_layer.safetensors"
         settings = deployment_settings(run, "CTranslate2")
-        write_deployment_files(run, folder, settings, "encode_with_ctranslate2.py", files)
+        values = {"has_output_layer": has_output_layer, "output_weights": weights}
+        write_deployment_files(run, folder, settings, "encode_with_ctranslate2.py", files, **values)
         return WrittenExport("CTranslate2 Encoder", (note,))
 
     def verify(self, run: Run, folder: Path, samples: ExportSamples) -> ExportCheck:
@@ -124,6 +130,11 @@ class CTranslate2Exporter:
             quantity,
             outputs_must_agree=self.dtype == "float32",
         )
+
+
+def is_tanh_or_linear(output: nn.Module) -> bool:
+    """Whether an output layer is linear, or has a layer with tanh before it."""
+    return getattr(output.transform, "activation", ACTIVATIONS["tanh"]) is ACTIVATIONS["tanh"]
 
 
 def generation_options(run: Run) -> dict[str, Any]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import ctranslate2
 import numpy as np
 import torch
 from ctranslate2 import specs
 from ctranslate2.specs.common_spec import LayerNormSpec, LinearSpec
 from torch import Tensor, nn
 
+from dragoman.errors import UserError
 from dragoman.interop.ctranslate2.transformer_layers import (
     OTHER_FORMAT,
     Sublayer,
@@ -58,7 +60,7 @@ def convert_encoder(spec: Stack, stack: StackMixer, max_positions: int, **option
         )
     if layers[0].attention.parallel:
         raise obstacle("parallel layers in an encoder", OTHER_FORMAT)
-    encoder = specs.TransformerEncoderSpec(**(_common_options(spec, layers) | options))
+    encoder = _create(specs.TransformerEncoderSpec, _common_options(spec, layers) | options)
     _fill_stack(encoder, spec, stack, layers, max_positions)
     return encoder
 
@@ -78,9 +80,20 @@ def convert_decoder(
         options["alibi"] = True
     if layers[0].attention.parallel:
         options |= {"parallel_residual": True, "shared_layer_norm": True}
-    decoder = specs.TransformerDecoderSpec(**options)
+    decoder = _create(specs.TransformerDecoderSpec, options)
     _fill_stack(decoder, spec, stack, layers, max_positions)
     return decoder
+
+
+def _create(kind: Any, options: dict[str, Any]) -> Any:
+    """Create a specification; an error if this version of CTranslate2 does not know an option."""
+    try:
+        return kind(**options)
+    except TypeError as error:
+        raise UserError(
+            f"this model needs a newer version of CTranslate2 than {ctranslate2.__version__}, which has not all of its "
+            f"options ({error}): install it with pip install --upgrade ctranslate2"
+        ) from None
 
 
 def norm_epsilon(spec: Spec) -> float | None:

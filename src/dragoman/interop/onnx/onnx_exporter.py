@@ -1,0 +1,167 @@
+"""Writes runs as ONNX graphs, and verifies them with ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dragoman.errors import UserError
+from dragoman.interop.deployment_files import deployment_settings, write_deployment_files
+from dragoman.interop.export_check import (
+    LOGIT_TOLERANCE,
+    ExportCheck,
+    ExportSamples,
+    count_equal_outputs,
+    relative_error,
+    teacher_forced_logits,
+    verification_search,
+)
+from dragoman.interop.exporting import ExportOptions, WrittenExport, is_installed
+from dragoman.run import Run
+from dragoman.search import Beam
+
+Arrays = dict[str, NDArray[Any]]
+MIXTURE_TOLERANCE = 1e-3  # of logits that are logarithms of sums of probabilities, down to 10⁻³⁸
+
+
+class OnnxExporter:
+    """Encoder and cached decoder of any generating system, or the single graph of one that labels its source."""
+
+    library: ClassVar[str] = "onnxruntime"
+    extra: ClassVar[str] = "onnx"
+    dtypes: ClassVar[tuple[str, ...]] = ("float32",)
+
+    def __init__(self, options: ExportOptions) -> None:
+        """Raise an error if the packages that torch's exporter uses are not installed."""
+        if missing := [package for package in ("onnx", "onnxscript") if not is_installed(package)]:
+            raise UserError(
+                f"an export to ONNX needs the package {missing[0]}: install it with pip install 'dragoman[onnx]'"
+            )
+
+    def write(self, run: Run, folder: Path) -> WrittenExport:
+        """Trace the graphs, and write them with tokenizers, settings and an example."""
+        from dragoman.interop.onnx.step_graphs import build_graphs
+
+        graphs = build_graphs(run.model, run.framing.bos)
+        from dragoman.interop.onnx.graph_writing import write_graph  # takes seconds
+
+        for graph in graphs:
+            write_graph(graph, folder)
+        settings = deployment_settings(run, "ONNX")
+        settings["pad"] = run.framing.pad
+        settings["graphs"] = {graph.name: graph.describe() for graph in graphs}
+        first = "the prompt" if run.model.is_decoder_only else "the sources"
+        files = {
+            "encoder.onnx": f"reads {first}: computes what all decoding steps read, and the first state",
+            "decoder.onnx": "a decoding step: a token, memory and state → logits of the next token, and the new state",
+        }
+        if not run.model.can_generate:
+            files = {"model.onnx": "token ids and their number → logits at every position"}
+            write_deployment_files(run, folder, settings, "label_with_onnxruntime.py", files)
+            return WrittenExport("ONNX graph model.onnx")
+        write_deployment_files(run, folder, settings, "translate_with_onnxruntime.py", files)
+        return WrittenExport("ONNX graphs encoder.onnx and decoder.onnx")
+
+    def verify(self, run: Run, folder: Path, samples: ExportSamples) -> ExportCheck:
+        """Compare teacher-forced logits, step by step with caches, and the outputs of greedy search."""
+        try:
+            return self._compare(run, folder, samples)
+        except Exception as error:  # the errors of ONNX Runtime have no common base class
+            if not type(error).__module__.startswith(self.library):
+                raise
+            message = str(error).splitlines()[0]
+            raise UserError(f"this model cannot be exported: ONNX Runtime cannot compute it: {message}") from error
+
+    def _compare(self, run: Run, folder: Path, samples: ExportSamples) -> ExportCheck:
+        """Open the graphs with ONNX Runtime, and compare."""
+        import onnxruntime
+
+        outputs = None
+        if run.model.can_generate:
+            graphs = GraphSessions(folder)
+            theirs = graphs.forced_logits(run, samples)
+            if not run.is_language_model:
+                search = greedy_search(run)
+                found = graphs.greedy(run, list(samples.source_ids), search.length_limit.max or 0)
+                outputs = count_equal_outputs(run, samples, found, search)
+        else:
+            session = open_session(folder / "model.onnx")
+            theirs = []
+            for ids in samples.source_ids:
+                source, lengths = run.pad_batch([ids])
+                feeds = {"source": source.cpu().numpy(), "source_lengths": lengths.cpu().numpy()}
+                theirs.append(session.run(None, feeds)[0][0])
+        error = relative_error(teacher_forced_logits(run, samples), theirs)
+        library = f"ONNX Runtime {onnxruntime.__version__}"
+        tolerance = MIXTURE_TOLERANCE if run.model.output.is_mixture else LOGIT_TOLERANCE
+        return ExportCheck(library, len(samples), error, tolerance, outputs, search="greedy")
+
+
+def greedy_search(run: Run) -> Beam:
+    """Return the greedy search of the verification."""
+    return Beam(1, 0.0, length_limit=verification_search(run).length_limit, rank_unfinished="by_score")
+
+
+def open_session(path: Path, threads: int = 0) -> Any:
+    """Open a graph with ONNX Runtime on the CPU; `threads` 0 is its default number of threads."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+class GraphSessions:
+    """Encoder and decoder graphs, opened with ONNX Runtime."""
+
+    def __init__(self, folder: Path, threads: int = 0) -> None:
+        """Open the graphs of an export; `threads` 0 is the default number of threads of ONNX Runtime."""
+        self.encoder = open_session(folder / "encoder.onnx", threads)
+        self.decoder = open_session(folder / "decoder.onnx", threads)
+        self.states = [output.name.replace("present/", "past/") for output in self.decoder.get_outputs()[1:]]
+
+    def start(self, run: Run, source_ids: list[Any]) -> Arrays:
+        """Encode sources, padded to a batch, and return the inputs of the first decoding step but its tokens."""
+        source, lengths = run.pad_batch(
+            [ids if len(ids) else [run.framing.pad] for ids in source_ids]
+        )  # at least one column
+        lengths = torch.tensor([len(ids) for ids in source_ids])
+        feeds = {"source": source.cpu().numpy(), "source_lengths": lengths.numpy()}
+        names = [output.name for output in self.encoder.get_outputs()]
+        return dict(zip(names, self.encoder.run(None, feeds), strict=True))
+
+    def step(self, feeds: Arrays, tokens: NDArray[Any]) -> tuple[NDArray[Any], Arrays]:
+        """Read one token per row; return the logits, B V, and the inputs of the next step but its tokens."""
+        logits, *states = self.decoder.run(None, feeds | {"tokens": tokens})
+        return logits, feeds | dict(zip(self.states, states)) | {"positions": feeds["positions"] + 1}
+
+    def forced_logits(self, run: Run, samples: ExportSamples) -> list[NDArray[Any]]:
+        """Return the logits of each sample, T V, from decoding steps that read its target; all are one batch."""
+        targets, lengths = run.pad_batch(samples.target_ids)
+        feeds, steps = self.start(run, list(samples.source_ids)), []
+        for tokens in targets.cpu().numpy().T:
+            logits, feeds = self.step(feeds, tokens)
+            steps.append(logits)
+        by_sample = np.stack(steps, 1)  # B T V
+        return [logits[:length] for logits, length in zip(by_sample, lengths.tolist(), strict=True)]
+
+    def greedy(self, run: Run, source_ids: list[Any], max_length: int) -> list[list[int]]:
+        """Return the token ids that greedy search finds for each source, with EOS if it was generated."""
+        framing, prefix = run.framing, run.framing.forced_bos
+        feeds, rows = self.start(run, source_ids), len(source_ids)
+        tokens, found, finished = np.full(rows, framing.bos), [], np.zeros(rows, bool)
+        suppressed = [token for token in framing.suppressed if token < run.model.vocab_size]
+        for step in range(max_length):
+            logits, feeds = self.step(feeds, tokens)
+            logits[:, suppressed] = -np.inf
+            tokens = np.full(rows, prefix[step]) if step < len(prefix) else logits.argmax(-1)
+            found.append(tokens)
+            finished |= tokens == framing.eos
+            if finished.all():
+                break
+        sequences = np.stack(found, 1).tolist()
+        return [ids[: ids.index(framing.eos) + 1] if framing.eos in ids else ids for ids in sequences]

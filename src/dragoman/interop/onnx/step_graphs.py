@@ -1,0 +1,284 @@
+"""The graphs of an ONNX export: what is computed once per source, and one decoding step, with named tensors.
+
+A generating model has two graphs. `encoder` reads the sources and returns `memory/…`, which is constant during
+decoding, and `past/…`, the state before the first token: recurrent states, and caches of keys and values. `decoder`
+reads one token per row with its position, `memory/…` and `past/…`, and returns the logits of the next token and the
+new state, `present/…`, which is `past/…` of the next step. Caches grow by one position in each step. A model that
+labels its source is one graph, `model`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.errors import UserError
+from dragoman.models import Model
+from dragoman.models.model import DecodingStart
+from dragoman.parts.mixer import Context, Layout, Memory, State
+
+#: sizes of the examples that graphs are traced with; the differences between them show which axes are dynamic
+BATCH, OTHER_BATCH, LENGTH, OTHER_LENGTH, CACHED, MANY = 2, 3, 9, 17, 4, 2000
+PADDING = 2  # positions of padding in all rows but the first
+
+Axes = dict[int, str]  # axis of a tensor → name of its size, if that is dynamic
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A module with named inputs and outputs, ready to be traced.
+
+    Attributes:
+        name: name of the file, without its ending
+        module: takes the inputs in order and returns a tuple of the outputs
+        inputs: an example of each input
+        axes: the dynamic axes of each input
+        outputs: names of the outputs
+        output_axes: the dynamic axes of each output
+    """
+
+    name: str
+    module: nn.Module
+    inputs: dict[str, Tensor]
+    axes: dict[str, Axes]
+    outputs: list[str]
+    output_axes: dict[str, Axes]
+
+    def describe(self) -> dict[str, dict[str, list[str]]]:
+        """Return the names of the dynamic axes of all inputs and outputs, such as {"source": ["batch", …]}."""
+        return {
+            "inputs": {name: list(axes.values()) for name, axes in self.axes.items()},
+            "outputs": {name: list(self.output_axes[name].values()) for name in self.outputs},
+        }
+
+
+def build_graphs(model: Model, bos: int) -> list[Graph]:
+    """Return the graphs of a model; `bos` is the first token of a target."""
+    if not model.can_generate:
+        return [_labelling_graph(model)]
+    first, longer = _start(model, bos), _start(model, bos, cached=MANY)
+    start, long_start = _named(first), _named(longer)
+    other_batch, other_length = _named(_start(model, bos, OTHER_BATCH)), _named(_start(model, bos, length=OTHER_LENGTH))
+    axes = {
+        name: _dynamic_axes(tensor, other_batch[name], "batch")
+        | _dynamic_axes(tensor, other_length[name], "memory_length")
+        | _dynamic_axes(tensor, long_start[name], "cache_length")
+        for name, tensor in start.items()
+    }
+    growing = _growing_axes(start, long_start, axes, longer.max_length - first.max_length)
+    always = ("past/", "positions", "memory/mask")
+    kept = [name for name in start if name.startswith(always) or _is_read(model, first.state, start, name)]
+    tensors = [name for name in kept if name != "positions"]
+    states = [name for name in tensors if name.startswith("past/")]
+    source, lengths = _example_source(model, BATCH, LENGTH)
+    encoder = Graph(
+        "encoder",
+        _EncoderModule(model, bos, kept),
+        {"source": source, "source_lengths": lengths},
+        {"source": {0: "batch", 1: "source_length"}, "source_lengths": {0: "batch"}},
+        kept,
+        {name: axes[name] for name in kept},
+    )
+    tokens = torch.full((BATCH,), bos, device=source.device)
+    present = [name.replace("past/", "present/", 1) for name in states]
+    decoder = Graph(
+        "decoder",
+        _StepModule(model, first.state, tensors, growing),
+        {"tokens": tokens, "positions": torch.full_like(tokens, CACHED)} | {name: start[name] for name in tensors},
+        {"tokens": {0: "batch"}, "positions": {0: "batch"}} | {name: axes[name] for name in tensors},
+        ["logits", *present],
+        {"logits": {0: "batch"}} | {new: _after_step(axes[old]) for new, old in zip(present, states, strict=True)},
+    )
+    return [encoder, decoder]
+
+
+class _EncoderModule(nn.Module):
+    """Sources and their lengths → what decoding steps read, as named by `names`."""
+
+    def __init__(self, model: Model, bos: int, names: Sequence[str]) -> None:
+        """Keep the model, the first token of a target, and the names of the outputs."""
+        super().__init__()
+        self.model, self.bos, self.names = model, bos, names
+
+    def forward(self, source: Tensor, source_lengths: Tensor) -> tuple[Tensor, ...]:
+        """Source B S (or B S F) of lengths B → the tensors of the start of a search with empty caches."""
+        tensors = _named(self.model.start_decoding(source, source_lengths, 1, 0, self.bos))
+        return tuple(tensors[name].clone() for name in self.names)
+
+
+class _StepModule(nn.Module):
+    """A decoding step: tokens and their positions, memory and state → logits of the next tokens, and the new state."""
+
+    def __init__(self, model: Model, state: State, names: Sequence[str], growing: Mapping[str, int]) -> None:
+        """Keep the model, and the names of the tensors after tokens and positions.
+
+        `state` is an example of the decoder's state, of which only the keys are used; `growing` are the axes along
+        which caches grow.
+        """
+        super().__init__()
+        self.model, self.example_state, self.names, self.growing = model, state, names, growing
+
+    def forward(self, tokens: Tensor, positions: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Tokens B at positions B → logits B V, and the tensors of the new state."""
+        named = dict(zip(self.names, tensors, strict=True))
+        past = {name: tensor.clone() for name, tensor in named.items() if name.startswith("past/")}
+        past |= {name: _grown(named[name], axis) for name, axis in self.growing.items()}
+        state = _like(self.example_state, "past/", past)
+        memory = _memory(named) if "memory/mask" in named else None
+        logits, new = self.model.decode(tokens[:, None], Context(Layout.continuation(positions), memory), state)
+        assert new is not None
+        flat = dict(_flatten("past/", new))
+        return logits[:, -1], *(flat[name] for name in self.names if name.startswith("past/"))
+
+
+class _LabellingModule(nn.Module):
+    """Sources and their lengths → logits of every position."""
+
+    def __init__(self, model: Model) -> None:
+        """Keep the model."""
+        super().__init__()
+        self.model = model
+
+    def forward(self, source: Tensor, source_lengths: Tensor) -> Tensor:
+        """Source B S of lengths B → logits B S V."""
+        logits: Tensor = self.model(source, source_lengths)
+        return logits
+
+
+def _labelling_graph(model: Model) -> Graph:
+    """Return the graph of a model that labels its source."""
+    source, lengths = _example_source(model, BATCH, LENGTH)
+    axes: dict[str, Axes] = {"source": {0: "batch", 1: "source_length"}, "source_lengths": {0: "batch"}}
+    inputs = {"source": source, "source_lengths": lengths}
+    return Graph("model", _LabellingModule(model), inputs, axes, ["logits"], {"logits": axes["source"]})
+
+
+def _example_source(model: Model, batch: int, length: int) -> tuple[Tensor, Tensor]:
+    """Return sources as the model reads them, tokens B S or vectors B S F, and their lengths."""
+    device = next(model.parameters()).device
+    if model.source_features is not None:
+        source = torch.linspace(-1, 1, batch * length * model.source_features, device=device)
+        source = source.view(batch, length, model.source_features)
+    else:
+        table = model.embedding_tables[0]
+        assert table is not None
+        source = torch.arange(batch * length, device=device).view(batch, length) % len(table.weight)
+    lengths = torch.full((batch,), length - PADDING, device=device)
+    lengths[0] = length
+    return source, lengths
+
+
+@torch.no_grad()
+def _start(model: Model, bos: int, batch: int = BATCH, length: int = LENGTH, cached: int = CACHED) -> DecodingStart:
+    """Return the start of a search with caches for `cached` tokens."""
+    return model.start_decoding(*_example_source(model, batch, length), 1, cached, bos)
+
+
+def _named(start: DecodingStart) -> dict[str, Tensor]:
+    """Return all tensors of the start of a search: the first positions, `memory/…` and `past/…`."""
+    tensors = {"positions": start.positions}
+    if (memory := start.memory) is not None:
+        mask = memory.layout.token_mask
+        assert mask is not None  # sources are padded
+        named: dict[str, Any] = {
+            "mask": mask,
+            "states": memory.states,
+            "encoder_inputs": memory.encoder_inputs,
+            "final_state": memory.final_state,
+            "copied_tokens": memory.copied_tokens,
+            "projections": memory.projections,
+        }
+        tensors |= dict(_flatten("memory/", {name: value for name, value in named.items() if value is not None}))
+    return tensors | dict(_flatten("past/", start.state))
+
+
+def _flatten(prefix: str, nested: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of nested dicts, named by their keys: `prefix` a/b."""
+    for name, value in nested.items():
+        if isinstance(value, Tensor):
+            yield f"{prefix}{name}", value
+        else:
+            yield from _flatten(f"{prefix}{name}/", value)
+
+
+def _like(example: State, prefix: str, tensors: Mapping[str, Tensor]) -> State:
+    """Return nested dicts with the keys of `example` and the `tensors` that `_flatten` has named."""
+    return {
+        name: tensors[f"{prefix}{name}"] if isinstance(value, Tensor) else _like(value, f"{prefix}{name}/", tensors)
+        for name, value in example.items()
+    }
+
+
+def _memory(tensors: Mapping[str, Tensor]) -> Memory:
+    """Return the encoded source; the encoder's output is replaced by zeros if no decoding step reads it."""
+    parts: dict[str, dict[str, Tensor]] = {}  # such as "projections/decoder.layers.0.1.body": {"key": …, "value": …}
+    for name, tensor in tensors.items():
+        part, _, last = name.rpartition("/")
+        parts.setdefault(part, {})[last] = tensor
+    named, mask = parts["memory"], tensors["memory/mask"]
+    projections = "memory/projections/"
+    return Memory(
+        named.get("states", torch.zeros_like(mask, dtype=torch.float32)[..., None]),
+        Layout.padded(mask.shape[1], mask.sum(1)),
+        named.get("encoder_inputs"),
+        parts.get("memory/final_state"),
+        named.get("copied_tokens"),
+        projections={part.removeprefix(projections): parts[part] for part in parts if part.startswith(projections)},
+    )
+
+
+def _grown(cache: Tensor, axis: int) -> Tensor:
+    """Return a cache with room for one more position at the end of `axis`."""
+    shape = [1 if number == axis else size for number, size in enumerate(cache.shape)]
+    return torch.cat((cache, cache.new_zeros(shape)), axis)
+
+
+def _dynamic_axes(tensor: Tensor, other: Tensor, name: str) -> Axes:
+    """Return the axes whose sizes differ between two examples, under this name."""
+    return {axis: name for axis, sizes in enumerate(zip(tensor.shape, other.shape)) if sizes[0] != sizes[1]}
+
+
+def _growing_axes(
+    start: dict[str, Tensor], longer: dict[str, Tensor], axes: dict[str, Axes], positions: int
+) -> dict[str, int]:
+    """Return the axis along which each cache grows; an error if it does not grow by one per token.
+
+    `longer` are the tensors of a search that is longer by this number of `positions`.
+    """
+    growing = {name: axis for name, named in axes.items() for axis, size in named.items() if size == "cache_length"}
+    for name, axis in growing.items():
+        if longer[name].shape[axis] != start[name].shape[axis] + positions:
+            layer = name.split("/")[1]
+            raise UserError(
+                f"this model cannot be exported to ONNX: the state of layer {layer} of its decoder does not grow token "
+                "by token, as in local and compressed attention: train another system, such as transformer-d"
+            )
+    return growing
+
+
+@torch.no_grad()
+def _is_read(model: Model, state: State, start: dict[str, Tensor], name: str) -> bool:
+    """Whether a decoding step reads a tensor of the memory: if it is NaN, or all its integers 0, outputs change.
+
+    The first step may read other tensors than those that follow.
+    """
+    names = [other for other in start if other != "positions"]
+    changed = start | {name: torch.full_like(start[name], torch.nan if start[name].is_floating_point() else 0)}
+    for position in (0, 1):
+        positions = torch.full_like(start["positions"], position)
+        results = [
+            _StepModule(model, state, names, {})(torch.zeros_like(positions), positions, *(tensors[n] for n in names))
+            for tensors in (start, changed)
+        ]
+        if not all(torch.equal(*pair) for pair in zip(*results, strict=True)):
+            return True
+    return False
+
+
+def _after_step(axes: Axes) -> Axes:
+    """Return the dynamic axes of a state after a step, whose caches are longer by one."""
+    return {axis: "cache_length + 1" if name == "cache_length" else name for axis, name in axes.items()}
