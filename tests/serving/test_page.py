@@ -8,6 +8,8 @@ import shutil
 import threading
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from dragoman.data import phrasebook
 from dragoman.run import Run
 from dragoman.serving import ApiKeys, LanguagePair, Service, ServiceLimits, bind_socket
 from dragoman.serving.server import create_server
+from dragoman.text.language_codes import LanguageCodes
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the page is tested with Playwright")
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -655,3 +658,18 @@ def test_no_horizontal_scrolling_on_phones(show: Opening) -> None:
         page.get_by_role("tab", name=name).click()
         page.locator("figure, .bpe-headline").first.wait_for()
         assert sideways(page) <= 0, name
+
+
+def test_languages_of_a_multilingual_run_can_be_selected(runs: list[tuple[Run, LanguagePair]], show: Opening) -> None:
+    run = copy(runs[0][0])
+    codes = LanguageCodes({"eng_Latn": 20, "fra_Latn": 21, "arb_Arab": 22})  # any tokens will do
+    run._set_framing(replace(run.model_framing, languages=codes))
+    first, second = (run.with_languages("en", to).translate([SENTENCE])[0].text for to in ("fr", "ar"))
+    assert first != second
+    for home in served(Service([(run, None)], ServiceLimits(requests_per_minute=0))):
+        page = show(at=home, text=SENTENCE, **{"from": "eng_Latn", "to": "fra_Latn"})
+        sync_api.expect(page.locator("#target")).to_contain_text(first)
+        assert page.locator("#from option").all_inner_texts()[0] == "English (eng_Latn)"
+        page.select_option("#to", "arb_Arab")
+        sync_api.expect(page.locator("#target")).to_contain_text(second)
+        page.wait_for_url("**to=arb_Arab*")

@@ -70,9 +70,9 @@ def serve(
     def on_ready() -> None:
         """Log what is served, and print the address."""
         for served in service.runs.values():
-            pair = f"{served.pair.source} to {served.pair.target}" if served.pair else "all pairs"
-            count = len(served.run.languages)
-            log(f"{served.name}: {count} languages, by default {pair}" if count else f"{served.name}: {pair}")
+            languages = [f"{len(served.run.languages)} languages"] if served.codes else []
+            languages += [f"{served.pair.source} to {served.pair.target}"] if served.pair else []
+            log(f"{served.name}: {', by default '.join(languages)}")
         if not serving.is_loopback(address) and not keys.required:
             log("other machines can reach this server without a key: see --api-keys")
         urls = serving.reachable_urls(address, actual_port)

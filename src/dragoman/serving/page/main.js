@@ -11,7 +11,7 @@ import { ServiceError, get, post, removeApiKey, setApiKey, streamEvents } from "
 import { byId, debounce, emptyMessage, formatNumber, formatPercent, html, rovingFocus } from "./dom.js";
 import { VIEWS, formatState, parseState } from "./state.js";
 import { setUpTheme } from "./theme.js";
-import { direction, joinTokens } from "./tokens.js";
+import { direction, joinTokens, languageTag } from "./tokens.js";
 import { showTranslations } from "./translation.js";
 
 const VIEW_MODULES = { attention, probabilities, beam, layers, positions, training: curves, bpe };
@@ -52,12 +52,13 @@ function applyState() {
   state.compare = selected[1]?.name ?? "";
   if (!BEAM_SIZES.includes(Number(state.beam))) state.beam = "";
   shownContent = "";
-  panels = selected.map((run, index) => ({ run, index, sentences: [], inspection: null, forced: 0, error: null, isLoading: false, request: null }));
-  const { source, target } = selected[0];
-  Object.assign(byId("source"), { lang: source, dir: direction(source) });
+  panels = selected.map((run, index) => ({ run: { ...run, ...languagesOf(run) }, index, sentences: [], inspection: null, forced: 0, error: null, isLoading: false, request: null }));
+  const { source, target } = languagesOf(selected[0]);
+  showLanguages(selected[0]);
+  Object.assign(byId("source"), { lang: languageTag(source), dir: direction(source) });
   byId("source-name").textContent = languageNames.get(source) ?? source;
   byId("target-name").textContent = languageNames.get(target) ?? target;
-  byId("user-translation").lang = target;
+  byId("user-translation").lang = languageTag(target);
   const values = { run: state.run, compare: state.compare, beam: state.beam, source: state.text, "user-translation": state.translation };
   for (const [id, value] of Object.entries(values)) if (byId(id).value !== value) byId(id).value = value;
   showTabs();
@@ -66,16 +67,41 @@ function applyState() {
   if (missing.length) showNotice(`The link refers to ${missing.join(" and ")}, which is not served here; this is ${state.run}.`);
 }
 
+/** Return source and target language of a run: of a multilingual one those that are selected, or its default. */
+function languagesOf(run) {
+  const choose = (code, byDefault) => run.languages.find((language) => language.code === code)?.code ?? byDefault;
+  if (!run.languages.length) return { source: run.source, target: run.target };
+  return { source: choose(state.from, run.source ?? run.languages[0].code), target: choose(state.to, run.target ?? run.languages.at(-1).code) };
+}
+
+/** Return the fields of a request that select the run and its languages. */
+const runFields = (run) => ({ run: run.name, ...(run.languages.length ? languagesOf(run) : {}) });
+
+/** Offer the languages of a multilingual run in place of the names of its languages. */
+function showLanguages(run) {
+  const languages = languagesOf(run);
+  for (const [id, side] of [["from", "source"], ["to", "target"]]) {
+    const select = byId(id);
+    select.hidden = !run.languages.length;
+    byId(`${side}-name`).classList.toggle("visually-hidden", !select.hidden);
+    const label = ({ code, name }) => (name === code ? code : `${name} (${code})`);
+    if (select.dataset.run !== run.name) select.replaceChildren(...run.languages.map((language) => html("option", { value: language.code }, label(language))));
+    select.dataset.run = run.name;
+    select.value = languages[side];
+  }
+}
+
 function fillSelects() {
-  const label = (run) => [run.name, run.system !== run.name && run.system, `${run.source} → ${run.target}`].filter(Boolean).join(" · ");
+  const languages = (run) => (run.languages.length ? `${run.languages.length} languages` : `${run.source} → ${run.target}`);
+  const label = (run) => [run.name, run.system !== run.name && run.system, languages(run)].filter(Boolean).join(" · ");
   const options = () => runs.map((run) => html("option", { value: run.name }, label(run)));
   byId("run").replaceChildren(...options());
   byId("compare").replaceChildren(html("option", { value: "" }, "no other run"), ...options());
   byId("beam").replaceChildren(html("option", { value: "" }, "default"), ...BEAM_SIZES.map((size) => html("option", { value: size }, size === 1 ? "1 (greedy)" : size)));
-  for (const name of ["run", "compare", "beam"]) {
+  for (const name of ["run", "compare", "beam", "from", "to"]) {
     byId(name).addEventListener("change", () => {
-      const panel = { run: "0.", compare: "1." }[name]; // another run has other token ids
-      const forced = Object.fromEntries(Object.entries(state.forced).filter(([key]) => !panel || !key.startsWith(panel)));
+      const panel = { run: "0.", compare: "1.", from: "", to: "" }[name]; // another run or language has other token ids
+      const forced = Object.fromEntries(Object.entries(state.forced).filter(([key]) => panel === undefined || !key.startsWith(panel)));
       change({ [name]: byId(name).value, forced, step: 0, word: "" });
       applyState();
     });
@@ -150,7 +176,7 @@ async function translatePanel(panel, signal) {
   const sentenceAt = (index) => (panel.sentences[index] ??= { source: "", text: "", tentativeText: "", complete: false });
   byId("busy").textContent = "translating …";
   paint();
-  await streamEvents("/v1/stream", { run: panel.run.name, text: state.text, search: searchConfig(panel.run) }, signal, (name, data) => {
+  await streamEvents("/v1/stream", { ...runFields(panel.run), text: state.text, search: searchConfig(panel.run) }, signal, (name, data) => {
     if (name === "tokens") {
       const sentence = sentenceAt(data.sentence);
       if (!sentence.complete) Object.assign(sentence, { text: sentence.text + data.text, tentativeText: data.tentative_text });
@@ -181,7 +207,7 @@ function oncePerFrame(work, signal) {
 
 // ---- inspection
 
-const inspectionRequest = (panel, sentence, fields) => ({ run: panel.run.name, text: sentence.source, search: searchConfig(panel.run), alternatives: 8, ...fields });
+const inspectionRequest = (panel, sentence, fields) => ({ ...runFields(panel.run), text: sentence.source, search: searchConfig(panel.run), alternatives: 8, ...fields });
 
 /** Inspect the selected sentence of a panel; only the latest request of a panel counts. */
 async function inspect(panel, signal = translationRequest.signal) {
@@ -367,7 +393,7 @@ async function showExamples() {
     byId("source").value = text;
     onSourceTyped();
   };
-  container.replaceChildren(...examples.map((text) => html("button", { type: "button", lang: run.source, dir: "auto", click: use(text) }, text)));
+  container.replaceChildren(...examples.map((text) => html("button", { type: "button", lang: languageTag(languagesOf(run).source), dir: "auto", click: use(text) }, text)));
   container.hidden = Boolean(state.text) || !examples.length;
 }
 

@@ -4,6 +4,7 @@ export const VIEWS = ["attention", "probabilities", "beam", "layers", "positions
 
 const DEFAULTS = {
   run: "", compare: "", text: "", // the runs, and the text they translate
+  from: "", to: "", // languages of a multilingual run; "": its default
   beam: "", // beam size; "": the default search of the run
   translation: "", // the user's translation of the selected sentence, inspected instead of the run's
   sentence: 0, view: "attention",
@@ -22,7 +23,7 @@ const FORMER_NAMES = { compare: "beside", translation: "own" }; // of links from
 export function parseState(hash) {
   const fields = new URLSearchParams(hash.replace(/^#/, ""));
   const state = { ...DEFAULTS, forced: {} };
-  for (const name of ["run", "compare", "text", "beam", "translation", "view", "kind", "unit", "word", "corpus", "corpusKind", "ties", "symbols", "bpeVocabulary", "bpeCompression", "bpeWord"]) state[name] = fields.get(name) ?? fields.get(FORMER_NAMES[name]) ?? DEFAULTS[name];
+  for (const name of ["run", "compare", "text", "from", "to", "beam", "translation", "view", "kind", "unit", "word", "corpus", "corpusKind", "ties", "symbols", "bpeVocabulary", "bpeCompression", "bpeWord"]) state[name] = fields.get(name) ?? fields.get(FORMER_NAMES[name]) ?? DEFAULTS[name];
   for (const name of ["sentence", "layer", "head", "step", "merge"]) state[name] = Math.max(0, Number.parseInt(fields.get(name), 10) || 0);
   if (!VIEWS.includes(state.view)) state.view = DEFAULTS.view;
   if (state.unit === "pieces") state.unit = "tokens";

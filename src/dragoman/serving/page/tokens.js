@@ -4,7 +4,12 @@ const RIGHT_TO_LEFT = new Set(["ar", "arc", "ckb", "dv", "fa", "he", "ks", "ps",
 // scripts without spaces between words: tokens are shown instead of words
 const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}]/u;
 
-export const direction = (language) => (RIGHT_TO_LEFT.has(language.split("-")[0]) ? "rtl" : "auto");
+const RIGHT_TO_LEFT_SCRIPT = /[-_](Adlm|Arab|Hebr|Nkoo|Syrc|Thaa)\b/i;
+
+export const direction = (language) => (RIGHT_TO_LEFT.has(language.split(/[-_]/)[0]) || RIGHT_TO_LEFT_SCRIPT.test(language) ? "rtl" : "auto");
+
+/** Return the code of a language as the attribute `lang` needs it: eng-Latn. */
+export const languageTag = (language) => language.replace(/_(XX)?/, (match, region) => (region ? "" : "-"));
 
 /** Return a token without the marker for spaces. */
 export const displayToken = (token) => token.replace(/▁/g, " ").trim() || (token.includes("▁") ? "␣" : token);
