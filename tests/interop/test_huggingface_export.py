@@ -31,12 +31,13 @@ from huggingface_tiny import (
     xlm_roberta,
 )
 from safetensors.torch import load_file
+from test_language_codes_import import nllb
 
 import dragoman
 from dragoman import config
 from dragoman.interop.export_check import ExportSamples
 from dragoman.interop.exporting import ExportOptions, export_run
-from dragoman.interop.huggingface import load_checkpoint, read_checkpoint
+from dragoman.interop.huggingface import import_checkpoint, load_checkpoint, read_checkpoint
 from dragoman.interop.huggingface.equivalent_models import canonical
 from dragoman.interop.huggingface.hf_export import HuggingFaceExporter
 from dragoman.run import Run
@@ -248,3 +249,41 @@ def test_obstacles_are_named_with_what_can_be_exported(
     with pytest.raises(dragoman.UserError, match=message):
         export_run(untrained("bpe", system, **settings), tmp_path / "out", "huggingface")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lora", [0, 2])
+def test_fine_tuning_between_import_and_export_changes_nothing_but_the_weights(tmp_path: Path, lora: int) -> None:
+    nllb(tmp_path / "theirs")
+    import_checkpoint(tmp_path / "theirs", tmp_path / "imported", lambda text: None)
+    for side in ("eng", "kin"):
+        (tmp_path / f"train.{side}").write_text("abc de\nf gh\nponm lkj\nab c\n" * 10)
+    run = dragoman.train(
+        tmp_path / "tuned",
+        source=tmp_path / "train.eng",
+        target=tmp_path / "train.kin",
+        settings={
+            "training.start_from": str(tmp_path / "imported"),
+            "data.source_language": "eng_Latn",
+            "data.target_language": "kin_Latn",
+            "training.steps": 2,
+            "training.device": "cpu",
+            "training.validation_sentences": 2,
+            **({"lora.rank": lora} if lora else {}),
+        },
+        callback=lambda event: None,
+    )
+    result = run.export(tmp_path / "exported", "huggingface")
+    assert result.model == "M2M100ForConditionalGeneration"
+    assert result.check is not None
+    assert result.check.equal_outputs == result.check.sentences
+    before, after = (read_checkpoint(tmp_path / folder) for folder in ("theirs", "exported"))
+    assert canonical(after.spec) == canonical(before.spec)
+    assert any(not torch.equal(after.weights[name], before.weights[name]) for name in before.weights)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (tmp_path / "exported" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes()
+    again = dragoman.load(tmp_path / "exported", device="cpu").with_languages("eng_Latn", "kin_Latn")
+    assert again.framing == run.with_languages("eng_Latn", "kin_Latn").framing
+    search = dragoman.Beam(3, length_limit=dragoman.LengthLimit(0, 8, 8))
+    (ours,), (theirs,) = (one.translate(["abc de"], search=search) for one in (run, again))
+    assert ours.text == theirs.text

@@ -90,6 +90,11 @@ class ExportCheck:
         return text
 
 
+def with_sample_languages(run: Run) -> Run:
+    """Return a multilingual run without a default pair of languages with its first two languages."""
+    return run.with_languages(*run.languages[:2]) if run.framing.languages is not None else run
+
+
 def sample_pairs(run: Run, sentences: Sequence[str] | None) -> ExportSamples:
     """Return the samples for a verification.
 

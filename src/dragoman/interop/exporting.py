@@ -11,18 +11,15 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from safetensors import SafetensorError
 
 from dragoman.errors import UserError, unknown_name
-from dragoman.interop.export_check import ExportCheck, ExportSamples, sample_pairs
+from dragoman.interop.export_check import ExportCheck, ExportSamples, sample_pairs, with_sample_languages
 from dragoman.run import Run
 from dragoman.storage import atomic_folder
-
-ExportFormat = Literal["huggingface", "ctranslate2", "onnx"]
-ExportType = Literal["float32", "float16", "bfloat16", "int8"]
 
 #: module and class of the exporter of each format
 EXPORTERS: dict[str, str] = {
@@ -148,7 +145,8 @@ def export_run(
         check = None
         if is_installed(exporter.library):
             log(f"verifying it with {exporter.library}")
-            check = exporter.verify(run, unfinished, sample_pairs(run, sentences))
+            sampled = with_sample_languages(run)
+            check = exporter.verify(sampled, unfinished, sample_pairs(sampled, sentences))
             if not check.passed:
                 raise UserError(
                     f"the export was not kept, because {check.library} computes something else than the run: {check}. "

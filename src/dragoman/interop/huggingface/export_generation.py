@@ -16,8 +16,8 @@ def generation_fields(run: Run) -> tuple[dict[str, Any], list[str]]:
     """Return the fields of generation_config.json, and which settings of the run's search transformers lacks."""
     framing = run.framing
     fields = token_fields(framing, not run.model.is_decoder_only)
-    if suppressed := [token for token in framing.suppressed if token < run.model.vocab_size]:
-        fields["suppress_tokens"] = suppressed
+    if suppressed := suppressed_tokens(run):
+        fields["bad_words_ids"] = suppressed
     if framing.forced_bos:
         fields["forced_bos_token_id"] = framing.forced_bos[0]
     if framing.force_eos_at_limit:
@@ -40,6 +40,14 @@ def generation_fields(run: Run) -> tuple[dict[str, Any], list[str]]:
     if run.length_limit.min:
         fields["min_new_tokens"] = run.length_limit.min
     return fields, _missing_settings(run, search)
+
+
+def suppressed_tokens(run: Run) -> list[list[int]]:
+    """Return the tokens that are never generated, as forbidden words of one token each.
+
+    Transformers applies these before it forces a BOS, and `suppress_tokens` after that.
+    """
+    return [[token] for token in run.framing.suppressed if token < run.model.vocab_size]
 
 
 def _missing_settings(run: Run, search: Beam) -> list[str]:

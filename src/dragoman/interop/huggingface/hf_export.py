@@ -24,7 +24,7 @@ from dragoman.interop.export_check import (
 )
 from dragoman.interop.exporting import TORCH_TYPES, ExportOptions, WrittenExport
 from dragoman.interop.huggingface.export_classes import EXPORT_CLASSES, ExportPlan, plan_export
-from dragoman.interop.huggingface.export_generation import generation_fields
+from dragoman.interop.huggingface.export_generation import generation_fields, suppressed_tokens
 from dragoman.interop.huggingface.export_tokenizer import check_tokenizer, write_tokenizer
 from dragoman.interop.huggingface.export_weights import write_weights
 from dragoman.interop.huggingface.hf_config import CONFIG_JSON, GENERATION_CONFIG_JSON
@@ -202,7 +202,9 @@ def _generate(run: Run, model: Any, sources: Sequence[list[int]]) -> list[list[i
         min_new_tokens=0,
         do_sample=False,
         pad_token_id=framing.pad,
-        suppress_tokens=[token for token in framing.suppressed if token < run.model.vocab_size] or None,
+        bad_words_ids=suppressed_tokens(run) or None,
+        forced_bos_token_id=framing.forced_bos[0] if framing.forced_bos else None,
+        forced_eos_token_id=framing.eos if framing.force_eos_at_limit else None,
         no_repeat_ngram_size=0,
         **({} if is_decoder_only else {"decoder_start_token_id": framing.bos}),
     ).tolist()
