@@ -166,7 +166,7 @@ def create_exporter(to: str, options: ExportOptions) -> Exporter:
     kind: type[Exporter] = getattr(importlib.import_module(module), name)
     if options.dtype not in kind.dtypes:
         raise UserError(
-            f"{to} stores weights as {' or '.join(kind.dtypes)}, not as {options.dtype!r}: choose one of these"
+            f"{to} stores weights as {', '.join(kind.dtypes)}, not as {options.dtype!r}: choose one of these"
         )
     return kind(options)
 

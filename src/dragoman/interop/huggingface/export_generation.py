@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from dragoman.interop.deployment_files import max_target_tokens
@@ -30,7 +31,7 @@ def generation_fields(run: Run) -> tuple[dict[str, Any], list[str]]:
         "num_beams": search.size,
         "length_penalty": search.length_penalty,
         "early_stopping": "never" if search.early_stopping == "steps" else search.early_stopping,
-        "max_new_tokens": max_target_tokens(run),
+        "max_new_tokens": _max_new_tokens(run),
         "do_sample": False,
     }
     if search.size == 1:  # transformers warns of settings of beam search in greedy search
@@ -40,6 +41,13 @@ def generation_fields(run: Run) -> tuple[dict[str, Any], list[str]]:
     if run.length_limit.min:
         fields["min_new_tokens"] = run.length_limit.min
     return fields, _missing_settings(run, search)
+
+
+def _max_new_tokens(run: Run) -> int:
+    """Return the length limit of the longest source of the training data, or the run's maximum if it is lower."""
+    limit = run.length_limit
+    longest = math.ceil((limit.ratio or 0) * run.config.data.max_length + (limit.offset or 0))
+    return min(max_target_tokens(run), longest) or max_target_tokens(run)
 
 
 def suppressed_tokens(run: Run) -> list[list[int]]:
@@ -56,7 +64,7 @@ def _missing_settings(run: Run, search: Beam) -> list[str]:
     if run.length_limit.ratio:
         notes.append(
             f"transformers has no length limit that depends on the source: generation stops after "
-            f"{max_target_tokens(run)} tokens"
+            f"{_max_new_tokens(run)} tokens"
         )
     missing = {
         "search.length_normalization=gnmt": search.length_normalization != "power",

@@ -17,7 +17,7 @@ from dragoman.run import Run
 from dragoman.text.hf_tokenizer_files import TARGET_TOKENIZER_FOLDER
 
 #: names in metrics.jsonl that describe a validation itself
-NOT_METRICS = ("kind", "epoch", "step", "seconds", "time", "tokens", "sentences", "best", "is_best")
+NOT_METRICS = ("kind", "epoch", "step", "tokens", "sentences")
 #: sections of the configuration that say how a model was trained
 CARD_SECTIONS = ("system", "objective", "text", "training", "search")
 
