@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 from huggingface_pairs import liven
-from huggingface_tiny import marian, transformers
+from huggingface_tiny import change, marian, transformers
 from torch import Tensor, nn
 
 import dragoman
@@ -365,3 +365,65 @@ def test_damaged_folders(tmp_path: Path, vocabulary: Path, arrays: dict[str, Any
     with pytest.raises(UserError, match=message):
         import_checkpoint(folder, tmp_path / "run", lambda text: None)
     assert not (tmp_path / "run").exists()
+
+
+# ---- the layout of transformers
+
+#: fields of config.json as in the published OPUS-MT checkpoints that do not follow from the model
+PUBLISHED = {
+    "_num_labels": 3,
+    "add_bias_logits": False,
+    "add_final_layer_norm": False,
+    "classif_dropout": 0.0,
+    "classifier_dropout": 0.0,
+    "extra_pos_embeddings": TOKENS + 1,
+    "force_bos_token_to_be_generated": False,
+    "gradient_checkpointing": False,
+    "id2label": {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"},
+    "normalize_before": False,
+    "normalize_embedding": False,
+    "num_hidden_layers": 2,
+    "static_position_embeddings": True,
+    "transformers_version": "4.22.0.dev0",
+    "bad_words_ids": [[TOKENS]],
+    "num_beams": 6,
+    "max_length": 20,
+    "forced_eos_token_id": 0,
+}
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+def test_a_published_folder_of_transformers_translates_as_it_does(tmp_path: Path, vocabulary: Path) -> None:
+    torch.manual_seed(9)
+    model = marian(
+        vocab_size=TOKENS + 1,
+        pad_token_id=TOKENS,
+        decoder_start_token_id=TOKENS,
+        tie_word_embeddings=False,
+        scale_embedding=True,
+        max_position_embeddings=40,
+    )
+    liven(model, 0)
+    model.save_pretrained(tmp_path / "opus")
+    (tmp_path / "opus" / "generation_config.json").unlink()  # older checkpoints have these settings in config.json
+    change(tmp_path / "opus", **PUBLISHED)
+    (tmp_path / "opus" / "vocab.json").write_bytes((vocabulary / "vocab.json").read_bytes())
+    for side in ("source", "target"):
+        (tmp_path / "opus" / f"{side}.spm").write_bytes((vocabulary / "spm.model").read_bytes())
+    (tmp_path / "opus" / "tokenizer_config.json").write_text('{"source_lang": "eng", "target_lang": "deu"}')
+    import_checkpoint(tmp_path / "opus", tmp_path / "run", lambda message: None)
+    run = dragoman.load(tmp_path / "run", device="cpu")
+    theirs = transformers.MarianTokenizer.from_pretrained(tmp_path / "opus")
+    texts = [*TEXT, ">>deu<< the cat", "xyz no"]
+    made = model.generate(
+        **theirs(texts, padding=True, return_tensors="pt"),
+        num_beams=6,
+        max_new_tokens=19,
+        bad_words_ids=[[TOKENS]],
+        forced_eos_token_id=0,
+    )
+    written = theirs.batch_decode(made, skip_special_tokens=True)
+    found = run.translate(texts)
+    assert [one.text for one in found] == written
+    assert len(set(written)) > 2
+    assert run.with_languages(target="German").translate(["the cat"])[0].text == found[4].text
