@@ -80,7 +80,7 @@ def test_logits_and_greedy_outputs_are_equal(tokenizer: Tokenizer, tmp_path: Pat
     result = run.export(tmp_path / "out", "onnx")
     assert result.model == "ONNX graphs encoder.onnx and decoder.onnx"
     assert result.check is not None
-    assert result.check.max_relative_error < (1e-3 if run.model.output.is_mixture else 1e-5)
+    assert result.check.max_relative_error < (1e-3 if run.model.output.is_mixture else 1e-4)
     assert result.check.equal_outputs in (None, result.check.sentences)
 
 

@@ -34,6 +34,18 @@ MAX_PAIR_NUMBERS = {"cpu": 2**25, "cuda": 2**29}
 # ---- transitions: p(a_t | a_{t−1}, y_<t, x)
 
 
+def cumulative_logsumexp(x: Tensor) -> Tensor:
+    """Return log Σ_{j ≤ i} exp(x_j) over the last dimension, … S → … S.
+
+    The operation of exported graphs subtracts one maximum from all sums, which rounds small ones to log 0: there each
+    sum is computed by itself.
+    """
+    if not torch.compiler.is_exporting():
+        return x.logcumsumexp(-1)
+    positions = torch.arange(x.shape[-1], device=x.device)
+    return torch.where(positions <= positions[:, None], x[..., None, :], IMPOSSIBLE).logsumexp(-1)
+
+
 class Transition(nn.Module):
     """Zeroth order: p(a_t = i) = softmax_i h_t · T s_i, s_i being the encoder's states (Wu et al. 2018, 0-HARD)."""
 
@@ -86,12 +98,12 @@ class MonotonicTransition(Transition):
     def tables(self, x: Tensor, key: Tensor, source_mask: Tensor) -> tuple[Tensor, ...]:
         """Return the scores e_i and log Σ_{i ≥ j} exp e_i, the normalizer of the transitions from j, B T S each."""
         scores = self._scores(x, key, source_mask)
-        return scores, scores.flip(-1).logcumsumexp(-1).flip(-1)
+        return scores, cumulative_logsumexp(scores.flip(-1)).flip(-1)
 
     def step(self, previous: Tensor, *tables: Tensor) -> Tensor:
         """log p(a_t = i) = e_i + log Σ_{j ≤ i} p(a_{t−1} = j) / normalizer_j: R S, in time linear in S."""
         scores, normalizer = tables
-        return scores + (previous - normalizer).logcumsumexp(-1)
+        return scores + cumulative_logsumexp(previous - normalizer)
 
     def forward(self, start: Tensor, tables: tuple[Tensor, ...], emissions: Tensor) -> Tensor:
         """Compute log p(a_t | y_<t, x), R T S, step by step; the arguments are those of the base class."""
