@@ -878,10 +878,14 @@ def from_dict(values: Any, where: str = "the configuration") -> Config:
     return Config(**sections)
 
 
+#: reads plain values only; written in C where PyYAML was built with libyaml
+YAML_LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
 def from_yaml(path: Path) -> Config:
     """Read a configuration file."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=YAML_LOADER)
     except FileNotFoundError:
         raise UserError(f"the configuration file {path} does not exist: check --config") from None
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ __all__ = [
     "Usage",
     "count_flops",
     "count_parameters",
+    "described_model",
     "meta_model",
     "model_from_dict",
     "model_to_dict",
@@ -72,6 +74,20 @@ def meta_model(spec: ModelSpec) -> Model:
         return spec.build()
 
 
+@lru_cache(maxsize=16)
+def _shared_model(spec: ModelSpec) -> Model:
+    """Build a model on the meta device, once for equal specs."""
+    return meta_model(spec)
+
+
+def described_model(spec: ModelSpec) -> Model:
+    """Return a model on the meta device to read its properties and sizes; it is shared and must not be changed."""
+    try:
+        return _shared_model(spec)
+    except TypeError:  # a user's own part has a field that cannot be hashed
+        return meta_model(spec)
+
+
 def unallocated_model(spec: ModelSpec) -> Model:
     """Build a model whose parameters are on torch's meta device and wait for their values (`assign_weights`).
 
@@ -94,14 +110,14 @@ def unallocated_model(spec: ModelSpec) -> Model:
 
 def count_parameters(spec: ModelSpec) -> int:
     """Count the weights of a model; shared ones count once."""
-    return sum(weight.numel() for weight in meta_model(spec).parameters())
+    return sum(weight.numel() for weight in described_model(spec).parameters())
 
 
 def count_flops(spec: ModelSpec, source: int, target: int) -> int:
     """Count the FLOPs of a forward pass over `source` source and `target` target tokens, without padding."""
-    return meta_model(spec).flops(Workload(tokens=target, source=source, width=spec.dim))
+    return described_model(spec).flops(Workload(tokens=target, source=source, width=spec.dim))
 
 
 def training_flops(spec: ModelSpec, source: int, target: int) -> int:
     """Count the FLOPs of a training step over `source` source and `target` target tokens, without padding."""
-    return meta_model(spec).training_flops(Workload(tokens=target, source=source, width=spec.dim))
+    return described_model(spec).training_flops(Workload(tokens=target, source=source, width=spec.dim))

@@ -13,7 +13,7 @@ from dragoman.data.batching import BATCH_FILL
 from dragoman.data.text_profile import CorpusProfile
 from dragoman.errors import UserError
 from dragoman.evaluation import choose_bleu_tokenizer
-from dragoman.models import ModelSpec, meta_model, training_flops
+from dragoman.models import ModelSpec, described_model, training_flops
 from dragoman.objectives import objective_class
 from dragoman.systems import SYSTEMS
 from dragoman.text import TOKENIZER_TYPES
@@ -262,7 +262,7 @@ def _choose_training(defaults: Defaults, recipe: Recipe, spec: ModelSpec, store:
     training = defaults.config.training
     tokens, lengths = training.batch_tokens or tokens, store.length_counts()
     step_tokens = tokens * training.gradient_accumulation
-    row_lengths = meta_model(spec).row_length(lengths.source + 1, lengths.target + 1)  # with EOS
+    row_lengths = described_model(spec).row_length(lengths.source + 1, lengths.target + 1)  # with EOS
     epoch_tokens = int(row_lengths @ lengths.pairs)
     epoch_steps = max(1, math.ceil(epoch_tokens / (BATCH_FILL * step_tokens)))
     steps = training.steps

@@ -14,7 +14,7 @@ import torch
 from dragoman.config import Config
 from dragoman.data import MemoryEstimate
 from dragoman.errors import UserError
-from dragoman.models import ModelSpec, meta_model
+from dragoman.models import ModelSpec, described_model
 from dragoman.parts.spec import find_specs, replace_everywhere
 from dragoman.parts.stack import Stack
 from dragoman.training.trainable_weights import ParameterCounts, count_trained
@@ -40,7 +40,7 @@ def estimate_activations(spec: ModelSpec, tokens: int, gradient_checkpointing: b
     vectors = 16 * sum(depth * sublayers for depth, sublayers in stacks)
     if gradient_checkpointing:
         vectors = 3 * sum(depth for depth, _ in stacks) + 16 * max(sublayers for _, sublayers in stacks)
-    logits = min(tokens * meta_model(spec).vocab_size, ESTIMATED_CHUNK_LOGITS)
+    logits = min(tokens * described_model(spec).vocab_size, ESTIMATED_CHUNK_LOGITS)
     return 4 * (tokens * spec.dim * vectors + 3 * logits)  # 4 bytes per float32
 
 
@@ -127,7 +127,7 @@ def choose_memory_plan(defaults: Defaults, spec: ModelSpec, device: str) -> None
 def can_recompute(spec: ModelSpec) -> bool:
     """Whether the layers of a model support gradient checkpointing."""
     try:
-        meta_model(replace_everywhere(spec, Stack, gradient_checkpointing=True))
+        described_model(replace_everywhere(spec, Stack, gradient_checkpointing=True))
     except UserError:  # batch normalization
         return False
     return bool(find_specs(spec, Stack))

@@ -15,7 +15,7 @@ from dragoman.config import Config, DataConfig, FeatureConfig, SearchDefaults, r
 from dragoman.data import Corpus, DataFormat
 from dragoman.data.compression import without_compression_suffix
 from dragoman.errors import UserError, unknown_name
-from dragoman.models import Model, ModelSpec, count_parameters, meta_model
+from dragoman.models import Model, ModelSpec, count_parameters, described_model
 from dragoman.models.model import position_limit
 from dragoman.objectives import check_objective, objective_class
 from dragoman.run import select_device
@@ -291,7 +291,7 @@ def resolve_objective(config: Config, spec: ModelSpec, content: str) -> Config:
 
 def check_source_kind(name: str, spec: ModelSpec, corpus: Corpus) -> None:
     """Raise a UserError unless a corpus holds what the system `name` reads: text, or feature vectors of its width."""
-    features = meta_model(spec).source_features  # numbers per vector; None if the model reads text
+    features = described_model(spec).source_features  # numbers per vector; None if the model reads text
     if corpus.has_features and features is None:
         raise UserError(f"{name} reads text, but {corpus.source} holds vectors: choose --system vision or speech")
     if features is not None and not corpus.has_features:
@@ -338,7 +338,7 @@ def check_trained_weights(config: Config, spec: ModelSpec) -> None:
 
 def check_vocabulary(spec: ModelSpec, vocabulary: VocabularySizes, data_format: DataFormat) -> None:
     """Raise a UserError unless the model can read and generate the tokens of the text."""
-    model = meta_model(spec)
+    model = described_model(spec)
     if model.is_decoder_only and not vocabulary.joint:
         raise UserError("a decoder-only model reads source and target as one text: leave text.shared_vocabulary true")
     if model.num_labels and not data_format.target_is_labels and model.vocab_size < vocabulary.source:
@@ -368,7 +368,7 @@ def check_position_limit(model: Model, longest_row: int, longest_source: int, lo
 
 def make_framing(spec: ModelSpec, target: Tokenizer) -> Framing:
     """Return the framing of a new model: the special tokens around source and target, and those never generated."""
-    framing, model = spec.default_framing, meta_model(spec)
+    framing, model = spec.default_framing, described_model(spec)
     if model.source_features is not None:  # vectors have no framing
         framing = replace(framing, source_prefix=(), source_suffix=())
     sentinels = range(target.vocab_size, model.vocab_size)  # tokens for masked spans, beyond the tokenizer's
