@@ -44,7 +44,7 @@ def test_a_language_is_found_by_its_code_iso_code_or_name(codes: LanguageCodes, 
         ("Kinyarwandan", "did you mean kin_Latn"),
         ("zh", "ambiguous: use one of zho_Hans \\(Chinese\\), zho_Hant"),
         ("srp_Latn", "did you mean srp_Cyrl \\(Serbian\\)"),  # not silently in another script
-        ("xx", "knows 6 languages: eng_Latn \\(English\\), kin_Latn"),
+        ("xx", "knows 6 languages: eng_Latn \\(English\\), zho_Hans"),  # well-known languages first
         ("", "knows 6 languages"),
     ],
 )
@@ -82,7 +82,7 @@ def test_missing_languages_are_the_default_or_an_error() -> None:
     assert TEMPLATE.for_default_languages() is TEMPLATE  # a run can be opened without a pair
     assert default.without_default_languages() == TEMPLATE
     with pytest.raises(UserError, match="recognizes the source language itself"):
-        LanguageCodes({"fra": 3}, "none", "source_prefix").pair("en", "fra")
+        LanguageCodes({"fra": 3}, "none", "source_prefix").with_default("en", "fra")
     with pytest.raises(UserError, match="no language codes"):
         Framing().for_languages("en", "de")
 

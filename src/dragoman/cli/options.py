@@ -134,9 +134,12 @@ class ModelOptions:
 def choose_languages(run: Run, source: str, target: str) -> Run:
     """Return a multilingual run for the languages of --from and --to; "" keeps its default.
 
-    A run without language codes stays as it is: the options may describe its files.
+    What the model is not told is ignored here: the options may also describe the files.
     """
-    return run.with_languages(source or None, target or None) if run.languages else run
+    codes = run.model_framing.languages
+    if codes is None:
+        return run
+    return run.with_languages(source or None if codes.reads_source_code else None, target or None)
 
 
 @dataclass(frozen=True)

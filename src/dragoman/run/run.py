@@ -292,10 +292,9 @@ class Run:
             if folder not in self._opened:
                 self._opened[folder] = load_any(folder, device=str(self.device))
             other = self._opened[folder]
-        source, target = self.language_pair
-        if other.model_framing.languages is None or target is None:
-            return other
-        return other.with_languages(*((target, source) if reverse else (source, target)))
+        source, target = reversed(self.language_pair) if reverse else self.language_pair
+        codes = other.model_framing.languages
+        return other if codes is None else other.with_languages(source if codes.reads_source_code else None, target)
 
     def check_same_vocabulary(self, other: Run, reason: str) -> None:
         """Raise a UserError if another run differs in tokenizers, special tokens, kind of source or device.

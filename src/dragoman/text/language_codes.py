@@ -103,6 +103,11 @@ class LanguageCodes:
 
     def with_default(self, source: str | None = None, target: str | None = None) -> LanguageCodes:
         """Return the codes with another default pair; None keeps the present default of that side."""
+        if source is not None and not self.reads_source_code:
+            raise UserError(
+                f"the model recognizes the source language itself, but got {source!r}: give only the target language "
+                "(--to)"
+            )
         return replace(
             self,
             source=self.source if source is None else self.find(source),
@@ -118,11 +123,6 @@ class LanguageCodes:
 
         The source code is None if the model is not told the source language.
         """
-        if source is not None and not self.reads_source_code:
-            raise UserError(
-                f"the model recognizes the source language itself, but got {source!r}: give only the target language "
-                "(--to)"
-            )
         chosen = self.with_default(source, target)
         missing = ["source (--from)"] if self.reads_source_code and chosen.source is None else []
         missing += ["target (--to)"] if chosen.target is None else []
