@@ -49,7 +49,7 @@ def test_a_changed_tensor_does_not_change_the_file(file: TensorFile) -> None:
 
 
 def test_tensors_are_compared_without_loading_them(file: TensorFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_files, "CHUNK_BYTES", 8)
+    monkeypatch.setattr(tensor_files, "COMPARED_BYTES", 8)
     save_file(
         {"same": TENSORS["single"].clone(), "other": TENSORS["single"] + 1e-6, "double": TENSORS["single"].double()},
         path := file.path.with_name("more.safetensors"),

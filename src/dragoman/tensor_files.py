@@ -22,7 +22,7 @@ from dragoman.errors import UserError
 MIN_MAPPED_BYTES = 1 << 28
 SUPPORTS_MAPPING = os.name != "nt"  # Windows does not remove or rename a file that is mapped
 CPU = torch.device("cpu")
-CHUNK_BYTES = 1 << 24  # read at once to compare two tensors
+COMPARED_BYTES = 1 << 24  # read at once to compare two tensors
 
 #: names of data types in the header of a safetensors file
 SAFETENSORS_TYPES = {
@@ -114,10 +114,10 @@ class TensorFile(Mapping[str, Tensor]):
             return torch.equal(self.load(name, torch.float32), other.load(other_name, torch.float32))
         return all(
             np.array_equal(
-                self._read(first.start + offset, min(first.start + offset + CHUNK_BYTES, first.end)),
-                other._read(second.start + offset, min(second.start + offset + CHUNK_BYTES, second.end)),
+                self._read(first.start + offset, min(first.start + offset + COMPARED_BYTES, first.end)),
+                other._read(second.start + offset, min(second.start + offset + COMPARED_BYTES, second.end)),
             )
-            for offset in range(0, first.end - first.start, CHUNK_BYTES)
+            for offset in range(0, first.end - first.start, COMPARED_BYTES)
         )
 
     @property
