@@ -90,7 +90,9 @@ def _results(run: Run) -> dict[str, str]:
     records = [record for record in records if step is None or int(record.get("step", 0)) <= step]
     values = records[-1] if records else {}
     numbers = {
-        name: value for name, value in values.items() if isinstance(value, int | float) and name not in NOT_METRICS
+        name: value
+        for name, value in values.items()
+        if isinstance(value, int | float) and name not in NOT_METRICS and not name.endswith("seconds")
     }
     return {name.replace("_", " "): f"{value:.4g}" for name, value in numbers.items()}
 
