@@ -66,6 +66,8 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "bert": lambda: bert("ForPreTraining"),
     "bert-untied": lambda: bert(tie_word_embeddings=False),
     "bert-tagger": lambda: bert("ForTokenClassification", num_labels=3),
+    "bert-classifier": lambda: bert("ForSequenceClassification", num_labels=3),
+    "roberta-classifier": lambda: roberta("ForSequenceClassification", num_labels=3),
     "roberta": roberta,
     "xlm-roberta": xlm_roberta,
     "distilbert": distilbert,

@@ -53,7 +53,9 @@ def _encoder_classes(
     name: str, model_type: str, family: bert_families.BertFamily, *endings: str
 ) -> Iterator[ExportClass]:
     """Yield the classes of an encoder family with these endings, and those that all families have."""
-    for ending in (*endings, "ForMaskedLM", "ForTokenClassification", "Model"):
+    for ending in (*endings, "ForMaskedLM", "ForTokenClassification", "ForSequenceClassification", "Model"):
+        if f"{name}{ending}" not in ARCHITECTURES:
+            continue
         prefix = "" if ending == "Model" else ARCHITECTURES[f"{name}{ending}"].base_prefix
         yield ExportClass(f"{name}{ending}", model_type, partial(describe_encoder, family), prefix)
 

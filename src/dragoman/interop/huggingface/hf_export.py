@@ -83,6 +83,8 @@ class HuggingFaceExporter:
         if not has_no_tokenizer(run):
             check_tokenizer(run, folder, [text for text in samples.sources if isinstance(text, str)])
         ours = teacher_forced_logits(run, samples)
+        if getattr(run.spec, "labels_sequence", False):  # one label for a text, at its first token
+            ours = [logits[0, :, None] for logits in ours]
         error = relative_error(
             ours, [_logits(run, model, *pair) for pair in zip(samples.source_ids, samples.target_ids)]
         )
