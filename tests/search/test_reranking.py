@@ -86,7 +86,7 @@ class Counting:
         return [SimpleNamespace(score=-abs(len((x or "").split()) - len(y.split())) - 1.0) for x, y in pairs]
 
 
-RUN: Any = SimpleNamespace(open_run=lambda model: model)
+RUN: Any = SimpleNamespace(open_run=lambda model, reverse=False: model)
 
 
 def test_the_channel_is_asked_backwards_and_each_pair_once() -> None:
