@@ -105,6 +105,8 @@ def store(folder: Path, objective: Objective) -> TokenStore:
     sources, targets = rows(lengths, tokenizer().vocab_size), rows(lengths, words)
     if objective.data_format == "pairs":
         targets = rows(random.integers(1, 16, 40).tolist(), words)
+    if objective.data_format == "labels":
+        targets = rows([1] * 40, words)
     if objective.data_format in ("tags", "turns"):
         targets = [[0 if place % 3 == 1 else word for place, word in enumerate(row)] for row in targets]
     if objective.data_format == "text":

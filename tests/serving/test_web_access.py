@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
-from dragoman.serving import WebAccess, reachable_urls
-
-SECONDS = 300  # an upper bound for a busy machine
+from dragoman.serving import Service, WebAccess, reachable_urls
+from dragoman.serving.server import create_server
 
 
 @pytest.mark.parametrize(
@@ -72,25 +67,11 @@ def test_addresses_that_can_be_opened() -> None:
     assert not any("0.0.0.0" in url for url in urls)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="sends signals to a process")
-def test_second_signal_ends_the_service_at_once(folder: Path) -> None:
-    """While a request waits for others to join its batch, which takes ten seconds."""
-    command = [sys.executable, "-m", "dragoman", "serve", str(folder), "--port", "0", "--batch-delay-ms", "10000"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process: subprocess.Popen[str] = subprocess.Popen([*command, "--device", "cpu"], env=environment, **pipes)  # type: ignore[call-overload]
-    assert process.stdout is not None
-    assert process.stderr is not None
-    port = int(process.stdout.readline().rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port)) as client:
-        body = b'{"q": "Anna reads.", "source": "en", "target": "de"}'
-        head = b"POST /translate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-        client.sendall(head + b"content-length: %d\r\n\r\n" % len(body) + body)
-        process.send_signal(signal.SIGINT)
-        said = ""
-        while "stops at once" not in said:
-            said += process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        said += process.communicate(timeout=SECONDS)[1]
-    assert process.returncode == 130
-    assert "Traceback" not in said
+def test_second_signal_ends_the_service_at_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr("dragoman.serving.server.os._exit", codes.append)
+    server = create_server(service)
+    server.handle_exit(signal.SIGINT, None)
+    assert (server.should_exit, codes) == (True, [])  # accepted requests are finished
+    server.handle_exit(signal.SIGINT, None)
+    assert codes == [130]

@@ -69,6 +69,7 @@ TEXTBOOK = {
     "roberta": Expected("adamw", "linear", 24_000, 6e-4, 0, 0, 0.1, more={"epsilon": 1e-6}, steps=500_000),
     "electra": Expected("adamw", "linear", 10_000, 5e-4, 1, 0, 0.1, betas=(0.9, 0.999), steps=1_000_000),
     "tagger": Expected("adamw", "linear", 100, 5e-5, 1, 0, 0.1, betas=(0.9, 0.999), steps=1000),
+    "classifier": Expected("adamw", "linear", 100, 5e-5, 1, 0, 0.1, betas=(0.9, 0.999), steps=1000),
     "rnn-lm": Expected("sgd", "plateau", 0, 0.1, 0, 0, 0, more={"plateau_factor": 0.5}),
     "transformer-d": Expected("adam", "inverse-sqrt", 4000, NOAM, 0, 0.1, 0.1),
     "gpt": Expected("adamw", "cosine", 2000, 2.5e-4, 1, 0, 0.1, betas=(0.9, 0.999), more={"weight_decay": 0.01}),
@@ -113,6 +114,7 @@ PLAIN = {
     "roberta": (0.4, 0.1, 0.0),
     "electra": (0.4, 0.1, 0.0),
     "tagger": (0.4, 0.1, 0.0),
+    "classifier": (0.4, 0.1, 0.0),
     "rnn-lm": (1.0, 0.2, 0.0),
     "transformer-d": (0.4, 0.1, 0.0),
     "gpt": (0.4, 0.1, 0.1),
@@ -201,7 +203,7 @@ def test_settings_of_plain_and_modern(name: str, recipe: str, store: TokenStore)
 
 
 def test_modern_is_the_default_of_every_system_that_translates_text() -> None:
-    plain = {"bert", "roberta", "electra", "tagger", "unilm-masked", "vision", "speech"}
+    plain = {"bert", "roberta", "electra", "tagger", "classifier", "unilm-masked", "vision", "speech"}
     assert {name for name, system in SYSTEMS.items() if system.default_recipe == "plain"} == plain
 
 
