@@ -85,9 +85,10 @@ def make_run(folder: Path, system: str, holds: str = "", objective: str | None =
     search = config.SearchDefaults(beam_size=2, max_target_length=4)
     chosen = replace(chosen, objective=config.ObjectiveConfig(objective), search=search)
     chosen = resolve_objective(chosen, spec, holds)
-    labelled = OBJECTIVES[chosen.objective.name or ""].data_format == "tags"
+    data_format = OBJECTIVES[chosen.objective.name or ""].data_format
+    labelled = data_format in ("tags", "labels")
     if labelled:
-        spec = spec.with_labels(tags.vocab_size)
+        spec = spec.with_labels(tags.vocab_size, of_sequence=data_format == "labels")
     target = tags if labelled else text
     folder.mkdir()
     (folder / CONFIG_FILE).write_text(config.to_yaml(chosen), encoding="utf-8")
