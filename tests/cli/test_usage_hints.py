@@ -138,7 +138,13 @@ def trained_with(objective: str) -> str:
         "replaced-token-detection": "electra",
         "dialogue": "chat",
     }
-    other = {"masked-lm": "roberta", "tagging": "tagger", "causal-lm": "gpt", "concatenation": "transformer-d"}
+    other = {
+        "masked-lm": "roberta",
+        "tagging": "tagger",
+        "classification": "classifier",
+        "causal-lm": "gpt",
+        "concatenation": "transformer-d",
+    }
     return (own | other).get(objective, "transformer")
 
 
@@ -147,7 +153,7 @@ def test_a_wrong_command_names_the_right_one(
     objective: str, dragoman: Dragoman, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     folder = make_run(tmp_path / "run", trained_with(objective), objective=objective)
-    for command in ("translate", "generate", "fill", "tag"):
+    for command in ("translate", "generate", "fill", "tag", "classify"):
         answer = do(dragoman, f"echo 'A sentence .' | dragoman {command} {folder}", monkeypatch)
         if OBJECTIVES[objective].supports_command(command):
             assert answer.code == 0, answer.err
