@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import doctest
+import inspect
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -146,6 +148,28 @@ def test_every_public_name_is_importable_and_documented() -> None:
         assert name in ("__version__", "TrainingEvent") or (value.__doc__ or "").strip(), name
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         _ = dragoman.trian  # type: ignore[attr-defined]
+
+
+def public_functions() -> dict[str, Any]:
+    """Functions and classes of the public API, and their public methods, by name."""
+    found: dict[str, Any] = {}
+    for name in dragoman.__all__:
+        value = getattr(dragoman, name)
+        methods = vars(value).items() if inspect.isclass(value) else ()
+        found |= {f"{name}.{method}": item for method, item in methods if inspect.isfunction(item) and method[0] != "_"}
+        found |= {name: value} if callable(value) else {}
+    return found
+
+
+def test_documented_arguments_are_those_of_the_signature() -> None:
+    """Otherwise the reference pages cannot be built."""
+    for name, value in public_functions().items():
+        section = re.search(r"^Args:\n((?: +.*\n?)+)", inspect.getdoc(value) or "", re.MULTILINE)
+        if section is None:
+            continue
+        documented = re.findall(r"^    (\S[^:]*):", section[1], re.MULTILINE)
+        unknown = {argument.lstrip("*") for argument in documented} - {*inspect.signature(value).parameters}
+        assert not unknown, f"{name} has no argument {unknown}"
 
 
 def test_importing_the_package_does_not_import_torch() -> None:

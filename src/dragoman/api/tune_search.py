@@ -29,7 +29,8 @@ def tune_search(
 
     Args:
         run: the run, which uses the chosen values from now on.
-        sources, references: sentences that were not trained on; by default the run's validation set.
+        sources: sentences that were not trained on; by default those of the run's validation set.
+        references: translations of the sources.
         metric: metric of texts to choose by, such as bleu or exact; by default the one that selected the checkpoint.
         tag: corpus tag (`data.corpus_tags`) of all sources, or one for each; by default the first tag.
 

@@ -364,8 +364,8 @@ class Run:
             split_sentences: translate the sentences of a text separately, and join them with its white space
             features: features of each text, such as 'V;PST', for a run that was trained with features; they may also
                 follow a text after a tab
-            source_language, target_language: languages of a multilingual model, such as 'eng_Latn' and 'kin_Latn'; by
-                default those of the run
+            source_language: language of the texts for a multilingual model, such as 'eng_Latn'; by default the run's
+            target_language: language to translate into, such as 'kin_Latn'; by default the run's
         """
         texts = self.with_features(texts, features)
         for argument, values in (("prefixes", prefixes), ("include", include)):
