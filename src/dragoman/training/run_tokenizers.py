@@ -34,7 +34,7 @@ from dragoman.training.warm_start import ParentRun
 
 Pairs = Callable[[], Iterator[SentencePair]]
 
-MAX_LABELS = 100_000
+LABEL_VOCAB_SIZE = 100_000
 UNKNOWN_WORD_TOKENS = (
     100  # of a word tokenizer, if the system copies: few sentences have two unknown words of one token
 )
@@ -94,7 +94,7 @@ def make_tokenizers(
         report_vocab_sizes(defaults, limits, tokenizers)
         tokenizers = _distinguish_unknown_words(defaults, tokenizers)
     if data_format.target_is_labels:
-        labels = learn_tokenizer((pair.target or "" for pair in pairs()), LABEL_TYPE, MAX_LABELS)
+        labels = learn_tokenizer((pair.target or "" for pair in pairs()), LABEL_TYPE, LABEL_VOCAB_SIZE)
         tokenizers = (tokenizers[0], labels)
     if any(request.config.data.corpus_tags) and not parent:
         source, target = tokenizers

@@ -14,7 +14,7 @@ from dragoman.parts.feedforward import Activation
 MAX_YAML_BYTES = 1 << 26  # larger files are refused before they are read
 MODEL_OPTIONS = "special:model.yml"  # the entry of the archive
 #: all values stay text, so that a token such as "no" or "1" is none of YAML's other types
-YAML_LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+TEXT_LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 #: Marian's names of activation functions → ours; its GELU is x · sigmoid(1.702 x)
 MARIAN_ACTIVATIONS: dict[str, Activation] = {"swish": "silu", "relu": "relu", "gelu": "quick-gelu"}
@@ -129,7 +129,7 @@ class MarianOptions:
 def parse_yaml(text: str | bytes, origin: str) -> dict[str, Any]:
     """Parse a YAML dictionary, whose values stay text; raise a UserError if it is damaged."""
     try:
-        document = yaml.load(text, YAML_LOADER)  # a base loader makes nothing but text, lists and dictionaries
+        document = yaml.load(text, TEXT_LOADER)  # a base loader makes nothing but text, lists and dictionaries
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{origin} is damaged, it is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict):
