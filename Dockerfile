@@ -33,14 +33,14 @@ RUN if [ "$DEVICE" = cuda ]; then \
         && rm -rf /var/lib/apt/lists/*; \
     fi \
     && useradd --uid 1000 --create-home dragoman \
-    && install --directory --owner dragoman /work
+    && install --directory --owner dragoman /data
 COPY --from=environment /opt/dragoman /opt/dragoman
 ENV PATH=/opt/dragoman/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 1000
-WORKDIR /work
+WORKDIR /data
 EXPOSE 5000
 # A service answers on its port; any other command is healthy while it runs.
 HEALTHCHECK --interval=30s --timeout=5s --start-period=120s \
