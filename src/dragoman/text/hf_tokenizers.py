@@ -127,7 +127,7 @@ def _tokenizer_json(files: TokenizerFiles) -> list[ImportedTokenizer]:
     by_role = files.tokens_by_role(DEFAULT_TOKENS.get(model_type, {}))
     document = files.json("tokenizer.json")
     for token in document.get("added_tokens") or () if model_type == "whisper" else ():
-        if re.fullmatch(r"<\|\d+\.\d\d\|>", str(token.get("content"))):  # a timestamp, which is no text
+        if re.fullmatch(r"<\|\d+\.\d\d\|>", str(token.get("content"))):  # a timestamp: left out of the decoded text
             token["special"] = True
     return [_from_document(files, document, by_role)]
 

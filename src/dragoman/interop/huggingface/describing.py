@@ -156,7 +156,7 @@ def describe_t5(family: T5Family, spec: ModelSpec, framing: Framing, max_positio
         "feed_forward_proj": activation,
         "tie_word_embeddings": spec.tied_embeddings,
         "is_encoder_decoder": True,
-        # transformers' cache has as many layers as the encoder
+        # transformers sizes its cache by the number of encoder layers
         "use_cache": spec.encoder.depth == spec.decoder.depth,
     }
     if family.scales_output is None:  # a tied table is that of our scaled embeddings times √D
@@ -253,7 +253,7 @@ def describe_llama(family: LlamaFamily, spec: ModelSpec, framing: Framing, max_p
 def _describe_windows(family: LlamaFamily, attentions: list[SelfAttention], depth: int) -> dict[str, Any]:
     """Return the fields of attention to a window of the last tokens, for the families that have it.
 
-    Layers that differ form one block of a stack of depth 1, so that there are as many attentions as layers.
+    Layers that differ form one block of a stack of depth 1, which contains one attention part per layer.
     """
     if not family.windows:
         return {"num_hidden_layers": depth}

@@ -71,7 +71,7 @@ def _with_zero_key_bias(before: int) -> ReversibleTransform:
     """
 
     def insert(bias: Tensor, layer: int) -> Tensor:
-        """Insert as many zeros as a part has numbers before the last part."""
+        """Insert zero biases of the keys before the last part."""
         size = bias.shape[0] // (before + 1)
         return torch.cat((bias[: before * size], bias.new_zeros(size), bias[before * size :]))
 

@@ -92,7 +92,7 @@ def _model_options(file: NpzFile) -> MarianOptions:
 
 
 def _decoder_options(path: Path, folder: Path) -> MarianOptions:
-    """Return the options of Marian's decoder; none if there is no file with them."""
+    """Return the options in Marian's decoder.yml; empty options if the file does not exist."""
     candidates = [folder / DECODER_CONFIG]
     if path.is_file():
         candidates = [path.with_name(f"{path.name}.decoder.yml"), *candidates, path.with_name(f"{path.name}.yml")]
