@@ -1,21 +1,13 @@
 // The page: its state, requests to the service, and updates of the views.
 
-import * as attention from "./attention.js";
-import * as beam from "./beam.js";
-import * as bpe from "./bpe.js";
-import * as curves from "./curves.js";
-import * as layers from "./layers.js";
-import * as positions from "./positions.js";
-import * as probabilities from "./probabilities.js";
 import { ServiceError, get, post, removeApiKey, setApiKey, streamEvents } from "./api.js";
 import { byId, debounce, emptyMessage, formatNumber, formatPercent, html, rovingFocus } from "./dom.js";
-import { VIEWS, formatState, parseState } from "./state.js";
+import { formatState, parseState } from "./state.js";
 import { setUpTheme } from "./theme.js";
 import { direction, joinTokens, languageTag } from "./tokens.js";
 import { showTranslations } from "./translation.js";
+import { VIEWS } from "./views.js";
 
-const VIEW_MODULES = { attention, probabilities, beam, layers, positions, training: curves, bpe };
-const VIEW_NAMES = { attention: "Attention", probabilities: "Probabilities", beam: "Beam", layers: "Layers", positions: "Positions", training: "Training", bpe: "BPE" };
 const BEAM_SIZES = [1, 2, 3, 4, 5, 8, 12];
 const TYPING_DELAY = 350; // milliseconds after the last key
 const MAX_CACHED_INSPECTIONS = 60;
@@ -303,7 +295,7 @@ function scrollToSelected() {
 /** Show the selected view of the selected sentence, unless it is already shown. */
 function updateViews() {
   const container = byId("views");
-  const view = VIEW_MODULES[state.view];
+  const view = VIEWS[state.view].module;
   const isLoading = panels.some((panel) => panel.isLoading);
   container.classList.toggle("stale", isLoading);
   showSentenceBar();
@@ -339,7 +331,7 @@ function showTranslationScore() {
 function showSentenceBar() {
   const sentences = panels[0]?.sentences ?? [];
   const bar = byId("selected-sentence");
-  bar.hidden = sentences.length < 2 || !VIEW_MODULES[state.view].needsSentence;
+  bar.hidden = sentences.length < 2 || !VIEWS[state.view].module.needsSentence;
   if (bar.hidden) return;
   const focused = bar.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
   const button = (by, label, sign) => html("button", { type: "button", "aria-label": label, disabled: !sentences[state.sentence + by], click: () => selectSentence(state.sentence + by) }, sign);
@@ -354,10 +346,10 @@ function showSentenceBar() {
 }
 
 function showTabs() {
-  byId("tabs").replaceChildren(...VIEWS.map((view) => html("button", {
+  byId("tabs").replaceChildren(...Object.entries(VIEWS).map(([view, { title }]) => html("button", {
     type: "button", role: "tab", id: `tab-${view}`, "aria-controls": "views",
     click: () => openView(view), focus: () => view !== state.view && openView(view),
-  }, VIEW_NAMES[view])));
+  }, title)));
   markTab();
 }
 

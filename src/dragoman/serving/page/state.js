@@ -1,6 +1,6 @@
 // The state of the page, which is stored in the fragment of its address.
 
-export const VIEWS = ["attention", "probabilities", "beam", "layers", "positions", "training", "bpe"];
+import { VIEWS } from "./views.js";
 
 const DEFAULTS = {
   run: "", compare: "", text: "", // the runs, and the text they translate
@@ -23,9 +23,12 @@ const FORMER_NAMES = { compare: "beside", translation: "own" }; // of links from
 export function parseState(hash) {
   const fields = new URLSearchParams(hash.replace(/^#/, ""));
   const state = { ...DEFAULTS, forced: {} };
-  for (const name of ["run", "compare", "text", "from", "to", "beam", "translation", "view", "kind", "unit", "word", "corpus", "corpusKind", "ties", "symbols", "bpeVocabulary", "bpeCompression", "bpeWord"]) state[name] = fields.get(name) ?? fields.get(FORMER_NAMES[name]) ?? DEFAULTS[name];
-  for (const name of ["sentence", "layer", "head", "step", "merge"]) state[name] = Math.max(0, Number.parseInt(fields.get(name), 10) || 0);
-  if (!VIEWS.includes(state.view)) state.view = DEFAULTS.view;
+  for (const [name, byDefault] of Object.entries(DEFAULTS)) {
+    const value = fields.get(name) ?? fields.get(FORMER_NAMES[name]);
+    if (typeof byDefault === "string") state[name] = value ?? byDefault;
+    else if (typeof byDefault === "number") state[name] = Math.max(0, Number.parseInt(value, 10) || 0);
+  }
+  if (!Object.hasOwn(VIEWS, state.view)) state.view = DEFAULTS.view;
   if (state.unit === "pieces") state.unit = "tokens";
   for (const part of (fields.get("forced") ?? "").split("_")) {
     const [, key, ids] = /^(\d+\.\d+)-(\d+(?:\.\d+)*)$/.exec(part) ?? [];

@@ -1,0 +1,21 @@
+// The views of the page. To add one, write a module and add it here.
+// A module exports show(container, context), and needsSentence: whether it shows the selected sentence.
+
+import * as attention from "./attention.js";
+import * as beam from "./beam.js";
+import * as bpe from "./bpe.js";
+import * as curves from "./curves.js";
+import * as layers from "./layers.js";
+import * as positions from "./positions.js";
+import * as probabilities from "./probabilities.js";
+
+/** The views by their id, in the order of their tabs. */
+export const VIEWS = {
+  attention: { title: "Attention", module: attention },
+  probabilities: { title: "Probabilities", module: probabilities },
+  beam: { title: "Beam", module: beam },
+  layers: { title: "Layers", module: layers },
+  positions: { title: "Positions", module: positions },
+  training: { title: "Training", module: curves },
+  bpe: { title: "BPE", module: bpe },
+};
