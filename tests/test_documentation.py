@@ -26,7 +26,7 @@ import typer
 import dragoman
 from dragoman import config
 from dragoman.cli import app
-from dragoman.config_fields import settings_of
+from dragoman.config import settings_of
 from dragoman.data.generated_media import MEDIA_TASKS, write_media
 
 ROOT = Path(__file__).parent.parent

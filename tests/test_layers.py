@@ -26,7 +26,6 @@ SHARED = {
     "storage",
     "tensor_files",
     "config",
-    "config_fields",
     "checkpoint",
     "console",
     "memory",

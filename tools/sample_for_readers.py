@@ -60,8 +60,7 @@ def functions() -> Iterator[Item]:
 
 def settings() -> Iterator[Item]:
     """The settings of the configuration and of all systems."""
-    from dragoman.config import Config
-    from dragoman.config_fields import settings_of
+    from dragoman.config import Config, settings_of
     from dragoman.systems import SYSTEMS
     from dragoman.systems.setting_help import SETTING_HELP
 

@@ -24,8 +24,7 @@ from typer.core import TyperCommand
 from dragoman import console
 from dragoman.builtin_names import system_names
 from dragoman.cli.checks import check_run
-from dragoman.config import SECTIONS, setting_type
-from dragoman.config_fields import settings_of
+from dragoman.config import SECTIONS, setting_type, settings_of
 from dragoman.errors import UserError
 from dragoman.legacy import renamed_option
 from dragoman.processes import THREAD_VARIABLES

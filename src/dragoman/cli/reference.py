@@ -12,8 +12,7 @@ import typer
 
 from dragoman.cli.checks import check_system
 from dragoman.cli.options import Json, complete_systems
-from dragoman.config import SECTIONS
-from dragoman.config_fields import Setting, settings_of
+from dragoman.config import SECTIONS, Setting, settings_of
 from dragoman.console import print_json, print_lines
 from dragoman.errors import UserError, unknown_name
 

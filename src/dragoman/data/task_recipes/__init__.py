@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman import config as configuration
-from dragoman.config_fields import convert
+from dragoman.config import convert
 from dragoman.errors import UserError, unknown_name
 
 RECIPE_FOLDER = Path(__file__).parent

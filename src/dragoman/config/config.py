@@ -1,0 +1,215 @@
+"""All settings of a run as one object, read from YAML, the command line or Python."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dragoman import legacy
+from dragoman.config.data_settings import CleaningConfig, DataConfig
+from dragoman.config.lora_settings import LoRAConfig
+from dragoman.config.search_settings import SearchDefaults
+from dragoman.config.setting_declarations import Section, convert, parse_text, settings_of
+from dragoman.config.text_settings import FeatureConfig, TextConfig
+from dragoman.config.training_settings import ObjectiveConfig, SystemConfig, TrainingConfig
+from dragoman.errors import UserError, unknown_name
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of a run.
+
+    `chosen` holds the settings that were chosen automatically, by their dotted names. Another run that starts from this
+    configuration chooses them anew (`without_automatic_settings`), unless their values have been changed since.
+
+    Examples:
+        >>> config = Config(training=TrainingConfig(steps=1000), system=SystemConfig(name="luong"))
+        >>> config.training.steps
+        1000
+    """
+
+    data: DataConfig = field(default_factory=DataConfig)
+    text: TextConfig = field(default_factory=TextConfig)
+    features: FeatureConfig = field(default_factory=FeatureConfig)
+    system: SystemConfig = field(default_factory=SystemConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    lora: LoRAConfig = field(default_factory=LoRAConfig)
+    search: SearchDefaults = field(default_factory=SearchDefaults)
+    cleaning: CleaningConfig = field(default_factory=CleaningConfig)
+    chosen: dict[str, Any] = field(default_factory=dict)
+
+
+SECTIONS: dict[str, type[Section]] = {
+    cls.section: cls
+    for cls in (
+        DataConfig,
+        CleaningConfig,
+        TextConfig,
+        FeatureConfig,
+        SystemConfig,
+        ObjectiveConfig,
+        TrainingConfig,
+        LoRAConfig,
+        SearchDefaults,
+    )
+}
+
+
+def from_dict(values: Any, where: str = "the configuration") -> Config:
+    """Build a configuration from nested plain values. An unknown name is an error that suggests the nearest one.
+
+    Args:
+        values: `{"training": {"steps": 1000}, …}`; names of earlier versions are accepted.
+        where: the origin of the values, for error messages.
+    """
+    if not isinstance(values, dict):
+        raise UserError(f"{where} must map section names (data, text, system, training …) to settings, got {values!r}")
+    values = legacy.translate_settings(values, where)
+    sections: dict[str, Any] = {}
+    for section, settings in values.items():
+        if section == "chosen":  # automatically chosen settings by their dotted names
+            sections[section] = dict(settings)
+            continue
+        if section not in SECTIONS:
+            raise unknown_name(f"section in {where}:", section, SECTIONS)
+        if not isinstance(settings, dict):
+            raise UserError(f"{where}: {section} must be a mapping of settings, got {settings!r}")
+        known = settings_of(SECTIONS[section])
+        for name in settings:
+            if name not in known:
+                raise unknown_name(f"setting in {where}:", f"{section}.{name}", [f"{section}.{key}" for key in known])
+        sections[section] = SECTIONS[section](**settings)
+    return Config(**sections)
+
+
+#: reads plain values only; written in C where PyYAML was built with libyaml
+YAML_LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def from_yaml(path: Path) -> Config:
+    """Read a configuration file."""
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=YAML_LOADER)
+    except FileNotFoundError:
+        raise UserError(f"the configuration file {path} does not exist: check --config") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid YAML: {str(error).splitlines()[0]}") from None
+    return from_dict({} if values is None else values, str(path))
+
+
+def to_yaml(config: Config) -> str:
+    """Write all settings of a configuration as YAML."""
+    return yaml.safe_dump(_plain(dataclasses.asdict(config)), sort_keys=False, allow_unicode=True)
+
+
+def replace_settings(config: Config, values: Mapping[str, Any]) -> Config:
+    """Replace settings by their dotted names: `replace_settings(config, {"training.steps": 1000})`."""
+    tree = dataclasses.asdict(config)
+    for name, value in values.items():
+        system = values.get("system.name", config.system.name)
+        if (present_name := legacy.renamed_setting(name, system)) != name:  # a name of an earlier version
+            raise UserError(f"the setting {name} is now called {present_name}: use that name")
+        section, *keys = name.split(".")
+        if section not in SECTIONS:
+            raise unknown_name("section", section, SECTIONS)
+        if not keys:
+            raise UserError(f"{name} is a section: set its settings one by one, such as training.steps")
+        settings = tree[section]
+        for depth, key in enumerate(keys[:-1], 1):  # "system.settings.dropout" is nested more deeply
+            if not isinstance(settings.get(key), dict):
+                raise unknown_name("section", ".".join([section, *keys[:depth]]), SECTIONS)
+            settings = settings[key]
+        settings[keys[-1]] = value
+    return from_dict(tree, "--set")
+
+
+def override_settings(config: Config, settings: Sequence[str]) -> Config:
+    """Replace settings given as text: `override_settings(config, ["training.steps=1000"])`."""
+    return replace_settings(config, parse_settings(settings))
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """Parse `NAME=VALUE` texts, such as "training.steps=1000", by the declared types of the settings."""
+    values = {}
+    for text in settings:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"--set expects NAME=VALUE, such as training.steps=1000, got {text!r}")
+        hint = setting_type(name)
+        values[name] = convert(parse_text(value, hint, name), hint, name)
+    return values
+
+
+def setting_type(name: str) -> Any:
+    """Return the declared type of a setting, such as "training.steps"; Any for an unknown one or a key of a mapping."""
+    section, _, key = name.partition(".")
+    settings = settings_of(SECTIONS[section]) if section in SECTIONS else {}
+    return settings[key].hint if key in settings else Any
+
+
+def record_automatic_settings(given: Config, resolved: Config) -> Config:
+    """Return the resolved configuration with `chosen` set to the values that differ from what the user gave."""
+    before, after = (settings_by_name(config) for config in (given, resolved))
+    chosen = {name: value for name, value in after.items() if name not in before or before[name] != value}
+    return dataclasses.replace(resolved, chosen=_plain(chosen))
+
+
+def is_automatic(config: Config, name: str) -> bool:
+    """Whether a setting, by its dotted name, has been left open by the user: it is None or was chosen automatically."""
+    section, _, key = name.partition(".")
+    value = getattr(getattr(config, section), key)
+    return value is None or (name in config.chosen and config.chosen[name] == value)
+
+
+def without_automatic_settings(config: Config) -> Config:
+    """Return the settings that the user gave, for another run.
+
+    `config.chosen` holds the automatic choices by dotted name: those that have not been changed since are unset.
+    """
+    tree, defaults = dataclasses.asdict(config), settings_by_name(Config())
+    tree["chosen"], tree["training"]["extended_at"] = {}, 0
+    values = _plain(settings_by_name(config))
+    for name, value in config.chosen.items():
+        if name not in values or values[name] != value:  # changed since
+            continue
+        *sections, key = name.split(".")
+        settings = tree
+        for section in sections:
+            settings = settings[section]
+        if name not in defaults:  # a setting of the system or objective
+            del settings[key]
+        elif value is defaults[name] is False:  # a choice differs from what the user gave, which then was true
+            settings[key] = True
+        else:
+            settings[key] = defaults[name]
+    return from_dict(tree)
+
+
+def settings_by_name(config: Config) -> dict[str, Any]:
+    """Return all settings by their dotted names, without the mappings `chosen` and `search.strategy`."""
+    tree = dataclasses.asdict(config)
+    del tree["chosen"], tree["search"]["strategy"]
+    return flatten_settings(tree)
+
+
+def flatten_settings(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Return nested values by their dotted names, each of which begins with `path`."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= flatten_settings(value, f"{path}{name}.") if isinstance(value, dict) else {f"{path}{name}": value}
+    return flat
+
+
+def _plain(value: Any) -> Any:
+    """Return a nested value with lists instead of tuples, for YAML."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -1,0 +1,223 @@
+"""Settings of the corpora and of their cleaning."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dragoman.config.setting_declarations import Section, setting
+from dragoman.errors import UserError
+
+Files = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DataConfig(Section, section="data"):
+    """Files with sentences. Each file, or each pair of a source and a target file, is a corpus."""
+
+    source: Files = setting(
+        (),
+        "Training source files: text with one sentence per line, or files with both sides: TSV, CSV, JSON lines, TMX, "
+        "Parquet, a saved dataset. For images and speech: .npz and .npy files of vectors, lists of .png, .jpg and .wav "
+        "files, or folders of them.",
+    )
+    target: Files = setting(
+        (), "Training target files: line n translates line n of the source file. Omit for files with both sides."
+    )
+    valid_source: Files = setting(
+        (), "Validation source files. Without them, part of the training data is held out for validation."
+    )
+    valid_target: Files = setting(
+        (), "Validation target files: line n translates line n of the validation source file."
+    )
+    test_source: Files = setting(
+        (), "Test source files, only used to count test sentences that also occur in the training data."
+    )
+    test_target: Files = setting((), "Test target files: line n translates line n of the test source file.")
+    format: str = setting(
+        "",
+        "Format of the data files: text, tsv, csv, jsonl, tmx, parquet or datasets. Empty: derived from the file name.",
+    )
+    source_column: str | None = setting(
+        None,
+        "Source column: its name in a CSV, TSV, JSON-lines or Parquet file, or its number from 0 in a TSV or CSV file.",
+        auto="0 in TSV, else `source` or data.source_language",
+    )
+    target_column: str | None = setting(
+        None,
+        "Target column: its name in a CSV, TSV, JSON-lines or Parquet file, or its number from 0 in a TSV or CSV file.",
+        auto="1 in TSV, else `target` or data.target_language",
+    )
+    header: bool | None = setting(
+        None,
+        "Whether the first line of a TSV or CSV file names its columns.",
+        auto="true in CSV, and in TSV if a column is chosen by name",
+    )
+    source_language: str = setting(
+        "",
+        "Source language, such as en or eng_Latn: code of a multilingual model, language of a translation memory "
+        "(TMX), extension of Moses files (corpus.en for the source `corpus`), or name of the source column.",
+    )
+    target_language: str = setting(
+        "",
+        "Target language, such as de or deu_Latn: code of a multilingual model, language of a translation memory "
+        "(TMX), extension of Moses files (corpus.de for the source `corpus`), or name of the target column.",
+    )
+    features_column: str | None = setting(
+        None,
+        "Column of a TSV file, counted from 0, or key of a JSON line with features of the source such as V;PST;3. Each "
+        "feature is one symbol before the tokens of the source. Empty: none.",
+        auto="2 if the third column holds features, or `features`",
+    )
+    source_features: Files = setting(
+        (), "Files of features such as V;PST;3, line by line with the training source files, instead of a column."
+    )
+    valid_source_features: Files = setting((), "Files of features, line by line with the validation source files.")
+    test_source_features: Files = setting((), "Files of features, line by line with the test source files.")
+    feature_separator: str = setting(";", "What separates the features of a source.")
+    feature_positions: Literal["invariant", "sequential"] = setting(
+        "invariant",
+        "Positions of features. invariant: all are at position 0 and the tokens of the source count from 1, so that "
+        "number and order of features change no position (Wu et al. 2021). sequential: features are counted like "
+        "tokens. Recurrent systems read features in their order, decoder-only systems count them.",
+    )
+    max_length: int = setting(
+        256,
+        "Maximum tokens of a source or target. Training pairs with longer ones are dropped, and their number is "
+        "printed.",
+        min=1,
+        max=100_000,
+    )
+    validation_size: int | None = setting(
+        None,
+        "Number of training pairs held out for validation if there are no validation files.",
+        min=1,
+        auto="from the amount of data",
+    )
+    sampling_weights: tuple[float, ...] = setting(
+        (),
+        "One number per training corpus (pair of files): its relative share of the sampled training pairs. Empty: "
+        "every pair is used once per epoch.",
+    )
+    sampling_temperature: float | None = setting(
+        None,
+        "Temperature T: sample training corpora in proportion to (number of pairs)^(1/T). 1: by size; larger: more "
+        "evenly. Excludes data.sampling_weights.",
+        min=0.1,
+        max=1e6,
+        auto="every pair once per epoch",
+    )
+    corpus_tags: Files = setting(
+        (), "Tag of each training corpus, prepended to its sources as a token. Use '' for a corpus without a tag."
+    )
+    valid_corpus_tags: Files = setting(
+        (),
+        "Tag of each validation corpus, prepended to its sources. Empty: the tags of data.corpus_tags, which needs as "
+        "many validation as training corpora.",
+    )
+    corpus_languages: Files = setting(
+        (),
+        "Languages of each training corpus as FROM:TO, such as eng_Latn:kin_Latn, if training starts from a "
+        "multilingual model. Empty: --from and --to for all.",
+    )
+    valid_corpus_languages: Files = setting(
+        (),
+        "Languages of each validation corpus as FROM:TO. Empty: those of data.corpus_languages, if there is one "
+        "validation corpus for each training corpus.",
+    )
+    num_workers: int | None = setting(
+        None, "Processes that read and tokenize the corpus.", min=1, max=10_000, auto="number of CPU cores"
+    )
+
+    def __post_init__(self) -> None:
+        """Check the settings of the section against each other."""
+        super().__post_init__()
+        weights = self.sampling_weights
+        if not all(0 <= weight < math.inf for weight in weights) or (weights and not any(weights)):
+            raise UserError(f"data.sampling_weights must be at least 0 and not all 0, got {list(weights)}")
+        if weights and self.sampling_temperature is not None:
+            raise UserError("data.sampling_weights and data.sampling_temperature exclude each other: set one of them")
+        if self.source_features and self.features_column:
+            raise UserError("data.source_features and data.features_column exclude each other: set one of them")
+        if not self.feature_separator.strip() and self.feature_separator != " ":
+            raise UserError(f"data.feature_separator must be a text or a space, got {self.feature_separator!r}")
+        if self.valid_corpus_tags and not self.corpus_tags:
+            raise UserError("data.valid_corpus_tags need data.corpus_tags: set the tags of the training corpora too")
+        if self.valid_corpus_languages and not self.corpus_languages:
+            raise UserError(
+                "data.valid_corpus_languages need data.corpus_languages: set those of the training corpora too"
+            )
+        for pair in (*self.corpus_languages, *self.valid_corpus_languages):
+            if not all(pair.partition(":")[::2]):
+                raise UserError(
+                    f"data.corpus_languages must be written FROM:TO, such as eng_Latn:kin_Latn, got {pair!r}"
+                )
+
+
+@dataclass(frozen=True)
+class CleaningConfig(Section, section="cleaning"):
+    """Removal of bad training pairs, before anything is learned from them. Validation and test data are not cleaned."""
+
+    enabled: bool = setting(
+        False,
+        "Clean the training data with all filters of the section cleaning, and report what was removed. Validation and "
+        "test data are not cleaned.",
+    )
+    deduplicate: bool | None = setting(
+        None, "Remove pairs that are equal to an earlier one.", auto="true with cleaning.enabled"
+    )
+    max_length_ratio: float | None = setting(
+        None,
+        "Remove pairs whose ratio of target to source characters differs from the median of the corpus by more than "
+        "this factor. 0: never.",
+        min=0,
+        auto="4 with cleaning.enabled",
+    )
+    min_characters: int = setting(0, "Remove pairs with a shorter source or target, in characters.", min=0)
+    max_characters: int = setting(0, "Remove pairs with a longer source or target, in characters. 0: no limit.", min=0)
+    match_script: bool | None = setting(
+        None,
+        "Remove pairs with a side in another script than most texts of this side, such as Cyrillic among Latin.",
+        auto="true with cleaning.enabled",
+    )
+    identify_language: bool = setting(
+        False,
+        "Remove pairs with a side in another language than data.source_language and data.target_language, or the "
+        "extensions of the files (train.en). Needs the package lingua-language-detector; takes a few milliseconds per "
+        "text.",
+    )
+    min_letter_share: float | None = setting(
+        None,
+        "Remove pairs with a smaller share of letters in the characters of a side. 0: never.",
+        min=0,
+        max=1,
+        auto="0.3 with cleaning.enabled",
+    )
+    reject_control_characters: bool | None = setting(
+        None, "Remove pairs with control or replacement characters (U+FFFD).", auto="true with cleaning.enabled"
+    )
+    reject_identical: bool | None = setting(
+        None, "Remove pairs whose source equals their target.", auto="true with cleaning.enabled"
+    )
+
+    def with_defaults(self) -> CleaningConfig:
+        """Return the settings with the default thresholds of all filters that are left open, if cleaning is enabled."""
+        if not self.enabled:
+            return self
+        defaults: dict[str, Any] = {
+            "deduplicate": True,
+            "max_length_ratio": 4.0,
+            "match_script": True,
+            "min_letter_share": 0.3,
+            "reject_control_characters": True,
+            "reject_identical": True,
+        }
+        open_settings = {name: value for name, value in defaults.items() if getattr(self, name) is None}
+        return dataclasses.replace(self, **open_settings)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether any filter is used."""
+        return any(getattr(self, setting.name) for setting in dataclasses.fields(self) if setting.name != "enabled")

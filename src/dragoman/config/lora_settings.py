@@ -1,0 +1,43 @@
+"""Settings of low-rank adaptation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dragoman.config.setting_declarations import Section, setting
+from dragoman.errors import UserError
+
+
+@dataclass(frozen=True)
+class LoRAConfig(Section, section="lora"):
+    """Low-rank adaptation of the model in training.start_from (Hu et al. 2021): W + (alpha / rank) · B A."""
+
+    rank: int = setting(
+        0,
+        "Rank of the update of each matrix, such as 16: only these updates are trained, and all other weights are "
+        "frozen. 0: train all weights.",
+        min=0,
+        max=10_000,
+    )
+    alpha: float | None = setting(
+        None, "Scale α of the updates, which are multiplied by α / rank.", min=0, auto="2 · lora.rank"
+    )
+    dropout: float = setting(0.0, "Dropout of the input of the updates.", min=0, max=0.99)
+    targets: tuple[str, ...] = setting(
+        ("attention",),
+        "Matrices with an update: attention, feed-forward, all; query, key, value, output, widen, gate or narrow; or "
+        "patterns over names such as decoder.layers.0.1.body.query.",
+    )
+    train_also: tuple[str, ...] = setting(
+        (),
+        "Weights that are trained in full beside the updates, as patterns like those of training.freeze. Weights that "
+        "training.start_from does not provide always are.",
+    )
+
+    def __post_init__(self) -> None:
+        """Check the settings of the section against each other."""
+        super().__post_init__()
+        if self.rank and not self.targets:
+            raise UserError("lora.targets is empty: name the matrices that lora.rank applies to, such as attention")
+        if not self.rank and (self.alpha is not None or self.train_also):
+            raise UserError("lora.alpha and lora.train_also need a rank: set lora.rank, for example to 16")

@@ -1,0 +1,176 @@
+"""Settings of the tokenizers, and of the features of images and speech."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dragoman.config.setting_declarations import Section, setting
+from dragoman.errors import UserError
+
+
+@dataclass(frozen=True)
+class TextConfig(Section, section="text"):
+    """Tokenization and vocabulary."""
+
+    tokenizer: str | None = setting(
+        None,
+        "Tokenizer to learn: bpe, byte-bpe (byte-level BPE as in GPT-2), unigram, word, symbol (whatever stands "
+        "between spaces), character, decomposed (letters and marks of characters: Hangul as jamo) or byte.",
+        auto="by the text: character or decomposed for single words, symbol for a small closed inventory, else bpe; "
+        "with training.recipe=textbook, that of the paper",
+    )
+    source_tokenizer: str | None = setting(None, "Tokenizer to learn for the source.", auto="text.tokenizer")
+    target_tokenizer: str | None = setting(None, "Tokenizer to learn for the target.", auto="text.tokenizer")
+    vocab_size: int | None = setting(
+        None,
+        "Vocabulary size in tokens.",
+        min=1,
+        max=10**7,
+        auto="8·√(words of the corpus), at most 32,000; 32,000 with text.compression_ratio; all characters or symbols",
+    )
+    compression_ratio: float | None = setting(
+        None,
+        "Stop learning BPE when the training text has this many characters (bpe) or bytes (byte-bpe) per token, spaces "
+        "included, unless text.vocab_size is reached first.",
+        min=1,
+        max=1000,
+    )
+    shared_vocabulary: bool | None = setting(
+        None,
+        "Use one tokenizer and vocabulary for source and target.",
+        auto="true if source and target have the same type of tokenizer and a common script or inventory",
+    )
+    unknown_word_tokens: int | None = setting(
+        None,
+        "Tokens of a word tokenizer among which a hash distributes unknown words, so that a system with "
+        "system.settings.copying copies them; 0: all unknown words are one token.",
+        min=0,
+        max=10**6,
+        auto="100 if the system copies, else 0",
+    )
+    space_marker: str = setting(
+        "initial", "Whether tokens mark the space before a word (initial: ▁house) or after it (final: house▁)."
+    )
+    bpe_dropout: float | None = setting(
+        None,
+        "Probability of skipping a BPE merge in training (Provilkov et al. 2020).",
+        min=0,
+        max=1,
+        auto="0.1 with training.recipe=modern and fewer than 100,000 pairs, else 0",
+    )
+    normalize_whitespace: bool | None = setting(
+        None,
+        "Strip lines and collapse runs of white space, in training and translation.",
+        auto="true; false in runs of older versions",
+    )
+    unicode_normalization: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] | None = setting(
+        None,
+        "Unicode normalization form of all text, in training and translation. NFC writes é as one character, NFKC also "
+        "full-width letters, ligatures and superscripts as plain ones.",
+        auto="none, or that of the run in training.start_from",
+    )
+    lowercase: bool | None = setting(
+        None,
+        "Lower-case all text, in training and translation. Translations are lower case, and are scored against "
+        "lower-cased references.",
+        auto="false, or that of the run in training.start_from",
+    )
+    tokenizer_from: str | None = setting(
+        None,
+        "Tokenizer to use instead of learning one: a run folder, a SentencePiece .model or a Hugging Face "
+        "tokenizer.json.",
+    )
+    add_language: str | None = setting(
+        None,
+        "Code of a new language for the model in training.start_from, such as kin_Latn: its code and the subwords that "
+        "the tokenizer lacks are appended to vocabulary and embeddings. Name it with --from, --to or --languages too.",
+    )
+    similar_language: str | None = setting(
+        None,
+        "Language of the model whose code the new one in text.add_language starts from; for a model of one language "
+        "pair, the name of its target language.",
+        auto="the default target language of the model",
+    )
+    max_new_pieces: int | None = setting(
+        None,
+        "Maximum number of pieces that text.add_language adds. Each contains a character that the tokenizer could not "
+        "represent, so that other text is segmented as before.",
+        min=0,
+        max=10**6,
+        auto="2,000",
+    )
+    source_word_vectors: str | None = setting(
+        None, "File of word vectors (word2vec, GloVe or fastText) that initializes the source embeddings."
+    )
+    target_word_vectors: str | None = setting(
+        None, "File of word vectors (word2vec, GloVe or fastText) that initializes the target embeddings."
+    )
+
+    def __post_init__(self) -> None:
+        """Check the settings of the section against each other."""
+        super().__post_init__()
+        for name in ("bpe_dropout", "compression_ratio"):
+            if getattr(self, name) and not {None, "bpe", "byte-bpe"}.intersection(self.tokenizers):
+                raise UserError(
+                    f"text.{name} needs text.tokenizer=bpe or byte-bpe, got text.tokenizer={self.tokenizers[0]}: "
+                    f"change it, or leave out text.{name}"
+                )
+        if self.similar_language and not self.add_language:
+            raise UserError("text.similar_language needs a new language: set text.add_language, or leave it out")
+
+    @property
+    def tokenizers(self) -> tuple[str | None, str | None]:
+        """The types of the source and the target tokenizer; None if they are not chosen yet."""
+        return self.source_tokenizer or self.tokenizer, self.target_tokenizer or self.tokenizer
+
+
+@dataclass(frozen=True)
+class FeatureConfig(Section, section="features"):
+    """How the vectors of image and sound files are computed, for systems that read vectors."""
+
+    image_size: int = setting(
+        224,
+        "Height and width in pixels to which images are scaled; a multiple of features.patch_size.",
+        min=1,
+        max=4096,
+    )
+    image_fit: Literal["crop", "pad", "stretch"] = setting(
+        "crop",
+        "How images that are not square become so. crop: cut off equal margins of the longer side. pad: add white "
+        "margins. stretch: change the proportions.",
+    )
+    image_colors: Literal["rgb", "gray"] = setting("rgb", "Read images in three colors or in shades of gray.")
+    patch_size: int = setting(
+        16, "Height and width in pixels of a patch. Every patch of an image is one vector.", min=1, max=4096
+    )
+    sample_rate: int = setting(
+        16_000, "Samples per second of all sound files. Files with another rate are an error.", min=100, max=1_000_000
+    )
+    frame_length: float = setting(
+        25.0, "Length of an acoustic frame in milliseconds. Every frame is one vector.", min=0.1, max=10_000
+    )
+    frame_shift: float = setting(
+        10.0, "Time from the start of a frame to the start of the next one in milliseconds.", min=0.1, max=10_000
+    )
+    spectrum: Literal["log-mel", "whisper"] = setting(
+        "log-mel",
+        "How recordings become vectors. log-mel: logarithms of the energies of mel filters. whisper: those of Whisper "
+        "checkpoints, of recordings that are padded to features.seconds.",
+    )
+    seconds: float = setting(
+        30.0, "Length to which features.spectrum=whisper pads recordings with silence.", min=0.1, max=3600
+    )
+    mel_bins: int = setting(80, "Filters of the mel filter bank: numbers per acoustic frame.", min=1, max=1000)
+    normalize_utterances: bool = setting(
+        True, "Shift and scale every mel filter to mean 0 and variance 1 over the frames of a recording."
+    )
+
+    def __post_init__(self) -> None:
+        """Check the settings of the section against each other."""
+        super().__post_init__()
+        if self.image_size % self.patch_size:
+            raise UserError(
+                f"features.image_size={self.image_size} is not a multiple of features.patch_size={self.patch_size}: "
+                "images are cut into whole patches, so change one of them"
+            )
