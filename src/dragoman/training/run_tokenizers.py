@@ -19,7 +19,7 @@ from dragoman.run_files import is_run_folder
 from dragoman.text import Tokenizer, learn_tokenizer
 from dragoman.text.feature_symbols import collect_names
 from dragoman.text.hf_tokenizers import open_tokenizers, with_own_special_tokens
-from dragoman.text.tokenizer import LABEL_TYPE
+from dragoman.text.tokenizer_types import LABEL_TYPE
 from dragoman.training.defaults import Defaults
 from dragoman.training.preparation_cache import PreparationCache
 from dragoman.training.resolve import RunRequest

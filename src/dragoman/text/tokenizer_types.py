@@ -1,0 +1,162 @@
+"""The types of tokenizers: how each learns its vocabulary, splits text into words and joins tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+
+from dragoman.errors import UserError, unknown_name
+from dragoman.text import byte_level, tokenizer_learning
+from dragoman.text.special_tokens import BYTE_TOKENS, SPECIAL_TOKENS
+from dragoman.text.word_splitting import whitespace_spans, word_spans
+
+LABEL_TYPE = "label"  # for tags: every whitespace token is one token
+
+_LETTER = r"\p{L}\p{M}\p{N}_"
+WORD_MARKERS = {
+    "initial": rf" ?[{_LETTER}]+| ?[^\s{_LETTER}]|\s",
+    "final": rf"[{_LETTER}]+ ?|[^\s{_LETTER}] ?|\s",
+}
+
+SYMBOL_MARKERS = {"initial": r" ?\S+|\s", "final": r"\S+ ?|\s"}
+
+
+def _split_at_spaces(text: str) -> list[str]:
+    """Split a text at all spaces."""
+    return text.split(" ")
+
+
+def _marked_symbols(marker: str) -> pre_tokenizers.PreTokenizer:
+    """Return the pre-tokenizer that splits a text at spaces only, each symbol with its space before or after it."""
+    return pre_tokenizers.Split(Regex(SYMBOL_MARKERS[marker]), "isolated")
+
+
+def _marked_words(marker: str) -> pre_tokenizers.PreTokenizer:
+    """Return the pre-tokenizer that splits a text into words, each with its space before or after it."""
+    return pre_tokenizers.Split(Regex(WORD_MARKERS[marker]), "isolated")
+
+
+@dataclass(frozen=True)
+class TokenizerType:
+    """A type of tokenizer: how its vocabulary is learned, and how text is split and joined.
+
+    Attributes:
+        learn: from words with their counts and limits of the vocabulary to a model of the `tokenizers` library.
+        byte_tokens: the tokens of the 256 bytes, which follow the special tokens; empty for word-level types.
+        has_marked_words: whether words have the space before or after them; otherwise a space is a token of its own.
+        has_merges: whether it is a kind of BPE.
+        has_unknown_words: whether words outside the vocabulary cannot be spelled by other tokens.
+        has_limited_vocabulary: whether a large text has more tokens than are useful; otherwise all are learned.
+        spells: whether tokens are characters, or letters and marks.
+        decomposes: whether characters are split into letters and marks (Unicode NFD), which `decode` composes (NFC).
+        tokens_show_boundaries: whether a token shows by itself if it begins or ends a word.
+        markers: the sides of a word that may have its space.
+        pre_tokenizer: splits a text into words, by marker.
+        word_spans: where each word begins and ends in a text.
+        split_chunks: splits a text at spaces into chunks that can be segmented one by one, since no token crosses them.
+        token_bytes: the bytes of a token.
+        readable: a token as text.
+        byte_decoder: joins tokens of bytes to text, for other programs that read the file.
+        space: a space as the model reads it.
+    """
+
+    learn: Callable[[Mapping[str, int], tokenizer_learning.VocabularyLimits], models.Model]
+    byte_tokens: tuple[str, ...] = BYTE_TOKENS
+    has_marked_words: bool = True
+    has_merges: bool = False
+    has_unknown_words: bool = False
+    has_limited_vocabulary: bool = True
+    spells: bool = False
+    decomposes: bool = False
+    tokens_show_boundaries: bool = True
+    markers: tuple[str, ...] = tuple(WORD_MARKERS)
+    pre_tokenizer: Callable[[str], pre_tokenizers.PreTokenizer] = _marked_words
+    word_spans: Callable[[str], list[tuple[int, int]]] = word_spans
+    split_chunks: Callable[[str], list[str]] = _split_at_spaces
+    token_bytes: Callable[[str], bytes] = str.encode
+    readable: Callable[[str], str] = str
+    byte_decoder: Callable[[], decoders.Decoder] = decoders.ByteFallback
+    space: str = " "
+
+
+TOKENIZER_TYPES = {
+    "bpe": TokenizerType(tokenizer_learning.learn_bpe, has_merges=True),
+    "byte-bpe": TokenizerType(
+        tokenizer_learning.learn_byte_bpe,
+        byte_tokens=byte_level.BYTE_LETTERS,
+        has_merges=True,
+        tokens_show_boundaries=False,
+        markers=("initial",),
+        pre_tokenizer=lambda marker: byte_level.byte_level_words(),
+        split_chunks=byte_level.split_before_words,
+        token_bytes=byte_level.bytes_of_letters,
+        readable=byte_level.readable_bytes,
+        byte_decoder=decoders.ByteLevel,
+        space=byte_level.BYTE_LETTERS[ord(" ")],
+    ),
+    "unigram": TokenizerType(tokenizer_learning.learn_unigram),
+    "word": TokenizerType(tokenizer_learning.learn_word_level, byte_tokens=(), has_unknown_words=True),
+    "symbol": TokenizerType(
+        tokenizer_learning.learn_word_level,
+        byte_tokens=(),
+        has_unknown_words=True,
+        has_limited_vocabulary=False,
+        pre_tokenizer=_marked_symbols,
+        word_spans=whitespace_spans,
+    ),
+    "character": TokenizerType(
+        tokenizer_learning.learn_characters, has_marked_words=False, has_limited_vocabulary=False, spells=True
+    ),
+    "decomposed": TokenizerType(
+        tokenizer_learning.learn_characters,
+        has_marked_words=False,
+        has_limited_vocabulary=False,
+        spells=True,
+        decomposes=True,
+    ),
+    "byte": TokenizerType(tokenizer_learning.learn_bytes, has_marked_words=False, has_limited_vocabulary=False),
+}
+
+
+def tokenizer_type(kind: str) -> TokenizerType:
+    """Return the type of a tokenizer by its name, such as "bpe", or "label" for tags."""
+    return TOKENIZER_TYPES["symbol" if kind == LABEL_TYPE else kind]
+
+
+def check_tokenizer_type(kind: str, marker: str) -> None:
+    """Raise a UserError for an unknown type of tokenizer or word marker."""
+    if kind not in TOKENIZER_TYPES and kind != LABEL_TYPE:
+        raise unknown_name("type of tokenizer", kind, TOKENIZER_TYPES)
+    if marker not in WORD_MARKERS:
+        raise unknown_name("word marker", marker, WORD_MARKERS)
+    if marker not in tokenizer_type(kind).markers:
+        raise UserError(
+            f"a tokenizer of type {kind!r} has the space before a word, but the marker is {marker!r}: set "
+            "text.space_marker=initial, or choose another text.tokenizer"
+        )
+
+
+def library_tokenizer(model: models.Model, kind: str, marker: str) -> tokenizers.Tokenizer:
+    """Build a tokenizer of the `tokenizers` library that splits text into words and applies the model to each.
+
+    A space is added before the text, or after it with the marker `final`, so that all words have one; decoding removes
+    it. Tokenizers of characters or bytes add none.
+    """
+    library, tokenizer = tokenizers.Tokenizer(model), tokenizer_type(kind)
+    if not tokenizer.has_marked_words:
+        # Split into characters: whole lines would only fill the library's cache.
+        library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+        if tokenizer.decomposes:
+            library.normalizer = normalizers.NFD()
+    else:
+        initial = marker == "initial"
+        library.normalizer = normalizers.Prepend(" ") if initial else normalizers.Replace(Regex(r"\z"), " ")
+        library.pre_tokenizer = tokenizer.pre_tokenizer(marker)
+        strip = decoders.Replace(Regex(r"\A " if initial else r" \z"), "")
+        library.decoder = decoders.Sequence([tokenizer.byte_decoder(), decoders.Fuse(), strip])
+    library.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in SPECIAL_TOKENS])
+    return library
