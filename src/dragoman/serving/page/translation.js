@@ -1,10 +1,14 @@
 // The translations: a row for each sentence of each run.
 
-import { formatNumber, formatPercent, html } from "./dom.js";
+import { byId, formatNumber, formatPercent, html } from "./dom.js";
+import { context } from "./session.js";
 import { direction } from "./tokens.js";
 
+/** Show the translations of all panels. */
+export const updateTranslations = () => showTranslations(byId("target"), context());
+
 /** Update the rows in place: long texts are not rebuilt for every token. */
-export function showTranslations(container, { state, panels, selectSentence }) {
+function showTranslations(container, { state, panels, selectSentence }) {
   while (container.children.length > panels.length) container.lastChild.remove();
   panels.forEach((panel, n) => {
     if (!container.children[n]) container.append(html("section", { class: "result" }, html("div", { class: "run-name" }), html("ol"), html("p", { class: "muted figures" })));
@@ -48,4 +52,13 @@ function summarize(sentence, hasMany) {
   if (sentence.finished === false) parts.push("truncated at the length limit");
   if (sentence.truncatedSource) parts.push("only the beginning of the source was read");
   return (hasMany ? "selected sentence: " : "") + parts.join(" · ");
+}
+
+/** Scroll the lists of sentences, but not the page, to the selected sentence. */
+export function scrollToSelected() {
+  for (const row of byId("target").querySelectorAll("[aria-current=true]")) {
+    const list = row.closest("ol");
+    const [box, frame] = [row.getBoundingClientRect(), list.getBoundingClientRect()];
+    if (box.top < frame.top || box.bottom > frame.bottom) list.scrollTop += box.top - frame.top - 8;
+  }
 }
