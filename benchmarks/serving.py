@@ -126,6 +126,7 @@ class Server:
             run,
             "--port",
             "0",
+            "--quiet",
             "--requests-per-minute",
             "0",
             *options,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from dragoman import console
 from dragoman.cli.options import ModelOptions, PrecisionOptions
-from dragoman.console import log
 
 
 def serve(
@@ -39,6 +39,9 @@ def serve(
     max_batch_tokens: Annotated[
         int | None, "Maximum source tokens of a batch. Default: the run's search.batch_tokens."
     ] = None,
+    log_format: Annotated[Literal["text", "json"], "Format of the log on standard error."] = "text",
+    log_texts: Annotated[bool, "Log the texts of requests, too. They are private data of the users."] = False,
+    no_log_addresses: Annotated[bool, "Do not log IP addresses of clients."] = False,
     *,
     model: ModelOptions,
     precision: PrecisionOptions,
@@ -72,15 +75,17 @@ def serve(
         for served in service.runs.values():
             languages = [f"{len(served.run.languages)} languages"] if served.codes else []
             languages += [f"{served.pair.source} to {served.pair.target}"] if served.pair else []
-            log(f"{served.name}: {', by default '.join(languages)}")
+            serving.logger.info(f"{served.name}: {', by default '.join(languages)}")
         if not serving.is_loopback(address) and not keys.required:
-            log("other machines can reach this server without a key: see --api-keys")
+            serving.logger.info("other machines can reach this server without a key: see --api-keys")
         urls = serving.reachable_urls(address, actual_port)
         print("\n".join(urls), flush=True)
         if not serving.is_loopback(address):
             _print_qr_code(urls[0])
 
-    serving.serve(service, socket, on_ready, serving.WebAccess(tuple(allowed_host or ()), tuple(cors_origin or ())))
+    access = serving.WebAccess(tuple(allowed_host or ()), tuple(cors_origin or ()))
+    log_settings = serving.LogSettings(log_format, log_texts, not no_log_addresses, console.quiet)
+    serving.serve(service, socket, on_ready, serving.ServerOptions(access, log_settings))
 
 
 def _print_qr_code(url: str) -> None:

@@ -13,10 +13,12 @@ except ImportError as error:
 
 from dragoman.serving.app import create_app
 from dragoman.serving.languages import LanguagePair, infer_language_pair, parse_run_argument
-from dragoman.serving.server import bind_socket, is_loopback, serve
+from dragoman.serving.server import ServerOptions, bind_socket, is_loopback, serve
 from dragoman.serving.service import Service
+from dragoman.serving.service_log import LogFormat, LogSettings, logger
 from dragoman.serving.service_settings import ApiKeys, BatchingSettings, ServiceLimits
 from dragoman.serving.web_access import WebAccess, reachable_urls
 
 __all__ = ["ApiKeys", "BatchingSettings", "Service", "ServiceLimits", "bind_socket", "create_app", "serve"]
+__all__ += ["LogFormat", "LogSettings", "ServerOptions", "logger"]
 __all__ += ["LanguagePair", "WebAccess", "infer_language_pair", "is_loopback", "parse_run_argument", "reachable_urls"]

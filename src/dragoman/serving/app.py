@@ -14,10 +14,13 @@ from starlette.staticfiles import StaticFiles
 
 from dragoman import __version__
 from dragoman.errors import UserError
-from dragoman.serving import routes_inspection, routes_libretranslate, routes_v1
+from dragoman.serving import routes_health, routes_inspection, routes_libretranslate, routes_v1
 from dragoman.serving.request_guard import RequestGuard
+from dragoman.serving.request_log import ID_HEADER, RUN_HEADER, VERSION_HEADER, RequestLog
 from dragoman.serving.request_parsing import RequestError
+from dragoman.serving.request_record import request_record
 from dragoman.serving.service import Service
+from dragoman.serving.service_log import LogSettings
 from dragoman.serving.web_access import HostCheck, WebAccess
 
 #: no resources from other hosts, no inline scripts
@@ -30,11 +33,11 @@ PAGE_HEADERS = {
 }
 
 
-def create_app(service: Service, access: WebAccess | None = None) -> FastAPI:
+def create_app(service: Service, access: WebAccess | None = None, log: LogSettings | None = None) -> FastAPI:
     """Build the web application of a service: its routes, the files of the web page, and answers to errors.
 
     The service starts and stops with the application, and finishes accepted requests. `access` names its hosts and the
-    web sites that may use it; by default no other ones.
+    web sites that may use it; by default no other ones. `log` says what is logged about requests.
     """
     access = access or WebAccess()
 
@@ -47,6 +50,7 @@ def create_app(service: Service, access: WebAccess | None = None) -> FastAPI:
 
     # FastAPI's documentation pages load scripts from other hosts, so they are disabled
     app = FastAPI(title="Dragoman", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.add_middleware(routes_health.StartupGate, service=service)
     app.add_middleware(RequestGuard, limits=service.limits, metrics=service.metrics)
     if access.cors_origins:
         headers = ["content-type", "authorization"]
@@ -55,9 +59,11 @@ def create_app(service: Service, access: WebAccess | None = None) -> FastAPI:
             allow_origins=access.cors_origins,
             allow_methods=["GET", "POST"],
             allow_headers=headers,
-            expose_headers=["retry-after"],
+            expose_headers=["retry-after", ID_HEADER, RUN_HEADER, VERSION_HEADER],
         )
-    app.add_middleware(HostCheck, access=access)  # the first to see a request
+    app.add_middleware(HostCheck, access=access)
+    app.add_middleware(RequestLog, service=service, settings=log or LogSettings())  # the first to see a request
+    app.include_router(routes_health.routes(service))
     app.include_router(routes_libretranslate.routes(service))
     app.include_router(routes_v1.routes(service))
     app.include_router(routes_inspection.routes(service))
@@ -85,12 +91,13 @@ def create_app(service: Service, access: WebAccess | None = None) -> FastAPI:
         """Answer an exception with JSON: `{"error": message}`."""
         if isinstance(error, RequestError):
             return error.response()
-        if isinstance(error, UserError):
-            return JSONResponse({"error": service.public_message(error)}, 400)
+        message = service.public_message(error)
+        status, headers = 400, None
         if isinstance(error, HTTPException):
-            return JSONResponse({"error": str(error.detail).lower()}, error.status_code, error.headers)
-        return JSONResponse({"error": "the service failed: see its log"}, 500)
+            message, status, headers = str(error.detail).lower(), error.status_code, error.headers
+        request_record().error = message
+        return JSONResponse({"error": message}, status, headers)
 
-    for error_type in (RequestError, UserError, HTTPException, Exception):
+    for error_type in (RequestError, UserError, HTTPException):
         app.add_exception_handler(error_type, error_response)
     return app

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from dragoman.run import Run, Translation
 from dragoman.search import SearchConfig
 from dragoman.serving.request_parsing import RequestError
+from dragoman.serving.request_record import RequestRecord, request_record
 from dragoman.serving.service_metrics import Metrics
 from dragoman.serving.service_settings import BatchingSettings
 
@@ -50,6 +51,7 @@ class TranslationJob:
     options: DecodeOptions
     future: Future[list[Translation]] = field(default_factory=Future)
     arrival_time: float = field(default_factory=time.monotonic)
+    record: RequestRecord = field(default_factory=request_record)
     num_batched: int = 0  # sentences that were put into batches
     results: dict[int, Translation] = field(default_factory=dict)
 
@@ -69,6 +71,11 @@ class TranslationJob:
         if len(self.results) == len(self.sentences):
             with suppress(InvalidStateError):  # the request was canceled
                 self.future.set_result([self.results[i] for i in range(len(self.sentences))])
+
+    def record_queue_time(self) -> None:
+        """Record how long the request has waited, when its first batch is translated."""
+        if self.record.queue_seconds is None:
+            self.record.queue_seconds = time.monotonic() - self.arrival_time
 
     def fail(self, error: Exception) -> None:
         """Answer the request with an error, unless it is answered or canceled already."""
@@ -245,6 +252,8 @@ class Batcher:
         options = first_job.options  # the same for all sentences of a batch
         prefixes = [options.prefix if index == 0 else "" for _, index in batch] if options.prefix else None
         with self.device_lock:
+            for job, _ in batch:
+                job.record_queue_time()
             translations = list(
                 self.run.with_languages(*options.languages).translate_stream(
                     [job.sentences[index] for job, index in batch],

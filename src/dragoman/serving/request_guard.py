@@ -9,6 +9,7 @@ from collections import OrderedDict
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dragoman.serving.request_parsing import RequestError
+from dragoman.serving.request_record import request_record
 from dragoman.serving.service_metrics import Metrics
 from dragoman.serving.service_settings import ServiceLimits
 
@@ -51,9 +52,9 @@ class RequestGuard:
         except RequestError as error:
             await error.response()(scope, receive, send_and_record)
         except _DisconnectedError:
-            status = 499  # client closed request
+            status = request_record().status = 499  # client closed request
         finally:
-            route = getattr(scope.get("route"), "path", "other")
+            route = request_record().route = getattr(scope.get("route"), "path", "other")
             self.metrics.requests.labels(route, str(status)).inc()
             self.metrics.request_seconds.labels(route).observe(time.monotonic() - start)
 

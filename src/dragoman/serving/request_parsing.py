@@ -14,6 +14,8 @@ from fastapi import Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 
+from dragoman.serving.request_record import request_record
+
 Model = TypeVar("Model", bound=BaseModel)
 Result = TypeVar("Result")
 FORM, MULTIPART, JSON = "application/x-www-form-urlencoded", "multipart/form-data", "application/json"
@@ -30,6 +32,7 @@ class RequestError(Exception):
 
     def response(self) -> JSONResponse:
         """Return the HTTP response: the message as JSON, and the seconds after which to retry as a header."""
+        request_record().error = self.message
         # whole seconds, rounded up
         headers = {} if self.retry_after is None else {"retry-after": str(max(1, round(self.retry_after + 0.5)))}
         return JSONResponse({"error": self.message}, self.status, headers)

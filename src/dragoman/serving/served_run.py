@@ -26,6 +26,7 @@ class ServedRun:
     run: Run
     pair: LanguagePair | None
     batcher: Batcher
+    version: str = ""  # of the files that were loaded, such as 000500-1f0c93ab
 
     @property
     def codes(self) -> LanguageCodes | None:
@@ -86,5 +87,13 @@ class ServedRun:
         sentences = [sentence for text in texts for sentence in text.sentences]
         token_counts = [len(ids) for ids in self.run.source_tokenizer.encode_batch(sentences)]
         options = replace(options, languages=self.run.language_pair)
-        translations = iter(await self.batcher.translate(sentences, token_counts, options))
-        return [[next(translations) for _ in text.sentences] for text in texts]
+        translations = await self.batcher.translate(sentences, token_counts, options)
+        self.count_tokens(sum(token_counts), sum(len(translation.tokens) for translation in translations))
+        remaining = iter(translations)
+        return [[next(remaining) for _ in text.sentences] for text in texts]
+
+    def count_tokens(self, source: int, target: int) -> None:
+        """Count source tokens and generated tokens in the metrics of this version of the run."""
+        metrics = self.batcher.metrics
+        metrics.source_tokens.labels(self.name, self.version).inc(source)
+        metrics.target_tokens.labels(self.name, self.version).inc(target)

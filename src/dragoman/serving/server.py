@@ -10,22 +10,31 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from dragoman.console import log
 from dragoman.errors import UserError
 from dragoman.processes import STOP_SIGNALS
 from dragoman.serving.app import create_app
 from dragoman.serving.service import Service
+from dragoman.serving.service_log import LogSettings, configure_logging, logger
 from dragoman.serving.web_access import WebAccess
 
 #: seconds after which Python switches threads: the event loop needs little time, but often
 THREAD_SWITCH_INTERVAL = 0.0005
 HttpProtocol: Any = AutoHTTPProtocol  # of the installed HTTP parser
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """How a service is offered: its host names, and its log."""
+
+    access: WebAccess = field(default_factory=WebAccess)
+    log: LogSettings = field(default_factory=LogSettings)
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
@@ -100,13 +109,14 @@ def header_timeout_protocol(timeout: float) -> type[asyncio.Protocol]:
 
 
 def create_server(
-    service: Service, ready: Callable[[], None] = lambda: None, access: WebAccess | None = None
+    service: Service, ready: Callable[[], None] = lambda: None, options: ServerOptions | None = None
 ) -> uvicorn.Server:
     """Create the HTTP server of a service; it calls `ready` when it accepts requests."""
+    options = options or ServerOptions()
     config = uvicorn.Config(
-        create_app(service, access),
+        create_app(service, options.access, options.log),
         http=header_timeout_protocol(service.limits.receive_timeout),
-        log_level="warning",
+        log_config=None,
         access_log=False,
         server_header=False,
         limit_concurrency=service.limits.max_connections,
@@ -117,14 +127,19 @@ def create_server(
 
 
 def serve(
-    service: Service, bound: socket.socket, ready: Callable[[], None] = lambda: None, access: WebAccess | None = None
+    service: Service,
+    bound: socket.socket,
+    ready: Callable[[], None] = lambda: None,
+    options: ServerOptions | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, then finish accepted requests; a second signal stops at once."""
+    options = options or ServerOptions()
+    configure_logging(options.log)
     sys.setswitchinterval(THREAD_SWITCH_INTERVAL)
     # uvicorn raises the signal that stopped it once more; ignoring it lets the process exit normally
     previous = {number: signal.signal(number, lambda *_: None) for number in STOP_SIGNALS}
     try:
-        create_server(service, ready, access).run(sockets=[bound])
+        create_server(service, ready, options).run(sockets=[bound])
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
@@ -148,5 +163,5 @@ class _Server(uvicorn.Server):
         """Finish accepted requests at the first signal; end the process at the second, whatever its threads compute."""
         if self.should_exit:
             os._exit(128 + sig)  # as a shell reports a signal; the service has nothing to save
-        log("stopping after the accepted requests; Ctrl-C stops at once")
+        logger.info("stopping after the accepted requests; Ctrl-C stops at once")
         super().handle_exit(sig, frame)

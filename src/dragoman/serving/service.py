@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from fastapi import Request
 
@@ -18,6 +18,8 @@ from dragoman.serving.languages import LanguageDetector, LanguagePair
 from dragoman.serving.request_batching import Batcher, InspectionQueue
 from dragoman.serving.request_guard import RateLimiter
 from dragoman.serving.request_parsing import RequestError, parse_request, request_api_key
+from dragoman.serving.request_record import RequestRecord, request_record
+from dragoman.serving.run_versions import run_version
 from dragoman.serving.schemas import ApiRequest, LanguageInfo
 from dragoman.serving.served_run import ServedRun
 from dragoman.serving.service_metrics import Metrics
@@ -48,6 +50,8 @@ class Service:
         self._stream_slots = threading.Semaphore(self.limits.max_streams)
         self.inspections = InspectionQueue(self.device_lock, self.limits.max_inspections)
         self.runs: dict[str, ServedRun] = {}
+        self.active_requests: set[RequestRecord] = set()  # that are being answered
+        self._state: Literal["starting", "ready", "stopping"] = "starting"
         batching = batching or BatchingSettings()
         for run, pair in runs:
             run.check_usage("translate")
@@ -58,13 +62,14 @@ class Service:
                 )
             name = self._unique_name(run.folder.resolve().name)
             batcher = Batcher(run, name, self.device_lock, batching, self.limits.max_queue, self.metrics)
-            served = ServedRun(name, run, pair, batcher)
+            served = ServedRun(name, run, pair, batcher, run_version(run.folder, run.checkpoint))
             if served.codes is not None and (pair is not None or served.codes.has_default):
                 served = served.for_languages(*(pair or (None, None)))
             self.runs[name] = served
         if not self.runs:
             raise UserError("there is no run to serve: give at least one run folder")
         self.metrics.inspections.set_function(lambda: self.inspections.pending)
+        self.metrics.ready.set_function(lambda: self.readiness == "ready")
 
     def _unique_name(self, name: str) -> str:
         """Return the name of a run folder, with a number if another run has the same name."""
@@ -85,9 +90,22 @@ class Service:
                 self.detector.learn_from_run(served.run, served.pair)
             served.with_any_languages().run.translate(["a"], alignment=False)  # packs the weights before a request
             served.batcher.start()
+        self._state = "ready"
+
+    def begin_to_stop(self) -> None:
+        """Report that the service is not ready any more; requests are still accepted."""
+        self._state = "stopping"
+
+    @property
+    def readiness(self) -> Literal["ready", "starting", "stopping", "full"]:
+        """Whether requests are accepted: not while runs are loaded, all queues are full, or the service stops."""
+        if self._state == "ready" and all(served.batcher.is_full for served in self.runs.values()):
+            return "full"
+        return self._state
 
     def close(self) -> None:
         """Finish accepted requests."""
+        self.begin_to_stop()
         for served in self.runs.values():
             served.batcher.close()
         self.inspections.close()
@@ -116,10 +134,10 @@ class Service:
         unknown: UserError | None = None
         for served in self.runs.values():
             if served.codes is None and served.pair == (self.language_code(source), self.language_code(target)):
-                return served
+                return _answering(served)
             if served.codes is not None:
                 try:
-                    return served.for_languages(source, target)
+                    return _answering(served.for_languages(source, target))
                 except UserError as error:
                     unknown = error
         if unknown is not None:
@@ -133,7 +151,7 @@ class Service:
         """Return the run with a name, or reject the request and suggest similar names."""
         if name not in self.runs:
             raise RequestError(400, str(unknown_name("run", name, self.runs)))
-        return self.runs[name]
+        return _answering(self.runs[name])
 
     def resolve_run(self, name: str | None, source: str | None, target: str | None) -> ServedRun:
         """Return the run with this name, or the first one for these languages, or the only one.
@@ -147,7 +165,7 @@ class Service:
         served = next(iter(self.runs.values()))
         if len(self.runs) > 1 or (served.codes is None and (source is not None or target is not None)):
             raise RequestError(400, "say which run to use: give 'run', or 'source' and 'target'")
-        return served.for_languages(source, target)
+        return _answering(served.for_languages(source, target))
 
     def detect_language(self, text: str, target: str | None = None) -> tuple[str, float]:
         """Return the most probable source language of a text, and a confidence from 0 to 100.
@@ -178,6 +196,8 @@ class Service:
         if len(fields.texts) > self.limits.max_texts:
             raise RequestError(400, f"a request may have {self.limits.max_texts} texts, but has {len(fields.texts):,}")
         characters, limit = sum(map(len, fields.texts)), self.limits.max_characters
+        record = request_record()
+        record.texts, record.characters = fields.texts, characters
         if characters > limit:
             raise RequestError(400, f"a request may have {limit:,} characters, but has {characters:,}")
         self.metrics.characters.inc(characters)
@@ -240,3 +260,10 @@ class Service:
         run = copy(served.run)
         run.engine_cache = None  # cached engines belong to one search at a time
         return run
+
+
+def _answering(served: ServedRun) -> ServedRun:
+    """Record that a run answers the present request, and return it."""
+    record = request_record()
+    record.run, record.version = served.name, served.version
+    return served

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+
+from dragoman import __version__
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)  # histogram bounds
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -32,6 +43,37 @@ class Metrics:
         self.queue = Gauge("dragoman_queue", "Requests waiting for a run.", ["run"], registry=registry)
         self.streams = Gauge("dragoman_streams", "Translations being streamed.", registry=registry)
         self.inspections = Gauge("dragoman_inspections", "Inspections waiting or running.", registry=registry)
+        self._add_run_metrics()
+        self.ready = Gauge("dragoman_ready", "1: /readyz answers with 200.", registry=registry)
+        Gauge("dragoman_build_info", "Version of dragoman.", ["version"], registry=registry).labels(__version__).set(1)
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+
+    def _add_run_metrics(self) -> None:
+        """Register the metrics of runs and their versions."""
+        registry, labels = self.registry, ["run", "version"]
+        self.run_requests = Counter(
+            "dragoman_run_requests_total",
+            "Requests by run, version and status.",
+            [*labels, "status"],
+            registry=registry,
+        )
+        self.run_seconds = Histogram(
+            "dragoman_run_request_seconds",
+            "Time to answer a request to a run.",
+            ["run"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.queue_seconds = Histogram(
+            "dragoman_queue_seconds",
+            "Time until the first sentence of a request is translated.",
+            ["run"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.source_tokens = Counter("dragoman_source_tokens_total", "Source tokens.", labels, registry=registry)
+        self.target_tokens = Counter("dragoman_target_tokens_total", "Generated tokens.", labels, registry=registry)
 
     def text(self) -> str:
         """Return all metrics in the Prometheus text format."""
