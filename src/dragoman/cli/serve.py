@@ -19,7 +19,10 @@ def serve(
     ],
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free port.", min=0, max=65535)] = 5000,
     host: Annotated[str, "Address to listen on; 0.0.0.0: all interfaces."] = "127.0.0.1",
-    api_keys: Annotated[Path | None, "File of API keys, one per line. Requests without one are rejected."] = None,
+    api_keys: Annotated[
+        Path | None, "File of API keys, one per line, or YAML with quotas. Requests without a key are rejected."
+    ] = None,
+    quota_file: Annotated[Path | None, "File that keeps what API keys have used today over a restart."] = None,
     allowed_host: Annotated[
         list[str] | None,
         "Host name of the service, such as that of a reverse proxy, besides localhost, IP addresses and the name of "
@@ -61,13 +64,14 @@ def serve(
     )
     batching = serving.BatchingSettings(max_batch_tokens, batch_delay_ms / 1000)  # seconds
     keys = serving.ApiKeys() if api_keys is None else serving.ApiKeys.read(api_keys)
+    quotas = serving.Quotas(quota_file)
     folders_and_languages = [serving.parse_run_argument(run) for run in runs]
     socket = serving.bind_socket(host, port)
     loaded = []
     for folder, language_pair in folders_and_languages:
         run = model.load(folder, precision.precision)
         loaded.append((run, language_pair or serving.infer_language_pair(run)))
-    service = serving.Service(loaded, limits, batching, keys)
+    service = serving.Service(loaded, limits, batching, keys, quotas)
     address, actual_port = socket.getsockname()[:2]
 
     def on_ready() -> None:

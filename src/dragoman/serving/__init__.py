@@ -11,14 +11,16 @@ try:
 except ImportError as error:
     raise UserError(f"the service needs {error.name}: run pip install '.[serve]' in the source tree") from None
 
+from dragoman.serving.api_keys import ApiKeys
 from dragoman.serving.app import create_app
 from dragoman.serving.languages import LanguagePair, infer_language_pair, parse_run_argument
+from dragoman.serving.quotas import Quotas
 from dragoman.serving.server import ServerOptions, bind_socket, is_loopback, serve
 from dragoman.serving.service import Service
 from dragoman.serving.service_log import LogFormat, LogSettings, logger
-from dragoman.serving.service_settings import ApiKeys, BatchingSettings, ServiceLimits
+from dragoman.serving.service_settings import BatchingSettings, ServiceLimits
 from dragoman.serving.web_access import WebAccess, reachable_urls
 
 __all__ = ["ApiKeys", "BatchingSettings", "Service", "ServiceLimits", "bind_socket", "create_app", "serve"]
-__all__ += ["LogFormat", "LogSettings", "ServerOptions", "logger"]
+__all__ += ["LogFormat", "LogSettings", "Quotas", "ServerOptions", "logger"]
 __all__ += ["LanguagePair", "WebAccess", "infer_language_pair", "is_loopback", "parse_run_argument", "reachable_urls"]

@@ -14,7 +14,9 @@ from dragoman.errors import UserError, unknown_name
 from dragoman.run import Run
 from dragoman.search import SearchConfig, search_from_dict
 from dragoman.search.search_config import DEFAULT_MAX_LENGTH
+from dragoman.serving.api_keys import ApiKey, ApiKeys
 from dragoman.serving.languages import LanguageDetector, LanguagePair
+from dragoman.serving.quotas import Quotas
 from dragoman.serving.request_batching import Batcher, InspectionQueue
 from dragoman.serving.request_guard import RateLimiter
 from dragoman.serving.request_parsing import RequestError, parse_request, request_api_key
@@ -23,7 +25,7 @@ from dragoman.serving.run_versions import run_version
 from dragoman.serving.schemas import ApiRequest, LanguageInfo
 from dragoman.serving.served_run import ServedRun
 from dragoman.serving.service_metrics import Metrics
-from dragoman.serving.service_settings import ApiKeys, BatchingSettings, ServiceLimits
+from dragoman.serving.service_settings import BatchingSettings, ServiceLimits
 from dragoman.text.language_names import language_name
 
 RequestType = TypeVar("RequestType", bound=ApiRequest)
@@ -38,13 +40,15 @@ class Service:
         limits: ServiceLimits | None = None,
         batching: BatchingSettings | None = None,
         keys: ApiKeys | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
-        """Serve runs, each with its languages; None: default limits and batching, and no API keys.
+        """Serve runs, each with its languages; None: default limits and batching, no API keys, no file of quotas.
 
         A multilingual run serves all its languages; those given with it are its default. One device lock lets only one
         run decode at a time. A run that does not translate text is a UserError.
         """
         self.limits, self.keys, self.metrics = limits or ServiceLimits(), keys or ApiKeys(), Metrics()
+        self.quotas = quotas or Quotas()
         self.rate_limiter, self.detector = RateLimiter(self.limits.requests_per_minute), LanguageDetector()
         self.device_lock = threading.Lock()
         self._stream_slots = threading.Semaphore(self.limits.max_streams)
@@ -90,6 +94,7 @@ class Service:
                 self.detector.learn_from_run(served.run, served.pair)
             served.with_any_languages().run.translate(["a"], alignment=False)  # packs the weights before a request
             served.batcher.start()
+        self.quotas.start()
         self._state = "ready"
 
     def begin_to_stop(self) -> None:
@@ -109,6 +114,7 @@ class Service:
         for served in self.runs.values():
             served.batcher.close()
         self.inspections.close()
+        self.quotas.close()
 
     # ---- selection of a run
 
@@ -196,20 +202,44 @@ class Service:
         if len(fields.texts) > self.limits.max_texts:
             raise RequestError(400, f"a request may have {self.limits.max_texts} texts, but has {len(fields.texts):,}")
         characters, limit = sum(map(len, fields.texts)), self.limits.max_characters
-        record = request_record()
-        record.texts, record.characters = fields.texts, characters
+        request_record().texts, request_record().characters = fields.texts, characters
         if characters > limit:
             raise RequestError(400, f"a request may have {limit:,} characters, but has {characters:,}")
-        self.metrics.characters.inc(characters)
+        self.count_characters(request, fields.api_key, characters)
         return fields
 
-    def authorize(self, request: Request, key: str | None = None) -> None:
-        """Reject requests without a valid API key (`key` or in their header) or above the rate limit of the client."""
-        key = request_api_key(request, key)
+    def count_characters(self, request: Request, key: str | None, characters: int) -> None:
+        """Count the characters of an authorized request; reject it if its API key has not so many left today.
+
+        `key` is the key of the request, if it has one as a field. A request that the service fails to answer does not
+        count.
+        """
+        record, found = request_record(), self.keys.find(request_api_key(request, key))
+        record.characters = characters
+        if found is not None:
+            self.quotas.use_characters(found, characters)
+            record.on_failure = lambda: self.quotas.return_characters(found, characters)
+        self.metrics.characters.inc(characters)
+
+    def authorize(self, request: Request, key: str | None = None) -> ApiKey | None:
+        """Reject requests without a valid API key (`key` or in their header) or above the rate limit of the client.
+
+        Returns:
+            The key of the request; None without one.
+        """
+        key, record = request_api_key(request, key), request_record()
+        found = self.keys.find(key)
         if not self.keys.accepts(key):
             raise RequestError(403, "an API key is required" if key is None else "the API key is invalid")
-        address = request.client.host if request.client else ""
-        self.rate_limiter.check(address if key is None or not self.keys.required else f"key {key}")
+        if found is None:
+            self.rate_limiter.check(request.client.host if request.client else "")
+            return None
+        record.client, record.priority = found.name, found.priority
+        if found.requests_per_minute is None:
+            self.rate_limiter.check(f"key {found.name}")
+        else:
+            self.quotas.check_rate(found)
+        return found
 
     @contextmanager
     def stream_slot(self) -> Iterator[None]:

@@ -1,10 +1,8 @@
-"""Settings of the service: limits, batching and API keys. The defaults are safe for a public machine."""
+"""Settings of the service: limits and batching. The defaults are safe for a public machine."""
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 from dragoman.errors import UserError
 
@@ -52,42 +50,3 @@ class BatchingSettings:
             raise UserError(f"--max-batch-tokens must be at least 1, but is {self.max_tokens}")
         if not 0 <= self.delay_seconds <= 10:
             raise UserError(f"--batch-delay-ms must be from 0 to 10,000, but is {1000 * self.delay_seconds:g}")
-
-
-class ApiKeys:
-    """The accepted API keys; without keys, all requests are accepted."""
-
-    def __init__(self, keys: list[str] | None = None) -> None:
-        """Accept these keys, of which only hashes are kept; None: accept all requests."""
-        self._digests = None if keys is None else {self._digest(key) for key in keys}
-
-    @classmethod
-    def read(cls, path: Path) -> ApiKeys:
-        """Read a file with one key per line; empty lines and lines that begin with # are ignored."""
-        try:
-            lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise UserError(
-                f"the file of API keys {path} cannot be read: {reason}; give a file with one key per line"
-            ) from None
-        keys = [line for line in lines if line and not line.startswith("#")]
-        if not keys:
-            raise UserError(
-                f"the file of API keys {path} is empty, so all requests would be rejected: write one key per line"
-            )
-        return cls(keys)
-
-    @property
-    def required(self) -> bool:
-        """Whether requests need a key."""
-        return self._digests is not None
-
-    def accepts(self, key: str | None) -> bool:
-        """Whether a request with this key (None: without a key) is accepted."""
-        return self._digests is None or (key is not None and self._digest(key) in self._digests)
-
-    @staticmethod
-    def _digest(key: str) -> bytes:
-        """Hash a key, so that the time of a comparison does not reveal how much of it is correct."""
-        return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
