@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -77,24 +77,14 @@ def evaluate(
         raise UserError(
             "name a run to evaluate, or translations of another system with --hypothesis (or --lead), but not both"
         )
-    options = {
+    run_options = {
         "--output": output,
         "--beam-size": beam_size,
         "--length-penalty": length_penalty,
         "--alignments": alignments,
         "--against": against,
     }
-    if run is None and (run_options := [name for name, value in options.items() if value is not None]):
-        raise UserError(
-            f"{run_options[0]} applies to the translations of a run: leave it out with --hypothesis and --lead, which "
-            "score existing texts"
-        )
-    if output is not None and not output.parent.is_dir():
-        raise UserError(f"{output} cannot be written: create the folder {output.parent} first")
-    if test not in evaluation.PAIRED_TESTS:
-        raise unknown_name("value of --test", test, evaluation.PAIRED_TESTS)
-    if against is not None and names and not any(map(evaluation.is_text_metric, names)):
-        raise UserError("--against compares translations: add a metric of texts to --metrics, such as bleu")
+    _check_options(run, run_options, output, test, against, names)
     if run is not None:
         model.check(run)
         layout = layout.for_run(run)
@@ -104,38 +94,25 @@ def evaluate(
     if by_length and not (test_set.sources and all(isinstance(text, str) for text in test_set.sources)):
         raise UserError("--by-length groups scores by the length of the source: name the source texts with --source")
     gold = None if alignments is None else test_set.read_alignments(alignments)
+    printer = ScorePrinter(test_set, by_length, as_json, test)
     if run is None:
-        files, texts = list(hypothesis or []), [read_texts(path, layout.format) for path in hypothesis or []]
-        check_counts([*test_set.line_counts, *((path, len(lines)) for path, lines in zip(files, texts))])
-        texts = [test_set.lines_of_items(lines) for lines in texts]
-        if lead:
-            files, texts = [Path("first sentence"), *files], [_lead_sentences(test_set), *texts]
-        if not any(test_set.references):
-            raise UserError("--hypothesis needs reference translations: name them with --reference")
-        names = names or _suitable_metrics(test_set)
-        scores, comparisons = _score_hypotheses(files, texts, test_set, names, test, resamples)
-        scored_files = list(zip(map(str, files), scores, texts))
-        _print_scores(scored_files, test_set, by_length, as_json, str(files[0]), test, comparisons)
+        _evaluate_files(hypothesis or [], lead, layout, test_set, names, resamples, printer)
         return
     from dragoman.api.evaluate_run import evaluate as evaluate_run
     from dragoman.storage import write_file
 
     baseline: Path | list[str] | None = against
     if against is not None and not against.is_dir():
-        baseline = read_texts(against, layout.format)
-        check_counts([*test_set.line_counts, (against, len(baseline))])
-        baseline = test_set.lines_of_items(baseline)
+        baseline = test_set.read_hypotheses(against, layout)
     keep_freed_memory()
     loaded = choose_languages(model.load(run), layout.source_language, layout.target_language)
-    search = None
-    if beam_size is not None or length_penalty is not None:
-        search = beam_config(loaded, beam_size, length_penalty)
+    has_search = beam_size is not None or length_penalty is not None
     result = evaluate_run(
         loaded,
         test_set.sources or [],
         test_set.references,
         names,
-        search=search,
+        search=beam_config(loaded, beam_size, length_penalty) if has_search else None,
         alignments=gold,
         translate=output is not None,
         against=baseline,
@@ -145,8 +122,36 @@ def evaluate(
     if output is not None:
         write_file(output, "".join(f"{text}\n" for text in result.hypotheses or []))
     comparisons = {str(run): result.comparisons} if against is not None else {}
-    systems = [(None, list(result.scores.values()), result.hypotheses)]
-    _print_scores(systems, test_set, by_length, as_json, str(against), test, comparisons)
+    printer([(None, list(result.scores.values()), result.hypotheses)], str(against), comparisons)
+
+
+def _check_options(
+    run: Path | None,
+    run_options: Mapping[str, Any],
+    output: Path | None,
+    test: str,
+    against: Path | None,
+    names: list[str],
+) -> None:
+    """Raise a UserError for options that contradict each other, before any file is read.
+
+    Args:
+        run_options: options that apply to the translations of a run, by name; None: not given.
+        names: the metrics that the user named.
+    """
+    from dragoman import evaluation
+
+    if run is None and (given := [name for name, value in run_options.items() if value is not None]):
+        raise UserError(
+            f"{given[0]} applies to the translations of a run: leave it out with --hypothesis and --lead, which score "
+            "existing texts"
+        )
+    if output is not None and not output.parent.is_dir():
+        raise UserError(f"{output} cannot be written: create the folder {output.parent} first")
+    if test not in evaluation.PAIRED_TESTS:
+        raise unknown_name("value of --test", test, evaluation.PAIRED_TESTS)
+    if against is not None and names and not any(map(evaluation.is_text_metric, names)):
+        raise UserError("--against compares translations: add a metric of texts to --metrics, such as bleu")
 
 
 @dataclass(frozen=True)
@@ -170,6 +175,12 @@ class TestSet:
     def lines_of_items(self, lines: list[str]) -> list[str]:
         """Return one line per item of the test set: all lines, or the first of each group of equal sources."""
         return lines if self.first_lines is None else [lines[index] for index in self.first_lines]
+
+    def read_hypotheses(self, path: Path, layout: FileLayout) -> list[str]:
+        """Read the translations of another system, one per item of the test set."""
+        lines = read_texts(path, layout.format)
+        check_counts([*self.line_counts, (path, len(lines))])
+        return self.lines_of_items(lines)
 
     def read_alignments(self, path: Path) -> list[tuple[frozenset[Link], frozenset[Link]]]:
         """Read the sure and possible links of each sentence pair."""
@@ -233,71 +244,97 @@ def _lead_sentences(test_set: TestSet) -> list[str]:
     return evaluation.lead_sentences(test_set.sources)
 
 
-def _score_hypotheses(
-    files: list[Path], texts: list[list[str]], test_set: TestSet, names: list[str], method: str, resamples: int
-) -> tuple[list[list[MetricScore]], dict[str, list[PairedTestResult]]]:
-    """Score the translations of other systems; return the scores of each, and the tests of each against the first."""
+def _evaluate_files(
+    files: list[Path],
+    lead: bool,
+    layout: FileLayout,
+    test_set: TestSet,
+    names: list[str],
+    resamples: int,
+    printer: ScorePrinter,
+) -> None:
+    """Score translations of other systems (with `lead` the first sentences too), and test each against the first."""
     from dragoman import evaluation
 
+    texts = [test_set.read_hypotheses(path, layout) for path in files]
+    if lead:
+        files, texts = [Path("first sentence"), *files], [_lead_sentences(test_set), *texts]
+    if not any(test_set.references):
+        raise UserError("--hypothesis needs reference translations: name them with --reference")
+    names = names or _suitable_metrics(test_set)
     if model_metrics := [name for name in names if not evaluation.is_text_metric(name)]:
         raise UserError(f"the metric {model_metrics[0]} needs a model: evaluate a run instead of --hypothesis")
     references, sources = test_set.references, test_set.sources
     scores = [list(evaluation.evaluate(names, hypotheses, references, sources).values()) for hypotheses in texts]
     comparisons = {
         str(file): evaluation.paired_test(
-            texts[0], hypotheses, references, sources=sources, metrics=names, method=method, samples=resamples
+            texts[0], hypotheses, references, sources=sources, metrics=names, method=printer.test, samples=resamples
         )
         for file, hypotheses in zip(files[1:], texts[1:])
     }
-    return scores, comparisons
+    printer(list(zip(map(str, files), scores, texts)), str(files[0]), comparisons)
 
 
-def _print_scores(
-    systems: Sequence[tuple[str | None, list[MetricScore], list[str] | None]],
-    test_set: TestSet,
-    by_length: bool,
-    as_json: bool,
-    baseline: str,
-    method: str,
-    comparisons: dict[str, list[PairedTestResult]],
-) -> None:
-    """Print the scores of systems (file name, scores, hypotheses), and the paired tests of systems against a baseline.
+@dataclass(frozen=True)
+class ScorePrinter:
+    """Prints scores as text or JSON.
 
-    Args:
-        baseline: name of the run or file that the systems are compared with.
-        method: name of the paired test.
-        comparisons: results of the test by the name of the system.
+    Attributes:
+        test_set: what the systems were scored on.
+        by_length: whether to add a table of scores by source length.
+        as_json: whether to print one JSON document instead of text.
+        test: name of the paired test between systems.
     """
-    from dragoman import evaluation
 
-    def length_table(hypotheses: list[str] | None) -> list[dict[str, Any]]:
+    test_set: TestSet
+    by_length: bool
+    as_json: bool
+    test: str
+
+    def __call__(
+        self,
+        systems: Sequence[tuple[str | None, list[MetricScore], list[str] | None]],
+        baseline: str,
+        comparisons: dict[str, list[PairedTestResult]],
+    ) -> None:
+        """Print the scores of systems (file name, scores, hypotheses) and how they compare with a baseline.
+
+        Args:
+            baseline: name of the run or file that the systems are compared with.
+            comparisons: results of the paired test by the name of the system.
+        """
+        from dragoman import evaluation
+
+        documents: list[dict[str, Any]] = [
+            ({} if name is None else {"hypothesis": name})
+            | {"scores": [asdict(score) for score in scores], "by_length": self._length_table(hypotheses)}
+            for name, scores, hypotheses in systems
+        ]
+        compared = {name: [row._asdict() for row in rows] for name, rows in comparisons.items()}
+        if self.as_json:
+            tests = {"baseline": baseline, "test": self.test, "comparisons": compared} if compared else {}
+            print_json((documents[0] if len(documents) == 1 else {"systems": documents}) | tests)
+            return
+        for (name, scores, _), document in zip(systems, documents):
+            if len(systems) > 1:
+                print(f"{name}:")
+            for score in scores:
+                print(score)
+            if document["by_length"]:
+                print()
+                print(evaluation.format_table(document["by_length"]))
+        for name, rows in comparisons.items():
+            print(f"\n{name} against {baseline}, paired {self.test} test, 95 % intervals in brackets:")
+            print(evaluation.format_table([_comparison_row(row) for row in rows]))
+
+    def _length_table(self, hypotheses: list[str] | None) -> list[dict[str, Any]]:
         """Return scores by source length as rows of a table; empty if they are not requested or not possible."""
-        if not by_length or hypotheses is None or test_set.sources is None:
-            return []
-        buckets = evaluation.score_by_length(test_set.sources, hypotheses, test_set.references)
-        return [bucket._asdict() for bucket in buckets]
+        from dragoman import evaluation
 
-    documents: list[dict[str, Any]] = [
-        ({} if name is None else {"hypothesis": name})
-        | {"scores": [asdict(score) for score in scores], "by_length": length_table(hypotheses)}
-        for name, scores, hypotheses in systems
-    ]
-    compared = {name: [row._asdict() for row in rows] for name, rows in comparisons.items()}
-    if as_json:
-        tests = {"baseline": baseline, "test": method, "comparisons": compared} if compared else {}
-        print_json((documents[0] if len(documents) == 1 else {"systems": documents}) | tests)
-        return
-    for (name, scores, _), document in zip(systems, documents):
-        if len(systems) > 1:
-            print(f"{name}:")
-        for score in scores:
-            print(score)
-        if document["by_length"]:
-            print()
-            print(evaluation.format_table(document["by_length"]))
-    for name, rows in comparisons.items():
-        print(f"\n{name} against {baseline}, paired {method} test, 95 % intervals in brackets:")
-        print(evaluation.format_table([_comparison_row(row) for row in rows]))
+        if not self.by_length or hypotheses is None or self.test_set.sources is None:
+            return []
+        buckets = evaluation.score_by_length(self.test_set.sources, hypotheses, self.test_set.references)
+        return [bucket._asdict() for bucket in buckets]
 
 
 def _comparison_row(result: PairedTestResult) -> dict[str, str]:
