@@ -120,6 +120,12 @@ def listen(service: Service) -> Iterator[tuple[str, int]]:
     bound.close()
 
 
+@pytest.fixture
+def listening() -> Callable[[Service], Iterator[tuple[str, int]]]:
+    """Starts a server, yields its address, and stops it."""
+    return listen
+
+
 @pytest.fixture(scope="module")
 def url(address: tuple[str, int]) -> str:
     return "http://{}:{}/".format(*address)

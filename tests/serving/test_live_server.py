@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -146,8 +147,9 @@ def _until(true: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def test_sigterm_finishes_accepted_requests(folder: Path) -> None:
-    """The command itself; the request waits for others to join it while the signal comes."""
+def test_sighup_reloads_and_sigterm_finishes_accepted_requests(folder: Path, tmp_path: Path) -> None:
+    """The command itself; the request waits for others to join it while SIGTERM comes."""
+    folder = Path(shutil.copytree(folder, tmp_path / "run", symlinks=True))
     command = [
         sys.executable,
         "-m",
@@ -165,6 +167,11 @@ def test_sigterm_finishes_accepted_requests(folder: Path) -> None:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
     url = process.stdout.readline().strip() + "/"
+    version = json.load(urllib.request.urlopen(url + "v1/runs"))[0]["version"]
+    with (folder / "config.yaml").open("a") as file:
+        file.write("# changed\n")
+    process.send_signal(signal.SIGHUP)
+    _until(lambda: json.load(urllib.request.urlopen(url + "v1/runs"))[0]["version"] != version)
     answers: list[tuple[int, dict[str, str]]] = []
     body = json.dumps({"q": "Anna reads.", **PAIR}).encode()
     asking = threading.Thread(target=lambda: answers.append(ask(url, body)))
@@ -176,6 +183,9 @@ def test_sigterm_finishes_accepted_requests(folder: Path) -> None:
     assert answers[0][0] == 200
     assert process.returncode == 0, said
     assert "run: en to de" in said
+    assert f"replaces {version}" in said
+    (line,) = (line for line in said.splitlines() if "route=/translate" in line)
+    assert "status=200" in line
 
 
 def test_invalid_arguments_of_serve(

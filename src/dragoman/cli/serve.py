@@ -42,6 +42,9 @@ def serve(
     max_batch_tokens: Annotated[
         int | None, "Maximum source tokens of a batch. Default: the run's search.batch_tokens."
     ] = None,
+    watch_runs: Annotated[
+        bool, "Reload a run when its folder has a newer checkpoint, without dropping requests."
+    ] = False,
     log_format: Annotated[Literal["text", "json"], "Format of the log on standard error."] = "text",
     log_texts: Annotated[bool, "Log the texts of requests, too. They are private data of the users."] = False,
     no_log_addresses: Annotated[bool, "Do not log IP addresses of clients."] = False,
@@ -67,11 +70,16 @@ def serve(
     quotas = serving.Quotas(quota_file)
     folders_and_languages = [serving.parse_run_argument(run) for run in runs]
     socket = serving.bind_socket(host, port)
-    loaded = []
-    for folder, language_pair in folders_and_languages:
-        run = model.load(folder, precision.precision)
-        loaded.append((run, language_pair or serving.infer_language_pair(run)))
-    service = serving.Service(loaded, limits, batching, keys, quotas)
+    weights = precision.precision
+    sources = [
+        serving.RunSource(folder, pair, model.checkpoint, lambda folder: model.load(folder, weights))
+        for folder, pair in folders_and_languages
+    ]
+    service = serving.Service(sources, limits, batching, keys, quotas)
+    if api_keys is not None:
+        service.reloader.also["API keys"] = lambda: setattr(service, "keys", serving.ApiKeys.read(api_keys))
+    if watch_runs:
+        service.reloader.watch()
     address, actual_port = socket.getsockname()[:2]
 
     def on_ready() -> None:

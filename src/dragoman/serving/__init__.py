@@ -15,6 +15,7 @@ from dragoman.serving.api_keys import ApiKeys
 from dragoman.serving.app import create_app
 from dragoman.serving.languages import LanguagePair, infer_language_pair, parse_run_argument
 from dragoman.serving.quotas import Quotas
+from dragoman.serving.run_reloading import RunSource
 from dragoman.serving.server import ServerOptions, bind_socket, is_loopback, serve
 from dragoman.serving.service import Service
 from dragoman.serving.service_log import LogFormat, LogSettings, logger
@@ -22,5 +23,6 @@ from dragoman.serving.service_settings import BatchingSettings, ServiceLimits
 from dragoman.serving.web_access import WebAccess, reachable_urls
 
 __all__ = ["ApiKeys", "BatchingSettings", "Service", "ServiceLimits", "bind_socket", "create_app", "serve"]
+__all__ += ["RunSource"]
 __all__ += ["LogFormat", "LogSettings", "Quotas", "ServerOptions", "logger"]
 __all__ += ["LanguagePair", "WebAccess", "infer_language_pair", "is_loopback", "parse_run_argument", "reachable_urls"]

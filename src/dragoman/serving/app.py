@@ -14,7 +14,7 @@ from starlette.staticfiles import StaticFiles
 
 from dragoman import __version__
 from dragoman.errors import UserError
-from dragoman.serving import routes_health, routes_inspection, routes_libretranslate, routes_v1
+from dragoman.serving import routes_admin, routes_health, routes_inspection, routes_libretranslate, routes_v1
 from dragoman.serving.request_guard import RequestGuard
 from dragoman.serving.request_log import ID_HEADER, RUN_HEADER, VERSION_HEADER, RequestLog
 from dragoman.serving.request_parsing import RequestError
@@ -33,18 +33,22 @@ PAGE_HEADERS = {
 }
 
 
-def create_app(service: Service, access: WebAccess | None = None, log: LogSettings | None = None) -> FastAPI:
+def create_app(
+    service: Service, access: WebAccess | None = None, log: LogSettings | None = None, start: bool = True
+) -> FastAPI:
     """Build the web application of a service: its routes, the files of the web page, and answers to errors.
 
-    The service starts and stops with the application, and finishes accepted requests. `access` names its hosts and the
-    web sites that may use it; by default no other ones. `log` says what is logged about requests.
+    The service starts (unless `start` is false) and stops with the application, and finishes accepted requests.
+    `access` names its hosts and the web sites that may use it; by default no other ones. `log` says what is logged
+    about requests.
     """
     access = access or WebAccess()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         """Start the service before the first request, and close it after the last."""
-        await asyncio.to_thread(service.start)
+        if start:
+            await asyncio.to_thread(service.start)
         yield
         await asyncio.to_thread(service.close)
 
@@ -64,6 +68,7 @@ def create_app(service: Service, access: WebAccess | None = None, log: LogSettin
     app.add_middleware(HostCheck, access=access)
     app.add_middleware(RequestLog, service=service, settings=log or LogSettings())  # the first to see a request
     app.include_router(routes_health.routes(service))
+    app.include_router(routes_admin.routes(service))
     app.include_router(routes_libretranslate.routes(service))
     app.include_router(routes_v1.routes(service))
     app.include_router(routes_inspection.routes(service))

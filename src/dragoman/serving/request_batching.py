@@ -113,10 +113,10 @@ class Batcher:
         self._jobs: deque[TranslationJob] = deque()
         self._closing = False
         self._thread = threading.Thread(target=self._translate_batches, name=f"translating {name}", daemon=True)
-        metrics.queue.labels(name).set_function(lambda: len(self._jobs))
 
     def start(self) -> None:
         """Start the thread that translates the queued requests."""
+        self.metrics.queue.labels(self.name).set_function(lambda: len(self._jobs))
         self._thread.start()
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -102,6 +103,8 @@ def _run_info(served: ServedRun) -> schemas.RunInfo:
         languages=[schemas.LanguageChoice(code=code, name=language_name(code)) for code in run.languages],
         system=run.config.system.name,
         checkpoint=run.checkpoint,
+        version=served.version,
+        loaded_at=datetime.fromtimestamp(served.loaded_at, UTC).isoformat(timespec="seconds"),
         parameters=sum(weight.numel() for weight in run.model.parameters()),
         search=search_to_dict(run.default_search),
     )

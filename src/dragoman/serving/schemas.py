@@ -106,6 +106,8 @@ class RunInfo(BaseModel):
     languages: list[LanguageChoice] = Field(description="Languages of a multilingual run, for 'source' and 'target'.")
     system: str | None
     checkpoint: str
+    version: str = Field(description="Checkpoint and digest of the run's files.", examples=["000500-1f0c93ab"])
+    loaded_at: str = Field(description="When this version was loaded (ISO 8601).")
     parameters: int
     search: dict[str, Any] = Field(description="The default search.")
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from dragoman.run import Run, Translation
 from dragoman.run.sources import split_into_sentences
 from dragoman.search import Beam
 from dragoman.serving.languages import LanguagePair
 from dragoman.serving.request_batching import Batcher, DecodeOptions
+from dragoman.serving.run_reloading import RunSource
 from dragoman.text.language_codes import LanguageCodes
 from dragoman.text.language_names import parse_language
 from dragoman.text.sentences import SplitText, single_sentence
@@ -27,6 +29,8 @@ class ServedRun:
     pair: LanguagePair | None
     batcher: Batcher
     version: str = ""  # of the files that were loaded, such as 000500-1f0c93ab
+    source: RunSource | None = None  # from which it can be loaded again
+    loaded_at: float = field(default_factory=time.time)  # seconds since 1970
 
     @property
     def codes(self) -> LanguageCodes | None:

@@ -9,7 +9,9 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -110,11 +112,14 @@ def header_timeout_protocol(timeout: float) -> type[asyncio.Protocol]:
 
 def create_server(
     service: Service, ready: Callable[[], None] = lambda: None, options: ServerOptions | None = None
-) -> uvicorn.Server:
-    """Create the HTTP server of a service; it calls `ready` when it accepts requests."""
+) -> ServiceServer:
+    """Create the HTTP server of a service; it calls `ready` when the runs are loaded.
+
+    It listens from the start, so that /livez answers while runs are loaded.
+    """
     options = options or ServerOptions()
     config = uvicorn.Config(
-        create_app(service, options.access, options.log),
+        create_app(service, options.access, options.log, start=False),
         http=header_timeout_protocol(service.limits.receive_timeout),
         log_config=None,
         access_log=False,
@@ -123,7 +128,7 @@ def create_server(
         timeout_keep_alive=10,
         timeout_graceful_shutdown=round(service.limits.timeout) + 1,
     )
-    return _Server(config, ready)
+    return ServiceServer(config, service, ready)
 
 
 def serve(
@@ -132,32 +137,65 @@ def serve(
     ready: Callable[[], None] = lambda: None,
     options: ServerOptions | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, then finish accepted requests; a second signal stops at once."""
+    """Serve until SIGINT or SIGTERM, then finish accepted requests; a second signal stops at once.
+
+    SIGHUP reloads what has changed. An error while runs are loaded is raised.
+    """
     options = options or ServerOptions()
     configure_logging(options.log)
     sys.setswitchinterval(THREAD_SWITCH_INTERVAL)
+    server = create_server(service, ready, options)
     # uvicorn raises the signal that stopped it once more; ignoring it lets the process exit normally
     previous = {number: signal.signal(number, lambda *_: None) for number in STOP_SIGNALS}
+    if hasattr(signal, "SIGHUP"):
+        previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, server.handle_hangup)
     try:
-        create_server(service, ready, options).run(sockets=[bound])
+        server.run(sockets=[bound])
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+    if server.is_loading:  # the service was stopped before its runs were loaded; a thread cannot be ended otherwise
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+    if server.loading_error is not None:
+        raise server.loading_error
 
 
-class _Server(uvicorn.Server):
-    """A server that calls `ready` when it accepts requests, and ends the process at the second signal."""
+class ServiceServer(uvicorn.Server):
+    """A server that loads runs while it listens, reloads them at SIGHUP, and ends the process at the second signal."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
-        """Configure uvicorn, and remember the function to call when requests are accepted."""
+    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
+        """Configure uvicorn; `ready` is called when the runs of the service are loaded."""
         super().__init__(config)
-        self._ready = ready
+        self.service, self._ready = service, ready
+        self.loading_error: BaseException | None = None
+        self._loading = threading.Thread(target=self._load, name="loading runs", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._had_terminal = _has_terminal()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the server, then call `ready`."""
+        """Start to listen, then to load the runs."""
         await super().startup(sockets)
         if self.started:
-            self._ready()
+            self._loop = asyncio.get_running_loop()
+            self._loading.start()
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether runs are being loaded."""
+        return self._loading.is_alive()
+
+    def _load(self) -> None:
+        """Start the service, then call `ready` in the thread of the server; an error stops the server."""
+        try:
+            self.service.start()
+        except BaseException as error:
+            self.loading_error, self.should_exit = error, True
+            return
+        assert self._loop is not None
+        with suppress(RuntimeError):  # the server has been stopped
+            self._loop.call_soon_threadsafe(self._ready)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Finish accepted requests at the first signal; end the process at the second, whatever its threads compute."""
@@ -165,3 +203,18 @@ class _Server(uvicorn.Server):
             os._exit(128 + sig)  # as a shell reports a signal; the service has nothing to save
         logger.info("stopping after the accepted requests; Ctrl-C stops at once")
         super().handle_exit(sig, frame)
+
+    def handle_hangup(self, sig: int, frame: FrameType | None) -> None:
+        """Reload what has changed, in a thread of its own; stop if the terminal of the service was closed."""
+        if self._had_terminal and not _has_terminal():
+            self.handle_exit(signal.SIGTERM, frame)
+        else:
+            threading.Thread(target=self.service.reloader.reload, name="reloading", daemon=True).start()
+
+
+def _has_terminal() -> bool:
+    """Whether the standard input is a terminal that is open."""
+    try:
+        return os.isatty(0)
+    except OSError:
+        return False

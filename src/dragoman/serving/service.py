@@ -21,6 +21,7 @@ from dragoman.serving.request_batching import Batcher, InspectionQueue
 from dragoman.serving.request_guard import RateLimiter
 from dragoman.serving.request_parsing import RequestError, parse_request, request_api_key
 from dragoman.serving.request_record import RequestRecord, request_record
+from dragoman.serving.run_reloading import RunReloader, RunSource
 from dragoman.serving.run_versions import run_version
 from dragoman.serving.schemas import ApiRequest, LanguageInfo
 from dragoman.serving.served_run import ServedRun
@@ -36,7 +37,7 @@ class Service:
 
     def __init__(
         self,
-        runs: Iterable[tuple[Run, LanguagePair | None]],
+        runs: Iterable[tuple[Run, LanguagePair | None] | RunSource],
         limits: ServiceLimits | None = None,
         batching: BatchingSettings | None = None,
         keys: ApiKeys | None = None,
@@ -45,7 +46,8 @@ class Service:
         """Serve runs, each with its languages; None: default limits and batching, no API keys, no file of quotas.
 
         A multilingual run serves all its languages; those given with it are its default. One device lock lets only one
-        run decode at a time. A run that does not translate text is a UserError.
+        run decode at a time. A run that does not translate text is a UserError. Runs that are given as a source are
+        loaded when the service starts, and can be reloaded.
         """
         self.limits, self.keys, self.metrics = limits or ServiceLimits(), keys or ApiKeys(), Metrics()
         self.quotas = quotas or Quotas()
@@ -53,32 +55,68 @@ class Service:
         self.device_lock = threading.Lock()
         self._stream_slots = threading.Semaphore(self.limits.max_streams)
         self.inspections = InspectionQueue(self.device_lock, self.limits.max_inspections)
+        self._batching = batching or BatchingSettings()
+        self._sources: dict[str, RunSource] = {}
         self.runs: dict[str, ServedRun] = {}
+        self.reloader = RunReloader(self)
         self.active_requests: set[RequestRecord] = set()  # that are being answered
         self._state: Literal["starting", "ready", "stopping"] = "starting"
-        batching = batching or BatchingSettings()
-        for run, pair in runs:
-            run.check_usage("translate")
-            if run.model.source_features is not None or not run.model.can_generate:
-                raise UserError(
-                    f"the run {run.folder} does not translate text into text, and only such runs can be served: leave "
-                    "it out"
-                )
-            name = self._unique_name(run.folder.resolve().name)
-            batcher = Batcher(run, name, self.device_lock, batching, self.limits.max_queue, self.metrics)
-            served = ServedRun(name, run, pair, batcher, run_version(run.folder, run.checkpoint))
-            if served.codes is not None and (pair is not None or served.codes.has_default):
-                served = served.for_languages(*(pair or (None, None)))
-            self.runs[name] = served
-        if not self.runs:
+        self._started = threading.Event()
+        for item in runs:
+            if isinstance(item, RunSource):
+                self._sources[self._unique_name(item.folder.resolve().name)] = item
+            else:
+                run, pair = item
+                name = self._unique_name(run.folder.resolve().name)
+                self.runs[name] = self._served_run(name, run, pair, run_version(run.folder, run.checkpoint))
+        if not self.runs and not self._sources:
             raise UserError("there is no run to serve: give at least one run folder")
         self.metrics.inspections.set_function(lambda: self.inspections.pending)
         self.metrics.ready.set_function(lambda: self.readiness == "ready")
 
     def _unique_name(self, name: str) -> str:
         """Return the name of a run folder, with a number if another run has the same name."""
-        names = (name if n == 1 else f"{name}-{n}" for n in range(1, len(self.runs) + 2))
-        return next(candidate for candidate in names if candidate not in self.runs)
+        taken = {*self.runs, *self._sources}
+        names = (name if n == 1 else f"{name}-{n}" for n in range(1, len(taken) + 2))
+        return next(candidate for candidate in names if candidate not in taken)
+
+    def _served_run(
+        self, name: str, run: Run, pair: LanguagePair | None, version: str, source: RunSource | None = None
+    ) -> ServedRun:
+        """Return a run with a queue that is not started yet; one that does not translate text is a UserError."""
+        run.check_usage("translate")
+        if run.model.source_features is not None or not run.model.can_generate:
+            raise UserError(
+                f"the run {run.folder} does not translate text into text, and only such runs can be served: leave it "
+                "out"
+            )
+        batcher = Batcher(run, name, self.device_lock, self._batching, self.limits.max_queue, self.metrics)
+        served = ServedRun(name, run, pair, batcher, version, source)
+        if served.codes is not None and (pair is not None or served.codes.has_default):
+            served = served.for_languages(*(pair or (None, None)))
+        return served
+
+    def load_run(self, name: str, source: RunSource) -> ServedRun:
+        """Load a run, warm it up, and start its queue; `install_run` then lets it answer requests."""
+        version = source.version  # before it is loaded: the next reload notices a change in the meantime
+        run, pair = source.load()
+        served = self._served_run(name, run, pair, version, source)
+        self._start_run(served)
+        return served
+
+    def _start_run(self, served: ServedRun) -> None:
+        """Warm a run up, and start the thread that translates queued requests."""
+        with self.device_lock:
+            served.with_any_languages().run.translate(["a"], alignment=False)  # packs the weights before a request
+        served.batcher.start()
+
+    def install_run(self, served: ServedRun) -> None:
+        """Let a run that was started answer requests from now on, instead of the one with its name if there is one."""
+        old = self.runs.get(served.name)
+        if old is not None and old is not served:
+            self.metrics.run_info.remove(old.name, old.version, old.run.checkpoint)
+        self.metrics.run_info.labels(served.name, served.version, served.run.checkpoint).set(1)
+        self.runs = {**self.runs, served.name: served}  # in one step
 
     def public_message(self, error: Exception) -> str:
         """Return an error message with the names of runs instead of their folders, which are private."""
@@ -88,14 +126,22 @@ class Service:
         return text
 
     def start(self) -> None:
-        """Train the language detector, warm up every run, and start the threads that translate queued requests."""
+        """Load and warm up every run, train the language detector, and start the threads that translate requests."""
+        loaded = {name: self.load_run(name, source) for name, source in self._sources.items()}
         for served in self.runs.values():
+            self._start_run(served)
+        for served in (*self.runs.values(), *loaded.values()):
             if served.codes is None and served.pair is not None:
                 self.detector.learn_from_run(served.run, served.pair)
-            served.with_any_languages().run.translate(["a"], alignment=False)  # packs the weights before a request
-            served.batcher.start()
+            self.install_run(served)
         self.quotas.start()
-        self._state = "ready"
+        if self._state == "starting":
+            self._state = "ready"
+        self._started.set()
+
+    def wait_until_started(self) -> None:
+        """Wait until the runs are loaded."""
+        self._started.wait()
 
     def begin_to_stop(self) -> None:
         """Report that the service is not ready any more; requests are still accepted."""
@@ -111,6 +157,7 @@ class Service:
     def close(self) -> None:
         """Finish accepted requests."""
         self.begin_to_stop()
+        self.reloader.close()
         for served in self.runs.values():
             served.batcher.close()
         self.inspections.close()

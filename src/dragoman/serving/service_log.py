@@ -42,13 +42,22 @@ class LogSettings:
 
 def configure_logging(settings: LogSettings) -> None:
     """Send the messages of the service, its server and Python's warnings to standard error in the chosen format."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = StderrHandler()
     handler.setFormatter(JsonFormatter() if settings.format == "json" else TextFormatter())
     logging.captureWarnings(True)
     for name in (logger.name, "uvicorn.error", "py.warnings"):
         target = logging.getLogger(name)
         target.handlers, target.propagate = [handler], False
         target.setLevel(logging.WARNING if settings.quiet or target is not logger else logging.INFO)
+
+
+class StderrHandler(logging.Handler):
+    """Writes lines to the present standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a message in one piece."""
+        sys.stderr.write(self.format(record) + "\n")
+        sys.stderr.flush()
 
 
 class TextFormatter(logging.Formatter):

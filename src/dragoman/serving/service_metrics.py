@@ -72,6 +72,12 @@ class Metrics:
             buckets=SECONDS,
             registry=registry,
         )
+        self.run_info = Gauge(
+            "dragoman_run_info", "Loaded versions of the runs.", [*labels, "checkpoint"], registry=registry
+        )
+        self.reloads = Counter(
+            "dragoman_reloads_total", "Reloads of a run by result.", ["run", "result"], registry=registry
+        )
         self.source_tokens = Counter("dragoman_source_tokens_total", "Source tokens.", labels, registry=registry)
         self.target_tokens = Counter("dragoman_target_tokens_total", "Generated tokens.", labels, registry=registry)
 
