@@ -196,6 +196,21 @@ def test_stream_events(client: TestClient, run: Run) -> None:
     assert client.get("/metrics").text.count("dragoman_streams 0") == 1
 
 
+def test_warnings_and_white_space_of_sentences(client: TestClient) -> None:
+    text = "Der alte Mann liest heute das Buch. Anna reads.\n\nThe man sleeps."
+    asked = {"text": text, "warnings": True, "search": {"kind": "Beam", "size": 1}}
+    sentences = client.post("/v1/translate", json=asked).json()["translations"][0]["sentences"]
+    assert [sentence["space_after"] for sentence in sentences] == [" ", "\n\n", ""]
+    warnings = {warning["kind"]: warning for warning in sentences[0]["warnings"]}
+    assert warnings["language"]["message"] == "The text looks like German, but this run translates from English."
+    assert warnings["language"]["source_spans"] == [[0, len("Der alte Mann liest heute das Buch.")]]
+    streamed = [data for name, data in events(client, **asked) if name == "sentence"]
+    for name in ("warnings", "space_after"):
+        assert [data[name] for data in streamed] == [sentence[name] for sentence in sentences]
+    plain = client.post("/v1/translate", json={"text": text}).json()["translations"][0]["sentences"]
+    assert {sentence["warnings"] for sentence in plain} == {None}
+
+
 def test_invalid_stream_is_rejected(client: TestClient) -> None:
     answer = client.post("/v1/stream", json={"text": "a", "search": {"kind": "Beam", "size": 5, "groups": 2}})
     assert (answer.status_code, "groups" in answer.json()["error"]) == (400, True)

@@ -9,13 +9,8 @@ import pytest
 
 from dragoman.config import DataConfig
 from dragoman.errors import UserError
-from dragoman.serving.languages import (
-    LanguageDetector,
-    LanguagePair,
-    infer_language_pair,
-    parse_run_argument,
-    trigrams,
-)
+from dragoman.run.language_detection import LanguageDetector, trigrams
+from dragoman.serving.languages import LanguagePair, infer_language_pair, parse_run_argument
 from dragoman.serving.routes_libretranslate import HtmlText
 from dragoman.text import Framing
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import blake2b
 from itertools import chain, islice, repeat
 from pathlib import Path
@@ -15,7 +16,7 @@ from dragoman.cli.checks import check_run
 from dragoman.cli.inputs import Input, SourceFormat, SourceLayout
 from dragoman.cli.options import ModelOptions, PrecisionOptions, RunFolder, TargetLanguage, choose_languages
 from dragoman.cli.search_options import SearchOptions
-from dragoman.cli.translation_output import OutputOptions, print_streams
+from dragoman.cli.translation_output import OutputOptions, log_suspicious, print_streams
 from dragoman.console import log, print_json
 from dragoman.errors import UserError
 from dragoman.memory import keep_freed_memory
@@ -189,7 +190,8 @@ def translate(
             split_sentences=constraints.split_sentences,
         )
 
-    output.write(loaded, config, inputs, translate_sources, fingerprint, total)
+    checked = partial(log_suspicious, loaded, translate=translate_sources)
+    output.write(loaded, config, inputs, checked if output.warnings else translate_sources, fingerprint, total)
 
 
 def count_lines(inputs: Input) -> int | None:

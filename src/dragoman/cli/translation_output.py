@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from itertools import tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +33,10 @@ class OutputOptions:
     """Where translations are written, and in which format."""
 
     alignment: Annotated[bool, "Print word alignments (0-0 1-2) after a tab."] = False
+    warnings: Annotated[
+        bool,
+        "Log what is suspicious about a translation: missing words, another language, repetition, low probability.",
+    ] = False
     json: Json = False
     json_lines: Annotated[bool, "Print one JSON document per line."] = False
     output: Annotated[
@@ -129,6 +134,20 @@ class OutputOptions:
             overwrite=self.overwrite,
         )
         _write_with_progress(progress, self.output, total, resumable=inputs.file is not None)
+
+
+def log_suspicious(
+    run: Run, sources: Iterable[Source], first_index: int = 0, *, translate: TranslateSources
+) -> Iterator[Translation]:
+    """Translate sources, and log what is suspicious about each translation, with its line number."""
+    from dragoman.run.translation_warnings import checker_of
+
+    sources, checked = tee(sources)
+    checker = checker_of(run)
+    for number, (source, translation) in enumerate(zip(checked, translate(sources, first_index)), first_index + 1):
+        for warning in checker.check(source, translation) if isinstance(source, str) else ():
+            log(f"line {number}: {warning.message}")
+        yield translation
 
 
 def print_streams(

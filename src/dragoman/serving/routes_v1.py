@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
@@ -15,6 +15,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
 from dragoman.errors import UserError
+from dragoman.run import Translation
 from dragoman.search import search_to_dict
 from dragoman.serving import schemas
 from dragoman.serving.request_batching import DecodeOptions
@@ -58,14 +59,8 @@ def routes(service: Service) -> APIRouter:
         split_texts = [served.split(text, fields.split) for text in texts]
         translating = served.translate(split_texts, options)
         results = await cancel_on_disconnect(request, translating, service.limits.timeout)
-        translations = []
-        for text, sentences in zip(split_texts, results):
-            details = [
-                schemas.SentenceTranslation.from_translation(source, translation)
-                for source, translation in zip(text.sentences, sentences)
-            ]
-            joined = text.join([sentence.text for sentence in sentences], served.target_language)
-            translations.append(schemas.TextTranslation(text=joined, sentences=details))
+        responses = (_text_response(served, *text, fields.warnings) for text in zip(split_texts, results))
+        translations = await asyncio.to_thread(list, responses)
         return schemas.TranslationResponse(run=served.name, translations=translations)
 
     @router.post(
@@ -85,7 +80,7 @@ def routes(service: Service) -> APIRouter:
         search = service.search_for(served, fields.search, n_best=None)
         options = DecodeOptions(search, fields.alignment, prefix=fields.prefix)
         (text,) = fields.sources(served.run)
-        events = _translation_events(service, served, served.split(text, fields.split), options)
+        events = _translation_events(service, served, served.split(text, fields.split), options, fields.warnings)
         executor = ThreadPoolExecutor(1, "streaming")
         first = await _next_event(executor, events)  # an error of the request is raised here
         return StreamingResponse(_server_sent_events(service, executor, events, first), media_type="text/event-stream")
@@ -110,8 +105,24 @@ def _run_info(served: ServedRun) -> schemas.RunInfo:
     )
 
 
+def _text_response(
+    served: ServedRun, text: SplitText, translations: Sequence[Translation], has_warnings: bool
+) -> schemas.TextTranslation:
+    """Describe the translations of the sentences of a text, with warnings if they were requested."""
+    details = [
+        schemas.SentenceTranslation.from_translation(
+            source, translation, space, served.warnings(source, translation) if has_warnings else None
+        )
+        for source, translation, space in zip(
+            text.sentences, translations, text.gaps_for_language(served.target_language)[1:]
+        )
+    ]
+    joined = text.join([translation.text for translation in translations], served.target_language)
+    return schemas.TextTranslation(text=joined, sentences=details)
+
+
 def _translation_events(
-    service: Service, served: ServedRun, text: SplitText, options: DecodeOptions
+    service: Service, served: ServedRun, text: SplitText, options: DecodeOptions, has_warnings: bool
 ) -> Generator[Event]:
     """Translate the sentences of a text one after the other, and yield events: tokens, sentence and done.
 
@@ -138,7 +149,10 @@ def _translation_events(
                     yield from _token_events(number, tokens.text, tokens.tentative_text)
                     if tokens.translation is not None:
                         translations.append(tokens.translation.text)
-                        result = schemas.SentenceTranslation.from_translation(sentence, tokens.translation)
+                        warnings = served.warnings(sentence, tokens.translation) if has_warnings else None
+                        result = schemas.SentenceTranslation.from_translation(
+                            sentence, tokens.translation, gaps[number + 1], warnings
+                        )
                         yield "sentence", {"sentence": number, **result.model_dump(mode="json")}
             yield from _token_events(number, gaps[number + 1])
         yield "done", {"run": served.name, "text": text.join(translations, served.target_language)}

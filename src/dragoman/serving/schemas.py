@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from dragoman.run import Run, Translation
+from dragoman.run.translation_warnings import TranslationWarning
 from dragoman.serving.request_parsing import FORM, JSON
 
 #: a number, with None for infinities, which JSON cannot represent
@@ -140,6 +142,7 @@ class _TextRequest(RunSelection):
     prefix: str = Field("", description="Prefix of the translation of the first sentence.")
     split: bool = Field(True, description="Split texts into sentences; otherwise each text is one sentence.")
     alignment: bool = Field(False, description="Return word alignments.")
+    warnings: bool = Field(False, description="Return warnings about sentences whose translation is suspicious.")
 
     @property
     def texts(self) -> list[str]:
@@ -259,15 +262,35 @@ class HypothesisInfo(BaseModel):
     truncated_source: bool = Field(description="Only the beginning of the source was read: it is too long.")
 
 
+class WarningInfo(BaseModel):
+    """What is suspicious about the best translation of a sentence."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    kind: str = Field(description="Such as uncovered, language or repetition: see docs/serving.md.")
+    message: str = Field(description="A sentence for the reader.")
+    source_spans: list[tuple[int, int]] = Field(description="Where in the source: begin and end in characters.")
+    target_spans: list[tuple[int, int]] = Field(description="Where in the translation.")
+
+
 class SentenceTranslation(BaseModel):
     source: str
     hypotheses: list[HypothesisInfo] = Field(description="Best first.")
+    space_after: str = Field(description="White space between this translation and that of the next sentence.")
+    warnings: list[WarningInfo] | None = Field(None, description="Null unless they were requested.")
 
     @classmethod
-    def from_translation(cls, source: str, translation: Translation) -> SentenceTranslation:
-        """Create the response for a source sentence: its translation and the alternatives, best first."""
+    def from_translation(
+        cls, source: str, translation: Translation, space_after: str, warnings: Sequence[TranslationWarning] | None
+    ) -> SentenceTranslation:
+        """Create the response for a source sentence: its translation and the alternatives, best first; warnings."""
         n_best = (translation, *translation.alternatives)
-        return cls(source=source, hypotheses=[HypothesisInfo.model_validate(hypothesis) for hypothesis in n_best])
+        return cls(
+            source=source,
+            space_after=space_after,
+            hypotheses=[HypothesisInfo.model_validate(hypothesis) for hypothesis in n_best],
+            warnings=None if warnings is None else [WarningInfo.model_validate(warning) for warning in warnings],
+        )
 
 
 class TextTranslation(BaseModel):

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 
 from dragoman.run import Run, Translation
 from dragoman.run.sources import split_into_sentences
+from dragoman.run.translation_warnings import LanguageNames, TranslationWarning, checker_of
 from dragoman.search import Beam
 from dragoman.serving.languages import LanguagePair
 from dragoman.serving.request_batching import Batcher, DecodeOptions
 from dragoman.serving.run_reloading import RunSource
 from dragoman.text.language_codes import LanguageCodes
-from dragoman.text.language_names import parse_language
+from dragoman.text.language_names import language_name, parse_language
 from dragoman.text.sentences import SplitText, single_sentence
 
 
@@ -85,6 +86,11 @@ class ServedRun:
         size += -size % default.num_groups  # the next multiple: groups have equal sizes
         num_finished = None if n_best > default.max_finished else default.num_finished
         return replace(default, size=size, n_best=min(n_best, size), num_finished=num_finished)
+
+    def warnings(self, source: str, translation: Translation) -> list[TranslationWarning]:
+        """Return what is suspicious about the translation of a sentence."""
+        names = LanguageNames() if self.pair is None else LanguageNames(*map(language_name, self.pair))
+        return checker_of(self.run).check(source, translation, names)
 
     async def translate(self, texts: Sequence[SplitText], options: DecodeOptions) -> list[list[Translation]]:
         """Queue all sentences of some texts, and return the translations of the sentences of each text."""

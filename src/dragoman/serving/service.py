@@ -12,10 +12,12 @@ from fastapi import Request
 
 from dragoman.errors import UserError, unknown_name
 from dragoman.run import Run
+from dragoman.run.language_detection import LanguageDetector
+from dragoman.run.translation_warnings import checker_of
 from dragoman.search import SearchConfig, search_from_dict
 from dragoman.search.search_config import DEFAULT_MAX_LENGTH
 from dragoman.serving.api_keys import ApiKey, ApiKeys
-from dragoman.serving.languages import LanguageDetector, LanguagePair
+from dragoman.serving.languages import LanguagePair
 from dragoman.serving.quotas import Quotas
 from dragoman.serving.request_batching import Batcher, InspectionQueue
 from dragoman.serving.request_guard import RateLimiter
@@ -105,9 +107,10 @@ class Service:
         return served
 
     def _start_run(self, served: ServedRun) -> None:
-        """Warm a run up, and start the thread that translates queued requests."""
+        """Warm a run up, learn what is usual for it, and start the thread that translates queued requests."""
         with self.device_lock:
             served.with_any_languages().run.translate(["a"], alignment=False)  # packs the weights before a request
+        checker_of(served.run).learn()
         served.batcher.start()
 
     def install_run(self, served: ServedRun) -> None:
@@ -132,7 +135,7 @@ class Service:
             self._start_run(served)
         for served in (*self.runs.values(), *loaded.values()):
             if served.codes is None and served.pair is not None:
-                self.detector.learn_from_run(served.run, served.pair)
+                self.detector.learn_from_run(served.run, *served.pair)
             self.install_run(served)
         self.quotas.start()
         if self._state == "starting":

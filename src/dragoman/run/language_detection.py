@@ -1,0 +1,80 @@
+"""Detection of the language of a text, learned from the training data of runs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from dragoman.data import TokenStore
+from dragoman.errors import UserError
+
+if TYPE_CHECKING:
+    from dragoman.run.run import Run
+
+MAX_TRAINING_SENTENCES = 2000  # per language
+MAX_DETECTED_CHARACTERS = 1000  # of a text
+SMOOTHING = 0.1  # added to trigram counts
+
+
+def trigrams(text: str) -> list[str]:
+    """Return the letter trigrams of words padded with spaces; characters other than letters separate words."""
+    letters = (letter if letter.isalpha() else " " for letter in text[:MAX_DETECTED_CHARACTERS].lower())
+    words = "".join(letters).split()
+    return [padded[i : i + 3] for word in words for padded in [f" {word} "] for i in range(len(padded) - 2)]
+
+
+class LanguageDetector:
+    """A naive Bayes classifier of letter trigrams: p(language | text) ∝ Π p(trigram | language)."""
+
+    def __init__(self) -> None:
+        """Create a detector that knows no language yet."""
+        self._counts: dict[str, Counter[str]] = {}
+
+    def learn(self, language: str, texts: Iterable[str]) -> None:
+        """Count the letter trigrams of texts in a language."""
+        counts = self._counts.setdefault(language, Counter())
+        for text in texts:
+            counts.update(trigrams(text))
+
+    def learn_from_run(self, run: Run, source: str, target: str) -> None:
+        """Learn both languages from the training data of a run, if its folder still has it."""
+        try:
+            store = TokenStore(run.member_folders[0] / "data" / "train")
+        except (UserError, OSError):
+            return
+        if store.monolingual or any(column.features for column in store.columns):  # not pairs of texts
+            return
+        rows = range(min(MAX_TRAINING_SENTENCES, len(store)))
+        self.learn(source, (run.source_tokenizer.decode(store.source(i).tolist()) for i in rows))
+        self.learn(target, (run.target_tokenizer.decode(store.target(i).tolist()) for i in rows))
+
+    def known_share(self, language: str, text: str) -> float | None:
+        """Return the share of a text's trigrams that occurred in a language; None if it or the text has none."""
+        counts, text_trigrams = self._counts.get(language), trigrams(text)
+        if not counts or not text_trigrams:
+            return None
+        return sum(trigram in counts for trigram in text_trigrams) / len(text_trigrams)
+
+    def __call__(self, text: str) -> list[tuple[str, float]]:
+        """Return languages with a confidence from 0 to 100, most probable first.
+
+        The confidence is the posterior probability times the share of trigrams that the language knows.
+        """
+        text_trigrams = trigrams(text)
+        languages = {language: counts for language, counts in self._counts.items() if counts}
+        if not text_trigrams or not languages:
+            return []
+        # different trigrams of all languages, and one for all unseen ones
+        num_trigrams = len(set().union(*languages.values())) + 1
+        log_likelihood, known = {}, {}
+        for language, counts in languages.items():
+            total = counts.total() + SMOOTHING * num_trigrams
+            log_likelihood[language] = sum(math.log((counts[trigram] + SMOOTHING) / total) for trigram in text_trigrams)
+            known[language] = sum(trigram in counts for trigram in text_trigrams) / len(text_trigrams)
+        best = max(log_likelihood.values())
+        weights = {language: math.exp(score - best) for language, score in log_likelihood.items()}
+        scale = 100 / sum(weights.values())
+        confidence = {language: round(scale * weight * known[language], 1) for language, weight in weights.items()}
+        return sorted(confidence.items(), key=lambda item: -item[1])
