@@ -6,36 +6,27 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dragoman.config import Config, DataConfig, record_automatic_settings, replace_settings, to_yaml
 from dragoman.data import (
-    Corpus,
-    CorpusInspection,
-    DataFormat,
-    Encoding,
     HoldoutSplit,
     MemoryEstimate,
     Preflight,
     SentencePair,
     TokenStore,
     corpus_passes,
-    draws_per_corpus,
-    write_shards,
 )
 from dragoman.data.cleaning import CleaningReport, clean_corpora
 from dragoman.data.corpus_passes import Log
 from dragoman.data.preflight import PREFLIGHT_FILE
 from dragoman.data.text_profile import CorpusCounts, count_chunk, is_profiled
-from dragoman.data.token_store import EncodedColumns
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec, meta_model
 from dragoman.objectives import TaskContext, build_objective, objective_class
 from dragoman.objectives.pretraining_examples import PretrainingExample, pretraining_examples
 from dragoman.parts.spec import Spec
-from dragoman.processes import parallel_map
 from dragoman.run import write_model_file, write_tokenizers
 from dragoman.run_files import CONFIG_FILE, check_new_folder
 from dragoman.storage import atomic_folder, link_or_copy
@@ -57,6 +48,7 @@ from dragoman.training.length_limits import choose_length_limit
 from dragoman.training.memory_plan import estimate_activations
 from dragoman.training.preparation_cache import PreparationCache
 from dragoman.training.run_tokenizers import make_tokenizers, with_fertility
+from dragoman.training.store_writer import StoreWriter
 from dragoman.training.system_choice import choose_system
 from dragoman.training.trainable_weights import ParameterCounts, count_trained
 from dragoman.training.validation_corpora import decode_references, decode_sources, evenly_spaced
@@ -69,101 +61,50 @@ FILE_SETTINGS = (
 )
 
 
-class StoreWriter:
-    """Writes the token stores of a run, and inspects all pairs for the preflight report.
+@dataclass(frozen=True)
+class SurveyedText:
+    """The corpora after cleaning, what a first reading found in them, and what is held out of them.
 
-    Memory holds a few chunks of text per worker, length distributions, hashes of the validation and test pairs, the
-    held-out pairs, and 32 MiB of hashes of written pairs: nothing that grows with the training corpora.
+    Attributes:
+        request: with the corpora that are left after cleaning.
+        survey: counts of the training pairs.
+        split: the pairs to hold out for validation; None with validation files.
+        validation: counts of the text of the validation files, if there are any.
+        cleaning: what was removed; None without cleaning.
+        workers: number of processes that read and tokenize.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        config: DataConfig,
-        data_format: DataFormat,
-        tokenizers: tuple[Tokenizer, Tokenizer],
-        languages: CorpusLanguages,
-        workers: int,
-        log: Log,
-    ) -> None:
-        """Prepare to write the token stores (tokenized text on disk) of training and validation into `folder`."""
-        self.folder, self.config, self.data_format, self.workers, self.log = folder, config, data_format, workers, log
-        self.held_out: list[tuple[int, EncodedColumns]] = []
-        self.names: list[str] = []
-        self.languages, framing = languages, languages.framing.for_default_languages()
-        self.encoding = Encoding(*tokenizers, config.max_length, framing)
-        self.inspection = CorpusInspection(purpose="validate on")
+    request: resolve.RunRequest
+    survey: corpus_passes.CorpusSurvey
+    split: HoldoutSplit | None
+    validation: CorpusCounts | None
+    cleaning: CleaningReport | None
+    workers: int
 
-    def write_train(
-        self,
-        train: list[Corpus],
-        split: HoldoutSplit | None,
-        total: int,
-        valid: list[Corpus],
-        test: list[Corpus],
-    ) -> tuple[TokenStore, CorpusInspection]:
-        """Write the training store, and return it with the inspection of its pairs for the preflight report.
+    def training_pairs(self) -> Iterator[SentencePair]:
+        """Read the training text again, without the held-out pairs."""
+        pairs = self.request.data_format.read(self.request.train)
+        return self.split.training_pairs(pairs) if self.split else pairs
 
-        Args:
-            train: training corpora with `total` pairs.
-            split: pairs to hold out, which are kept in memory for the validation store; None with validation files.
-            valid, test: validation and test corpora, whose pairs are counted if they also occur in training.
-        """
-        self.names = [corpus.name for corpus in train]
-        compared = {} if split else {"valid": self.data_format.read(valid)}  # to find overlaps with training
-        if test:
-            compared["test"] = self.data_format.read(test)
-        self.folder.mkdir(exist_ok=True)
-        inspection = CorpusInspection(compared, folder=self.folder)
-        draws = partial(  # how many pairs of each corpus are drawn in an epoch
-            draws_per_corpus, weights=self.config.sampling_weights, temperature=self.config.sampling_temperature
-        )
-        progress = corpus_passes.ProgressLogger("written", self.log, total)
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """All settings that decide what is read, for the cache of preparations."""
+        config = self.request.config
+        return config.data, config.cleaning, config.features, self.request.data_format.key
 
-        def columns_of_corpora() -> Iterator[tuple[int, EncodedColumns]]:
-            """Yield encoded training pairs with the index of their corpus; held-out pairs are put aside."""
-            pairs_read = 0
-            for chunk in self._encode(train, split, self.config.corpus_tags, self.workers):
-                pairs_read += chunk.pairs
-                progress(pairs_read)
-                inspection.add(chunk.train.counts)
-                if chunk.train.columns is not None:
-                    yield chunk.corpus, chunk.train.columns
-                self._hold_out(chunk.corpus, chunk.held_out)
-            inspection.require_pairs()  # raises a UserError if all pairs were dropped
 
-        tags, languages = self.config.corpus_tags, self.languages.train
-        store = write_shards(self.folder / "train", columns_of_corpora(), self.names, tags, languages, draws)
-        return store, inspection
+@dataclass(frozen=True)
+class Vocabulary:
+    """Source and target tokenizer (the same object if it is shared), and the special tokens around their text."""
 
-    def write_valid(self, valid: list[Corpus]) -> TokenStore:
-        """Write the validation store from the validation files, or from the held-out pairs."""
-        tags, languages = self.config.corpus_tags, self.languages.train
-        if valid:
-            languages = self.languages.valid
-            tags, self.names = resolve.validation_tags(self.config), [corpus.name for corpus in valid]
-            for chunk in self._encode(valid, split=None, tags=tags, workers=1):
-                self._hold_out(chunk.corpus, chunk.train)
-        self.inspection.require_pairs()  # raises a UserError if all pairs were dropped
-        counts = self.inspection.counts
-        if counts.dropped:
-            dropped = f"{counts.pairs_read - counts.pairs:,} of {counts.pairs_read:,} validation pairs"
-            self.log(f"  dropped {dropped}: {', '.join(counts.dropped)}")
-        return write_shards(self.folder / "valid", self.held_out, self.names, tags, languages)
+    tokenizers: tuple[Tokenizer, Tokenizer]
+    sizes: VocabularySizes
+    languages: CorpusLanguages
 
-    def _encode(
-        self, corpora: list[Corpus], split: HoldoutSplit | None, tags: Sequence[str], workers: int
-    ) -> Iterator[corpus_passes.EncodedChunk]:
-        """Tokenize corpora in chunks; pairs of `split` are held out, and sources begin with the tag of their corpus."""
-        tag_ids = [(self.encoding.source_tokenizer.tags[tag],) if tag else () for tag in tags]
-        encode = corpus_passes.ChunkEncoder(self.data_format, self.encoding, split, tag_ids)
-        return parallel_map(encode, corpus_passes.read_chunks(self.data_format, corpora), workers)
-
-    def _hold_out(self, corpus: int, inspected: corpus_passes.InspectedColumns) -> None:
-        """Keep the held-out pairs of a chunk for the validation store, and add their counts to its report."""
-        self.inspection.add(inspected.counts)
-        if inspected.columns is not None:
-            self.held_out.append((corpus, inspected.columns))
+    @property
+    def framing(self) -> Framing:
+        """The special tokens around source and target, for the default languages of a multilingual model."""
+        return self.languages.framing.for_default_languages()
 
 
 @dataclass(frozen=True)
@@ -172,6 +113,16 @@ class StoredText:
 
     folder: Path
     report: Preflight
+
+    @property
+    def train(self) -> TokenStore:
+        """The tokenized training pairs."""
+        return TokenStore(self.folder / "train")
+
+    @property
+    def valid(self) -> TokenStore:
+        """The tokenized validation pairs."""
+        return TokenStore(self.folder / "valid")
 
 
 @dataclass(frozen=True)
@@ -218,108 +169,158 @@ def prepare_run(
     cache = cache or PreparationCache()
     check_new_folder(folder)
     request = resolve.resolve_request(config, open_parent)
-    data_format, defaults = request.data_format, Defaults(request.config)
-    objective_name = request.config.objective.name or ""
-    if request.parent is None and (reason := objective_class(objective_name).warm_start_reason):
-        log(f"warning: the objective {objective_name} needs a trained model: {reason}")
+    defaults, objective = Defaults(request.config), request.config.objective.name or ""
+    if request.parent is None and (reason := objective_class(objective).warm_start_reason):
+        log(f"warning: the objective {objective} needs a trained model: {reason}")
     with atomic_folder(folder) as partial:
-        log("reading the corpus")
-        workers = corpus_passes.choose_num_workers(config.data.num_workers, request.train, data_format)
-        request, cleaning = _clean(request, partial, workers, log, cache)
-        survey = cache.compute_once(
-            lambda: corpus_passes.survey_corpora(data_format, request.train, config.data.validation_size, workers, log),
-            *("survey", request.config.data, request.config.cleaning, request.config.features, data_format.key),
+        surveyed = _survey(request, partial, log, cache)
+        request = surveyed.request
+        vocabulary = _make_vocabulary(surveyed, defaults, config.data.features_column is None, log, cache)
+        write_tokenizers(partial, *vocabulary.tokenizers)
+        stored = _store_text(surveyed, vocabulary, defaults.config.data, folder / "data", partial / "data", log, cache)
+        choose_system(defaults, config, request.data_format, vocabulary.tokenizers, vocabulary.sizes, stored.train)
+        _choose_settings(
+            request, defaults, vocabulary.sizes, stored.train, vocabulary.languages.framing, partial, custom_parts, log
         )
-        split, validation = _choose_validation_pairs(request, survey, cleaning)
-
-        def training_pairs() -> Iterator[SentencePair]:
-            """Read the training text again, without the held-out pairs."""
-            pairs = data_format.read(request.train)
-            return split.training_pairs(pairs) if split else pairs
-
-        if config.text.add_language:
-            request = _add_language(request, split, log)
-        if request.parent is None:
-            choose_copy_mechanism(defaults, data_format, survey.pairs, survey.text.profile())
-        tokenizers = make_tokenizers(request, defaults, training_pairs, survey, validation, log, cache)
-        if config.data.features_column is None and (column := request.config.data.features_column):
-            symbols = ", ".join(tokenizers[0].features.names[:3])
-            defaults.set_and_report("data.features_column", column, f"it holds features of the sources: {symbols} …")
-        choose_copying(defaults, data_format, survey.copying)
-        source_tokenizer, target_tokenizer = tokenizers
-        is_shared = source_tokenizer is target_tokenizer
-        features = source_tokenizer.features.id_range
-        sizes = VocabularySizes(source_tokenizer.vocab_size, target_tokenizer.vocab_size, is_shared, features)
-        spec = request.build_spec(defaults.config, sizes)
-        resolve.check_vocabulary(spec, sizes, data_format)
-        continued_run = request.parent if request.parent_spec else None  # whose model is trained further
-        # special tokens around source and target
-        framing = continued_run.framing if continued_run else resolve.make_framing(spec, target_tokenizer)
-        languages = resolve_languages(request.config.data, framing, request.train, request.valid)
-        framing = languages.framing.for_default_languages()
-        write_tokenizers(partial, *tokenizers)
-
-        def write_stores() -> StoredText:
-            """Write the token stores of training and validation."""
-            log("writing the tokenized text")
-            stores = StoreWriter(
-                partial / "data", defaults.config.data, data_format, tokenizers, languages, workers, log
-            )
-            _, inspection = stores.write_train(request.train, split, survey.pairs, request.valid, request.test)
-            report = inspection.report()
-            if report.pairs >= MIN_DIFFERENT_PAIRS and report.duplicates == report.pairs - 1:
-                raise UserError(
-                    f"{request.train[0].source} consists of {report.pairs:,} equal {data_format.item_name}, from which "
-                    "nothing can be learned: give different ones"
-                )
-            stores.write_valid(request.valid)
-            return StoredText(folder / "data", report)
-
-        stored = cache.compute_once(
-            write_stores,
-            *("stores", request.config.data, request.config.cleaning, request.config.features, data_format.key),
-            languages,
-            *(tokenizer.to_json() for tokenizer in tokenizers),
-        )
-        if stored.folder.exists():  # written by an earlier preparation
-            shutil.copytree(stored.folder, partial / "data", copy_function=link_or_copy)
-        elif not (partial / "data").exists():  # that preparation has failed, and left nothing
-            write_stores()
-        train, valid = (TokenStore(partial / "data" / name) for name in ("train", "valid"))
-        choose_system(defaults, config, data_format, tokenizers, sizes, train)
-        _choose_settings(request, defaults, sizes, train, languages.framing, partial, custom_parts, log)
-        resolved = defaults.config
-        spec, training = request.build_spec(resolved, sizes), resolved.training
-        smoothing, dropout = training.label_smoothing or 0.0, resolved.text.bpe_dropout or 0.0
-        task = TaskContext(meta_model(spec), *tokenizers, framing, smoothing, dropout)
-        objective = build_objective(resolved.objective.name or "", task, resolved.objective.settings)
-        lengths = train.length_counts()
-        translates = data_format.is_translation or data_format.source_is_features
-        choose_length_limit(defaults, lengths if translates else None, framing, valid.length_counts())
-        decoded = (training.validation_sentences or 0) if objective.generates else 0
-        indices = evenly_spaced(len(valid), decoded)
-        references = decode_references(valid, target_tokenizer, indices)
-        choose_selection_metric(defaults, references, decode_sources(valid, source_tokenizer, indices))
-        longest_row = int(objective.row_length(lengths.source, lengths.target).max())
-        longest_target = int(lengths.target.max()) + len(framing.target_prefix)
-        resolve.check_position_limit(task.model, longest_row, int(lengths.source.max()), longest_target)
-        if dropout and objective.subword_samplers == (None, None):
-            log(f"text.bpe_dropout has no effect: the objective {resolved.objective.name} does not support it")
+        spec = request.build_spec(defaults.config, vocabulary.sizes)
+        examples = _check_and_choose_search(request, defaults, spec, vocabulary, stored, log)
+        resolved, tokenizers = record_automatic_settings(config, defaults.config), vocabulary.tokenizers
         new_weights = write_initial_weights(partial, spec, resolved, request.parent, tokenizers, log)
         parameters = count_trained(spec, resolved, new_weights)
-        activations = estimate_activations(spec, training.batch_tokens or 0, bool(training.gradient_checkpointing))
-        memory = MemoryEstimate.for_adam(parameters.total, parameters.trained, activations)
-        report = replace(stored.report, memory=memory, text=survey.profile, cleaning=cleaning)
+        memory = _estimate_memory(spec, resolved, parameters)
+        report = replace(stored.report, memory=memory, text=surveyed.survey.profile, cleaning=surveyed.cleaning)
         preflight = with_fertility(report, resolved, tokenizers, request.parent)
-        resolved = record_automatic_settings(config, defaults.config)
-        examples = pretraining_examples(objective, train, training.seed)
         prepared = PreparedRun(resolved, preflight, defaults.choices, parameters, examples)
         (partial / CONFIG_FILE).write_text(to_yaml(_with_absolute_paths(resolved)), encoding="utf-8")
-        write_model_file(partial, resolved.system.name or "", spec, languages.framing)
-        (partial / PREFLIGHT_FILE).write_text(
-            json.dumps(prepared.report(), indent=1, ensure_ascii=False), encoding="utf-8"
-        )
+        write_model_file(partial, resolved.system.name or "", spec, vocabulary.languages.framing)
+        document = json.dumps(prepared.report(), indent=1, ensure_ascii=False)
+        (partial / PREFLIGHT_FILE).write_text(document, encoding="utf-8")
     return prepared
+
+
+def _survey(request: resolve.RunRequest, folder: Path, log: Log, cache: PreparationCache) -> SurveyedText:
+    """Clean and read the corpora, choose the pairs to validate on, and add a new language to the model if one is named.
+
+    `folder` receives the cleaned text.
+    """
+    log("reading the corpus")
+    config, data_format = request.config, request.data_format
+    workers = corpus_passes.choose_num_workers(config.data.num_workers, request.train, data_format)
+    request, cleaning = _clean(request, folder, workers, log, cache)
+    survey = cache.compute_once(
+        lambda: corpus_passes.survey_corpora(data_format, request.train, config.data.validation_size, workers, log),
+        *("survey", config.data, config.cleaning, config.features, data_format.key),
+    )
+    split, validation = _choose_validation_pairs(request, survey, cleaning)
+    if config.text.add_language:
+        request = _add_language(request, split, log)
+    return SurveyedText(request, survey, split, validation, cleaning, workers)
+
+
+def _make_vocabulary(
+    surveyed: SurveyedText, defaults: Defaults, names_features: bool, log: Log, cache: PreparationCache
+) -> Vocabulary:
+    """Learn or take over the tokenizers, and choose the settings of copying and features, which depend on the text.
+
+    With `names_features`, the column of features was not given by the user, and is reported as a choice.
+    """
+    request, survey = surveyed.request, surveyed.survey
+    data_format = request.data_format
+    if request.parent is None:
+        choose_copy_mechanism(defaults, data_format, survey.pairs, survey.text.profile())
+    source, target = tokenizers = make_tokenizers(
+        request, defaults, surveyed.training_pairs, survey, surveyed.validation, log, cache
+    )
+    if names_features and (column := request.config.data.features_column):
+        symbols = ", ".join(source.features.names[:3])
+        defaults.set_and_report("data.features_column", column, f"it holds features of the sources: {symbols} …")
+    choose_copying(defaults, data_format, survey.copying)
+    sizes = VocabularySizes(source.vocab_size, target.vocab_size, source is target, source.features.id_range)
+    spec = request.build_spec(defaults.config, sizes)
+    resolve.check_vocabulary(spec, sizes, data_format)
+    continued_run = request.parent if request.parent_spec else None  # whose model is trained further
+    framing = continued_run.framing if continued_run else resolve.make_framing(spec, target)
+    return Vocabulary(tokenizers, sizes, resolve_languages(request.config.data, framing, request.train, request.valid))
+
+
+def _store_text(
+    surveyed: SurveyedText,
+    vocabulary: Vocabulary,
+    config: DataConfig,
+    final_folder: Path,
+    folder: Path,
+    log: Log,
+    cache: PreparationCache,
+) -> StoredText:
+    """Tokenize the corpora into token stores in `folder`, or copy those of an earlier preparation with equal settings.
+
+    `folder` becomes `final_folder` when the preparation succeeds: there later preparations find the stores.
+    """
+    request = surveyed.request
+
+    def write() -> StoredText:
+        """Write the token stores of training and validation."""
+        log("writing the tokenized text")
+        stores = StoreWriter(
+            folder, config, request.data_format, vocabulary.tokenizers, vocabulary.languages, surveyed.workers, log
+        )
+        pairs = surveyed.survey.pairs
+        _, inspection = stores.write_train(request.train, surveyed.split, pairs, request.valid, request.test)
+        report = inspection.report()
+        if report.pairs >= MIN_DIFFERENT_PAIRS and report.duplicates == report.pairs - 1:
+            raise UserError(
+                f"{request.train[0].source} consists of {report.pairs:,} equal {request.data_format.item_name}, from "
+                "which nothing can be learned: give different ones"
+            )
+        stores.write_valid(request.valid)
+        return StoredText(final_folder, report)
+
+    documents = [tokenizer.to_json() for tokenizer in vocabulary.tokenizers]
+    stored = cache.compute_once(write, "stores", *surveyed.key, vocabulary.languages, *documents)
+    if stored.folder.exists():  # written by an earlier preparation
+        shutil.copytree(stored.folder, folder, copy_function=link_or_copy)
+    elif not folder.exists():  # that preparation has failed, and left nothing
+        write()
+    return StoredText(folder, stored.report)
+
+
+def _check_and_choose_search(
+    request: resolve.RunRequest,
+    defaults: Defaults,
+    spec: ModelSpec,
+    vocabulary: Vocabulary,
+    stored: StoredText,
+    log: Log,
+) -> list[PretrainingExample]:
+    """Choose length limit and selection metric by the stored text, and check that its longest pair fits the model.
+
+    Returns examples of what a pretraining objective makes of the text.
+    """
+    config, data_format, framing = defaults.config, request.data_format, vocabulary.framing
+    training, train, valid = config.training, stored.train, stored.valid
+    source_tokenizer, target_tokenizer = vocabulary.tokenizers
+    smoothing, dropout = training.label_smoothing or 0.0, config.text.bpe_dropout or 0.0
+    task = TaskContext(meta_model(spec), source_tokenizer, target_tokenizer, framing, smoothing, dropout)
+    objective = build_objective(config.objective.name or "", task, config.objective.settings)
+    lengths = train.length_counts()
+    translates = data_format.is_translation or data_format.source_is_features
+    choose_length_limit(defaults, lengths if translates else None, framing, valid.length_counts())
+    indices = evenly_spaced(len(valid), (training.validation_sentences or 0) if objective.generates else 0)
+    references = decode_references(valid, target_tokenizer, indices)
+    choose_selection_metric(defaults, references, decode_sources(valid, source_tokenizer, indices))
+    longest_row = int(objective.row_length(lengths.source, lengths.target).max())
+    longest_target = int(lengths.target.max()) + len(framing.target_prefix)
+    resolve.check_position_limit(task.model, longest_row, int(lengths.source.max()), longest_target)
+    if dropout and objective.subword_samplers == (None, None):
+        log(f"text.bpe_dropout has no effect: the objective {config.objective.name} does not support it")
+    return pretraining_examples(objective, train, training.seed)
+
+
+def _estimate_memory(spec: ModelSpec, config: Config, parameters: ParameterCounts) -> MemoryEstimate:
+    """Estimate the memory of training: weights, gradients, optimizer state and activations."""
+    training = config.training
+    activations = estimate_activations(spec, training.batch_tokens or 0, bool(training.gradient_checkpointing))
+    return MemoryEstimate.for_adam(parameters.total, parameters.trained, activations)
 
 
 def _choose_validation_pairs(
