@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -189,3 +190,34 @@ def test_inspection_requires_api_keys(serving: Serving, address: str) -> None:
     known = {"authorization": "Bearer secret"}
     assert client.get(f"/v1/runs/run/{address}", headers=known).status_code == 200
     assert client.get("/").status_code == 200  # the page asks for the key
+
+
+def test_walk_through_a_prediction(client: TestClient) -> None:
+    inspection = client.post("/v1/lens", json={"text": "The man sees the dog."}).json()["inspection"]
+    tokens = [step["token_id"] for step in inspection["steps"][:1]]
+    response = client.post("/v1/walk", json={"text": "The man sees the dog.", "tokens": tokens})
+    assert response.status_code == 200
+    walk = response.json()["walk"]
+    probabilities = {one["token_id"]: one["probability"] for one in walk["candidates"]}
+    step = inspection["steps"][1]
+    assert probabilities[step["token_id"]] == pytest.approx(step["probability"], abs=1e-5)
+    weights = next(one for one in walk["steps"] if one["name"] == "attention weights")
+    assert weights["values"] == pytest.approx(inspection["cross_attention"][1], abs=1e-5)
+    assert weights["key_labels"] == walk["source"] == inspection["source"]["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"head": 9}, "head must be from 1 to 1, but is 9"),
+        ({"position": 500}, "position must be from 0 to"),
+        ({"tokens": [-1]}, "contain the id -1"),
+        ({"text": ""}, "empty"),
+        ({"tokens": [1] * 500}, "a translation of at most 128 tokens"),
+        ({"tokens": "x"}, "tokens"),
+    ],
+)
+def test_impossible_walks_are_explained(client: TestClient, fields: dict[str, Any], reason: str) -> None:
+    response = client.post("/v1/walk", json={"text": "The man sees the dog."} | fields)
+    assert response.status_code == 400
+    assert reason in response.json()["error"]

@@ -24,6 +24,7 @@ from dragoman.lens.inspection_types import (
     TokenizedText,
     TokenPrediction,
 )
+from dragoman.lens.layer_names import stack_of
 from dragoman.lens.word_attention import word_labels
 from dragoman.models import Model
 from dragoman.parts.experts import record_gates
@@ -224,8 +225,7 @@ class SentenceInspector:
             steps=steps,
             layers=tuple(layers),
             experts=tuple(
-                ExpertMap(path, tuple(labels[_stack_of(path)][1]), gates)
-                for path, gates in forward.expert_gates.items()
+                ExpertMap(path, tuple(labels[stack_of(path)][1]), gates) for path, gates in forward.expert_gates.items()
             ),
             generation_probs=forward.generation_probs,
         )
@@ -237,7 +237,7 @@ class SentenceInspector:
         """
         model, maps = self.run.model, list[AttentionMap]()
         for path, weights in recorded.items():
-            kind: AttentionKind = "cross" if path in model.memory_paths else _stack_of(path)
+            kind: AttentionKind = "cross" if path in model.memory_paths else stack_of(path)
             queries, keys = labels[kind]
             stride = getattr(model.get_submodule(path), "key_stride", 1)
             if stride > 1:  # each key stands for several tokens
@@ -256,11 +256,6 @@ class SentenceInspector:
             return _tokenized_text(self.run.source_tokenizer, ids, source)
         count = len(ids) if cross is None else cross.shape[-1]  # the encoder may subsample feature vectors
         return TokenizedText("", tuple(str(n) for n in range(1, count + 1)), (), (-1,) * count)
-
-
-def _stack_of(path: str) -> AttentionKind:
-    """Return the stack to which the module at this path of a model belongs: "encoder" or "decoder"."""
-    return "encoder" if "encoder" in path.split(".") else "decoder"
 
 
 def _tokenized_text(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> TokenizedText:

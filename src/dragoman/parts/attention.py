@@ -26,11 +26,17 @@ from dragoman.parts.mixer import Context, Memory, Mixer, MixerOutput, State
 from dragoman.parts.norm import Identity
 from dragoman.parts.positions import NoPosition, Position
 from dragoman.parts.spec import Spec, build_part
+from dragoman.parts.tracing import Quantity
 from dragoman.parts.triton_support import TRITON_AVAILABLE
 from dragoman.parts.visibility import Causal, Visibility
 
 if TRITON_AVAILABLE:
     from dragoman.parts import kernels
+
+JOINED_HEADS = Quantity("all heads joined", "TE", "[head 1; head 2; …]", "The results of all heads, side by side.")
+ATTENTION_OUTPUT = Quantity(
+    "output of the attention", "TE", "W_O [heads]", "The joined heads, mixed by one more matrix: what attention adds."
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ class SelfAttention(Spec):
 
 
 class SelfAttentionMixer(Mixer):
+    title = "self-attention"
     adaptable: ClassVar = {"project": ("query", "key", "value"), "output": ("output",)}
 
     def __init__(self, spec: SelfAttention, dim: int) -> None:
@@ -141,7 +148,7 @@ class SelfAttentionMixer(Mixer):
             y = join_heads(attend(query, key.transpose(1, 2), value.transpose(1, 2), layout, layout, context, args))
         else:
             y = self._attend_to_caches(query, key, value, context, args, state)
-        return MixerOutput(self.output(y), state)
+        return MixerOutput(project_heads(self, y, context), state)
 
     def _attend_to_caches(
         self, query: Tensor, key: Tensor, value: Tensor, context: Context, args: AttentionArgs, state: State
@@ -180,6 +187,14 @@ class SelfAttentionMixer(Mixer):
         return linear + per_head + attention_flops(work.tokens, work.tokens, key_width, value_width)
 
 
+def project_heads(layer: SelfAttentionMixer | CrossAttentionMixer, joined: Tensor, context: Context) -> Tensor:
+    """Multiply the joined outputs of all heads, B T H·E, by W_O of the layer: B T D."""
+    output: Tensor = layer.output(joined)
+    context.trace(layer.path, JOINED_HEADS, joined)
+    context.trace(layer.path, ATTENTION_OUTPUT, output)
+    return output
+
+
 class ThreeCopies(nn.Module):
     """Queries, keys and values of self-attention without projections: the input itself, three times."""
 
@@ -213,6 +228,7 @@ class CrossAttention(Spec):
 class CrossAttentionMixer(Mixer):
     """Keys and values are projected once per source; the hypotheses of a beam are additional queries."""
 
+    title = "cross-attention"
     adaptable: ClassVar = {"query": ("query",), "project": ("key", "value"), "output": ("output",)}
 
     def __init__(self, spec: CrossAttention, dim: int) -> None:
@@ -257,7 +273,7 @@ class CrossAttentionMixer(Mixer):
         query = self.query_norm(split_heads(self.query(folded), self.heads))  # B H K·T E
         key, value = projections["key"], projections["value"]  # B G S E
         y = attend(query, key, value, context.layout, memory.layout, context, self.args())
-        return MixerOutput(self.output(join_heads(y)).reshape(x.shape), state)
+        return MixerOutput(project_heads(self, join_heads(y), context).reshape(x.shape), state)
 
     def flops(self, work: Workload) -> int:
         """FLOPs for `work.tokens` target and `work.source` source tokens: projections of both, and the attention."""

@@ -14,6 +14,7 @@ from dragoman.errors import UserError
 from dragoman.parts.attention_scores import Score
 from dragoman.parts.mixer import AttentionMasks, CachedKeys, Context, Layout, Memory, beam_size
 from dragoman.parts.positions import Position
+from dragoman.parts.tracing import Quantity
 from dragoman.parts.triton_support import TRITON_AVAILABLE
 from dragoman.parts.visibility import Visibility
 
@@ -22,6 +23,37 @@ if torch.cuda.is_available():  # for packed rows, which need a GPU; the import t
 
 if TRITON_AVAILABLE:
     from dragoman.parts import kernels
+
+QUERY = Quantity(
+    "query", "HTE", "W_Q x", "What this position looks for: its vector, multiplied by the query matrix of the head."
+)
+KEY = Quantity("keys", "HSE", "W_K x", "What every position offers to be found by: one vector each.")
+VALUE = Quantity("values", "HSE", "W_V x", "What every position passes on to those that attend to it.")
+SCORES = Quantity(
+    "scores", "HTS", "q·k / √d", "How well each key matches the query: one number per key, larger is better."
+)
+SCORE_BIAS = Quantity(
+    "position bias", "HTS", "b", "A bias for the distance between query and key, which is added to each score."
+)
+MASK = Quantity(
+    "mask",
+    "TS",
+    "1: visible",
+    "Which keys this position may see. The scores of all others become −∞, so that they get no weight: a decoder must "
+    "not see tokens that come later.",
+)
+WEIGHTS = Quantity(
+    "attention weights",
+    "HTS",
+    "softmax(scores)",
+    "The softmax turns scores into shares that sum to 100 %: how much this position takes from each key.",
+)
+HEAD_OUTPUT = Quantity(
+    "weighted sum",
+    "HTE",
+    "Σ weight · v",
+    "The values, multiplied by their weights and added up: the result of the head.",
+)
 
 MAX_KERNEL_QUERIES = 32  # the Triton kernels are for few queries
 
@@ -37,6 +69,7 @@ class AttentionArgs:
     dropout: float = 0.0  # of the weights; 0 outside of training
     path: str = ""  # of the layer in the model, under which its weights are recorded
     mask: Tensor | None = None  # B T S: additional mask, True where visible
+    quantities: tuple[Quantity, Quantity, Quantity, Quantity] = (QUERY, KEY, VALUE, SCORES)  # names in a trace
     mask_key: Hashable = None  # layers with the same key share their mask; None: the mask is not shared
 
     @property
@@ -170,21 +203,28 @@ def explicit_attention(
     if query_heads_per_key_head > 1:
         key = key.repeat_interleave(query_heads_per_key_head, 1)
         value = value.repeat_interleave(query_heads_per_key_head, 1)
+    for quantity, tensor in zip(args.quantities, (query, key, value)):
+        context.trace(args.path, quantity, tensor)
     scores = query @ key.transpose(-1, -2) * args.scale_of(query) if args.score is None else args.score(query, key)
+    context.trace(args.path, args.quantities[-1], scores)
     if bias is not None:
+        context.trace(args.path, SCORE_BIAS, bias.expand_as(scores))
         scores = scores + bias
     if visible is not None:
+        context.trace(args.path, MASK, visible.expand(-1, *scores.shape[2:]))
         scores = scores.masked_fill(~visible[:, None], -torch.inf)
     weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
     if visible is not None and (args.visibility is not None or keys.segment_ids is not None):
         # As in the fused kernels, padding that sees no key gets 0.
         weights = weights.masked_fill(~visible.any(-1)[:, None, :, None], 0.0)
     context.record(args.path, weights)
+    context.trace(args.path, WEIGHTS, weights)
     weights = F.dropout(weights, args.dropout)  # which is 0 outside of training
     y = weights @ value
     for position in args.positions:
         value_bias = position.value_bias(weights, queries.encoded_positions, keys.encoded_positions)
         y = y if value_bias is None else y + value_bias
+    context.trace(args.path, HEAD_OUTPUT, y)
     return y
 
 

@@ -15,6 +15,8 @@ from dragoman.parts.spec import Spec
 class Score(nn.Module):
     """Dot product q·k (Luong et al. 2015, “dot”)."""
 
+    formula = "q·k"
+
     def prepare(self, key: Tensor) -> Tensor:
         """Compute what depends on the keys alone, once per source: B S D → B S A; here the keys, unchanged."""
         return key
@@ -22,6 +24,10 @@ class Score(nn.Module):
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
         """Dot products of queries, B … T D, with the prepared keys, B … S D → scores B … T S."""
         return query @ prepared.transpose(-1, -2)
+
+    def terms(self, query: Tensor, prepared: Tensor) -> Tensor:
+        """Return the terms whose sums are the scores of one query (D) and the prepared keys: S A → S A."""
+        return query * prepared
 
     def flops(self, work: Workload) -> int:
         """FLOPs for `work.tokens` target and `work.source` source tokens: a dot product of width D for each pair."""
@@ -47,6 +53,12 @@ class ScaledDot(Spec):
 
 
 class ScaledDotScore(Score):
+    formula = "q·k / √d"
+
+    def terms(self, query: Tensor, prepared: Tensor) -> Tensor:
+        """Return the scaled products of the elements of one query (D) and the keys: S D → S D."""
+        return super().terms(query, prepared) / math.sqrt(query.shape[-1])
+
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
         """Queries … T D, keys … S D → scaled dot products … T S."""
         return super().forward(query, prepared) / math.sqrt(query.shape[-1])
@@ -62,6 +74,8 @@ class General(Spec):
 
 
 class GeneralScore(Score):
+    formula = "q·W k"
+
     def __init__(self, dim: int) -> None:
         """The score is q·W k; `key` is W, for queries and keys of width `dim`."""
         super().__init__()
@@ -89,6 +103,8 @@ class Additive(Spec):
 
 
 class AdditiveScore(Score):
+    formula = "v·tanh(W q + U k)"
+
     def __init__(self, dim: int, inner_dim: int) -> None:
         """The score is v·tanh(W q + U k): `query` is W, `key` U (`dim` to `inner_dim` each), `value` the vector v."""
         super().__init__()
@@ -104,6 +120,10 @@ class AdditiveScore(Score):
         """v·tanh(W q + U k): queries B … T D, prepared keys U k, B … S A → scores B … T S."""
         inner = torch.tanh(self.query(query).unsqueeze(-2) + prepared.unsqueeze(-3))  # B … T S A
         return self.value(inner).squeeze(-1)
+
+    def terms(self, query: Tensor, prepared: Tensor) -> Tensor:
+        """Return v_a tanh(W q + U k)_a of one query (D) and the prepared keys: S A → S A."""
+        return self.value.weight[0] * torch.tanh(self.query(query) + prepared)
 
     def flops(self, work: Workload) -> int:
         """FLOPs for `work.tokens` target and `work.source` source tokens: W q, U k, and the product with v per pair."""
@@ -126,6 +146,8 @@ class TanhProduct(Spec):
 class TanhProductScore(AdditiveScore):
     """Has the weights of `AdditiveScore`: `query` is W, `key` U, `value` the vector v."""
 
+    formula = "Σ v tanh(W q) tanh(U k)"
+
     def prepare(self, key: Tensor) -> Tensor:
         """Compute tanh(U k), once per source: B S D → B S A, with A = `inner_dim`."""
         return torch.tanh(self.key(key))
@@ -133,6 +155,10 @@ class TanhProductScore(AdditiveScore):
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
         """Queries B … T D, prepared keys tanh(U k), B … S A → scores B … T S."""
         return Score.forward(self, torch.tanh(self.query(query)) * self.value.weight[0].to(query.dtype), prepared)
+
+    def terms(self, query: Tensor, prepared: Tensor) -> Tensor:
+        """Return v_a tanh(W q)_a tanh(U k)_a of one query (D) and the prepared keys: S A → S A."""
+        return self.value.weight[0] * torch.tanh(self.query(query)) * prepared
 
     def flops(self, work: Workload) -> int:
         """Count W q per target token, U k per source token, and a dot product per pair of both."""
@@ -154,6 +180,8 @@ class Concat(Spec):
 class ConcatScore(Score):
     """The matrix over [q; k] is multiplied in two halves, so that the half of the keys is computed once."""
 
+    formula = "v·tanh(W [q; k])"
+
     def __init__(self, dim: int, inner_dim: int) -> None:
         """The score is v·tanh(W [q; k]): `both` is W, with `inner_dim` rows, `value` the vector v."""
         super().__init__()
@@ -168,6 +196,10 @@ class ConcatScore(Score):
         """v·tanh(W [q; k]): queries B … T D, keys multiplied by their half of W, B … S A → scores B … T S."""
         projected = query @ self.both.weight[:, : query.shape[-1]].T  # B … T A
         return self.value(torch.tanh(projected.unsqueeze(-2) + prepared.unsqueeze(-3))).squeeze(-1)
+
+    def terms(self, query: Tensor, prepared: Tensor) -> Tensor:
+        """Return v_a tanh(W [q; k])_a of one query (D) and the prepared keys: S A → S A."""
+        return self.value.weight[0] * torch.tanh(query @ self.both.weight[:, : query.shape[-1]].T + prepared)
 
     def flops(self, work: Workload) -> int:
         """FLOPs: half of W for each target, the other half for each source token, the product with v for each pair."""

@@ -34,6 +34,7 @@ class BagOfWords(Spec):
 
 
 class BagOfWordsMixer(Mixer):
+    title = "bag of words"
     supports_packing = False
 
     def __init__(self, spec: BagOfWords, dim: int) -> None:

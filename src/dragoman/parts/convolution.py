@@ -110,6 +110,7 @@ class GatedConvolution(Spec):
 
 
 class GatedConvolutionMixer(Mixer):
+    title = "gated convolution"
     supports_packing = False
 
     def __init__(self, spec: GatedConvolution, dim: int) -> None:
@@ -144,6 +145,8 @@ class MultiStepAttention(Spec):
 
 
 class MultiStepAttentionMixer(Mixer):
+    title = "attention to the source"
+    scale = 1.0
     supports_packing = False
 
     def __init__(self, dim: int) -> None:
@@ -167,7 +170,7 @@ class MultiStepAttentionMixer(Mixer):
         decoder_embeddings = context.stack_inputs  # R T D
         query = fold_beams(self.query(x) + decoder_embeddings, memory)[:, None]  # B 1 K·T D
         key, value = memory.states[:, None], self.memory_projections(memory)["value"][:, None]  # B 1 S D
-        args = AttentionArgs(scale=1.0, path=self.path)
+        args = AttentionArgs(scale=self.scale, path=self.path)
         y = attend(query, key, value, context.layout, memory.layout, context, args)
         return MixerOutput(y.reshape(x.shape), state)
 
@@ -188,6 +191,8 @@ class ScaledResidual(Spec):
 
 
 class ScaledResidualMixer(LayerSequence):
+    title = "scaled residual"
+
     def __init__(self, body: list[Mixer]) -> None:
         """√½ (x + f(x)): `body` are the layers of f, which run one after the other."""
         super().__init__()
@@ -220,6 +225,7 @@ class DilatedBlock(Spec):
 
 
 class DilatedBlockMixer(Mixer):
+    title = "dilated convolution"
     supports_packing = False
 
     def __init__(self, spec: DilatedBlock, dim: int) -> None:
@@ -317,6 +323,7 @@ class Unfolding(Spec):
 
 
 class UnfoldingMixer(Mixer):
+    title = "unfolding"
     supports_packing = False
 
     def __init__(self, dim: int) -> None:

@@ -51,6 +51,7 @@ class Copying(Spec):
 class CopyAttention(Mixer):
     """The attention a over the source tokens that can be copied, and the probability p_gen of not copying."""
 
+    title = "copying"
     supports_packing = False  # the weights of all pairs of a packed row would not fit into memory
 
     def __init__(self, dim: int, coverage_loss: float) -> None:

@@ -203,6 +203,7 @@ class MixtureOfExperts(Spec):
 
 
 class ExpertsMixer(Mixer):
+    title = "mixture of experts"
     supports_packing = False  # unused columns of a packed row would enter the balancing losses
 
     def __init__(self, spec: MixtureOfExperts, dim: int) -> None:

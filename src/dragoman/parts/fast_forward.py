@@ -62,6 +62,7 @@ class FastForwardEncoder(Spec):
 
 
 class FastForwardEncoderMixer(Mixer):
+    title = "fast-forward encoder"
     supports_packing = False
 
     def __init__(self, spec: FastForwardEncoder, dim: int) -> None:
@@ -129,6 +130,7 @@ class FastForwardDecoder(Spec):
 
 
 class FastForwardDecoderMixer(Mixer):
+    title = "fast-forward decoder"
     supports_packing = False
 
     def __init__(self, spec: FastForwardDecoder, dim: int) -> None:

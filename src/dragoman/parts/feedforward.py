@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from dragoman.parts.dropout import Dropout
 from dragoman.parts.mixer import Context, Mixer, MixerOutput, State
 from dragoman.parts.spec import Spec
+from dragoman.parts.tracing import Quantity
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "quick-gelu", "silu", "tanh", "sigmoid", "identity"]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -26,6 +27,16 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
     "identity": lambda x: x,
 }
+
+HIDDEN_UNITS = Quantity(
+    "hidden units",
+    "TE",
+    "f(W₁ x + b₁)",
+    "The vector is widened and passed through the activation: many units stay near 0, few react to this position.",
+)
+FEED_FORWARD_OUTPUT = Quantity(
+    "output of the network", "TE", "W₂ hidden + b₂", "The hidden units, mapped back to the width of the model."
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,7 @@ class FeedForward(Spec):
 
 
 class FeedForwardMixer(Mixer):
+    title = "feed-forward network"
     adaptable: ClassVar = {"widen": ("widen",), "gate": ("gate",), "narrow": ("narrow",)}
 
     def __init__(self, spec: FeedForward, dim: int) -> None:
@@ -67,4 +79,7 @@ class FeedForwardMixer(Mixer):
         inner = self.activation(self.widen(x))
         if self.gate is not None:
             inner = inner * self.gate(x)
-        return MixerOutput(self.narrow(self.dropout(inner)), state)
+        output = self.narrow(self.dropout(inner))
+        context.trace(self.path, HIDDEN_UNITS, inner)
+        context.trace(self.path, FEED_FORWARD_OUTPUT, output)
+        return MixerOutput(output, state)

@@ -229,6 +229,7 @@ class HardAlignmentLayer(Mixer):
     position when it is known: the emission's query (R D) and the normalizers of its logits (R S).
     """
 
+    title = "hard alignment"
     supports_packing = False
 
     def __init__(self, transition: Transition, emission: Emission) -> None:

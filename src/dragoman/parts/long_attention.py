@@ -33,6 +33,7 @@ Projections = tuple[Tensor, Tensor, Tensor]  # query, key and value, B T H E eac
 class LongAttentionMixer(Mixer):
     """Projections that local and compressed attention have in common."""
 
+    title = "long attention"
     supports_packing = False
     adaptable: ClassVar = {"project": ("query", "key", "value"), "output": ("output",)}
 

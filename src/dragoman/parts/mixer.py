@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.errors import UserError
+from dragoman.parts.tracing import Quantity, Trace
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -25,6 +26,10 @@ State = dict[str, Any]
 
 #: Collects attention weights: path of a layer → one tensor per call; None if they are not needed.
 Recorder = dict[str, list[Tensor]] | None
+
+
+LAYER_OUTPUT = Quantity("output of the layer", "TE", "y", "What this layer passes on to the next one.")
+STACK_OUTPUT = Quantity("output of the stack", "TE", "y", "The final vector of this position, after all layers.")
 
 
 def map_state(function: Callable[[Tensor], Tensor], state: State) -> State:
@@ -171,6 +176,16 @@ class Context:
         if self.recorder is not None:
             self.recorder.setdefault(path, []).append(weights.detach())
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether intermediate results of the layers are kept, for a walk through the model."""
+        return isinstance(self.recorder, Trace)
+
+    def trace(self, path: str, quantity: Quantity, value: Tensor) -> None:
+        """Keep an intermediate result of the layer `path`, B and the axes of the quantity, if the call is traced."""
+        if isinstance(self.recorder, Trace):
+            self.recorder.add(path, quantity, value)
+
 
 class CopyDistribution(NamedTuple):
     """How probable it is at each target position that the next token is copied from the source, and from where."""
@@ -213,6 +228,7 @@ class Mixer(nn.Module):
     """
 
     path: str = ""  # qualified name in the model: key of memory projections and of recorded attention weights
+    title: str = "layer"  # what it is, in a label such as “encoder layer 2: self-attention”
     supports_packing: bool = True
     key_stride: int = 1  # tokens per key of recorded attention weights
     #: linear layers that LoRA can adapt, by attribute, with the names of the matrices stacked in their weight
@@ -238,6 +254,14 @@ class Mixer(nn.Module):
         projections = memory.projections.get(self.path)
         return self.project_memory(memory) if projections is None else projections
 
+    def score_terms(self, query: Tensor, key: Tensor) -> Tensor:
+        """Return the terms whose sums are the attention scores of a traced query (E) and traced keys, S E → S A.
+
+        Here the products of their elements, with the scale of the layer.
+        """
+        scale = getattr(self, "scale", None) or query.shape[-1] ** -0.5
+        return query * key * scale
+
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """x, B T D → B T D and the new state; x holds whole sequences, or continues those that `state` has read."""
         raise NotImplementedError
@@ -245,6 +269,8 @@ class Mixer(nn.Module):
 
 class LayerSequence(Mixer):
     """Named layers, run one after the other; the state maps their names to their states."""
+
+    output_quantity: ClassVar[Quantity] = LAYER_OUTPUT  # the name of its output in a trace
 
     def named_layers(self) -> list[tuple[str, Mixer]]:
         """Return the layers as (name, layer), in the order in which they run."""
@@ -285,12 +311,15 @@ class LayerSequence(Mixer):
         for name, layer in self.steps(context, state):
             result = layer(y, context, None if state is None else state[name])
             y, new_state[name] = result.output, result.state
+            if context.is_traced:
+                context.trace(getattr(layer, "path", self.path), LAYER_OUTPUT, y)
             losses += result.auxiliary_losses
             if result.final_state is not None:
                 final_state = result.final_state
             if result.source_context is not None:
                 context = replace(context, source_context=result.source_context)
         y, state = self.finish(x, y, context.layout), None if state is None else new_state
+        context.trace(self.path, self.output_quantity, y)
         return MixerOutput(y, state, context.source_context, final_state, losses, context.stack_inputs)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -23,8 +23,24 @@ from dragoman.parts.dropout import dropout
 from dragoman.parts.exported_recurrence import traced_layer
 from dragoman.parts.mixer import Context, Layout, Mixer, MixerOutput, State
 from dragoman.parts.spec import Spec
+from dragoman.parts.tracing import Quantity
 
 CellKind = Literal["rnn", "lstm", "gru", "gru-reset-before"]
+INPUT_GATE = Quantity("input gate", "TE", "i = σ(…)", "From 0 to 1: how much of the candidate is written to each cell.")
+FORGET_GATE = Quantity("forget gate", "TE", "f = σ(…)", "From 0 to 1: how much of each cell is kept; 0 forgets it.")
+CANDIDATE = Quantity("candidate", "TE", "tanh(…)", "From −1 to 1: what input and previous state propose to store.")
+OUTPUT_GATE = Quantity("output gate", "TE", "o = σ(…)", "From 0 to 1: how much of each cell is visible in the state.")
+CELL_STATE = Quantity("cell state", "TE", "c = f ⊙ c + i ⊙ g", "The memory of the LSTM after this step.")
+RESET_GATE = Quantity("reset gate", "TE", "r = σ(…)", "From 0 to 1: how much of the previous state the candidate sees.")
+UPDATE_GATE = Quantity(
+    "update gate", "TE", "z = σ(…)", "From 0 to 1: how much of the previous state is kept; the rest is the candidate."
+)
+FORWARD_STATE = Quantity(
+    "forward state", "TE", "→h", "The state after reading the sentence from its beginning up to this position."
+)
+BACKWARD_STATE = Quantity(
+    "backward state", "TE", "←h", "The state after reading the sentence from its end back to this position."
+)
 SATURATED = 1e4  # input that closes or opens a gate exactly: σ(−10⁴) = 0 and σ(10⁴) = 1
 
 
@@ -159,6 +175,21 @@ class Cells(nn.Module):
             return states[0]["hidden"], {name: states[0][name].unsqueeze(1) for name in state}
         return states[-1]["hidden"], {name: torch.stack([s[name] for s in states], dim=1) for name in state}  # B L D
 
+    def gates_of_step(self, gates: Tensor, state: State) -> Iterator[tuple[Quantity, Tensor]]:
+        """Yield the gates of all layers, B D each, in one step, whose arguments are those of `step`."""
+        new_state = self.step(gates, state)[1]
+        for layer in range(self.layers):
+            if layer > 0:
+                gates = F.linear(new_state["hidden"][:, layer - 1], *self.weight("ih", layer))
+            previous = {name: value[:, layer] for name, value in state.items()}
+            label = f" of cell layer {layer + 1}" if self.layers > 1 else ""
+            for quantity, value in self.gate_values(gates, previous, *self.recurrent_weights(layer)):
+                yield replace(quantity, name=quantity.name + label), value
+
+    def gate_values(self, gates: Tensor, previous: State, *weights: Tensor) -> list[tuple[Quantity, Tensor]]:
+        """Return the gates of one layer in one step, B D each; the arguments are those of `next_state`. Here none."""
+        return []
+
     def recurrent_weights(self, layer: int) -> tuple[Tensor, ...]:
         """Return the matrix U of a layer, from state to gates, and its bias."""
         return self.weight("hh", layer)
@@ -241,6 +272,13 @@ class LSTMCells(Cells):
         cell = f.sigmoid() * previous["cell"] + i.sigmoid() * g.tanh()
         return {"hidden": o.sigmoid() * cell.tanh(), "cell": cell}
 
+    def gate_values(self, gates: Tensor, previous: State, *weights: Tensor) -> list[tuple[Quantity, Tensor]]:
+        """Return the gates i, f and o, the candidate g and the new cell of one layer, B D each."""
+        i, f, g, o = (gates + F.linear(previous["hidden"], *weights[:2])).chunk(4, dim=-1)
+        i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+        quantities = (FORGET_GATE, INPUT_GATE, CANDIDATE, CELL_STATE, OUTPUT_GATE)
+        return list(zip(quantities, (f, i, g, f * previous["cell"] + i * g, o)))
+
 
 class ProjectedLSTMCells(LSTMCells):
     """h = W_r (o ⊙ tanh(c)): an LSTM with more cells than outputs (Sak et al. 2014); the cell state is wider than h."""
@@ -318,6 +356,13 @@ class GRUCells(Cells):
         n = torch.tanh(n + (r + r_recurrent).sigmoid() * n_recurrent)
         return {"hidden": n + z * (previous["hidden"] - n)}
 
+    def gate_values(self, gates: Tensor, previous: State, *weights: Tensor) -> list[tuple[Quantity, Tensor]]:
+        """Return the gates r and z and the candidate n of one layer, B D each."""
+        r, z, n = gates.chunk(3, dim=-1)
+        r_recurrent, z_recurrent, n_recurrent = F.linear(previous["hidden"], *weights).chunk(3, dim=-1)
+        r, z = (r + r_recurrent).sigmoid(), (z + z_recurrent).sigmoid()
+        return [(RESET_GATE, r), (CANDIDATE, torch.tanh(n + r * n_recurrent)), (UPDATE_GATE, z)]
+
 
 class ResetBeforeGRUCells(GRUCells):
     """r, z = σ(…); n = tanh(W x + U (r ⊙ h)); h = (1 − z) ⊙ n + z ⊙ h (Cho et al. 2014, eq. 5–8).
@@ -360,6 +405,17 @@ class ResetBeforeGRUCells(GRUCells):
         r, z = (gates + F.linear(hidden, gate_weight, gate_bias)).sigmoid().chunk(2, -1)
         n = torch.tanh(n + F.linear(r * hidden, weight, bias))
         return {"hidden": n + z * (hidden - n)}
+
+    def gate_values(self, gates: Tensor, previous: State, *weights: Tensor) -> list[tuple[Quantity, Tensor]]:
+        """Return the gates r and z and the candidate n of one layer, B D each."""
+        (weight, bias), hidden, sizes = weights, previous["hidden"], (2 * self.dim, self.dim)
+        (gates, n), (gate_weight, weight), (gate_bias, bias) = (
+            gates.split(sizes, -1),
+            weight.split(sizes),
+            bias.split(sizes),
+        )
+        r, z = (gates + F.linear(hidden, gate_weight, gate_bias)).sigmoid().chunk(2, -1)
+        return [(RESET_GATE, r), (CANDIDATE, torch.tanh(n + F.linear(r * hidden, weight, bias))), (UPDATE_GATE, z)]
 
 
 CELLS: dict[str, type[Cells]] = {cells.kind: cells for cells in (Cells, LSTMCells, GRUCells, ResetBeforeGRUCells)}
@@ -406,6 +462,7 @@ class Recurrent(Spec):
 
 
 class RecurrentMixer(Mixer):
+    title = "recurrent layer"
     supports_packing = False
 
     def __init__(self, spec: Recurrent, dim: int) -> None:
@@ -441,6 +498,9 @@ class RecurrentMixer(Mixer):
             if state is not None:
                 raise UserError("only forward recurrent layers can decode step by step: set direction to 'forward'")
             y, final = run_rows(self.cells, flip(x, layout) if self.backward else x, layout)
+            if self.bidirectional:
+                for quantity, half in zip((FORWARD_STATE, BACKWARD_STATE), y.chunk(2, -1)):
+                    context.trace(self.path, quantity, half)
             return MixerOutput(flip(y, layout) if self.backward else y, final_state=final)
         if state is not None:
             return MixerOutput(*continue_rows(self.cells, x, layout, state))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -18,6 +18,24 @@ from dragoman.parts.flops import Workload, matrix_flops, module_flops
 from dragoman.parts.mixer import Context, Layout, Memory, Mixer, MixerOutput, State, beam_size
 from dragoman.parts.recurrence import CellKind, build_cells, continue_rows
 from dragoman.parts.spec import Spec, build_part
+from dragoman.parts.tracing import Quantity
+
+PREVIOUS_STATE = Quantity(
+    "previous state",
+    "TE",
+    "sᵢ₋₁",
+    "What the decoder remembers of the tokens before: the state of its cells.",
+)
+STATE_QUERY = Quantity("query", "HTE", "s", "The state of the decoder asks which source words matter now.")
+SOURCE_KEY = Quantity("keys", "HSE", "U h", "What every source word offers to be found by, from the encoder's states.")
+SOURCE_VALUE = Quantity("values", "HSE", "h", "The encoder's state of every source word, which attention passes on.")
+ENERGIES = Quantity(
+    "scores", "HTS", "score(s, h)", "The energies: how well each source word fits the state, larger is better."
+)
+NEW_STATE = Quantity("new state", "TE", "sᵢ", "The state after this step, which the gates have composed.")
+READOUT = Quantity(
+    "readout", "TE", "r(sᵢ, y, cᵢ)", "What the output layer reads: the state, combined with attention and input."
+)
 
 # ---- summaries of the source
 
@@ -188,6 +206,10 @@ class ContextModule(nn.Module):
         """Compute what depends on the encoder's output alone, once per source; here nothing."""
         return {}
 
+    def score_terms(self, query: Tensor, key: Tensor) -> Tensor:
+        """Return the terms of the scores of one query (D) and the keys, S A → S A; see `Mixer.score_terms`."""
+        return query * key
+
     def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
         """What the decoder sees of the source at each step: query R T D → context R T D; here zeros.
 
@@ -241,8 +263,13 @@ class AttentionContextModule(ContextModule):
         memory = context.encoded_source
         folded = fold_beams(query, memory)[:, None]  # B 1 K·T D
         key, value = projections["key"][:, None], memory.states[:, None]  # B 1 S D
-        args = AttentionArgs(score=self.score, path=path)
+        quantities = (STATE_QUERY, SOURCE_KEY, SOURCE_VALUE, replace(ENERGIES, formula=self.score.formula))
+        args = AttentionArgs(score=self.score, path=path, quantities=quantities)
         return attend(folded, key, value, context.layout, memory.layout, context, args).reshape(query.shape)
+
+    def score_terms(self, query: Tensor, key: Tensor) -> Tensor:
+        """Return the terms of the scores of one query (D) and the prepared keys, S A → S A."""
+        return self.score.terms(query, key)
 
     def flops(self, work: Workload) -> int:
         """FLOPs for `work.tokens` target and `work.source` source tokens: score and weighted sum of each pair."""
@@ -371,6 +398,7 @@ class RecurrentDecoder(Spec):
 
 
 class RecurrentDecoderMixer(Mixer):
+    title = "recurrent decoder"
     supports_packing = False
 
     def __init__(self, spec: RecurrentDecoder, dim: int) -> None:
@@ -403,16 +431,21 @@ class RecurrentDecoderMixer(Mixer):
         start = self.start(memory, projections, self.cells.init_state(memory.states.shape[0], memory.states))
         return projections | {f"start_{name}": value for name, value in start.items()}
 
+    def score_terms(self, query: Tensor, key: Tensor) -> Tensor:
+        """Return the terms of the scores of one query (D) and the keys of the context, S A → S A."""
+        return self.context.score_terms(query, key)
+
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """x, R T D → output R T D, the new state, and the attention over the source at each step, R T D.
 
-        Runs step by step if a step needs a result of the previous one (`sequential`), otherwise all steps at once.
+        Runs step by step if a step needs a result of the previous one (`sequential`) or is traced, otherwise all steps
+        at once.
         """
         projections = self.memory_projections(context.encoded_source)
         cells, feedback = self._state_to_continue(x, context, projections, state)
         # Without a state, the final state is not needed, and padding comes last.
         layout = Layout(context.layout.positions) if state is None else context.layout
-        if self.sequential:
+        if self.sequential or context.is_traced:
             with deferred_weight_gradients():  # computes each weight's gradient once for all steps
                 y, source_context, cells, feedback = self._run_steps(
                     x, context, projections, cells, feedback, layout.token_mask
@@ -458,18 +491,24 @@ class RecurrentDecoderMixer(Mixer):
         """
         gates = self.cells.project(x)  # R T G
         feedback_weight = self.cells.weight("ih", 0)[0][:, self.dim :]  # G D
+        attends_before = self.attends_before or not self.context.attends  # a fixed context is there before the step
         states: list[Tensor] = []
         contexts: list[Tensor] = []
         outputs: list[Tensor] = []
         for step, (token, gate) in enumerate(zip(x.unbind(1), gates.unbind(1))):
             previous, previous_feedback = cells, feedback
-            if self.attends_before:
+            context.trace(self.path, PREVIOUS_STATE, cells["hidden"][:, -1:])
+            if attends_before:
                 attended = self.context(cells["hidden"][:, -1:], context, projections, self.path)[:, 0]
                 feedback = attended if self.feeds_context else feedback
             if self.feeds_context or self.feeds_output:
                 gate = gate + F.linear(feedback, feedback_weight)
+            if context.is_traced:
+                for quantity, value in self.cells.gates_of_step(gate, cells):
+                    context.trace(self.path, quantity, value[:, None])
             hidden, cells = self.cells.step(gate, cells)
-            if not self.attends_before:
+            context.trace(self.path, NEW_STATE, hidden[:, None])
+            if not attends_before:
                 attended = self.context(hidden[:, None], context, projections, self.path)[:, 0]
                 feedback = attended if self.feeds_context else feedback
             if self.feeds_output:
@@ -482,6 +521,6 @@ class RecurrentDecoderMixer(Mixer):
                 cells = {name: torch.where(mask[..., None], cells[name], previous[name]) for name in cells}
                 feedback = torch.where(mask, feedback, previous_feedback)
         source_context = torch.stack(contexts, 1)  # R T D
-        if self.feeds_output:
-            return torch.stack(outputs, 1), source_context, cells, feedback
-        return self.readout(x, torch.stack(states, 1), source_context), source_context, cells, feedback
+        y = torch.stack(outputs, 1) if self.feeds_output else self.readout(x, torch.stack(states, 1), source_context)
+        context.trace(self.path, READOUT, y)
+        return y, source_context, cells, feedback

@@ -14,12 +14,42 @@ from torch.utils.checkpoint import checkpoint
 from dragoman.errors import UserError
 from dragoman.parts.dropout import Dropout
 from dragoman.parts.flops import Workload, module_flops
-from dragoman.parts.mixer import AttentionMasks, Context, LayerSequence, Layout, Mixer, MixerOutput, State
+from dragoman.parts.mixer import STACK_OUTPUT, AttentionMasks, Context, LayerSequence, Layout, Mixer, MixerOutput, State
 from dragoman.parts.norm import Identity, LayerNorm, add_and_norm
 from dragoman.parts.positions import NoPosition, Position
 from dragoman.parts.spec import Spec, build_part
+from dragoman.parts.tracing import Quantity
 
 NamedLayers = list[tuple[str, Mixer]]
+
+EMBEDDING = Quantity("embedding", "TE", "E[token]", "The learned vector of the token: the row of its id in a table.")
+POSITION_VECTOR = Quantity(
+    "position vector",
+    "TE",
+    "PE(position)",
+    "A vector for the position of the token, added to its embedding.",
+)
+STACK_INPUT = Quantity(
+    "input of the first layer",
+    "TE",
+    "x",
+    "What the first layer reads: the embedding, with its position if it is added.",
+)
+NORMALIZED = Quantity(
+    "normalized input",
+    "TE",
+    "norm(x)",
+    "The vector, scaled to a standard size, then by a factor for each element.",
+)
+RESIDUAL_SUM = Quantity(
+    "residual sum", "TE", "x + f(x)", "The layer only adds to its input, which reaches the next layer as it was."
+)
+NORMALIZED_SUM = Quantity(
+    "normalized sum",
+    "TE",
+    "norm(x + f(x))",
+    "The sum, scaled to a standard size, then by a factor for each element.",
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +99,7 @@ class ResidualMixer(Mixer):
     def __init__(self, body: Mixer, before: nn.Module, after: nn.Module, dropout: float) -> None:
         """after(x + dropout(body(before(x)))): `before` and `after` are norms or identities."""
         super().__init__()
-        self.body = body
+        self.body, self.title = body, body.title
         self.before = before
         self.after = after
         self.dropout = Dropout(dropout)
@@ -84,8 +114,16 @@ class ResidualMixer(Mixer):
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """after(x + dropout(body(before(x)))), B T D → B T D, with the state and the other results of the body."""
-        result: MixerOutput = self.body(self.before(x, context.layout), context, state)
-        return result.with_output(add_and_norm(x, self.dropout(result.output), self.after, context.layout))
+        normalized = self.before(x, context.layout)
+        if normalized is not x:
+            context.trace(self.body.path, NORMALIZED, normalized)
+        result: MixerOutput = self.body(normalized, context, state)
+        output = add_and_norm(x, self.dropout(result.output), self.after, context.layout)
+        if context.is_traced:
+            context.trace(self.body.path, RESIDUAL_SUM, x + result.output)
+            if not isinstance(self.after, Identity):
+                context.trace(self.body.path, NORMALIZED_SUM, output)
+        return result.with_output(output)
 
 
 @dataclass(frozen=True)
@@ -102,6 +140,8 @@ class Parallel(Spec):
 
 
 class ParallelMixer(LayerSequence):
+    title = "parallel layers"
+
     def __init__(self, bodies: list[Mixer], norm: nn.Module, dropout: float) -> None:
         """x + Σ_k f_k(norm(x)): `bodies` are the layers f_k."""
         super().__init__()
@@ -116,12 +156,14 @@ class ParallelMixer(LayerSequence):
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """x + Σ_k dropout(f_k(norm(x))), B T D → B T D; `state` maps the names of the layers f_k to their states."""
         normalized = self.norm(x, context.layout)
+        context.trace(self.path, NORMALIZED, normalized)
         new_state: State = {}
         losses: tuple[Tensor, ...] = ()
         for name, body in self.named_layers():
             result = body(normalized, context, None if state is None else state[name])
             x, new_state[name] = x + self.dropout(result.output), result.state
             losses += result.auxiliary_losses
+        context.trace(self.path, RESIDUAL_SUM, x)
         return MixerOutput(x, None if state is None else new_state, auxiliary_losses=losses)
 
 
@@ -151,6 +193,9 @@ class Stack(Spec):
 
 
 class StackMixer(LayerSequence):
+    title = "input"
+    output_quantity = STACK_OUTPUT
+
     def __init__(self, spec: Stack, dim: int) -> None:
         """Build `depth` blocks of layers of width `dim`; `_blocks` are the units of gradient checkpointing."""
         super().__init__()
@@ -193,8 +238,14 @@ class StackMixer(LayerSequence):
 
     def prepare(self, x: Tensor, context: Context) -> tuple[Tensor, Context]:
         """Add positions to the embeddings x, normalize and project them; return them and what all layers share."""
-        x = self.input_norm(self.position.embed(x, context.layout), context.layout)
-        x = self.project(self.dropout(x))
+        embedding = x
+        x = self.position.embed(embedding, context.layout)
+        context.trace(self.path, EMBEDDING, embedding)
+        if context.is_traced and x is not embedding and x.shape == embedding.shape:
+            context.trace(self.path, POSITION_VECTOR, x - embedding)
+        x = self.project(self.dropout(self.input_norm(x, context.layout)))
+        if x is not embedding:
+            context.trace(self.path, STACK_INPUT, x)
         return x, replace(context, masks=AttentionMasks(), shared_position=self.position, stack_inputs=x)
 
     def steps(self, context: Context, state: State | None) -> Sequence[tuple[str, Callable[..., MixerOutput]]]:

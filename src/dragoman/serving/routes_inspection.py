@@ -14,7 +14,8 @@ from dragoman.lens.axes import downsample
 from dragoman.lens.inspection_types import to_jsonable
 from dragoman.lens.position_encodings import position_encodings
 from dragoman.lens.run_report import read_samples, training_curves, validation_records
-from dragoman.run import Run
+from dragoman.lens.walk import walk_through
+from dragoman.run import Run, Source
 from dragoman.serving import schemas
 from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
 from dragoman.serving.served_run import ServedRun
@@ -59,6 +60,19 @@ def routes(service: Service) -> APIRouter:
         text = await run_inspection(request, _inspection(service, served, fields))
         return Response(text, media_type="application/json")
 
+    @router.post(
+        "/walk",
+        responses={200: {"model": schemas.WalkResponse}},
+        response_class=JSONResponse,
+        openapi_extra=schemas.request_body_schema(schemas.WalkRequest),
+    )
+    async def walk(request: Request) -> Response:
+        """Follow one prediction through the model: the numbers of every layer, and the logits of the next token."""
+        fields = await service.accept(request, schemas.WalkRequest)
+        served = service.resolve_run(fields.run, fields.source, fields.target)
+        text = await run_inspection(request, _walk(service, served, fields))
+        return Response(text, media_type="application/json")
+
     @router.post("/bpe", openapi_extra=schemas.request_body_schema(schemas.BPERequest))
     async def bpe(request: Request) -> schemas.BPEResponse:
         """Byte-pair encoding of a short text, merge by merge."""
@@ -94,14 +108,8 @@ def routes(service: Service) -> APIRouter:
 def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest) -> Callable[[], str]:
     """Check the limits on the tokens of a sentence, and return a function that inspects it and returns JSON."""
     run, limits = service.streaming_run(served), service.limits
-    (source,) = run.with_features([fields.text], None if fields.features is None else [fields.features])
-    token_counts = {"sentence": len(run.encode_sources([source])[0])}
-    if fields.translation is not None:
-        token_counts["translation"] = len(run.target_tokenizer.encode(fields.translation))
-    for name, tokens in token_counts.items():
-        if tokens > limits.max_inspected_tokens:
-            message = f"a {name} of at most {limits.max_inspected_tokens} tokens can be inspected, but this one has"
-            raise RequestError(400, f"{message} {tokens:,}")
+    translation = None if fields.translation is None else run.target_tokenizer.encode(fields.translation)
+    source = _checked_source(service, run, fields.text, fields.features, translation)
     search = None if fields.search is None else service.validate_search(served, fields.search)
     prefix = fields.prefix
     forced_tokens = len(run.target_tokenizer.encode(prefix) if isinstance(prefix, str) else prefix)
@@ -116,6 +124,33 @@ def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest
             message = f"the attention of this sentence has {weights:,} weights, but at most {limit:,} are sent"
             raise RequestError(400, f"{message}: shorten it")
         return _to_json(run=served.name, forced_tokens=forced_tokens, inspection=inspection.to_dict())
+
+    return inspect
+
+
+def _checked_source(
+    service: Service, run: Run, text: str, features: str | None, translation: Sequence[int] | None
+) -> Source:
+    """Return the source of an inspection; a sentence or a translation with too many tokens is an error."""
+    (source,) = run.with_features([text], None if features is None else [features])
+    counts = {"sentence": len(run.encode_sources([source])[0]), "translation": len(translation or ())}
+    limit = service.limits.max_inspected_tokens
+    for name, tokens in counts.items():
+        if tokens > limit:
+            message = f"a {name} of at most {limit} tokens can be inspected, but this one has"
+            raise RequestError(400, f"{message} {tokens:,}")
+    return source
+
+
+def _walk(service: Service, served: ServedRun, fields: schemas.WalkRequest) -> Callable[[], str]:
+    """Check the limits on the tokens of a sentence, and return a function that walks through it and returns JSON."""
+    run = service.streaming_run(served)
+    source = _checked_source(service, run, fields.text, fields.features, fields.tokens)
+
+    def inspect() -> str:
+        """Follow the prediction of the next token through the model."""
+        walk = walk_through(run, source, fields.tokens, position=fields.position, head=fields.head)
+        return _to_json(run=served.name, walk=to_jsonable(walk))
 
     return inspect
 

@@ -190,6 +190,31 @@ class LensResponse(BaseModel):
     inspection: dict[str, Any] = Field(description="The JSON document of docs/seeing.md.")
 
 
+class WalkRequest(ApiRequest):
+    """A prediction to follow through the model."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    run: str | None = Field(None, description="Name of a run, as in /v1/runs; alternatively give source and target.")
+    source: str | None = Field(None, description="Source language, such as en; of a multilingual run also eng_Latn.")
+    target: str | None = Field(None, description="Target language.")
+    text: str = Field(description="One sentence: it is not split.")
+    features: str | None = Field(None, description="Features such as V;PST, for a run that was trained with features.")
+    tokens: list[int] = Field([], description="Ids of the target tokens before the one that is predicted.")
+    position: int = Field(0, ge=0, description="Source token, from 0, whose way through the encoder is shown.")
+    head: int = Field(1, ge=1, description="The attention head that is shown, from 1.")
+
+    @property
+    def texts(self) -> list[str]:
+        """The sentence and its features."""
+        return [text for text in (self.text, self.features) if text]
+
+
+class WalkResponse(BaseModel):
+    run: str
+    walk: dict[str, Any] = Field(description="The JSON document of a walk in docs/seeing.md.")
+
+
 class BPERequest(ApiRequest):
     """A text to learn byte-pair encoding from, merge by merge."""
 

@@ -1,0 +1,151 @@
+"""A walk through a model shows the numbers of the model: each step follows from the ones before it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from dragoman.errors import UserError
+from dragoman.lens.walk import MAX_KEYS, Walk, WalkStep, walk_through
+from dragoman.run import Run
+
+SENTENCE = "The dog sees the tree."
+OTHER_SYSTEMS = [
+    "luong",
+    "sutskever",
+    "gnmt",
+    "convs2s",
+    "bytenet",
+    "t5",
+    "moe-2017",
+    "transformer-d",
+    "gpt",
+    "shaw",
+    "cho",
+    "unilm",
+]
+
+
+def same(one: Tensor, other: Tensor, tolerance: float = 1e-4) -> None:
+    torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
+
+
+@pytest.fixture(scope="module")
+def recurrent_run(make_run: Callable[..., Run]) -> Run:
+    return make_run(system="bahdanau")
+
+
+def by_name(walk: Walk, place: str) -> dict[str, WalkStep]:
+    """The steps of a layer."""
+    return {step.name: step for step in walk.steps if step.place == place}
+
+
+def prefix_of(run: Run, count: int) -> list[int]:
+    return [step.token_id for step in run.lens(SENTENCE).steps[:count]]
+
+
+def check_attention(steps: dict[str, WalkStep], recorded: Sequence[float] | Tensor) -> None:
+    """Terms sum to scores, scores give the weights that an inspection has recorded, weights give the weighted sum."""
+    scores, weights = steps["scores"].values, steps["attention weights"].values
+    same(steps["terms of the scores"].values.sum(-1), scores)
+    masked = scores if "mask" not in steps else scores.masked_fill(steps["mask"].values == 0, -torch.inf)
+    same(masked.softmax(-1), weights)
+    same(weights, torch.as_tensor(recorded))
+    same(weights @ steps["values"].values, steps["weighted sum"].values)
+
+
+@pytest.mark.parametrize("head", [1, 2])
+def test_transformer(run: Run, head: int) -> None:
+    inspection, tokens = run.lens(SENTENCE), prefix_of(run, 3)
+    walk = walk_through(run, SENTENCE, tokens, position=1, head=head)
+    assert walk.num_heads == 2
+    assert inspection.source is not None
+    assert walk.source == inspection.source.tokens
+    rows = {"encoder": 1, "cross": 3, "decoder": 3}
+    for kind, place in [
+        ("encoder", "encoder layer 1: self-attention"),
+        ("decoder", "decoder layer 1: self-attention"),
+        ("cross", "decoder layer 1: cross-attention"),
+    ]:
+        (attention,) = (found for found in inspection.attention if found.kind == kind)
+        steps = by_name(walk, place)
+        recorded = attention.weights[head - 1, rows[kind]]
+        check_attention(steps, recorded[: len(steps["scores"].keys)])
+        same(
+            steps["scores"].values, steps["keys"].values @ steps["query"].values / steps["query"].values.shape[0] ** 0.5
+        )
+        joined, output = steps["all heads joined"].values, steps["output of the attention"].values
+        width = len(steps["weighted sum"].values)
+        same(joined[(head - 1) * width : head * width], steps["weighted sum"].values)
+        assert output.shape == (16,)
+    network = by_name(walk, "decoder layer 1: feed-forward network")
+    before = by_name(walk, "decoder layer 1: cross-attention")
+    last = before.get("normalized sum", before["residual sum"]).values
+    same(last + network["output of the network"].values, network["residual sum"].values)
+
+
+def test_recurrent_decoder_with_attention(recurrent_run: Run) -> None:
+    inspection, tokens = recurrent_run.lens(SENTENCE), prefix_of(recurrent_run, 2)
+    walk = walk_through(recurrent_run, SENTENCE, tokens)
+    steps = by_name(walk, "decoder layer 1: recurrent decoder")
+    check_attention(steps, inspection.attention_of_kind("cross")[0].weights[0, 2])
+    z, previous = steps["update gate"].values, steps["previous state"].values
+    same((1 - z) * steps["candidate"].values + z * previous, steps["new state"].values)
+    assert {"forward state", "backward state"} <= by_name(walk, "encoder layer 1: recurrent layer").keys()
+    assert "v·tanh" in steps["scores"].formula
+
+
+def test_distribution_is_that_of_the_search(run: Run, recurrent_run: Run) -> None:
+    for searched in (run, recurrent_run):
+        inspection = searched.lens(SENTENCE)
+        assert inspection.beam is not None
+        path = inspection.beam.path(inspection.beam.best)
+        for number in (0, 2):
+            tokens = [node.token_id for node in path[:number]]
+            walk = walk_through(searched, SENTENCE, tokens)
+            (candidate,) = (found for found in walk.candidates if found.token_id == path[number].token_id)
+            assert candidate.probability == pytest.approx(math.exp(path[number].log_probability), rel=1e-3)
+            assert walk.logits.softmax(-1).sum() == pytest.approx(1)
+            assert (walk.logits.diff() <= 0).all()
+            assert walk.candidates[0].logit == pytest.approx(float(walk.logits[0]))
+
+
+def test_matrices_are_bounded(run: Run) -> None:
+    walk = walk_through(run, "The dog sees the tree. " * 8)
+    steps = by_name(walk, "encoder layer 1: self-attention")
+    assert len(steps["scores"].values) == len(walk.source) > MAX_KEYS
+    weights = steps["attention weights"].values
+    assert len(steps["keys"].values) == MAX_KEYS
+    assert weights[list(steps["keys"].keys)].sum() == pytest.approx(float(weights.topk(MAX_KEYS).values.sum()))
+
+
+def test_wrong_arguments_are_explained(run: Run) -> None:
+    with pytest.raises(UserError, match="head must be from 1 to 2, but is 3"):
+        walk_through(run, SENTENCE, head=3)
+    with pytest.raises(UserError, match="position must be from 0 to"):
+        walk_through(run, SENTENCE, position=99)
+    with pytest.raises(UserError, match="contain the id 99999"):
+        walk_through(run, SENTENCE, [99999])
+    with pytest.raises(UserError, match="source sentence is empty"):
+        walk_through(run, " ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", OTHER_SYSTEMS)
+def test_every_system_has_a_walk(make_run: Callable[..., Run], system: str) -> None:
+    other = make_run(system=system)
+    inspection = other.lens(SENTENCE)
+    tokens = [step.token_id for step in inspection.steps[:2]]
+    walk = walk_through(other, SENTENCE, tokens)
+    step = inspection.steps[2]
+    (candidate,) = (found for found in walk.candidates if found.token_id == step.token_id)
+    assert candidate.probability == pytest.approx(step.probability, rel=1e-3)
+    assert walk.steps
+    for place in {step.place for step in walk.steps}:
+        steps = by_name(walk, place)
+        if "scores" in steps and "position bias" not in steps:
+            check_attention(steps, steps["attention weights"].values)
