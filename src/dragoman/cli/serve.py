@@ -42,6 +42,16 @@ def serve(
     max_batch_tokens: Annotated[
         int | None, "Maximum source tokens of a batch. Default: the run's search.batch_tokens."
     ] = None,
+    route: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=RUN:WEIGHT,…",
+            help="Divide requests for the languages of some runs, or for the run NAME, between these runs. Repeatable.",
+        ),
+    ] = None,
+    route_by: Annotated[
+        Literal["client", "text"], "What always gets the same run of a route: a client, or a text."
+    ] = "client",
     watch_runs: Annotated[
         bool, "Reload a run when its folder has a newer checkpoint, without dropping requests."
     ] = False,
@@ -76,6 +86,7 @@ def serve(
         for folder, pair in folders_and_languages
     ]
     service = serving.Service(sources, limits, batching, keys, quotas)
+    service.set_routes(map(serving.parse_route, route or ()), service.run_names, route_by)
     if api_keys is not None:
         service.reloader.also["API keys"] = lambda: setattr(service, "keys", serving.ApiKeys.read(api_keys))
     if watch_runs:

@@ -43,7 +43,7 @@ def routes(service: Service) -> APIRouter:
     @router.get("/runs")
     async def runs() -> list[schemas.RunInfo]:
         """List the served runs."""
-        return [_run_info(served) for served in service.runs.values()]
+        return [_run_info(service, served) for served in service.runs.values()]
 
     @router.post("/translate", openapi_extra=schemas.request_body_schema(schemas.TranslationRequest))
     async def translate(request: Request) -> schemas.TranslationResponse:
@@ -88,7 +88,7 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-def _run_info(served: ServedRun) -> schemas.RunInfo:
+def _run_info(service: Service, served: ServedRun) -> schemas.RunInfo:
     """Describe a run for clients: languages, system, checkpoint, size and default search."""
     run = served.run
     return schemas.RunInfo(
@@ -100,6 +100,7 @@ def _run_info(served: ServedRun) -> schemas.RunInfo:
         checkpoint=run.checkpoint,
         version=served.version,
         loaded_at=datetime.fromtimestamp(served.loaded_at, UTC).isoformat(timespec="seconds"),
+        routes={route.name: share for route in service.routes.values() if (share := route.shares.get(served.name))},
         parameters=sum(weight.numel() for weight in run.model.parameters()),
         search=search_to_dict(run.default_search),
     )

@@ -110,6 +110,7 @@ class RunInfo(BaseModel):
     checkpoint: str
     version: str = Field(description="Checkpoint and digest of the run's files.", examples=["000500-1f0c93ab"])
     loaded_at: str = Field(description="When this version was loaded (ISO 8601).")
+    routes: dict[str, float] = Field(description="Routes with this run, and the share of requests that it answers.")
     parameters: int
     search: dict[str, Any] = Field(description="The default search.")
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from fastapi import Request
 
-from dragoman.errors import UserError, unknown_name
+from dragoman.errors import UserError
 from dragoman.run import Run
 from dragoman.run.language_detection import LanguageDetector
 from dragoman.run.translation_warnings import checker_of
@@ -24,17 +24,17 @@ from dragoman.serving.request_guard import RateLimiter
 from dragoman.serving.request_parsing import RequestError, parse_request, request_api_key
 from dragoman.serving.request_record import RequestRecord, request_record
 from dragoman.serving.run_reloading import RunReloader, RunSource
+from dragoman.serving.run_selection import RunSelection
 from dragoman.serving.run_versions import run_version
-from dragoman.serving.schemas import ApiRequest, LanguageInfo
+from dragoman.serving.schemas import ApiRequest
 from dragoman.serving.served_run import ServedRun
 from dragoman.serving.service_metrics import Metrics
 from dragoman.serving.service_settings import BatchingSettings, ServiceLimits
-from dragoman.text.language_names import language_name
 
 RequestType = TypeVar("RequestType", bound=ApiRequest)
 
 
-class Service:
+class Service(RunSelection):
     """All served runs, with their limits, API keys and metrics."""
 
     def __init__(
@@ -51,15 +51,15 @@ class Service:
         run decode at a time. A run that does not translate text is a UserError. Runs that are given as a source are
         loaded when the service starts, and can be reloaded.
         """
+        super().__init__()
         self.limits, self.keys, self.metrics = limits or ServiceLimits(), keys or ApiKeys(), Metrics()
         self.quotas = quotas or Quotas()
-        self.rate_limiter, self.detector = RateLimiter(self.limits.requests_per_minute), LanguageDetector()
+        self.rate_limiter = RateLimiter(self.limits.requests_per_minute)
         self.device_lock = threading.Lock()
         self._stream_slots = threading.Semaphore(self.limits.max_streams)
         self.inspections = InspectionQueue(self.device_lock, self.limits.max_inspections)
         self._batching = batching or BatchingSettings()
         self._sources: dict[str, RunSource] = {}
-        self.runs: dict[str, ServedRun] = {}
         self.reloader = RunReloader(self)
         self.active_requests: set[RequestRecord] = set()  # that are being answered
         self._state: Literal["starting", "ready", "stopping"] = "starting"
@@ -76,11 +76,15 @@ class Service:
         self.metrics.inspections.set_function(lambda: self.inspections.pending)
         self.metrics.ready.set_function(lambda: self.readiness == "ready")
 
+    @property
+    def run_names(self) -> list[str]:
+        """The names of all runs, also of those that are not loaded yet."""
+        return list(dict.fromkeys([*self.runs, *self._sources]))
+
     def _unique_name(self, name: str) -> str:
         """Return the name of a run folder, with a number if another run has the same name."""
-        taken = {*self.runs, *self._sources}
-        names = (name if n == 1 else f"{name}-{n}" for n in range(1, len(taken) + 2))
-        return next(candidate for candidate in names if candidate not in taken)
+        names = (name if n == 1 else f"{name}-{n}" for n in range(1, len(self.run_names) + 2))
+        return next(candidate for candidate in names if candidate not in self.run_names)
 
     def _served_run(
         self, name: str, run: Run, pair: LanguagePair | None, version: str, source: RunSource | None = None
@@ -137,6 +141,7 @@ class Service:
             if served.codes is None and served.pair is not None:
                 self.detector.learn_from_run(served.run, *served.pair)
             self.install_run(served)
+        self.check_route_languages()
         self.quotas.start()
         if self._state == "starting":
             self._state = "ready"
@@ -165,78 +170,6 @@ class Service:
             served.batcher.close()
         self.inspections.close()
         self.quotas.close()
-
-    # ---- selection of a run
-
-    def languages(self) -> list[LanguageInfo]:
-        """Return all languages with the languages that each is translated into."""
-        targets: dict[str, dict[str, None]] = {}  # ordered sets
-        for served in self.runs.values():
-            for source, codes in served.directions.items():
-                targets.setdefault(source, {}).update(dict.fromkeys(codes))
-        served_codes = dict.fromkeys([*targets, *(code for others in targets.values() for code in others)])
-        return [
-            LanguageInfo(code=code, name=language_name(code), targets=[*targets.get(code, ())]) for code in served_codes
-        ]
-
-    def language_code(self, language: str) -> str:
-        """Normalize a language: EN and en-GB become en, unless en-gb is served."""
-        code = language.strip().lower().replace("_", "-")
-        served_codes = {code for served in self.runs.values() if served.codes is None for code in served.pair or ()}
-        return code if code in served_codes else code.split("-")[0]
-
-    def run_for_languages(self, source: str, target: str) -> ServedRun:
-        """Return the first run for a language pair; languages of multilingual runs may have other codes or names."""
-        unknown: UserError | None = None
-        for served in self.runs.values():
-            if served.codes is None and served.pair == (self.language_code(source), self.language_code(target)):
-                return _answering(served)
-            if served.codes is not None:
-                try:
-                    return _answering(served.for_languages(source, target))
-                except UserError as error:
-                    unknown = error
-        if unknown is not None:
-            raise unknown
-        pairs = [f"{run.pair.source} to {run.pair.target}" for run in self.runs.values() if run.pair is not None]
-        raise RequestError(
-            400, f"no run translates from {source!r} to {target!r}, only from {', '.join(dict.fromkeys(pairs))}"
-        )
-
-    def run_by_name(self, name: str) -> ServedRun:
-        """Return the run with a name, or reject the request and suggest similar names."""
-        if name not in self.runs:
-            raise RequestError(400, str(unknown_name("run", name, self.runs)))
-        return _answering(self.runs[name])
-
-    def resolve_run(self, name: str | None, source: str | None, target: str | None) -> ServedRun:
-        """Return the run with this name, or the first one for these languages, or the only one.
-
-        A multilingual run is returned for these languages, or for its default.
-        """
-        if name is not None:
-            return self.run_by_name(name).for_languages(source, target)
-        if source is not None and target is not None:
-            return self.run_for_languages(source, target)
-        served = next(iter(self.runs.values()))
-        if len(self.runs) > 1 or (served.codes is None and (source is not None or target is not None)):
-            raise RequestError(400, "say which run to use: give 'run', or 'source' and 'target'")
-        return _answering(served.for_languages(source, target))
-
-    def detect_language(self, text: str, target: str | None = None) -> tuple[str, float]:
-        """Return the most probable source language of a text, and a confidence from 0 to 100.
-
-        Only languages that are translated into `target` count. If there is only one, it is returned in any case.
-        """
-        code = None if target is None else self.language_code(target)
-        pairs = [served.pair for served in self.runs.values() if served.codes is None and served.pair is not None]
-        sources = [pair.source for pair in pairs if code in (None, pair.target)]
-        for language, confidence in self.detector(text):
-            if language in sources:
-                return language, confidence
-        if len(set(sources)) != 1 or any(served.codes is not None for served in self.runs.values()):
-            raise RequestError(400, "the language of the text could not be detected: give it as 'source'")
-        return sources[0], 0.0
 
     # ---- limits
 
@@ -340,10 +273,3 @@ class Service:
         run = copy(served.run)
         run.engine_cache = None  # cached engines belong to one search at a time
         return run
-
-
-def _answering(served: ServedRun) -> ServedRun:
-    """Record that a run answers the present request, and return it."""
-    record = request_record()
-    record.run, record.version = served.name, served.version
-    return served

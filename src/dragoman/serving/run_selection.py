@@ -1,0 +1,129 @@
+"""Selection of the run that answers a request: by name, by languages, or by a weighted route."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dragoman.errors import UserError, unknown_name
+from dragoman.serving.languages import LanguageDetector
+from dragoman.serving.request_parsing import RequestError
+from dragoman.serving.request_record import request_record
+from dragoman.serving.schemas import LanguageInfo
+from dragoman.serving.served_run import ServedRun
+from dragoman.serving.weighted_routes import RouteBy, WeightedRoute, check_routes
+from dragoman.text.language_names import language_name
+
+
+class RunSelection:
+    """The served runs and routes, and how a request selects one of them."""
+
+    def __init__(self) -> None:
+        """Begin without runs and routes."""
+        self.runs: dict[str, ServedRun] = {}
+        self.routes: dict[str, WeightedRoute] = {}
+        self.route_by: RouteBy = "client"
+        self.detector = LanguageDetector()
+
+    def set_routes(self, routes: Iterable[WeightedRoute], names: Iterable[str], route_by: RouteBy = "client") -> None:
+        """Divide requests between runs, of which `names` has the names; the same client or text gets the same run."""
+        self.routes, self.route_by = check_routes(routes, names), route_by
+
+    def check_route_languages(self) -> None:
+        """Raise a UserError if the runs of a route have different languages."""
+        for route in self.routes.values():
+            first, *others = (self.runs[name] for name in route.weights)
+            for other in others:
+                if other.directions != first.directions:
+                    raise UserError(
+                        f"the route {route.name!r} has runs of different languages, {first.name} and {other.name}: "
+                        "put runs of the same languages into a route"
+                    )
+
+    def _follow(self, route: WeightedRoute) -> ServedRun:
+        """Return the run of a route for the present request."""
+        record = request_record()
+        by_text = self.route_by == "text" and record.texts
+        return self.runs[route.choose("\n".join(record.texts) if by_text else record.identity)]
+
+    def languages(self) -> list[LanguageInfo]:
+        """Return all languages with the languages that each is translated into."""
+        targets: dict[str, dict[str, None]] = {}  # ordered sets
+        for served in self.runs.values():
+            for source, codes in served.directions.items():
+                targets.setdefault(source, {}).update(dict.fromkeys(codes))
+        served_codes = dict.fromkeys([*targets, *(code for others in targets.values() for code in others)])
+        return [
+            LanguageInfo(code=code, name=language_name(code), targets=[*targets.get(code, ())]) for code in served_codes
+        ]
+
+    def language_code(self, language: str) -> str:
+        """Normalize a language: EN and en-GB become en, unless en-gb is served."""
+        code = language.strip().lower().replace("_", "-")
+        served_codes = {code for served in self.runs.values() if served.codes is None for code in served.pair or ()}
+        return code if code in served_codes else code.split("-")[0]
+
+    def run_for_languages(self, source: str, target: str) -> ServedRun:
+        """Return the run for a language pair: that of the first route for it, or else the first run.
+
+        Languages of multilingual runs may have other codes or names.
+        """
+        unknown: UserError | None = None
+        for served in (*map(self._follow, self.routes.values()), *self.runs.values()):
+            if served.codes is None and served.pair == (self.language_code(source), self.language_code(target)):
+                return _answering(served)
+            if served.codes is not None:
+                try:
+                    return _answering(served.for_languages(source, target))
+                except UserError as error:
+                    unknown = error
+        if unknown is not None:
+            raise unknown
+        pairs = [f"{run.pair.source} to {run.pair.target}" for run in self.runs.values() if run.pair is not None]
+        raise RequestError(
+            400, f"no run translates from {source!r} to {target!r}, only from {', '.join(dict.fromkeys(pairs))}"
+        )
+
+    def run_by_name(self, name: str) -> ServedRun:
+        """Return the run with a name, or reject the request and suggest similar names."""
+        if name not in self.runs:
+            raise RequestError(400, str(unknown_name("run", name, [*self.runs, *self.routes])))
+        return _answering(self.runs[name])
+
+    def resolve_run(self, name: str | None, source: str | None, target: str | None) -> ServedRun:
+        """Return the run of this name or route, or the one for these languages, or the only one.
+
+        A multilingual run is returned for these languages, or for its default.
+        """
+        if name is not None:
+            served = self._follow(self.routes[name]) if name in self.routes else self.run_by_name(name)
+            return _answering(served.for_languages(source, target))
+        if source is not None and target is not None:
+            return self.run_for_languages(source, target)
+        routed = [route for route in self.routes.values() if {*self.runs} == {*route.weights}]
+        served = self._follow(routed[0]) if routed else next(iter(self.runs.values()))
+        is_ambiguous = len(self.runs) > 1 and not routed
+        if is_ambiguous or (served.codes is None and (source is not None or target is not None)):
+            raise RequestError(400, "say which run to use: give 'run', or 'source' and 'target'")
+        return _answering(served.for_languages(source, target))
+
+    def detect_language(self, text: str, target: str | None = None) -> tuple[str, float]:
+        """Return the most probable source language of a text, and a confidence from 0 to 100.
+
+        Only languages that are translated into `target` count. If there is only one, it is returned in any case.
+        """
+        code = None if target is None else self.language_code(target)
+        pairs = [served.pair for served in self.runs.values() if served.codes is None and served.pair is not None]
+        sources = [pair.source for pair in pairs if code in (None, pair.target)]
+        for language, confidence in self.detector(text):
+            if language in sources:
+                return language, confidence
+        if len(set(sources)) != 1 or any(served.codes is not None for served in self.runs.values()):
+            raise RequestError(400, "the language of the text could not be detected: give it as 'source'")
+        return sources[0], 0.0
+
+
+def _answering(served: ServedRun) -> ServedRun:
+    """Record that a run answers the present request, and return it."""
+    record = request_record()
+    record.run, record.version = served.name, served.version
+    return served

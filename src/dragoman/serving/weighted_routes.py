@@ -1,0 +1,81 @@
+"""Weighted routes: requests are divided between runs of the same languages, to compare them (A/B tests)."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from dragoman.errors import UserError, unknown_name
+
+RouteBy = Literal["client", "text"]
+EXAMPLE = "en-de=first:0.9,second:0.1"
+
+
+@dataclass(frozen=True)
+class WeightedRoute:
+    """A name under which several runs answer, each for a share of the clients.
+
+    Attributes:
+        name: name that requests may give as their run
+        weights: weight of each run; only their ratios count
+    """
+
+    name: str
+    weights: dict[str, float]
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of requests that each run gets."""
+        total = sum(self.weights.values())
+        return {run: weight / total for run, weight in self.weights.items()}
+
+    def choose(self, identity: str) -> str:
+        """Return the run for a client or text: always the same for the same `identity`.
+
+        A hash of the identity is a point in [0, 1), which the shares of the runs divide in their order. So a change of
+        the weights moves only as many clients as it must.
+        """
+        digest = hashlib.sha256(f"{self.name}\0{identity}".encode(errors="surrogatepass")).digest()
+        point, end = int.from_bytes(digest[:8]) / 2**64, 0.0
+        for run, share in self.shares.items():
+            end += share
+            if point < end:
+                return run
+        return next(run for run in reversed(self.weights) if self.weights[run])  # the shares were rounded
+
+
+def parse_route(argument: str) -> WeightedRoute:
+    """Parse an argument of the command line such as en-de=first:0.9,second:0.1."""
+    name, equals, runs = argument.rpartition("=")
+    weights: dict[str, float] = {}
+    for part in runs.split(","):
+        run, _, weight = part.rpartition(":")
+        try:
+            value = float(weight)
+        except ValueError:
+            value = math.nan
+        if not equals or not name or not run or not 0 <= value < math.inf:
+            raise UserError(f"the route {argument!r} should have a name, runs and weights, such as {EXAMPLE}")
+        if run in weights:
+            raise UserError(f"the route {name!r} has the run {run!r} twice: add up its weights")
+        weights[run] = value
+    if not any(weights.values()):
+        raise UserError(f"the route {name!r} has only weights of 0: give a run a weight, such as {EXAMPLE}")
+    return WeightedRoute(name, weights)
+
+
+def check_routes(routes: Iterable[WeightedRoute], runs: Iterable[str]) -> dict[str, WeightedRoute]:
+    """Return routes by name; raise a UserError if one has the name of a run or of another route, or an unknown run."""
+    known, checked = list(runs), dict[str, WeightedRoute]()
+    for route in routes:
+        if route.name in known or route.name in checked:
+            kind = "run" if route.name in known else "route"
+            raise UserError(f"the route {route.name!r} has the name of a {kind}: give it another one")
+        for run in route.weights:
+            if run not in known:
+                raise UserError(f"the route {route.name!r}: {unknown_name('run', run, known)}")
+        checked[route.name] = route
+    return checked
