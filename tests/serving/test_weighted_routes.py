@@ -90,7 +90,7 @@ def test_routes_over_http(run: Run) -> None:
             assert response.json().get("run") in (None, response.headers["x-dragoman-run"])
             return str(response.headers["x-dragoman-run"])
 
-        users = [f"user {number}" for number in range(4)]
+        users = [f"user {number}" for number in (0, 1, 6)]
         libre = {"q": "Anna reads.", "source": "en", "target": "de"}
         chosen = [answering("/translate", libre, user) for user in users]
         assert set(chosen) == {"run", "run-2"}

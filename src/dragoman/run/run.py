@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from dragoman.api.evaluate_run import EvaluationResult
     from dragoman.interop.exporting import ExportResult
     from dragoman.lens import Inspection
+    from dragoman.run.translation_warnings import TranslationChecker
 
 
 class Run:
@@ -117,6 +118,7 @@ class Run:
         self.max_source_length = min(max_length, model.max_source_length or max_length)
         self._opened: dict[str, Run] = {}  # runs opened by `open_run`, by folder
         self.reported_features: set[str] = set()  # unknown features of sources that were reported
+        self.translation_checkers: list[TranslationChecker] = []  # at most one, shared with copies of the run
 
     def _set_framing(self, framing: Framing) -> None:
         """Use the special tokens of `framing`, with the codes of its default languages if it has any."""

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -23,7 +22,6 @@ from dragoman.run.sources import normalize_text
 from dragoman.text.word_splitting import alignment_spans
 
 if TYPE_CHECKING:
-    from dragoman.models.model import Model
     from dragoman.run.run import Run
 
 MAX_CALIBRATION_PAIRS = 100  # of the validation set, whose scores show what the run usually gives
@@ -320,13 +318,12 @@ def _quoted(text: str, spans: Sequence[Span]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
-_checkers: WeakKeyDictionary[Model, TranslationChecker] = WeakKeyDictionary()
 _checkers_lock = threading.Lock()
 
 
 def checker_of(run: Run) -> TranslationChecker:
-    """Return the checker of a run; copies of a run, which share its model, share the checker."""
+    """Return the checker of a run; copies of a run share it, and it is freed with them."""
     with _checkers_lock:
-        if run.model not in _checkers:
-            _checkers[run.model] = TranslationChecker(run)
-        return _checkers[run.model]
+        if not run.translation_checkers:
+            run.translation_checkers.append(TranslationChecker(run))
+        return run.translation_checkers[0]

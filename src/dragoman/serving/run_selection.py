@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dragoman.errors import UserError, unknown_name
-from dragoman.serving.languages import LanguageDetector
+from dragoman.run.language_detection import LanguageDetector
 from dragoman.serving.request_parsing import RequestError
 from dragoman.serving.request_record import request_record
 from dragoman.serving.schemas import LanguageInfo

@@ -12,7 +12,6 @@ from fastapi import Request
 
 from dragoman.errors import UserError
 from dragoman.run import Run
-from dragoman.run.language_detection import LanguageDetector
 from dragoman.run.translation_warnings import checker_of
 from dragoman.search import SearchConfig, search_from_dict
 from dragoman.search.search_config import DEFAULT_MAX_LENGTH
