@@ -105,6 +105,37 @@ def test_lens_continues_from_token_ids(client: TestClient, run: Run) -> None:
     assert [one.token_id for one in run.lens(SENTENCE, prefix=whole).steps][:3] == whole
 
 
+def test_alternatives_are_words_with_their_probability(client: TestClient, run: Run) -> None:
+    """The probability of a word is that of its tokens by teacher forcing, and its translation begins with it."""
+    prefix = [step.token_id for step in run.lens(SENTENCE).steps[:1]]
+    answer = client.post("/v1/alternatives", json={"text": SENTENCE, "prefix": prefix, "count": 6}).json()
+    words = answer["alternatives"]
+    assert 1 < len(words) <= 6
+    assert [word["probability"] for word in words] == sorted((word["probability"] for word in words), reverse=True)
+    assert len({word["word"] for word in words}) == len(words)
+    for word in words:
+        if len(word["token_ids"]) > 8:  # nearly the length limit of the run
+            continue
+        steps = run.lens(SENTENCE, prefix=[*prefix, *word["token_ids"]]).steps
+        probability = math.prod(step.probability for step in steps[1 : 1 + len(word["token_ids"])])
+        assert math.isclose(probability, word["probability"], rel_tol=1e-3)
+        assert word["word"] in word["text"]
+
+
+def test_alternatives_at_the_end_and_invalid_prefixes(client: TestClient, run: Run) -> None:
+    def ask(**fields: object) -> tuple[int, dict[str, list[dict[str, object]]]]:
+        answer = client.post("/v1/alternatives", json={"text": SENTENCE, **fields})
+        return answer.status_code, answer.json()
+
+    everything = ask(count=20)[1]["alternatives"]
+    ends = [word for word in everything if word["token_ids"] == [run.framing.eos]]
+    assert all((word["word"], word["text"]) == ("", "") for word in ends)
+    assert ask(prefix=[run.framing.eos])[0] == 400
+    assert ask(prefix=[10**9])[0] == 400
+    assert ask(prefix=[300] * 200)[0] == 400
+    assert ask(text=" ")[0] == 400
+
+
 def test_eos_can_be_forced(client: TestClient, run: Run) -> None:
     first = run.lens(SENTENCE).steps[0].token_id
     inspection = client.post("/v1/lens", json={"text": SENTENCE, "prefix": [first, run.framing.eos]}).json()[

@@ -82,7 +82,7 @@ def inspect_sentence(
         target_ids = [*run.framing.forced_bos, *run.target_tokenizer.encode(target)]
         return inspector.inspect_translation(source, source_ids, target_ids, finished=True)
     if prefix is not None and not isinstance(prefix, str):
-        prefix = _without_forced_bos(run, prefix)
+        prefix = without_forced_bos(run, prefix)
         if prefix and prefix[-1] == run.framing.eos:  # the prefix is the whole translation
             target_ids = [*run.framing.forced_bos, *prefix[:-1]]
             return inspector.inspect_translation(source, source_ids, target_ids, finished=True)
@@ -101,7 +101,7 @@ def inspect_sentence(
     return replace(inspection, from_search=True, beam=tree)
 
 
-def _without_forced_bos(run: Run, prefix: Sequence[int]) -> list[int]:
+def without_forced_bos(run: Run, prefix: Sequence[int]) -> list[int]:
     """Return the token ids of a prefix without the tokens that every translation begins with (`forced_bos`).
 
     A token that the model never generates is a UserError; EOS may be the last one.

@@ -15,6 +15,7 @@ from dragoman.lens.inspection_types import to_jsonable
 from dragoman.lens.position_encodings import position_encodings
 from dragoman.lens.run_report import read_samples, training_curves, validation_records
 from dragoman.lens.walk import walk_through
+from dragoman.lens.word_alternatives import word_alternatives
 from dragoman.run import Run, Source
 from dragoman.serving import schemas
 from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
@@ -72,6 +73,17 @@ def routes(service: Service) -> APIRouter:
         served = service.resolve_run(fields.run, fields.source, fields.target)
         text = await run_inspection(request, _walk(service, served, fields))
         return Response(text, media_type="application/json")
+
+    @router.post("/alternatives", openapi_extra=schemas.request_body_schema(schemas.AlternativesRequest))
+    async def alternatives(request: Request) -> schemas.AlternativesResponse:
+        """The most probable words at a position of a translation, with the translations that continue from there."""
+        fields = await service.accept(request, schemas.AlternativesRequest)
+        served = service.resolve_run(fields.run, fields.source, fields.target)
+        run = service.streaming_run(served)
+        source = _checked_source(service, run, fields.text, fields.features, fields.prefix)
+        found = await run_inspection(request, lambda: word_alternatives(run, source, fields.prefix, fields.count))
+        words = [schemas.AlternativeInfo.model_validate(alternative) for alternative in found]
+        return schemas.AlternativesResponse(run=served.name, alternatives=words)
 
     @router.post("/bpe", openapi_extra=schemas.request_body_schema(schemas.BPERequest))
     async def bpe(request: Request) -> schemas.BPEResponse:

@@ -216,6 +216,36 @@ class WalkResponse(BaseModel):
     walk: dict[str, Any] = Field(description="The JSON document of a walk in docs/seeing.md.")
 
 
+class AlternativesRequest(RunSelection):
+    """A position of a translation whose most probable words are requested."""
+
+    text: str = Field(description="One sentence: it is not split.")
+    features: str | None = Field(None, description="Features such as V;PST, for a run that was trained with features.")
+    prefix: list[int] = Field([], description="Token ids of the translation before the position.")
+    count: int = Field(8, ge=1, le=20, description="Largest number of words.")
+
+    @property
+    def texts(self) -> list[str]:
+        """The sentence, and its features if there are any."""
+        return [self.text, *filter(None, [self.features])]
+
+
+class AlternativeInfo(BaseModel):
+    """A word that may follow the prefix."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    word: str = Field(description="Empty: the translation ends here.")
+    token_ids: list[int] = Field(description="Add them to the prefix of /v1/lens to continue with this word.")
+    probability: float = Field(description="p(word | prefix, source).")
+    text: str = Field(description="The translation with this word, continued by greedy search.")
+
+
+class AlternativesResponse(BaseModel):
+    run: str
+    alternatives: list[AlternativeInfo] = Field(description="Most probable first.")
+
+
 class BPERequest(ApiRequest):
     """A text to learn byte-pair encoding from, merge by merge."""
 

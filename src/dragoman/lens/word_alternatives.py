@@ -1,0 +1,90 @@
+"""The most probable words at a position of a translation, each with the translation that continues from there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from dragoman.errors import UserError
+from dragoman.lens.sentence_inspector import without_forced_bos
+from dragoman.run import Run, Source
+from dragoman.run.pair_scoring import hypothesis_token_scores
+from dragoman.run.sources import is_empty
+from dragoman.search import Beam, Constraints, Hypothesis, SearchRequest
+from dragoman.text import alignment_words
+
+
+@dataclass(frozen=True)
+class WordAlternative:
+    """A word that may follow a prefix.
+
+    Attributes:
+        word: with the punctuation that is attached to it; empty: the translation ends here
+        token_ids: its tokens, the last one EOS if the translation ends here
+        probability: p(word | prefix, source), the product over its tokens
+        text: the translation that begins with the prefix and this word, continued by greedy search
+    """
+
+    word: str
+    token_ids: tuple[int, ...]
+    probability: float
+    text: str
+
+
+@torch.inference_mode()
+def word_alternatives(run: Run, source: Source, prefix: Sequence[int], count: int) -> list[WordAlternative]:
+    """Return up to `count` words that may follow the token ids `prefix` of a translation, the most probable first.
+
+    A word begins with one of the `count` most probable tokens, and is completed by greedy search.
+    """
+    if is_empty(source):
+        raise UserError("there are no alternatives: the source sentence is empty")
+    prefix = without_forced_bos(run, prefix)
+    eos = run.framing.eos
+    if eos in prefix:
+        raise UserError("the prefix ends with EOS, which no word follows: remove it from the prefix")
+    ids, lengths = run.pad_batch(run.encode_sources([source]))
+    given = torch.tensor([[run.framing.bos, *run.framing.forced_bos, *prefix]], device=run.device)
+    logits = run.logits(ids, given)[0, -1].float()
+    logits[list(run.special_tokens.suppressed)] = -math.inf
+    probabilities = logits.softmax(-1)
+    first_tokens = probabilities.topk(min(count, len(probabilities))).indices.tolist()
+    continued = [token for token in first_tokens if token != eos]
+    found = []
+    if eos in first_tokens:
+        found.append(WordAlternative("", (eos,), float(probabilities[eos]), run.target_tokenizer.decode(prefix)))
+    if continued:
+        request = SearchRequest(
+            ids.expand(len(continued), -1),
+            lengths.expand(len(continued)),
+            keys=torch.arange(len(continued)),
+            texts=[source] * len(continued),
+            constraints=Constraints([[*prefix, token] for token in continued]),
+        )
+        greedy = replace(Beam(1), length_limit=run.length_limit)
+        hypotheses = [ranked[0] for ranked in greedy.decode(run, request)]
+        scores = hypothesis_token_scores(run, request.source, request.lengths, [[best] for best in hypotheses])
+        found += [_first_word(run, best, log_p[0], len(prefix)) for best, log_p in zip(hypotheses, scores)]
+    best_of_word: dict[str, WordAlternative] = {}  # two tokens may begin the same word
+    for alternative in sorted(found, key=lambda alternative: -alternative.probability):
+        best_of_word.setdefault(alternative.word, alternative)
+    return list(best_of_word.values())
+
+
+def _first_word(run: Run, hypothesis: Hypothesis, log_p: Sequence[float], prefix_length: int) -> WordAlternative:
+    """Return the word of a hypothesis that begins after its prefix; `log_p` are the scores of its tokens."""
+    tokenizer = run.target_tokenizer
+    begin = len(run.framing.forced_bos) + prefix_length
+    word_ids = tokenizer.word_ids(hypothesis.tokens)
+    end = begin + 1
+    while end < len(word_ids) and (word_ids[end] == word_ids[begin] or word_ids[begin] < 0):
+        if word_ids[begin] < 0 <= word_ids[end - 1] != word_ids[end]:
+            break  # a token without a word, such as a lone space, belongs to the next word
+        end += 1
+    text = tokenizer.decode(hypothesis.tokens)
+    words, number = alignment_words(text), max(word_ids[begin:end])
+    word = words[number] if 0 <= number < len(words) else tokenizer.decode(hypothesis.tokens[begin:end]).strip()
+    return WordAlternative(word, tuple(hypothesis.tokens[begin:end]), math.exp(sum(log_p[begin:end])), text)
