@@ -70,7 +70,7 @@ class WorkerProcess:
             for line in stream:
                 self.events.put((self.name, json.loads(line)))
         code = self.process.wait()
-        self.stop()
+        self.stop()  # closes its input, so that no file stays open
         self.events.put((self.name, {"event": "exit", "code": code}))
 
     def stop(self) -> None:

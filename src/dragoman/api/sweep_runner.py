@@ -27,7 +27,7 @@ MEMORY_FACTOR = 1.5  # of the estimate of a training, for the allocator and for 
 PREPARATION = "preparation"  # name of the job that prepares all runs
 
 
-def choose_parallel(device: Event, memory: int, cpus: int) -> int:
+def choose_parallel(device: dict[str, Any], memory: int, cpus: int) -> int:
     """Return how many runs to train at a time, each of which needs `memory` bytes by estimate.
 
     Every run has at least one CPU. `device` describes the devices: their kind, names, and the free memory of each.
@@ -65,7 +65,7 @@ class SweepRunner:
         self.events: EventQueue = Queue()
         self.workers: dict[str, Worker] = {}  # by the name of the run
         self.devices: dict[str, str] = {}  # of each active run
-        self.device: Event = {"kind": "cpu", "devices": ["auto"], "memory": 0}
+        self.device: dict[str, Any] = {"kind": "cpu", "devices": ["auto"], "memory": 0}
         self.by_name = {run.name: run for run in self.state.runs}
         self.has_ended: set[str] = set()  # active runs that have reported how they ended
         self.retries: deque[SweepRun] = deque()  # runs without enough memory, to be trained alone

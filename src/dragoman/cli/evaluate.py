@@ -143,8 +143,8 @@ def _check_options(
 
     if run is None and (given := [name for name, value in run_options.items() if value is not None]):
         raise UserError(
-            f"{given[0]} applies to the translations of a run: leave it out with --hypothesis and --lead, which score "
-            "existing texts"
+            f"{given[0]} applies to the translations of a run: leave it out with --hypothesis, which scores a file, or "
+            "with --lead, which scores the first sentence of each source"
         )
     if output is not None and not output.parent.is_dir():
         raise UserError(f"{output} cannot be written: create the folder {output.parent} first")

@@ -145,7 +145,8 @@ def fill(
 def tag(
     run: RunFolder,
     file: Annotated[
-        Path | None, typer.Argument(help="Words separated by spaces, one sentence per line. Default: standard input.")
+        Path | None,
+        typer.Argument(help="Text to tag: words separated by spaces, one sentence per line. Default: standard input."),
     ] = None,
     columns: Annotated[bool, "One word per line: word, tag and probability."] = False,
     *,

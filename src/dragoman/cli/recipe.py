@@ -60,7 +60,10 @@ def recipe(
     ] = None,
     run: Annotated[
         Path | None,
-        typer.Argument(metavar="[RUN]", help="Folder to create for the run. Default: describe the recipe only."),
+        typer.Argument(
+            metavar="[RUN]",
+            help="Folder to create for the run. Without it, the recipe is printed and nothing is trained.",
+        ),
     ] = None,
     data: Annotated[
         Path | None,

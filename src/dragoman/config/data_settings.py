@@ -124,8 +124,8 @@ class DataConfig(Section, section="data"):
     )
     valid_corpus_languages: Files = setting(
         (),
-        "Languages of each validation corpus as FROM:TO. Empty: those of data.corpus_languages, if there is one "
-        "validation corpus for each training corpus.",
+        "Languages of each validation corpus as FROM:TO. Empty: those of data.corpus_languages; if these "
+        "differ, there must be one validation corpus for each training corpus.",
     )
     num_workers: int | None = setting(
         None, "Processes that read and tokenize the corpus.", min=1, max=10_000, auto="number of CPU cores"

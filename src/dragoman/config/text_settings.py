@@ -15,10 +15,11 @@ class TextConfig(Section, section="text"):
 
     tokenizer: str | None = setting(
         None,
-        "Tokenizer to learn: bpe, byte-bpe (byte-level BPE as in GPT-2), unigram, word, symbol (whatever stands "
-        "between spaces), character, decomposed (letters and marks of characters: Hangul as jamo) or byte.",
+        "Tokenizer to learn: bpe, byte-bpe (byte-level BPE as in GPT-2), unigram, word (punctuation marks are "
+        "words), symbol (whatever stands between spaces), character, decomposed (letters and marks of characters: "
+        "Hangul as jamo) or byte.",
         auto="by the text: character or decomposed for single words, symbol for a small closed inventory, else bpe; "
-        "with training.recipe=textbook, that of the paper",
+        "with training.recipe=textbook, that of the paper of the system",
     )
     source_tokenizer: str | None = setting(None, "Tokenizer to learn for the source.", auto="text.tokenizer")
     target_tokenizer: str | None = setting(None, "Tokenizer to learn for the target.", auto="text.tokenizer")
@@ -27,7 +28,8 @@ class TextConfig(Section, section="text"):
         "Vocabulary size in tokens.",
         min=1,
         max=10**7,
-        auto="8·√(words of the corpus), at most 32,000; 32,000 with text.compression_ratio; all characters or symbols",
+        auto="8·√N for N running words of the corpus, at most 32,000; 32,000 with text.compression_ratio; with a "
+        "tokenizer of characters or symbols, all of them",
     )
     compression_ratio: float | None = setting(
         None,

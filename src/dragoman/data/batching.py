@@ -80,7 +80,10 @@ class RowFormat:
         return framings if len(set(pairs)) > 1 else framings[:1]
 
     def for_validation(self) -> RowFormat:
-        """Return the format for validation: each pair once per batch, without subword regularization."""
+        """Return the format for validation: each pair once per batch, without subword regularization.
+
+        `distinct_epochs`, after which the rows of training repeat, is unset, since validation is no epoch of training.
+        """
         return replace(self, distinct_epochs=None, doubled=False, subword_samplers=(None, None))
 
 

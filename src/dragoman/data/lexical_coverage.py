@@ -28,7 +28,11 @@ class LexicalCoverage:
     """
 
     def __init__(self, store: TokenStore, sizes: tuple[int, int]) -> None:
-        """Learn the model and the usual coverage of each token; `sizes` are those of the two vocabularies."""
+        """Learn from training pairs p(t|s) of a target token t given a source token s, and which coverage is too low.
+
+        The coverage of a source token is max_t p(t|s) over the target; below its threshold it counts as untranslated.
+        `sizes` are those of the two vocabularies.
+        """
         self._model = learn_lexical_model(store, sizes, MAX_LEXICON_PAIRS)
         self._probabilities = self._model.probabilities()
         observed: dict[int, list[float]] = defaultdict(list)

@@ -211,7 +211,10 @@ def _outcome(node: BeamNode) -> str:
 
 
 def position_lines(encodings: Sequence[PositionEncoding]) -> list[str]:
-    """Return lines with the mechanism of each position encoding, and cosine similarities or biases by distance."""
+    """Return lines with the mechanism of each position encoding, and cosine similarities or biases by distance.
+
+    `labels` has one label per position; `similarity` and the bias of each head are matrices, position × position.
+    """
     if not encodings:
         return ["this system has no position encodings: recurrence or convolution encode the order, if anything does"]
     lines = []

@@ -81,7 +81,12 @@ class DecoderOnlyModel(Model):
         return source + target
 
     def forward_features(
-        self, source: Tensor, source_layout: Layout, target: Tensor, target_layout: Layout, recorder: Recorder = None
+        self,
+        source: Tensor,
+        source_layout: Layout,
+        target: Tensor,
+        target_layout: Layout,
+        recorder: Recorder | None = None,
     ) -> MixerOutput:
         """Read source and target as one sequence, and return the inputs of the output layer at target positions, B T D.
 
@@ -98,11 +103,12 @@ class DecoderOnlyModel(Model):
         return features.with_output(x.gather(1, positions[..., None].expand(-1, -1, x.shape[-1])))
 
     def forward_tokens(
-        self, tokens: Tensor, layout: Layout, prefix_lengths: Tensor | None = None, recorder: Recorder = None
+        self, tokens: Tensor, layout: Layout, prefix_lengths: Tensor | None = None, recorder: Recorder | None = None
     ) -> MixerOutput:
-        """Read whole sequences, B T → B T D; `prefix_lengths` (B) tokens of each are visible from everywhere.
+        """Read whole sequences, B T, and return the decoder's output (B T D) with its state.
 
-        The layout holds positions and lengths of the tokens; `recorder` collects attention weights.
+        The layout holds positions and lengths of the tokens. The first `prefix_lengths` (B) tokens of each sequence are
+        visible from all positions; `recorder` collects attention weights.
         """
         context = Context(layout, prefix_lengths=prefix_lengths, recorder=recorder)
         return self.decoder(self.target_embedding(tokens), context)

@@ -153,7 +153,7 @@ class EncoderDecoderModel(Model):
         limit = position_limit(self.decoder)
         return None if limit is None else torch.full_like(source_lengths, limit)
 
-    def encode(self, source: Tensor, layout: Layout, recorder: Recorder = None) -> Memory:
+    def encode(self, source: Tensor, layout: Layout, recorder: Recorder | None = None) -> Memory:
         """Encode tokens, B S, or feature vectors, B S F; the result holds the encoder's output, B S D.
 
         The layout holds their positions and lengths; `recorder` collects attention weights.
@@ -175,7 +175,12 @@ class EncoderDecoderModel(Model):
         )
 
     def forward_features(
-        self, source: Tensor, source_layout: Layout, target: Tensor, target_layout: Layout, recorder: Recorder = None
+        self,
+        source: Tensor,
+        source_layout: Layout,
+        target: Tensor,
+        target_layout: Layout,
+        recorder: Recorder | None = None,
     ) -> MixerOutput:
         """Encode the source, and return the inputs of the output layer at all target positions, B T D.
 

@@ -126,7 +126,7 @@ class EncoderModel(Model):
         source_layout: Layout,
         target: Tensor | None = None,
         target_layout: Layout | None = None,
-        recorder: Recorder = None,
+        recorder: Recorder | None = None,
         token_types: Tensor | None = None,
     ) -> MixerOutput:
         """Return the inputs of the output layer at all source positions, B S D; `token_types` (B S) default to 0.

@@ -76,7 +76,7 @@ class MaskedDecoderModel(DecoderOnlyModel):
         return self.target_embedding(tokens) + self.types(token_types)
 
     def forward_segments(
-        self, tokens: Tensor, layout: Layout, token_types: Tensor, recorder: Recorder = None
+        self, tokens: Tensor, layout: Layout, token_types: Tensor, recorder: Recorder | None = None
     ) -> MixerOutput:
         """Read whole padded sequences, B T → B T D, under the mask that the segment of their first token stands for.
 
@@ -103,7 +103,12 @@ class MaskedDecoderModel(DecoderOnlyModel):
         return features.with_output(x.gather(1, positions[..., None].expand(-1, -1, x.shape[-1])))
 
     def forward_features(
-        self, source: Tensor, source_layout: Layout, target: Tensor, target_layout: Layout, recorder: Recorder = None
+        self,
+        source: Tensor,
+        source_layout: Layout,
+        target: Tensor,
+        target_layout: Layout,
+        recorder: Recorder | None = None,
     ) -> MixerOutput:
         """Read source, target and a mask after every target token; return the output layer's inputs at the masks.
 
@@ -122,7 +127,7 @@ class MaskedDecoderModel(DecoderOnlyModel):
         places = torch.cat((columns, positions + 1), 1)  # B S+2T; beyond the limit there is only padding
         layout = Layout(places if limit is None else places.clamp(max=limit - 1), max_length=width)
         placeholders = (torch.arange(places.shape[1], device=tokens.device) >= width).expand_as(places)
-        recorded: Recorder = None if recorder is None else {}
+        recorded: Recorder | None = None if recorder is None else {}
         context = Context(layout, prefix_lengths=lengths, placeholders=placeholders, recorder=recorded)
         features = self.decoder(self.embed(torch.cat((tokens, masks), 1), types), context)
         for path, weights in (recorded or {}).items():

@@ -119,7 +119,12 @@ class Model(nn.Module):
         return None, None
 
     def forward_features(
-        self, source: Tensor, source_layout: Layout, target: Tensor, target_layout: Layout, recorder: Recorder = None
+        self,
+        source: Tensor,
+        source_layout: Layout,
+        target: Tensor,
+        target_layout: Layout,
+        recorder: Recorder | None = None,
     ) -> MixerOutput:
         """Return the inputs of the output layer at all target positions, B T D, and auxiliary losses.
 

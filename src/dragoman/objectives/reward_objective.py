@@ -120,7 +120,10 @@ class RewardObjective(SequenceObjective):
         likelihood_weight: float = GNMT_LIKELIHOOD_WEIGHT,
         dropout_enabled: bool = False,
     ) -> None:
-        """Check the settings, and choose the search for candidates and the metric that scores them."""
+        """Check the settings, and choose the search for candidates and the metric that scores them.
+
+        `dropout_enabled` is read by the trainer through `uses_dropout`.
+        """
         super().__init__(task)
         if baseline == "samples" and num_candidates < 2:
             raise UserError(

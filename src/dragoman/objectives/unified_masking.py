@@ -70,7 +70,10 @@ class UnifiedMaskedObjective(Objective):
         mask_rate: float = 0.15,
         ngram_rate: float = 0.2,
     ) -> None:
-        """`bounds` are the cumulative probabilities of the first three masks."""
+        """Set the probabilities of the masks; the mask of sequence-to-sequence has what the three others leave.
+
+        `bounds` are cumulative: bidirectional, left to right, right to left.
+        """
         super().__init__(task)
         self.bounds = np.cumsum([bidirectional, left_to_right, right_to_left])
         self.masker = make_masker(task, mask_rate, ngram_share=ngram_rate)

@@ -277,17 +277,17 @@ def _visible(queries: Layout, keys: Layout, context: Context, args: AttentionArg
 
 
 def cached_keys(context: Context, length: int) -> CachedKeys:
-    """Return positions and mask of key–value caches of `length` keys, computed once for all layers.
+    """Return positions and mask of key–value caches of `length` keys, computed once per step if `masks` are shared.
 
     In beam search, `ancestors` (B K S) says which hypothesis wrote the key at each position. The keys of all K
     hypotheses of a source are attended to, each hypothesis seeing those of its ancestors: nothing is copied when a
     hypothesis continues another one.
     """
-    layouts, key = {} if context.masks is None else context.masks.cached_keys, length_key(length)
-    if key not in layouts:
+    known, key = {} if context.masks is None else context.masks.cached_keys, length_key(length)
+    if key not in known:
         positions, ancestors = context.layout.positions, context.ancestors
         device = positions.device
-        rows = torch.arange(positions.shape[0], device=device)[:, None]  # R 1, to write into the caches
+        rows = torch.arange(positions.shape[0], device=device)[:, None]  # B·K 1, to write into the caches
         if ancestors is None:
             keys = Layout(torch.arange(length, device=device).expand(positions.shape[0], -1))
             cached = CachedKeys(rows, context.layout, keys)
@@ -297,8 +297,8 @@ def cached_keys(context: Context, length: int) -> CachedKeys:
             hypothesis = torch.arange(beam, device=device)[:, None]
             mask = (ancestors[:, :, None] == hypothesis).flatten(2)  # B K K·S
             cached = CachedKeys(rows, Layout(positions.view(batch, beam)), keys, mask)
-        layouts[key] = cached
-    return layouts[key]
+        known[key] = cached
+    return known[key]
 
 
 def length_key(length: int) -> Hashable:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 State = dict[str, Any]
 
 #: Collects attention weights: path of a layer → one tensor per call; None if they are not needed.
-Recorder = dict[str, list[Tensor]] | None
+Recorder = dict[str, list[Tensor]]
 
 
 LAYER_OUTPUT = Quantity("output of the layer", "TE", "y", "What this layer passes on to the next one.")
@@ -155,7 +155,7 @@ class Context:
     prefix_lengths: Tensor | None = None  # R: length of the prefix of each row that is visible from everywhere
     placeholders: Tensor | None = None  # B T: True for tokens of whole sequences that no other token sees
     ancestors: Tensor | None = None  # B K S: which hypothesis of the beam wrote the cache at each position
-    recorder: Recorder = None
+    recorder: Recorder | None = None
     masks: AttentionMasks | None = None  # shared by all layers of the stack; None: masks are not shared
     shared_position: Position | None = None  # the stack's position encoding, for its attention layers
     stack_inputs: Tensor | None = None  # B T D: embeddings with positions, input of the first layer

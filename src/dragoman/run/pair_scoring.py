@@ -110,9 +110,10 @@ def hypothesis_token_scores(
         by_model = torch.stack([token_scores(model, *pairs) for model in run.models])  # models B T
         averaged = (by_model.logsumexp(0) - math.log(len(by_model))).tolist()
         for index, hypothesis, ids, scores in zip(sources, batch, framed, averaged):
-            forced = len(run.framing.forced_bos)  # forced tokens have probability 1
+            forced = len(run.framing.forced_bos)  # the first tokens of a hypothesis, which have probability 1
             scores = [0.0] * forced + scores[forced : len(ids) - 1]
-            if run.framing.force_eos_at_limit and hypothesis.finished:  # and so has EOS at the limit
+            if run.framing.force_eos_at_limit and hypothesis.finished:
+                # hypothesis.score is the sum of all log p: 0 is left for an EOS that was forced, else log p(EOS)
                 scores[-1] = hypothesis.score - sum(scores[:-1])
             results[index].append(scores)
     return results

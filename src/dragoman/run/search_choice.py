@@ -51,7 +51,7 @@ class SearchCandidate:
 
     @property
     def lower_bound(self) -> float:
-        """The advantage over the default that is likely: less one standard error."""
+        """The gain in the validation metric over the default search, minus one standard error."""
         return self.advantage - self.standard_error
 
 

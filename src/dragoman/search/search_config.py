@@ -181,7 +181,7 @@ class SearchConfig(Configurable):
 
     @property
     def other_runs(self) -> list[str | OtherRun]:
-        """The runs that this search needs besides the one that decodes, such as a language model."""
+        """The runs that this search needs besides the one that decodes, such as a language model: folders or opened."""
         return []
 
     @property

@@ -65,7 +65,7 @@ SETTING_HELP: dict[str, str] = {
     ),
     "sentinels": "Number of sentinel tokens, which mark removed spans; added to the vocabulary.",
     "shared_embeddings": "Use one embedding matrix for source and target; needs a shared vocabulary.",
-    "stride": "Stride of the convolutions that shorten a sequence: one output for every N tokens or frames.",
+    "stride": "Total stride of the convolutions that shorten a sequence: 4 gives one output for 4 tokens or frames.",
     "tied_embeddings": "Use the target embeddings as the matrix of the output layer.",
     "token_types": "Number of segment (token type) embeddings: 2 distinguishes the sentences of a pair.",
     "unfolding_offset": "Positions by which the encoder's output is longer than `unfolding_ratio` times the source.",

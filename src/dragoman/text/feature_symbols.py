@@ -90,8 +90,11 @@ def join_features(texts: Sequence[str], features: Sequence[str] | None) -> list[
     if features is None:
         return list(texts)
     if isinstance(features, str) or len(features) != len(texts):
-        found = "one text" if isinstance(features, str) else f"{len(features):,}"
-        raise UserError(f"features must have one entry such as 'V;PST' for each of {len(texts):,} texts, got {found}")
+        found = "a single string" if isinstance(features, str) else f"{len(features):,} entries"
+        raise UserError(
+            f"features must be a list with the features of each of the {len(texts):,} texts, such as 'V;PST' "
+            f"(morphological features), got {found}"
+        )
     return [f"{text}\t{names}" for text, names in zip(texts, features)]
 
 

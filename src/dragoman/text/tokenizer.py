@@ -327,7 +327,7 @@ class Tokenizer:
         return [self._tokens[token_id].replace(" ", "▁") for token_id in ids]
 
     def tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Return the ids of readable tokens: the inverse of `tokens`."""
+        """Return the ids of readable tokens, as the method `tokens` gives them; a KeyError for other ones."""
         return [self._ids[token] for token in tokens]
 
     @cached_property

@@ -245,9 +245,11 @@ def _is_phrase(text: TextProfile, max_characters: float) -> bool:
 
 
 def _may_be_spelled(text: TextProfile, choice: TokenizerChoice, profile: CorpusProfile) -> bool:
-    """Whether the symbols of a text are words that have letters in common with the other side, not phonemes or labels.
+    """Whether a text that looks like a closed inventory of symbols is a list of words, to be split into characters.
 
-    Every lemma of an inflection table occurs often, and yet there are others.
+    So it is in an inflection table, where every lemma occurs often, but new lemmas will come. The words are longer and
+    more numerous than phonemes or labels, and are written in the script of the other side. `text.symbols` is the number
+    of different symbols.
     """
     is_word_list = text.symbols > MAX_LABELS and text.characters_per_word > MAX_PHONEME_CHARACTERS
     return choice.kind == SYMBOLS and is_word_list and profile.script_overlap >= MIN_SCRIPT_OVERLAP

@@ -83,7 +83,10 @@ def _vocabulary(pair: AlignedPair) -> set[str]:
 
 
 def write(folder: str | Path, pairs: int = 20000, seed: int = 0, valid: int = 500, test: int = 500) -> None:
-    """Write train, valid and test, one sentence per line, as .en, .de and .align (Pharaoh format: 0-0 1-2)."""
+    """Generate `pairs` training, `valid` validation and `test` test pairs, and write them, one sentence per line.
+
+    Each part has the files .en, .de and .align (word alignments in Pharaoh format: 0-0 1-2).
+    """
     folder = Path(folder)
     if folder.exists():
         raise UserError(f"{folder} already exists: choose a new folder")

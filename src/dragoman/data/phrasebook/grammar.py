@@ -92,8 +92,8 @@ class Pronoun(Nominal):
 
     @classmethod
     def name(cls, text: str) -> Pronoun:
-        """Return a proper name, which has one form in all cases and both languages."""
-        return cls(text, text, (text, text, text))
+        """Return a proper name, which is inflected like a pronoun but has one form in all cases and both languages."""
+        return cls(subject_form=text, object_form=text, german=(text, text, text))
 
     @classmethod
     def personal(cls, subject_form: str) -> Pronoun:

@@ -42,7 +42,7 @@ class NpzFile(TensorFile):
                         header_bytes = member.tell()
                     if dtype.str not in NPZ_TYPES or (column_major and len(shape) > 1):
                         kind = f"the data type {dtype}" if dtype.str not in NPZ_TYPES else "columns before rows"
-                        raise UserError(f"the array {name} in {path} has {kind}, which is not supported")
+                        raise UserError(f"the array {name} in {path} has {kind}: write it again as float32, rows first")
                     file.seek(info.header_offset)
                     name_bytes, extra_bytes = LOCAL_HEADER.unpack(file.read(LOCAL_HEADER.size))
                     start = info.header_offset + LOCAL_HEADER.size + name_bytes + extra_bytes + header_bytes
