@@ -11,7 +11,7 @@ from dragoman.errors import UserError
 from dragoman.storage import resolve_link
 
 CONFIG_FILE, MODEL_FILE, METRICS_FILE = "config.yaml", "model.json", "metrics.jsonl"
-CHECKPOINT_DIR, INITIAL_CHECKPOINT = "checkpoints", "initial"
+CHECKPOINT_DIR, INITIAL_CHECKPOINT, HISTORY_DIR = "checkpoints", "initial", "history"
 HUGGING_FACE_CONFIG = "config.json"
 ENSEMBLE_FILE, ENSEMBLE_VERSION = "ensemble.json", 1
 
@@ -117,8 +117,21 @@ def has_checkpoint(folder: Path, name: str) -> bool:
 
 
 def checkpoint_names(folder: Path) -> list[str]:
-    """List the checkpoints: step numbers first, then `averaged`, `best` and `last`."""
-    return sorted(path.name for path in (folder / CHECKPOINT_DIR).glob("[!.]*"))
+    """List the checkpoints: step numbers first, then `averaged`, `best` and `last`; without those of the history."""
+    return sorted(path.name for path in (folder / CHECKPOINT_DIR).glob("[!.]*") if path.name != HISTORY_DIR)
+
+
+def history_steps(folder: Path) -> list[int]:
+    """Return the steps whose weights are kept in the history of a run, in order."""
+    paths = (folder / CHECKPOINT_DIR / HISTORY_DIR).glob("*")
+    return sorted(int(path.name) for path in paths if path.name.isdecimal())
+
+
+def checkpoints_by_step(folder: Path) -> dict[int, str]:
+    """Return the names of all checkpoints of a run that have a step, those of the history included, by step."""
+    names = {step: f"{HISTORY_DIR}/{step:06d}" for step in history_steps(folder)}
+    names |= {int(name): name for name in checkpoint_names(folder) if name.isdecimal()}
+    return dict(sorted(names.items()))
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "training.batch_tokens=400",
         "text.vocab_size=400",
     ]
-    settings += ["search.max_target_length=12"]
+    settings += ["search.max_target_length=12", "training.keep_history=6"]
     options = [part for setting in settings for part in ("--set", setting)]
     files = ["--source", place / "book" / "train.en", "--target", place / "book" / "train.de"]
     arguments = ["train", place / "run", *files, "--system", "bahdanau", "--steps", 4, "--device", "cpu", *options]

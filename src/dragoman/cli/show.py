@@ -355,6 +355,48 @@ def positions(
     options.print(encodings, text_view.position_lines(encodings), lambda: map(figures.positions_figure, encodings))
 
 
+def history(
+    run: RunFolder,
+    sentence: Sentence,
+    target: Annotated[str | None, "Translation whose probability is followed. Default: the one the run finds."] = None,
+    beam_size: BeamSize = None,
+    max_checkpoints: Annotated[
+        int, typer.Option(help="Maximum number of checkpoints to load, from the first to the last.", min=2)
+    ] = 24,
+    *,
+    options: ShowOptions,
+) -> None:
+    """Show how the translation of a sentence changed in training, checkpoint by checkpoint.
+
+    Train with --keep-history 20 to keep the weights of steps from the first on; otherwise only the latest checkpoints
+    of a run are left.
+    """
+    loaded = options.open(run)
+    if loaded.model.source_features is not None or not loaded.model.can_generate:
+        raise UserError(f"{run} does not translate text: the history of a sentence is shown for text-to-text runs")
+
+    from dragoman.evaluation import format_table
+    from dragoman.lens.charts import line_chart
+    from dragoman.lens.training_history import history_checkpoints, history_rows, sentence_history
+
+    steps = history_checkpoints(loaded, max_checkpoints)
+    if not steps:
+        raise UserError(f"{run} has no checkpoints of a training: train a run with --keep-history 20")
+    search = None if beam_size is None else beam_config(loaded, beam_size)
+    final = target or loaded.translate([sentence], search=search, alignment=False)[0].text
+    entries = list(sentence_history(loaded, sentence, final, steps, search))
+    if len(steps) < 3:
+        log(f"{run} has kept {len(steps)} checkpoints only: train with --keep-history 20 to see how it learned")
+
+    def draw() -> Iterable[str]:
+        """Draw the probability of the final translation by step."""
+        points = [(entry.step, entry.final.score) for entry in entries]
+        yield line_chart({"log p": points}, "Probability of the final translation", y_label="log p")
+
+    lines = [format_table(history_rows(entries)), "", f"final: {final}"]
+    options.print({"source": sentence, "final": final, "history": entries}, lines, draw)
+
+
 def gradients(
     run: RunFolder,
     sentence: Annotated[
@@ -424,11 +466,11 @@ def _measure_gradients(
 app = typer.Typer(
     cls=DefaultToRun,
     help="Describe a run, list its languages, or show how it translates: attention, alternatives, layers, experts, "
-    "beam, positions, gradients.",
+    "beam, positions, history, gradients.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 add_command(app, show_run, "run")
-for _command in (languages, attention, alternatives, layers, experts, beam, positions, gradients):
+for _command in (languages, attention, alternatives, layers, experts, beam, positions, history, gradients):
     add_command(app, _command)
 add_command(app, everything, "all")

@@ -56,6 +56,7 @@ TRAIN_OPTIONS = {
     "--tokenizer-from": "text.tokenizer_from",
     "--source-word-vectors": "text.source_word_vectors",
     "--target-word-vectors": "text.target_word_vectors",
+    "--keep-history": "training.keep_history",
     "--seed": "training.seed",
     "--device": "training.device",
 }

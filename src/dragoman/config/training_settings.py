@@ -234,6 +234,12 @@ class TrainingConfig(Section, section="training"):
         "separated by spaces.",
     )
     keep_checkpoints: int = setting(5, "Number of recent validated checkpoints to keep, besides the best.", min=1)
+    keep_history: int = setting(
+        0,
+        "Number of further checkpoints, without the state of the optimizer, to keep at the steps 0, 1, 2, 3, 4, 6, 8, "
+        "11, 16 …; they show how a translation changed in training. 0: none.",
+        min=0,
+    )
     average_checkpoints: bool = setting(
         True,
         "At the end of training, average the weights of the kept checkpoints, and use the average if it validates "

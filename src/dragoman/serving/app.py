@@ -14,7 +14,14 @@ from starlette.staticfiles import StaticFiles
 
 from dragoman import __version__
 from dragoman.errors import UserError
-from dragoman.serving import routes_admin, routes_health, routes_inspection, routes_libretranslate, routes_v1
+from dragoman.serving import (
+    routes_admin,
+    routes_health,
+    routes_inspection,
+    routes_learning,
+    routes_libretranslate,
+    routes_v1,
+)
 from dragoman.serving.request_guard import RequestGuard
 from dragoman.serving.request_log import ID_HEADER, RUN_HEADER, VERSION_HEADER, RequestLog
 from dragoman.serving.request_parsing import RequestError
@@ -72,6 +79,7 @@ def create_app(
     app.include_router(routes_libretranslate.routes(service))
     app.include_router(routes_v1.routes(service))
     app.include_router(routes_inspection.routes(service))
+    app.include_router(routes_learning.routes(service))
 
     page_files = StaticFiles(packages=[("dragoman.serving", "page")])
 

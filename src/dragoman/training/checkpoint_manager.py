@@ -25,6 +25,7 @@ from dragoman.storage import (
     resolve_link,
 )
 from dragoman.training.ema import WeightAverage
+from dragoman.training.history_checkpoints import HistoryCheckpoints
 from dragoman.training.metrics import LossHistory
 from dragoman.training.optimizer import load_state_tensors, state_tensors
 from dragoman.training.parallel import ParallelStrategy, shard_like
@@ -131,6 +132,7 @@ class CheckpointManager:
         average: WeightAverage | None = None,
         strategy: ParallelStrategy | None = None,
         base_weights: str | None = None,
+        keep_history: int = 0,
     ) -> None:
         """Use the checkpoint folder of a run.
 
@@ -140,6 +142,7 @@ class CheckpointManager:
             average: moving average of the weights, if there is one.
             strategy: how weights are distributed over processes; by default a single process has them all.
             base_weights: digest of the initial weights, if some are frozen: checkpoints then hold only the others.
+            keep_history: number of checkpoints of the history that are kept.
         """
         self.base_weights = base_weights
         self.folder, self.keep = run / CHECKPOINT_DIR, keep
@@ -147,6 +150,19 @@ class CheckpointManager:
         self.strategy = strategy or ParallelStrategy()
         with os_errors_as_user_errors(self.folder):
             self.folder.mkdir(exist_ok=True)
+        self.history = HistoryCheckpoints(run, keep_history)
+
+    def save_history(self, step: int) -> None:
+        """Save the weights for inference in the history of the run, if this is one of its steps."""
+        if not self.history.is_due(step):
+            return
+        weights = self._inference_weights()
+        self.strategy.processes.on_first_rank(lambda: self.history.save(step, weights, self._base_values()))
+
+    def _inference_weights(self) -> Mapping[str, Tensor]:
+        """Return the weights for inference, of all processes: the moving average, if there is one."""
+        averages = self.weight_average.averages if self.weight_average is not None else {}
+        return self.strategy.gather(self._stored_weights(self.model) | averages)
 
     def save(self, state: TrainState, validated: bool, best: bool) -> None:
         """Save a checkpoint named by its step; `last` and, if it is the best, `best` link to it.
@@ -160,8 +176,7 @@ class CheckpointManager:
             write = partial(checkpoint.update_values, folder, values)
         else:
             tensors = self._trainer_tensors()
-            averages = self.weight_average.averages if self.weight_average is not None else {}
-            files = {"model": self.strategy.gather(self._stored_weights(self.model) | averages)}
+            files = {"model": self._inference_weights()}
             shards = self.strategy.write_shards(tensors, self.folder)  # a folder; None if weights are not sharded
             files |= {"trainer": tensors} if shards is None else {}
             write = partial(_save_anew, folder, files, values, None if shards is None else {"trainer": shards})
@@ -232,6 +247,7 @@ class CheckpointManager:
         elif not resolve_link(self.folder / "best").exists():  # a rollback has removed it, because it was newer
             replace_symlink(self.folder / "best", self._path(state.step).name)
         replace_symlink(self.folder / "last", self._path(state.step).name)
+        self.history.truncate_after(state.step)
         self._prune(state)
 
     def last_step(self) -> int | None:

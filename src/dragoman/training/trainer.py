@@ -143,6 +143,7 @@ class Trainer:
             average=self.average,
             strategy=self.strategy,
             base_weights=self._base_weights(),
+            keep_history=training.keep_history,
         )
         self.state = self.checkpoints.resume() or TrainState()
         steps_per_epoch = max(1, self.batches.batches_per_epoch // training.gradient_accumulation)
@@ -239,6 +240,7 @@ class Trainer:
                 state.step, state.data_position = state.step + 1, batches.next_position
                 state.target_tokens += batches.target_tokens
                 state.seconds = self.seconds
+                self.checkpoints.save_history(state.step)
                 if state.step % LOG_INTERVAL_STEPS == 0 and self._log_or_roll_back():  # read other data from now on
                     steps.close()
                     steps = self._iterate_steps()
@@ -270,6 +272,8 @@ class Trainer:
         self.meter = TrainingMeter(self.train_step, self.state.unlogged, self.processes)
         self.saved_at = self.seconds
         training = self.config.training
+        if self.state.step == 0:
+            self.checkpoints.save_history(0)
         if training.start_from and self.processes.on_first_rank(self.checkpoints.last_step) is None:
             self.metrics_log.truncate_after(-1)  # records of a process that was killed before its first checkpoint
             self._validate_and_save(is_candidate=same_task(self.folder))

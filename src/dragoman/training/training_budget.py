@@ -24,7 +24,7 @@ from dragoman.training.checkpoint_manager import TrainState
 from dragoman.training.schedule import ScheduleHorizon, fraction_used, schedule_start, warmup_steps
 
 BUDGETS = ("steps", "epochs", "minutes")
-CHANGEABLE = (*BUDGETS, "patience", "device", "parallelism")  # when a run is resumed
+CHANGEABLE = (*BUDGETS, "patience", "keep_history", "device", "parallelism")  # when a run is resumed
 MAX_RESERVED_TIME = 0.2  # fraction of a time budget for the validations at the end
 VALIDATIONS_PER_BUDGET = 10  # in a time budget
 MAX_VALIDATION_INTERVAL = 600  # seconds, in a time budget
@@ -153,7 +153,7 @@ class TrainingBudget:
 
 
 def change_resumed_run(folder: Path, settings: Mapping[str, Any]) -> Config:
-    """Change settings of a run that is resumed: budgets, patience, device and parallelism.
+    """Change settings of a run that is resumed: budgets, patience, history, device and parallelism.
 
     New budgets replace all budgets of the run. A run that was complete is extended.
     """

@@ -11,6 +11,7 @@ const DEFAULTS = {
   kind: "cross", layer: 0, head: 0, // of attention; 0: mean of all
   unit: "words", word: "", // the pinned word: q3 or k3 for a row or a column
   step: 0, // of the beam; 0: the last
+  trainingStep: "", // of the history of a training; "": the last
   corpus: "low lower newest widest", corpusKind: "text", // what byte-pair encoding is learned from: text or counts
   ties: "first", symbols: "characters", // of byte-pair encoding
   bpeVocabulary: "", bpeCompression: "", // limits of byte-pair encoding; "": none

@@ -5,6 +5,7 @@ import * as attention from "./attention.js";
 import * as beam from "./beam.js";
 import * as bpe from "./bpe.js";
 import * as curves from "./curves.js";
+import * as history from "./history.js";
 import * as layers from "./layers.js";
 import * as positions from "./positions.js";
 import * as probabilities from "./probabilities.js";
@@ -16,6 +17,7 @@ export const VIEWS = {
   beam: { title: "Beam", module: beam },
   layers: { title: "Layers", module: layers },
   positions: { title: "Positions", module: positions },
+  history: { title: "Learning", module: history },
   training: { title: "Training", module: curves },
   bpe: { title: "BPE", module: bpe },
 };

@@ -1,0 +1,117 @@
+"""How the translation of a sentence changed in training: one entry for each checkpoint of a run that was kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from dragoman.errors import UserError
+from dragoman.lens.axes import evenly_spaced
+from dragoman.lens.inspection_types import Inspection, TokenizedText
+from dragoman.run import Alignment, Run, load
+from dragoman.run_files import checkpoints_by_step
+from dragoman.search import SearchConfig
+
+Step = tuple[int, str]  # a step and the name of its checkpoint
+
+
+@dataclass(frozen=True)
+class ForcedTranslation:
+    """A translation with its probability, alignment and attention under one checkpoint."""
+
+    target: TokenizedText
+    score: float  # log p
+    token_scores: tuple[float, ...]  # log p of every token
+    cross_attention: Tensor | None  # T S: mean over heads and layers; None without cross-attention
+    alignment: Alignment | None  # (source word, target word)
+    finished: bool
+
+    @classmethod
+    def from_inspection(cls, inspection: Inspection) -> ForcedTranslation:
+        """Select the fields of an inspection that are compared over checkpoints."""
+        assert inspection.target is not None
+        return cls(
+            inspection.target,
+            inspection.score,
+            tuple(step.log_probability for step in inspection.steps),
+            inspection.cross_attention,
+            inspection.alignment,
+            inspection.finished,
+        )
+
+
+@dataclass(frozen=True)
+class HistoryEntry:
+    """What one checkpoint makes of a sentence.
+
+    Attributes:
+        step: number of optimizer steps of the checkpoint.
+        checkpoint: its name, which --checkpoint accepts.
+        source: the sentence.
+        found: the translation that the checkpoint finds; None if it is empty and not finished.
+        final: the translation of the final model, which the checkpoint is forced to generate.
+    """
+
+    step: int
+    checkpoint: str
+    source: TokenizedText
+    found: ForcedTranslation | None
+    final: ForcedTranslation
+
+
+def history_checkpoints(run: Run, max_count: int | None = None) -> list[Step]:
+    """Return steps and names of the checkpoints of a run, in order, evenly spaced ones if there are too many."""
+    folders = run.member_folders
+    if len(folders) > 1:
+        raise UserError(f"{run.folder} is an ensemble: name one of its runs, such as {folders[0]}")
+    steps = list(checkpoints_by_step(folders[0]).items())
+    return steps if max_count is None else list(evenly_spaced(steps, max_count))
+
+
+def open_checkpoint(run: Run, name: str) -> Run:
+    """Load another checkpoint of a run, on the same device and for the same languages."""
+    return load(run.folder, name, str(run.device)).with_languages(*run.language_pair)
+
+
+def inspect_checkpoint(
+    run: Run, step: Step, source: str, final: str, search: SearchConfig | None = None
+) -> HistoryEntry:
+    """Translate a sentence with a checkpoint, and score the final translation with it.
+
+    Args:
+        run: the checkpoint, from `open_checkpoint`.
+        step: its step and name.
+        final: the translation of the final model.
+        search: search configuration; None: that of the run.
+    """
+    forced = run.lens(source, final)
+    try:
+        found = ForcedTranslation.from_inspection(run.lens(source, search=search))
+    except UserError:  # the checkpoint has translated nothing
+        found = None
+    assert forced.source is not None
+    return HistoryEntry(*step, forced.source, found, ForcedTranslation.from_inspection(forced))
+
+
+def sentence_history(
+    run: Run, source: str, final: str, steps: list[Step], search: SearchConfig | None = None
+) -> Iterator[HistoryEntry]:
+    """Yield what each checkpoint makes of a sentence; only one of them is in memory at a time."""
+    for step in steps:
+        yield inspect_checkpoint(open_checkpoint(run, step[1]), step, source, final, search)
+
+
+def history_rows(entries: list[HistoryEntry]) -> list[dict[str, Any]]:
+    """Return the history as rows of a table: step, translation, and how probable it and the final one are."""
+    return [
+        {
+            "step": entry.step,
+            "log p": None if entry.found is None else round(entry.found.score, 2),
+            "log p of the final": round(entry.final.score, 2),
+            "translation": "(nothing)" if entry.found is None else entry.found.target.text or "(empty)",
+        }
+        for entry in entries
+    ]

@@ -1,0 +1,49 @@
+"""Checkpoints of served runs that are loaded on demand, to show how a translation changed in training."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from dragoman.lens.training_history import open_checkpoint
+from dragoman.run import Run
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class RecentlyUsed(Generic[Key, Value]):
+    """A cache that forgets what was used least recently when the total size of its values exceeds `max_size`."""
+
+    def __init__(self, max_size: int, size: Callable[[Value], int] = lambda value: 1) -> None:
+        """Keep values up to a total of `max_size`, as `size` measures them; the latest one is kept in any case."""
+        self.max_size, self.size = max_size, size
+        self.values: OrderedDict[Key, Value] = OrderedDict()
+
+    def get(self, key: Key, compute: Callable[[], Value]) -> Value:
+        """Return the value of a key, which `compute` returns if it is not known."""
+        if key not in self.values:
+            self.values[key] = compute()
+        self.values.move_to_end(key)
+        while len(self.values) > 1 and sum(map(self.size, self.values.values())) > self.max_size:
+            self.values.popitem(last=False)
+        return self.values[key]
+
+
+class CheckpointCache:
+    """Loaded checkpoints, by run and name, up to a total size of their weights. Used by the thread of inspections."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """Keep at most `max_bytes` of weights in memory, and one checkpoint in any case."""
+        self._loaded: RecentlyUsed[tuple[str, str], Run] = RecentlyUsed(max_bytes, _weight_bytes)
+
+    def open(self, name: str, run: Run, checkpoint: str) -> Run:
+        """Return a checkpoint of the run that is served under `name`, for the languages of `run`."""
+        opened = self._loaded.get((name, checkpoint), lambda: open_checkpoint(run, checkpoint))
+        return opened.with_languages(*run.language_pair)
+
+
+def _weight_bytes(run: Run) -> int:
+    """Return the size of the weights of a run in bytes, twice: decoding on a CPU keeps a packed copy."""
+    return 2 * sum(weight.numel() * weight.element_size() for weight in run.model.parameters())

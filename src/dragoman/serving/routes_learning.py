@@ -1,0 +1,111 @@
+"""How a run learned, under /v1: its checkpoints, and what each of them makes of a sentence."""
+
+from __future__ import annotations
+
+import json
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from dragoman.lens.inspection_types import to_jsonable
+from dragoman.lens.training_history import history_checkpoints, inspect_checkpoint
+from dragoman.run import Run
+from dragoman.serving import schemas
+from dragoman.serving.checkpoint_cache import CheckpointCache, RecentlyUsed
+from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
+from dragoman.serving.service import Service
+
+MAX_CHECKPOINT_BYTES = 2_000_000_000  # weights of checkpoints in memory, besides those of the served runs
+MAX_HISTORY_RESPONSES = 512  # that are kept
+MAX_CHECKPOINTS = 48  # of the slider
+
+
+class CheckpointInfo(BaseModel):
+    step: int
+    checkpoint: str = Field(description="Name of the checkpoint.", examples=["history/000016", "000500"])
+
+
+class CheckpointsResponse(BaseModel):
+    run: str
+    checkpoints: list[CheckpointInfo] = Field(description="In order of steps; evenly spaced ones if there are many.")
+
+
+class HistoryRequest(schemas.RunSelection):
+    """A sentence to translate with a checkpoint of a run, and the translation whose probability is followed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: str = Field(description="One sentence: it is not split.")
+    checkpoint: str = Field(description="Name of a checkpoint, as in /v1/runs/{name}/checkpoints.")
+    translation: str = Field(description="The final translation, which the checkpoint is forced to generate.")
+
+    @property
+    def texts(self) -> list[str]:
+        """The sentence and its final translation."""
+        return [self.text, self.translation]
+
+
+class HistoryResponse(BaseModel):
+    run: str
+    entry: dict[str, object] = Field(description="As in `dragoman show history --json`.")
+
+
+def check_tokens(service: Service, run: Run, sentence: str, translation: str) -> None:
+    """Reject a sentence or a translation with more tokens than may be inspected."""
+    limit = service.limits.max_inspected_tokens
+    counts = {
+        "sentence": len(run.encode_sources([sentence])[0]),
+        "translation": len(run.target_tokenizer.encode(translation)),
+    }
+    for name, tokens in counts.items():
+        if tokens > limit:
+            raise RequestError(400, f"a {name} of at most {limit} tokens can be inspected, but this one has {tokens:,}")
+
+
+def routes(service: Service) -> APIRouter:
+    """Return the routes of the history of a training."""
+    router = APIRouter(prefix="/v1", tags=["Inspection"], responses=schemas.ERROR_RESPONSES)
+    checkpoints = CheckpointCache(MAX_CHECKPOINT_BYTES)
+    responses: RecentlyUsed[str, str] = RecentlyUsed(MAX_HISTORY_RESPONSES)
+
+    @router.get("/runs/{name}/checkpoints")
+    async def list_checkpoints(request: Request, name: str) -> CheckpointsResponse:
+        """The checkpoints of a run from its first to its last step, for a slider; none of an ensemble."""
+        service.authorize(request)
+        run = service.run_by_name(name).run
+        steps = [] if len(run.member_folders) > 1 else history_checkpoints(run, MAX_CHECKPOINTS)
+        infos = [CheckpointInfo(step=step, checkpoint=checkpoint) for step, checkpoint in steps]
+        return CheckpointsResponse(run=name, checkpoints=infos)
+
+    @router.post(
+        "/history",
+        responses={200: {"model": HistoryResponse}},
+        response_class=JSONResponse,
+        openapi_extra=schemas.request_body_schema(HistoryRequest),
+    )
+    async def history(request: Request) -> Response:
+        """Translate a sentence with one checkpoint of a run, and score the final translation with it."""
+        fields = await service.accept(request, HistoryRequest)
+        served = service.resolve_run(fields.run, fields.source, fields.target)
+        check_tokens(service, served.run, fields.text, fields.translation)
+        steps = {name: step for step, name in history_checkpoints(served.run)}
+        if fields.checkpoint not in steps:
+            known = f"/v1/runs/{served.name}/checkpoints lists those it has"
+            raise RequestError(400, f"the run {served.name} has no checkpoint {fields.checkpoint!r}: {known}")
+        search = None if fields.search is None else service.validate_search(served, fields.search)
+
+        def inspect() -> str:
+            """Load the checkpoint, if it is not loaded yet, and return its entry of the history as JSON."""
+            run = checkpoints.open(served.name, served.run, fields.checkpoint)
+            step = (steps[fields.checkpoint], fields.checkpoint)
+            entry = inspect_checkpoint(run, step, fields.text, fields.translation, search)
+            return json.dumps({"run": served.name, "entry": to_jsonable(entry)}, ensure_ascii=False)
+
+        key = f"{served.run.language_pair} {fields.model_dump_json(exclude={'api_key'})}"
+        work = service.inspections(lambda: responses.get(key, inspect))
+        return Response(
+            await cancel_on_disconnect(request, work, service.limits.timeout), media_type="application/json"
+        )
+
+    return router
