@@ -138,7 +138,7 @@ def attention(run: Run, source: Source, target: str | None) -> SentenceAttention
     ids = run.encode_sources([source])[0]
     if target is None:
         target = run.translate([source], alignment=False)[0].text
-    target_ids = _frame_target(run, _encode_targets(run, [target])[0])
+    target_ids = _frame_target(run, encode_targets(run, [target])[0])
     pair = (*run.pad_batch([ids]), *run.pad_batch([target_ids[:-1]]))
     weights, copying = record_attention(run.model, *pair)
     cross = cross_attention(run.model, weights, copying)
@@ -188,7 +188,7 @@ def logits(run: Run, source_ids: Tensor | None, target_ids: Tensor | None) -> Te
 def _batches(
     run: Run, sources: Sequence[Source] | None, targets: Sequence[str]
 ) -> Iterator[tuple[list[int], list[Any], list[list[int]]]]:
-    """Yield batches of pairs of similar length: indices, framed sources, target ids (`_encode_targets`)."""
+    """Yield batches of pairs of similar length: indices, framed sources, target ids (`encode_targets`)."""
     if sources is None and not run.model.is_decoder_only:
         raise UserError(
             f"{run.folder} is a translation model, whose scores need sources: give one source for each target"
@@ -198,13 +198,13 @@ def _batches(
     if not targets:
         return
     source_ids = run.encode_sources(sources) if sources is not None else [[] for _ in targets]
-    target_ids = _encode_targets(run, targets, has_source=sources is not None)
+    target_ids = encode_targets(run, targets, has_source=sources is not None)
     lengths = [max(len(source), len(target) + 2) for source, target in zip(source_ids, target_ids)]  # BOS and EOS
     for indices in batch_by_length(lengths, run.config.search.batch_tokens):
         yield indices.tolist(), [source_ids[i] for i in indices], [target_ids[i] for i in indices]
 
 
-def _encode_targets(run: Run, targets: Sequence[str], has_source: bool = True) -> list[list[int]]:
+def encode_targets(run: Run, targets: Sequence[str], has_source: bool = True) -> list[list[int]]:
     """Return the token ids of targets after those that every generated target begins with (`forced_bos`)."""
     forced = run.framing.forced_bos if has_source else ()
     rows = run.target_tokenizer.encode_batch([normalize_text(run, text) for text in targets])

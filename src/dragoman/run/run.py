@@ -24,6 +24,7 @@ from dragoman.parts.inference import InferencePrecision
 from dragoman.parts.spec import Spec
 from dragoman.run import classifying, filling, pair_scoring, run_folder
 from dragoman.run.inference_weights import InferenceWeights
+from dragoman.run.occlusion_alignment import align_by_occlusion
 from dragoman.run.results import (
     Alignment,
     Classification,
@@ -614,13 +615,23 @@ class Run:
         """Compute log p of every token given all others, with one mask at a time: Salazar et al. (2020)."""
         return filling.score_masked(self, texts)
 
-    def align(self, sources: Sequence[Source], targets: Sequence[str]) -> list[Alignment] | None:
+    def align(
+        self, sources: Sequence[Source], targets: Sequence[str], *, occlusion: bool = False
+    ) -> list[Alignment] | None:
         """Align the words of given translations: pairs (source word, target word); None without attention.
 
         Examples:
             >>> run.align(["The dog sleeps."], ["Der Hund schläft."])[0]
             [(0, 0), (1, 1), (2, 2)]
+
+        Args:
+            sources: the source texts
+            targets: their translations
+            occlusion: remove each source word to see which target words depend on it. This is more accurate than
+                attention alone and needs none, but takes one forward pass for each source word.
         """
+        if occlusion:
+            return align_by_occlusion(self, [str(source) for source in sources], targets)
         return pair_scoring.align(self, sources, targets)
 
     def attention(self, source: Source, target: str | None = None) -> SentenceAttention:

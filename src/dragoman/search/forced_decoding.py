@@ -110,8 +110,8 @@ def word_alignment(weights: Tensor, source: TokenWordMap, target: TokenWordMap) 
     if num_source_words == 0:
         return []
     weights = weights[: len(target.word_ids), : len(source.word_ids)].float().cpu()
-    to_words = _sum_by_word(weights, source.word_ids, num_source_words)
-    to_words_without_punctuation = _sum_by_word(weights, source.core_word_ids, num_source_words)
+    to_words = sum_by_word(weights, source.word_ids, num_source_words)
+    to_words_without_punctuation = sum_by_word(weights, source.core_word_ids, num_source_words)
     alignment = []
     for word in range(max(target.word_ids, default=-1) + 1):
         tokens = [token for token, word_id in enumerate(target.core_word_ids) if word_id == word]
@@ -121,7 +121,7 @@ def word_alignment(weights: Tensor, source: TokenWordMap, target: TokenWordMap) 
     return sorted(alignment)
 
 
-def _sum_by_word(weights: Tensor, word_ids: list[int], count: int) -> Tensor:
+def sum_by_word(weights: Tensor, word_ids: list[int], count: int) -> Tensor:
     """Sum attention to tokens (T S) by their words (T W, with W = `count`); tokens without a word are left out."""
     columns = torch.tensor([word if word >= 0 else count for word in word_ids])
     return torch.zeros(len(weights), count + 1).index_add_(1, columns, weights)[:, :count]

@@ -1,0 +1,67 @@
+"""The formats of documents, by the endings of file names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dragoman.errors import UserError
+from dragoman.text.documents.html_file import HtmlFile
+from dragoman.text.documents.marked_text import MarkedText
+from dragoman.text.documents.subtitles import SubtitleFile
+from dragoman.text.documents.text_file import TextFile
+
+
+class Document(Protocol):
+    """A document whose blocks can be replaced by their translations."""
+
+    @property
+    def blocks(self) -> Sequence[MarkedText]:
+        """The texts to translate, in order."""
+
+    def render(self, translated: Sequence[MarkedText], language: str) -> bytes:
+        """Return the file with translated blocks; `language` is theirs, '' if it is unknown."""
+
+
+@dataclass(frozen=True)
+class DocumentFormat:
+    """A file format: its name, the endings of its files, and the function that reads a document."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    media_type: str
+    parse: Callable[[bytes, bool], Document]  # of a file and whether to translate attributes such as alt
+
+
+DOCUMENT_FORMATS = {
+    document_format.name: document_format
+    for document_format in (
+        DocumentFormat("txt", (".txt",), "text/plain; charset=utf-8", TextFile.parse),
+        DocumentFormat("html", (".html", ".htm", ".xhtml"), "text/html", HtmlFile.parse),
+        DocumentFormat("srt", (".srt",), "application/x-subrip", SubtitleFile.parse),
+        DocumentFormat("vtt", (".vtt",), "text/vtt", SubtitleFile.parse),
+    )
+}
+
+
+def document_suffixes() -> list[str]:
+    """Return the endings of the names of files that can be translated."""
+    return [suffix for document_format in DOCUMENT_FORMATS.values() for suffix in document_format.suffixes]
+
+
+def format_of_file(name: str) -> DocumentFormat | None:
+    """Return the format of a file by the ending of its name; None if it is not known."""
+    for document_format in DOCUMENT_FORMATS.values():
+        if name.lower().endswith(document_format.suffixes):
+            return document_format
+    return None
+
+
+def parse_document(content: bytes, name: str, translate_attributes: bool = False) -> Document:
+    """Read a document in the format that its name says; a UserError if it is not known or the file is damaged."""
+    document_format = format_of_file(name)
+    if document_format is None:
+        known = ", ".join(document_suffixes())
+        raise UserError(f"{name}: files with this ending cannot be translated; known are {known}")
+    return document_format.parse(content, translate_attributes)

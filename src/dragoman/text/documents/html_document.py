@@ -1,0 +1,289 @@
+"""HTML: inline elements are tags, all other elements separate blocks."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from dragoman.text.documents.marked_text import MarkedText, MarkedTextBuilder
+
+#: elements inside a sentence
+INLINE = frozenset(
+    {
+        "a",
+        "abbr",
+        "acronym",
+        "b",
+        "bdi",
+        "bdo",
+        "big",
+        "br",
+        "cite",
+        "code",
+        "data",
+        "del",
+        "dfn",
+        "em",
+        "font",
+        "i",
+        "img",
+        "ins",
+        "kbd",
+        "mark",
+        "q",
+        "rp",
+        "rt",
+        "ruby",
+        "s",
+        "samp",
+        "script",
+        "small",
+        "span",
+        "strike",
+        "strong",
+        "style",
+        "sub",
+        "sup",
+        "svg",
+        "math",
+        "time",
+        "tt",
+        "u",
+        "var",
+        "wbr",
+    }
+)
+VOID = frozenset({"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"})
+#: elements whose content is no text, and is kept as it is
+OPAQUE = frozenset({"script", "style", "svg", "math", "template"})
+#: elements whose text is kept: inside a sentence, or as a block
+VERBATIM = frozenset({"code", "kbd", "samp", "var", "tt", "pre", "textarea"})
+TRANSLATED_ATTRIBUTES = ("alt", "title", "placeholder", "aria-label")
+MAX_DEPTH = 40  # nested inline tags; in deeper ones each text is a block
+MAX_TOKENS = 1000  # tags and texts of a block, with the same consequence
+
+_MARKUP = re.compile(
+    r"<!--.*?(?:-->|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)|<[!?][^<>]*>"
+    r"|<(?P<closing>/?)(?P<name>[a-zA-Z][^\s/<>\"']*)(?P<attributes>(?:\"[^\"]*\"|'[^']*'|[^\"'<>])*)>",
+    re.DOTALL,
+)
+#: a superscript without letters, such as [1], with tags around the mark; it belongs to no sentence
+_FOOTNOTE_MARK = re.compile(r"<sup\b[^<>]*>(?:<[^<>]{0,500}>|[^\w<>&]|\d){0,100}?</sup\s*>", re.IGNORECASE)
+_ATTRIBUTE = re.compile(r"([^\s\"'<>/=]+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s\"'<>=]+))")
+_LETTER = re.compile(r"[^\W\d_]")
+_SLOT = "\ue000{}\ue001"  # private characters that stand for a translated attribute
+_SLOTS = re.compile("\ue000(\\d+)\ue001")
+
+
+@dataclass(frozen=True)
+class Token:
+    """A tag of HTML (`name`, lower case), other markup, or a text (`is_text`)."""
+
+    markup: str
+    name: str = ""
+    is_closing: bool = False
+    is_text: bool = False
+    attributes: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the element has no content."""
+        return self.name in VOID or (bool(self.name) and self.attributes.rstrip().endswith("/"))
+
+    @property
+    def is_untranslated(self) -> bool:
+        """Whether the author excludes the element from translation."""
+        values = {name.lower(): double or single or bare for name, double, single, bare in self.all_attributes}
+        return values.get("translate", "").lower() == "no" or "notranslate" in values.get("class", "").lower().split()
+
+    @property
+    def all_attributes(self) -> list[tuple[str, str, str, str]]:
+        """Name and value of each attribute; the value is in double quotes, in single quotes, or without."""
+        return _ATTRIBUTE.findall(self.attributes)
+
+
+@dataclass
+class HtmlDocument:
+    """HTML, split into markup and blocks.
+
+    Attributes:
+        parts: verbatim markup, and blocks
+        attributes: values of attributes to translate, which markup refers to by their number
+    """
+
+    parts: list[str | MarkedText] = field(default_factory=list)
+    attributes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def parse(cls, source: str, translate_attributes: bool = False) -> HtmlDocument:
+        """Split HTML into markup and blocks; with `translate_attributes`, values of alt, title, … are blocks."""
+        document, block = cls(), list[Token]()
+        tokens = list(_tokens(source))
+        ends, position = _element_ends(tokens), 0
+        while position < len(tokens):
+            token = tokens[position]
+            if translate_attributes and token.name and not token.is_closing:
+                token = document._with_slots(token)
+            is_skipped = (token.is_untranslated and token.name not in INLINE) or token.name in ("pre", "textarea")
+            if token.is_text or (token.name in INLINE) or not token.name:
+                block.append(token)
+                position += 1
+                continue
+            document._add_block(block)
+            block, end = [], position + 1
+            if is_skipped and not token.is_closing and not token.is_empty:
+                end = ends.get(position, position) + 1
+            document.parts.append(token.markup + "".join(other.markup for other in tokens[position + 1 : end]))
+            position = end
+        document._add_block(block)
+        return document
+
+    @property
+    def blocks(self) -> list[MarkedText]:
+        """What is to be translated: the blocks, then the attributes."""
+        return [part for part in self.parts if isinstance(part, MarkedText)] + [*map(MarkedText, self.attributes)]
+
+    def render(self, translated: Sequence[MarkedText], language: str = "") -> str:
+        """Return the HTML with translated blocks; the language of the root element becomes `language`, if given."""
+        num_blocks = len(translated) - len(self.attributes)
+        blocks = iter(translated[:num_blocks])
+        values = [html.escape(value.text) for value in translated[num_blocks:]]
+        text = "".join(part if isinstance(part, str) else next(blocks).render(_escape) for part in self.parts)
+        if values:
+            text = _SLOTS.sub(lambda slot: values[int(slot[1])] if int(slot[1]) < len(values) else slot[0], text)
+        return re.sub(_LANGUAGE, rf"\g<1>{language}\g<2>", text, count=1) if re.fullmatch(r"[\w-]+", language) else text
+
+    def _with_slots(self, token: Token) -> Token:
+        """Return a start tag whose translatable attributes are replaced by references to them."""
+
+        def replace(match: re.Match[str]) -> str:
+            """Return an attribute, with a reference as its value if it is translated."""
+            name, value = match[1], html.unescape(match[2] or match[3] or match[4] or "")
+            if name.lower() not in TRANSLATED_ATTRIBUTES or not _LETTER.search(value):
+                return match[0]
+            self.attributes.append(value)
+            return f'{name}="{_SLOT.format(len(self.attributes) - 1)}"'
+
+        attributes = _ATTRIBUTE.sub(replace, token.attributes)
+        markup = token.markup.replace(token.attributes, attributes) if token.attributes else token.markup
+        return Token(markup, token.name, attributes=attributes)
+
+    def _add_block(self, tokens: Sequence[Token]) -> None:
+        """Append a block and the markup around it."""
+        matches = _match_tags(tokens)
+        depth, group = 0, list[tuple[Token, int]]()
+        for number, token in enumerate(tokens):
+            partner = matches.get(number)
+            depth += 0 if partner is None else 1 if partner > number else -1
+            is_unmatched = token.name and partner is None and not token.is_empty and token.name not in OPAQUE
+            if depth == 0 and (is_unmatched or _is_paragraph_break(tokens, number)):
+                self._add_group(group)
+                self.parts.append(token.markup)
+                group = []
+            else:
+                group.append((token, 0 if partner is None else partner - number))
+        self._add_group(group)
+
+    def _add_group(self, group: Sequence[tuple[Token, int]]) -> None:
+        """Append tokens whose tags match, each with the distance to its partner (0: none), as a block."""
+        tokens = [token for token, _ in group]
+        if not any(token.is_text and _LETTER.search(html.unescape(token.markup)) for token in tokens):
+            self.parts.append("".join(token.markup for token in tokens))
+            return
+        builder, deepest, depth = MarkedTextBuilder(is_collapsed=True), 0, 0
+        for _, distance in group:
+            depth += (distance > 0) - (distance < 0)
+            deepest = max(deepest, depth)
+        if deepest > MAX_DEPTH or len(group) > MAX_TOKENS:
+            for token in tokens:
+                self._add_group([(token, 0)]) if token.is_text else self.parts.append(token.markup)
+            return
+        for token, distance in group:
+            if token.is_text:
+                builder.add_text(html.unescape(token.markup))
+            elif distance > 0:
+                builder.open(token.markup, token.name, token.name in VERBATIM or token.is_untranslated)
+            elif distance < 0:
+                builder.close(token.markup)
+            else:
+                builder.add_point(token.markup, name=token.name)
+                if token.name == "br":
+                    builder.add_text(" ")
+        first, last = tokens[0], tokens[-1]
+        leading = first.markup[: len(first.markup) - len(first.markup.lstrip())] if first.is_text else ""
+        trailing = last.markup[len(last.markup.rstrip()) :] if last.is_text else ""
+        self.parts += [leading, builder.build().stripped(), trailing]
+
+
+_LANGUAGE = re.compile(r"(<html\b[^<>]*?\blang\s*=\s*[\"']?)[\w-]+([\"'\s>/])", re.IGNORECASE)
+
+
+def _escape(text: str) -> str:
+    """Escape the characters of a text that HTML reserves."""
+    return html.escape(text, quote=False)
+
+
+def _tokens(source: str) -> Iterator[Token]:
+    """Yield the texts, tags and other markup of HTML; opaque elements are one token."""
+    position = 0
+    while match := _MARKUP.search(source, position):
+        if match.start() > position:
+            yield Token(source[position : match.start()], is_text=True)
+        name, end = (match["name"] or "").lower(), match.end()
+        if name in OPAQUE and not match["closing"] and not (match["attributes"] or "").rstrip().endswith("/"):
+            closing = re.compile(rf"</{name}\s*>", re.IGNORECASE).search(source, end)
+            end = closing.end() if closing else len(source)
+            yield Token(source[match.start() : end], name if name in INLINE else "")
+        elif name == "sup" and (mark := _FOOTNOTE_MARK.match(source, match.start())):
+            end = mark.end()
+            yield Token(mark[0])
+        else:
+            yield Token(match[0], name, bool(match["closing"]), attributes=match["attributes"] or "")
+        position = end
+    if position < len(source):
+        yield Token(source[position:], is_text=True)
+
+
+def _match_tags(tokens: Sequence[Token]) -> dict[int, int]:
+    """Return the index of the partner of each start and end tag that has one."""
+    matches, pending = dict[int, int](), list[int]()
+    for number, token in enumerate(tokens):
+        if not token.name or token.is_empty or token.name in OPAQUE:
+            continue
+        if not token.is_closing:
+            pending.append(number)
+            continue
+        names = [tokens[index].name for index in pending[-MAX_DEPTH:]]
+        if token.name in names:
+            while tokens[partner := pending.pop()].name != token.name:
+                pass
+            matches |= {partner: number, number: partner}
+    return matches
+
+
+def _element_ends(tokens: Sequence[Token]) -> dict[int, int]:
+    """Return the index of the end tag of each element that has one, by the index of its start tag."""
+    pending, ends = dict[str, list[int]](), dict[int, int]()
+    for number, token in enumerate(tokens):
+        if token.name and not token.is_empty:
+            starts = pending.setdefault(token.name, [])
+            if not token.is_closing:
+                starts.append(number)
+            elif starts:
+                ends[starts.pop()] = number
+    return ends
+
+
+def _is_paragraph_break(tokens: Sequence[Token], number: int) -> bool:
+    """Whether a line break is one of several in a row, which separate paragraphs."""
+    if tokens[number].name != "br":
+        return False
+    for step in (-1, 1):
+        other = number + step
+        while 0 <= other < len(tokens) and tokens[other].is_text and not tokens[other].markup.strip():
+            other += step
+        if 0 <= other < len(tokens) and tokens[other].name == "br":
+            return True
+    return False

@@ -1,0 +1,197 @@
+"""Text with inline tags, such as bold words, links and images."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+NOT_NESTED = frozenset({"a", "button"})  # elements that must not contain themselves
+
+
+@dataclass(frozen=True)
+class Tag:
+    """An inline element: it encloses the characters from `start` to `end` of a text, or stands at a point of it.
+
+    Attributes:
+        opening: markup before the characters, such as `<b>`, or the whole of an empty element
+        closing: markup after them
+        children: the tags inside, in order
+        name: of the element, such as `b`
+        verbatim: whether the characters must not be translated
+    """
+
+    start: int
+    end: int
+    opening: str
+    closing: str = ""
+    children: tuple[Tag, ...] = ()
+    name: str = ""
+    verbatim: bool = False
+
+    @property
+    def is_point(self) -> bool:
+        """Whether the tag encloses no text."""
+        return self.start == self.end
+
+    def moved(self, offset: int) -> Tag:
+        """Return the tag and those inside it, shifted by a number of characters."""
+        children = tuple(child.moved(offset) for child in self.children)
+        return replace(self, start=self.start + offset, end=self.end + offset, children=children)
+
+    def clamped(self, start: int, end: int) -> Tag:
+        """Return the tag and those inside it, restricted to a range of characters."""
+        first, last = (min(max(position, start), end) for position in (self.start, self.end))
+        children = tuple(child.clamped(first, last) for child in self.children)
+        return replace(self, start=first, end=last, children=children)
+
+
+@dataclass(frozen=True)
+class MarkedText:
+    """A text and its tags, in order; those inside another one are its children."""
+
+    text: str
+    tags: tuple[Tag, ...] = ()
+
+    def all_tags(self) -> Iterator[Tag]:
+        """Yield all tags, outer ones first."""
+        pending = list(reversed(self.tags))
+        while pending:
+            tag = pending.pop()
+            yield tag
+            pending.extend(reversed(tag.children))
+
+    def stripped(self) -> MarkedText:
+        """Return the text without white space at its end."""
+        text = self.text.rstrip()
+        return MarkedText(text, tuple(tag.clamped(0, len(text)) for tag in self.tags))
+
+    def render(self, escape: Callable[[str], str] = str) -> str:
+        """Return the text, whose characters are escaped, with the markup of all tags."""
+        return _render(self.text, 0, len(self.text), self.tags, escape)
+
+
+def _render(text: str, start: int, end: int, tags: Sequence[Tag], escape: Callable[[str], str]) -> str:
+    """Return the markup of a range of characters and of the tags in it."""
+    parts, position = [], start
+    for tag in tags:
+        inner = _render(text, tag.start, tag.end, tag.children, escape)
+        parts += [escape(text[position : tag.start]), tag.opening, inner, tag.closing]
+        position = tag.end
+    return "".join([*parts, escape(text[position:end])])
+
+
+@dataclass
+class MarkedTextBuilder:
+    """Collects characters and tags in the order of a document.
+
+    `is_collapsed`: white space is collapsed as in HTML.
+    """
+
+    is_collapsed: bool = False
+    text: str = ""
+    _parts: list[str] = field(default_factory=list)
+    _length: int = 0
+    _ends_with_space: bool = True  # at the beginning, white space is dropped
+    #: open tags, each with its children so far; the first entry collects the outermost tags
+    _open: list[tuple[Tag, list[Tag]]] = field(default_factory=lambda: [(Tag(0, 0, ""), [])])
+
+    @property
+    def depth(self) -> int:
+        """Number of open tags."""
+        return len(self._open) - 1
+
+    @property
+    def length(self) -> int:
+        """Number of characters so far."""
+        return self._length
+
+    def add_text(self, text: str) -> None:
+        """Append characters."""
+        if self.is_collapsed:
+            words = " ".join(text.split())
+            if text[:1].isspace() and self._ends_with_space:
+                self._add_space_to_point()
+            leading = " " if text[:1].isspace() and not self._ends_with_space else ""
+            trailing = " " if words and text[-1:].isspace() else ""
+            text = leading + words + trailing
+        if text:
+            self._parts.append(text)
+            self._length += len(text)
+            self._ends_with_space = text[-1].isspace()
+
+    def _add_space_to_point(self) -> None:
+        """Keep a space after a tag without text, if there is also one before it."""
+        children = self._open[-1][1]
+        if self._length and children and children[-1].is_point and children[-1].start == self._length:
+            children[-1] = replace(children[-1], closing=children[-1].closing + " ")
+
+    def add_point(self, markup: str, closing: str = "", name: str = "") -> None:
+        """Append a tag without text."""
+        self._open[-1][1].append(Tag(self._length, self._length, markup, closing, name=name))
+
+    def open(self, markup: str, name: str = "", verbatim: bool = False) -> None:
+        """Begin a tag."""
+        self._open.append((Tag(self._length, self._length, markup, name=name, verbatim=verbatim), []))
+
+    def close(self, markup: str) -> None:
+        """End the tag that was begun last."""
+        tag, children = self._open.pop()
+        closed = replace(tag, end=self._length, closing=markup, children=tuple(children))
+        self._open[-1][1].append(closed)
+
+    def build(self) -> MarkedText:
+        """Return the text; all tags must be closed."""
+        text = "".join(self._parts)
+        return MarkedText(text, tuple(self._open[0][1]))
+
+
+def resolve_overlaps(tags: Sequence[Tag]) -> tuple[Tag, ...]:
+    """Make tags at one level nest validly: one inside another becomes its child, one that overlaps another is cut.
+
+    Two links cannot be nested: the second one becomes empty.
+    """
+    points = [tag for tag in tags if tag.is_point]
+    resolved: list[Tag] = []
+    for tag in sorted((tag for tag in tags if not tag.is_point), key=lambda tag: (tag.start, -tag.end)):
+        last = resolved[-1] if resolved else None
+        if last is None or tag.start >= last.end:
+            resolved.append(tag)
+        elif tag.end > last.end:
+            resolved.append(tag.clamped(last.end, tag.end))
+        elif tag.name in NOT_NESTED and tag.name in (last.name, *(child.name for child in last.children)):
+            points.append(tag.clamped(last.end, last.end))
+        else:
+            resolved[-1] = replace(last, children=resolve_overlaps([*last.children, tag]))
+    for point in points:
+        resolved = _with_point(resolved, point)
+    return tuple(resolved)
+
+
+def _with_point(tags: Sequence[Tag], point: Tag) -> list[Tag]:
+    """Insert a tag without text into tags at one level, inside the one that encloses it."""
+    for index, tag in enumerate(tags):
+        if tag.start < point.start < tag.end:
+            if tag.verbatim:
+                point = point.clamped(tag.start, tag.start)
+                break
+            children = tuple(_with_point(tag.children, point))
+            return [*tags[:index], replace(tag, children=children), *tags[index + 1 :]]
+    before = [tag for tag in tags if tag.end <= point.start and (tag.start < point.start or tag.is_point)]
+    index = len(before)
+    return [*tags[:index], point, *tags[index:]]
+
+
+def is_punctuation(character: str) -> bool:
+    """Whether a character is a punctuation mark, such as a quotation mark or a bracket."""
+    return unicodedata.category(character)[0] == "P"
+
+
+def core_span(text: str, start: int, end: int) -> tuple[int, int]:
+    """Return where a word begins and ends without the punctuation around it; all of it if it has nothing else."""
+    first, last = start, end
+    while first < last and is_punctuation(text[first]):
+        first += 1
+    while last > first and is_punctuation(text[last - 1]):
+        last -= 1
+    return (first, last) if first < last else (start, end)

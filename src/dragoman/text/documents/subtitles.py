@@ -1,0 +1,197 @@
+"""Subtitles (SubRip .srt and WebVTT .vtt): time stamps, numbers, settings and styles are kept.
+
+A sentence that continues in the next subtitles is translated as a whole. The translation is cut where the fewest links
+of the word alignment cross the cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from dragoman.errors import UserError
+from dragoman.text.documents.marked_text import MarkedText, MarkedTextBuilder, Tag
+from dragoman.text.documents.tag_projection import CUT
+from dragoman.text.documents.text_file import decode_text
+
+_TIME = r"(?:\d+:)?\d{1,2}:\d{2}[.,]\d{1,3}"
+_TIMING = re.compile(rf"[ \t]*({_TIME})[ \t]*-->[ \t]*({_TIME})[^\n\r]*")
+_TAG = re.compile(r"<(?P<closing>/?)(?P<name>[a-zA-Z]\w*)?[^<>\n]*>|\{\\?[^{}\n]{1,40}\}")
+_SENTENCE_END = re.compile(r"(?:[.!?…:;。！？]|\.\.\.|[♪♫\])])[\"'”’»)\]]*\s*$")
+_DIALOGUE = re.compile(r"\s*(?:<[^<>]*>)*\s*[-–—]\s?\S")
+MAX_PAUSE_SECONDS = 3.0  # within a sentence
+MAX_CUES = 6  # that one sentence may span
+
+
+@dataclass(frozen=True)
+class Cue:
+    """The text of a subtitle and its times in seconds; `line` is that of its first text line in the file."""
+
+    lines: tuple[str, ...]
+    start: float
+    end: float
+    line: int
+
+
+@dataclass(frozen=True)
+class SubtitleFile:
+    """A file of subtitles.
+
+    Attributes:
+        lines: all lines, with their line breaks
+        groups: subtitles that form a sentence or several
+        blocks: the text of each group; a point named `CUT` is between two subtitles
+    """
+
+    lines: list[str]
+    groups: list[list[Cue]]
+    blocks: list[MarkedText]
+    encoding: str = "utf-8"
+
+    @classmethod
+    def parse(cls, content: bytes, translate_attributes: bool = False) -> SubtitleFile:
+        """Read a file; a UserError if it has no time stamps."""
+        text, encoding = decode_text(content)
+        lines = re.findall(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+\Z", text)
+        cues = list(_cues(lines))
+        if not cues and text.strip() and not text.lstrip("\ufeff").startswith("WEBVTT"):
+            raise UserError(
+                "the file has no subtitles: expected lines such as 00:00:01,000 --> 00:00:02,500 before each text"
+            )
+        groups = list(_groups(cues))
+        return cls(lines, groups, [_block(group) for group in groups], encoding)
+
+    def render(self, translated: Sequence[MarkedText], language: str = "") -> bytes:
+        """Return the file with translated subtitles."""
+        lines: list[str] = [*self.lines]
+        for group, block in zip(self.groups, translated):
+            for cue, text in zip(group, _cut(block, len(group))):
+                last = cue.line + len(cue.lines) - 1
+                ending = lines[last][len(lines[last].rstrip("\r\n")) :]
+                line_break = ending or "\n"
+                wrapped = line_break.join(_wrap(text, len(cue.lines)))
+                lines[cue.line : last + 1] = [wrapped + ending, *[""] * (last - cue.line)]
+        return "".join(lines).encode(self.encoding)
+
+
+def _cues(lines: Sequence[str]) -> Iterator[Cue]:
+    """Yield the subtitles of a file that have text; a spoken line (“- Hello.”) is one of its own."""
+    number = 0
+    while number < len(lines):
+        timing = _TIMING.match(lines[number])
+        number += 1
+        if not timing:
+            continue
+        first = number
+        while number < len(lines) and lines[number].strip() and not _TIMING.match(lines[number]):
+            number += 1
+        texts = [line.strip() for line in lines[first:number]]
+        start, end = _seconds(timing[1]), _seconds(timing[2])
+        if any(_DIALOGUE.match(text) for text in texts):
+            yield from (Cue((text,), start, end, first + n) for n, text in enumerate(texts))
+        elif texts:
+            yield Cue(tuple(texts), start, end, first)
+
+
+def _seconds(time: str) -> float:
+    """Return a time such as 00:01:02,500 in seconds."""
+    *minutes, seconds = re.split(":", time.replace(",", "."))
+    return float(seconds) + sum(60**power * float(part) for power, part in enumerate(reversed(minutes), 1))
+
+
+def _groups(cues: Sequence[Cue]) -> Iterator[list[Cue]]:
+    """Yield subtitles together until a sentence ends, a pause follows, or another person speaks."""
+    group: list[Cue] = []
+    for cue, following in pairwise([*cues, None]):
+        assert cue is not None
+        group.append(cue)
+        text = _TAG.sub("", " ".join(cue.lines)).rstrip()
+        is_last = (
+            following is None
+            or len(group) == MAX_CUES
+            or bool(_SENTENCE_END.search(text))
+            or following.start - cue.end > MAX_PAUSE_SECONDS
+            or any(_DIALOGUE.match(other.lines[0]) for other in (cue, following))
+        )
+        if is_last:
+            yield group
+            group = []
+
+
+def _block(group: Sequence[Cue]) -> MarkedText:
+    """Return the text of some subtitles with their tags, and a cut between each two."""
+    builder = MarkedTextBuilder(is_collapsed=True)
+    for number, cue in enumerate(group):
+        if number:
+            builder.add_text(" ")
+            builder.add_point("", name=CUT)
+        _add_cue(builder, " ".join(cue.lines))
+    return builder.build().stripped()
+
+
+def _add_cue(builder: MarkedTextBuilder, text: str) -> None:
+    """Append the text of a subtitle and its tags; a tag without a partner stands at its point."""
+    if dash := re.match(r"\s*[-–—]\s*(?=\S)", text):  # who speaks is no part of the sentence
+        builder.add_point(dash[0].lstrip())
+        text = text[dash.end() :]
+    tags, pending = list(_TAG.finditer(text)), list[int]()
+    partners: dict[int, int] = {}
+    for number, tag in enumerate(tags):
+        if tag["name"] and not tag["closing"]:
+            pending.append(number)
+        elif tag["name"] and pending and tags[pending[-1]]["name"] == tag["name"]:
+            partners |= {pending[-1]: number, number: pending.pop()}
+    position = 0
+    for number, tag in enumerate(tags):
+        builder.add_text(text[position : tag.start()])
+        position = tag.end()
+        if number not in partners:
+            builder.add_point(tag[0])
+        elif partners[number] > number:
+            builder.open(tag[0], tag["name"])
+        else:
+            builder.close(tag[0])
+    builder.add_text(text[position:])
+
+
+def _cut(block: MarkedText, count: int) -> list[str]:
+    """Return the texts of the subtitles of a translated group; a tag across a cut is closed and opened again."""
+    cuts = sorted(tag.start for tag in block.all_tags() if tag.name == CUT)
+    bounds = [0, *cuts, len(block.text)]
+    if len(bounds) != count + 1:  # a damaged block: everything in the first subtitle
+        bounds = [0, *[len(block.text)] * count]
+    parts = []
+    for number, (start, end) in enumerate(pairwise(bounds)):
+        tags = (tag.clamped(start, end).moved(-start) for tag in _tags_within(block.tags, start, end, number == 0))
+        parts.append(MarkedText(block.text[start:end], tuple(tags)).render().strip())
+    return parts
+
+
+def _tags_within(tags: Sequence[Tag], start: int, end: int, is_first: bool) -> tuple[Tag, ...]:
+    """Return the tags with text or a point between two cuts, without the cuts; a point at a cut belongs to the next."""
+    result = []
+    for tag in tags:
+        overlaps = tag.start < end and tag.end > start
+        is_here = tag.is_point and tag.name != CUT and (start <= tag.start < end or (tag.start == end and is_first))
+        if overlaps or is_here:
+            result.append(replace(tag, children=_tags_within(tag.children, start, end, is_first)))
+    return tuple(result)
+
+
+def _wrap(text: str, num_lines: int) -> list[str]:
+    """Break a text into lines of about equal length, at spaces; tags count as no text."""
+    words = re.findall(r"(?:<[^<>]*>|\S)+", text)
+    lengths = [len(_TAG.sub("", word)) + 1 for word in words]
+    if num_lines < 2 or len(words) < num_lines:
+        return [" ".join(words)]
+    lines, position, total, used = [], 0, sum(lengths), 0
+    for line in range(1, num_lines + 1):
+        begin = position
+        limit = total * line / num_lines
+        while position < len(words) and (line == num_lines or used + lengths[position] / 2 <= limit):
+            used += lengths[position]
+            position += 1
+        lines.append(" ".join(words[begin:position]))
+    return [line for line in lines if line]

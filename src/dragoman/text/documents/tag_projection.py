@@ -1,0 +1,224 @@
+"""Projection of tags: the tags of a source text are placed around the aligned words of its translation.
+
+A tag encloses one range of the translation, each tag of the source occurs once, and tags stay properly nested. The
+range holds as many words as possible that are aligned with the tagged source words, and few others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from dragoman.text.documents.marked_text import (
+    MarkedText,
+    Tag,
+    core_span,
+    is_punctuation,
+    resolve_overlaps,
+)
+from dragoman.text.word_splitting import alignment_spans
+
+Span = tuple[int, int]  # of characters
+Alignment = Sequence[tuple[int, int]]  # (source word, target word)
+FOREIGN_COST = 1.5  # of a word of other source words in the range of a tag; an aligned word gains 1
+CUT = "cut"  # name of a point that keeps what is before it apart from what is after it, such as two subtitles
+LETTER_GAIN = 1e-3  # of each letter of an aligned word: of two equal ranges, the longer text is preferred
+
+
+@dataclass(frozen=True)
+class AlignedSentence:
+    """A sentence of a block, its translation, and their alignment; None if no tag begins or ends inside."""
+
+    source: str
+    target: str
+    alignment: Alignment | None = None
+
+    @cached_property
+    def source_words(self) -> list[Span]:
+        """Where the words of the source begin and end."""
+        return alignment_spans(self.source)
+
+    @cached_property
+    def target_words(self) -> list[Span]:
+        """Where the words of the translation begin and end."""
+        return alignment_spans(self.target)
+
+    @cached_property
+    def links(self) -> list[tuple[int, int]]:
+        """The alignment; without one, words at the same relative position are aligned."""
+        num_source, num_target = len(self.source_words), len(self.target_words)
+        if not num_source or not num_target:
+            return []
+        if self.alignment is not None:
+            return [(s, t) for s, t in self.alignment if s < num_source and t < num_target]
+        if num_source >= num_target:
+            return [(s, s * num_target // num_source) for s in range(num_source)]
+        return [(t * num_source // num_target, t) for t in range(num_target)]
+
+
+@dataclass(frozen=True)
+class PlacedSentence:
+    """An aligned sentence, and where it begins in the source and target text of its block."""
+
+    sentence: AlignedSentence
+    source_start: int
+    target_start: int
+
+    @property
+    def source_end(self) -> int:
+        """Where the sentence ends in the source text."""
+        return self.source_start + len(self.sentence.source)
+
+    @property
+    def target_end(self) -> int:
+        """Where the translation ends in the target text."""
+        return self.target_start + len(self.sentence.target)
+
+
+def splits_sentence(block: MarkedText, start: int, end: int) -> bool:
+    """Whether a tag begins, ends or stands inside the sentence from `start` to `end`, so that alignment matters."""
+    first, last = core_span(block.text, start, end)
+    return any(first < position < last for tag in block.all_tags() for position in (tag.start, tag.end))
+
+
+def project_tags(source: MarkedText, target: str, sentences: Sequence[PlacedSentence]) -> MarkedText:
+    """Return the translation of a block with the tags of its source.
+
+    Args:
+        source: the block, whose tags count characters of its text
+        target: the joined translations of its sentences
+        sentences: the sentences and where they are in both texts
+    """
+    projection = _Projection(source.text, target, sentences)
+    return MarkedText(target, resolve_overlaps([projection.project(tag) for tag in source.tags]))
+
+
+class _Projection:
+    """Places the tags of one block."""
+
+    def __init__(self, source: str, target: str, sentences: Sequence[PlacedSentence]) -> None:
+        """Number the words of all sentences of the block, and collect the links between them."""
+        self.source, self.target, self.sentences = source, target, sentences
+        self.source_words: list[Span] = []
+        self.target_words: list[Span] = []
+        self.links: list[tuple[int, int]] = []
+        self.word_ranges: list[tuple[range, range]] = []  # of each sentence
+        for placed in sentences:
+            sentence, first_source, first_target = placed.sentence, len(self.source_words), len(self.target_words)
+            self.links += [(first_source + s, first_target + t) for s, t in sentence.links]
+            self.source_words += [(placed.source_start + b, placed.source_start + e) for b, e in sentence.source_words]
+            self.target_words += [(placed.target_start + b, placed.target_start + e) for b, e in sentence.target_words]
+            ranges = range(first_source, len(self.source_words)), range(first_target, len(self.target_words))
+            self.word_ranges.append(ranges)
+
+    def project(self, tag: Tag) -> Tag:
+        """Return the tag and those inside it with their positions in the translation."""
+        if not self.source[tag.start : tag.end].strip():
+            position = self._cut(tag.start) if tag.name == CUT else self._point(tag.start)
+            return tag.clamped(position, position)
+        if tag.verbatim and (start := self._verbatim_start(tag)) is not None:
+            return tag.moved(start - tag.start)
+        children = [self.project(child) for child in tag.children]
+        start, end = self._range(tag)
+        with_text = [child for child in children if not child.is_point]
+        start, end = min([start, *(child.start for child in with_text)]), max([end, *(c.end for c in with_text)])
+        children = [child.clamped(start, end) for child in children]
+        return replace(tag, start=start, end=end, children=resolve_overlaps(children))
+
+    def _verbatim_start(self, tag: Tag) -> int | None:
+        """Return where the translation has the text of a tag that is not translated; None if it does not."""
+        tagged = [n for n, (start, end) in enumerate(self.source_words) if start < tag.end and end > tag.start]
+        words = self._best_words(tagged)
+        text = self.source[tag.start : tag.end]
+        start = -1 if words is None else self.target.find(text, self.target_words[words[0]][0])
+        start = self.target.find(text) if start < 0 else start
+        return None if start < 0 else start
+
+    def _range(self, tag: Tag) -> Span:
+        """Return the characters of the translation that a tag with text encloses."""
+        text = self.source[tag.start : tag.end].strip()
+        if text == self.source.strip():
+            stripped = self.target.strip()
+            start = self.target.find(stripped)
+            return start, start + len(stripped)
+        tagged = [n for n, (start, end) in enumerate(self.source_words) if start < tag.end and end > tag.start]
+        words = self._best_words(tagged)
+        if words is None:
+            position = self._point(tag.start)
+            return position, position
+        if (inside := self._inside_word(tag, tagged, words)) is not None:
+            return inside
+        start, end = self.target_words[words[0]][0], self.target_words[words[-1]][1]
+        core_start, _ = core_span(self.target, *self.target_words[words[0]])
+        _, core_end = core_span(self.target, *self.target_words[words[-1]])
+        # punctuation around the words belongs to the tag if it does so in the source
+        return start if is_punctuation(text[0]) else core_start, end if is_punctuation(text[-1]) else core_end
+
+    def _best_words(self, tagged: Sequence[int]) -> range | None:
+        """Return the consecutive target words that fit best to some source words; None if none is aligned."""
+        tagged_set, aligned, foreign = set(tagged), set[int](), set[int]()
+        for source, target in self.links:
+            (aligned if source in tagged_set else foreign).add(target)
+        for source_range, target_range in self.word_ranges:
+            if source_range and tagged_set.issuperset(source_range):  # a whole sentence
+                aligned.update(target_range)
+        best, best_gain, first, gain = None, 0.0, 0, 0.0
+        for word, (start, end) in enumerate(self.target_words):  # the range with the highest sum (Kadane)
+            if gain <= 0:
+                first, gain = word, 0.0
+            gain += 1 + LETTER_GAIN * (end - start) if word in aligned else -FOREIGN_COST * (word in foreign)
+            if gain > best_gain:
+                best, best_gain = range(first, word + 1), gain
+        return best
+
+    def _inside_word(self, tag: Tag, tagged: Sequence[int], words: range) -> Span | None:
+        """Return the place of a tag on a part of a word if the translation has the same word, as in H<sub>2</sub>O."""
+        if len(tagged) != 1 or len(words) != 1:
+            return None
+        start, end = core_span(self.source, *self.source_words[tagged[0]])
+        if tag.start <= start and tag.end >= end:
+            return None
+        target_start, target_end = core_span(self.target, *self.target_words[words[0]])
+        if self.source[start:end] != self.target[target_start:target_end]:
+            return None
+        first, last = max(tag.start, start), min(tag.end, end)
+        return (target_start + first - start, target_start + last - start) if first < last else None
+
+    def _point(self, position: int) -> int:
+        """Return where a tag without text at a position of the source stands in the translation."""
+        before = [n for n, (start, _) in enumerate(self.source_words) if start < position]
+        after = [n for n, (start, _) in enumerate(self.source_words) if start >= position]
+        if not before:
+            return len(self.target) - len(self.target.lstrip())
+        if not after:
+            return len(self.target.rstrip())
+        is_attached = position <= self.source_words[before[-1]][1]  # to the word before, as a footnote mark is
+        word = before[-1] if is_attached else after[0]
+        for placed, (source_range, _) in zip(self.sentences, self.word_ranges):
+            if is_attached and source_range and word == source_range[-1] and position >= placed.source_end:
+                return placed.target_end
+            if not is_attached and source_range and word == source_range[0]:
+                return placed.target_start
+        words = self._best_words([word])
+        if words is None:
+            return len(self.target.rstrip())
+        if not is_attached:
+            return self.target_words[words[0]][0]
+        _, core_end = core_span(self.source, *self.source_words[word])
+        start, end = self.target_words[words[-1]]
+        return end if position > core_end else core_span(self.target, start, end)[1]
+
+    def _cut(self, position: int) -> int:
+        """Return where to cut the translation so that the fewest links cross the cut.
+
+        Of equal cuts, the one nearest to the same relative position is chosen.
+        """
+        before = {n for n, (start, _) in enumerate(self.source_words) if start < position}
+        share = position / max(1, len(self.source))
+        crossing = sum(source in before for source, _ in self.links)  # if everything comes after the cut
+        best = (crossing, share, 0)
+        for word, (_, end) in enumerate(self.target_words):
+            crossing += sum(-1 if source in before else 1 for source, target in self.links if target == word)
+            best = min(best, (crossing, abs(end / len(self.target) - share), end))
+        return best[2]

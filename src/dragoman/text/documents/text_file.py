@@ -1,0 +1,50 @@
+"""Plain text: every line is a block, and line breaks and empty lines are kept."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dragoman.errors import UserError
+from dragoman.text.documents.marked_text import MarkedText
+
+_LINE_BREAK = re.compile(r"(\r\n|\n|\r)")
+_BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+
+
+def decode_text(content: bytes, declared: str = "utf-8") -> tuple[str, str]:
+    """Decode a file; return its text and encoding, by its byte-order mark or else as `declared`."""
+    encoding = next((name for mark, name in _BYTE_ORDER_MARKS.items() if content.startswith(mark)), declared)
+    try:
+        text = content.decode(encoding)
+    except (ValueError, LookupError):
+        raise UserError(f"the file is not {encoding.removesuffix('-sig').upper()} text: save it as UTF-8") from None
+    if "\0" in text:
+        raise UserError("the file is not text, since it contains zero bytes: name a text file, or add its true ending")
+    return text, encoding
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A plain text file."""
+
+    parts: list[str]  # lines and line breaks in turn
+    encoding: str = "utf-8"
+
+    @classmethod
+    def parse(cls, content: bytes, translate_attributes: bool = False) -> TextFile:
+        """Split a file into lines."""
+        text, encoding = decode_text(content)
+        return cls(_LINE_BREAK.split(text), encoding)
+
+    @property
+    def blocks(self) -> list[MarkedText]:
+        """The lines with text."""
+        return [MarkedText(line) for line in self.parts if line.strip()]
+
+    def render(self, translated: Sequence[MarkedText], language: str = "") -> bytes:
+        """Return the file with translated lines."""
+        blocks = iter(translated)
+        return "".join(next(blocks).text if part.strip() else part for part in self.parts).encode(self.encoding)
