@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -65,6 +67,26 @@ def test_html_tags_are_preserved(client: TestClient, run: Run) -> None:
     assert answer == f"<p class='a > b'>{escaped[0]}</p><!-- no --><pre>Anna reads.</pre> {escaped[1]}"
 
 
+def test_inline_tags_do_not_split_a_sentence(client: TestClient, run: Run) -> None:
+    text = "The <b>old</b> dog<img src='a'> sleeps."
+    answer = client.post("/translate", json={"q": text, **PAIR, "format": "html"}).json()["translatedText"]
+    assert sorted(re.findall("<[^>]*>", answer)) == sorted(re.findall("<[^>]*>", text))
+    assert html.unescape(re.sub("<[^>]*>", "", answer)) == best(run, "The old dog sleeps.")
+
+
+def test_equal_languages_return_the_text(client: TestClient) -> None:
+    fields = {"q": ["Anna <b>reads</b>."], "source": "en", "target": "en-GB", "format": "html"}
+    assert client.post("/translate", json=fields).json()["translatedText"] == fields["q"]
+
+
+def test_placeholders_are_preserved_unless_the_client_does_not_want_it(client: TestClient) -> None:
+    text = "Anna sees {name} at https://example.org/a?b=1 today, %(x)d."
+    answer = client.post("/translate", json={"q": text, **PAIR}).json()["translatedText"]
+    assert [answer.count(part) for part in ("{name}", "https://example.org/a?b=1", "%(x)d")] == [1, 1, 1]
+    plain = client.post("/translate", json={"q": text, **PAIR, "preserve": "none"}).json()["translatedText"]
+    assert "{name}" not in plain
+
+
 def test_languages_are_listed_and_detected(client: TestClient) -> None:
     assert client.get("/languages").json() == [
         {"code": "en", "name": "English", "targets": ["de"]},
@@ -96,8 +118,13 @@ def test_health_settings_and_metrics(serving: Callable[..., TestClient]) -> None
     assert 'dragoman_request_seconds_count{route="/health"} 1.0' in lines
 
 
-def test_nothing_is_loaded_from_other_hosts(client: TestClient) -> None:
-    assert client.get("/docs").status_code == 404
+def test_documentation_describes_the_routes_without_other_hosts(client: TestClient) -> None:
+    page = client.get("/docs")
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    assert not re.search(r"(?:src|href)=\"(?:https?:)?//|<script|<style|style=", page.text)
+    assert "/v1/translate" in page.text
+    assert client.get("/spec").json() == client.get("/openapi.json").json()
     paths = client.get("/openapi.json").json()["paths"]
     assert {"/translate", "/languages", "/detect", "/v1/translate", "/v1/stream", "/v1/runs"} <= set(paths)
 
@@ -277,7 +304,7 @@ def test_size_limits_and_timeout(serving: Callable[..., TestClient]) -> None:
         (b'{"q": NaN}', "application/json", 400, "NaN"),
         (b"\xff\xfe", "application/json", 400, "not valid JSON"),
         (b"", "application/json", 400, "not valid JSON"),
-        (b"{}", "application/json", 400, "'q' is missing"),
+        (b"{}", "application/json", 400, "Invalid request: missing q parameter"),
         (b'{"q": 5, "source": "en", "target": "de"}', "application/json", 400, "'q"),
         (b'{"q": ["a", null], "source": "en", "target": "de"}', "application/json", 400, "'q"),
         (
@@ -288,11 +315,12 @@ def test_size_limits_and_timeout(serving: Callable[..., TestClient]) -> None:
         ),
         (b'{"q": "a", "source": "en", "target": "de", "alternatives": -1}', "application/json", 400, "alternatives"),
         (b'{"q": "a", "source": "en", "target": "de", "format": "pdf"}', "application/json", 400, "format"),
-        (b'{"q": "", "source": "en", "target": "de"}', "application/json", 400, "no text"),
-        (b'{"q": [], "source": "en", "target": "de"}', "application/json", 400, "no text"),
+        (b'{"q": "", "source": "en", "target": "de"}', "application/json", 400, "missing q parameter"),
+        (b'{"q": [], "source": "en", "target": "de"}', "application/json", 400, "missing q parameter"),
         (b'{"q": "\\ud800", "source": "en", "target": "de"}', "application/json", 400, "surrogate"),
         (b'{"q": "a", "source": "en\\udfff", "target": "de"}', "application/json", 400, "surrogate"),
-        (b'{"q": "a", "source": "en", "target": "fr"}', "application/json", 400, "only from en to de"),
+        (b'{"q": "a", "source": "en", "target": "fr"}', "application/json", 400, "fr is not supported"),
+        (b'{"q": "a", "source": "de", "target": "en"}', "application/json", 400, "not available as a target"),
         (b'{"q": "a", "source": "auto", "target": "fr"}', "application/json", 400, "could not be detected"),
         (b"q=a&source=en&target=%ff", "application/x-www-form-urlencoded", 400, "UTF-8"),
         (b"nothing", "multipart/form-data; boundary=x", 400, ""),

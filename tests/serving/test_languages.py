@@ -11,7 +11,6 @@ from dragoman.config import DataConfig
 from dragoman.errors import UserError
 from dragoman.run.language_detection import LanguageDetector, trigrams
 from dragoman.serving.languages import LanguagePair, infer_language_pair, parse_run_argument
-from dragoman.serving.routes_libretranslate import HtmlText
 from dragoman.text import Framing
 
 
@@ -61,12 +60,3 @@ def test_detection_confidence() -> None:
     assert detector("12") == []
     assert [confidence for _, confidence in detector("cc")] == [0.0, 0.0]
     assert LanguageDetector()("aa") == []
-
-
-def test_html_is_split_and_joined() -> None:
-    text = "a &amp; b<br/>c <b title='x>y'>d</b> 1 < 2<script>if (a<b) {}</script><!-- <i> -->"
-    found = HtmlText(text)
-    assert found.texts == ["a & b", "c ", "d", " 1 < 2", "", ""]
-    assert found.join(["A & B", "C ", "D", " 1 < 2", "", ""]) == (
-        "A &amp; B<br/>C <b title='x>y'>D</b> 1 &lt; 2<script>if (a<b) {}</script><!-- <i> -->"
-    )

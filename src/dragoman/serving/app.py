@@ -16,6 +16,8 @@ from dragoman import __version__
 from dragoman.errors import UserError
 from dragoman.serving import (
     routes_admin,
+    routes_documentation,
+    routes_files,
     routes_health,
     routes_inspection,
     routes_learning,
@@ -77,9 +79,12 @@ def create_app(
     app.include_router(routes_health.routes(service))
     app.include_router(routes_admin.routes(service))
     app.include_router(routes_libretranslate.routes(service))
+    app.include_router(routes_files.routes(service))
     app.include_router(routes_v1.routes(service))
     app.include_router(routes_inspection.routes(service))
     app.include_router(routes_learning.routes(service))
+
+    app.include_router(routes_documentation.routes(app, PAGE_HEADERS))
 
     page_files = StaticFiles(packages=[("dragoman.serving", "page")])
 

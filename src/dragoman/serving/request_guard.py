@@ -15,6 +15,8 @@ from dragoman.serving.service_settings import ServiceLimits
 
 MAX_TRACKED_CLIENTS = 10_000
 MAX_DISCARD_FACTOR = 64  # × max_body_bytes that are read and discarded, so that the client receives the error
+UPLOAD_PATH = "/translate_file"  # whose body is a document
+MULTIPART_BYTES = 10_000  # of other fields in the body of an upload
 BURST_SECONDS = 10  # a client may use the requests of this many seconds at once
 
 
@@ -44,7 +46,7 @@ class RequestGuard:
         try:
             try:
                 async with asyncio.timeout(self.limits.receive_timeout):
-                    body = await self._read_body(receive)
+                    body = await self._read_body(receive, self._max_bytes(scope))
             except TimeoutError:
                 limit = f"{self.limits.receive_timeout:g} seconds"
                 raise RequestError(408, f"the request did not arrive within {limit}") from None
@@ -58,9 +60,14 @@ class RequestGuard:
             self.metrics.requests.labels(route, str(status)).inc()
             self.metrics.request_seconds.labels(route).observe(time.monotonic() - start)
 
-    async def _read_body(self, receive: Receive) -> bytes:
-        """Return the whole body; reject one that is too large, and stop reading one that is far too large."""
-        body, size, limit = bytearray(), 0, self.limits.max_body_bytes
+    def _max_bytes(self, scope: Scope) -> int:
+        """Return the largest body that the route of a request accepts."""
+        is_upload = scope["path"] == UPLOAD_PATH
+        return self.limits.max_file_bytes + MULTIPART_BYTES if is_upload else self.limits.max_body_bytes
+
+    async def _read_body(self, receive: Receive, limit: int) -> bytes:
+        """Return the whole body; reject one above `limit` bytes, and stop reading one that is far too large."""
+        body, size = bytearray(), 0
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from email.message import Message
 from email.parser import BytesParser
 from email.policy import HTTP
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Request
@@ -58,7 +59,53 @@ async def parse_request(request: Request, model: type[Model]) -> Model:
     try:
         return model.model_validate(fields, strict=strict)
     except ValidationError as error:
-        raise _invalid_field(error) from None
+        raise _invalid_field(error, model) from None
+
+
+class UploadedFile(NamedTuple):
+    """A file in a multipart body."""
+
+    name: str
+    content: bytes
+
+
+async def parse_upload(request: Request, model: type[Model], field: str = "file") -> tuple[Model, UploadedFile | None]:
+    """Parse a multipart body; return its fields, and the file in `field` (None if there is none)."""
+    header = request.headers.get("content-type", "")
+    if header.partition(";")[0].strip().lower() != MULTIPART:
+        raise RequestError(415, f"a file is expected: send {MULTIPART}")
+    fields: dict[str, Any] = {**request.query_params}
+    file = None
+    for name, file_name, content in _multipart(header, await request.body()):
+        if name == field and file_name is not None:
+            file = UploadedFile(file_name, content)
+        else:
+            fields[name] = content.decode(errors="replace")
+    _check_characters(fields)
+    try:
+        return model.model_validate(fields), file
+    except ValidationError as error:
+        raise _invalid_field(error, model) from None
+
+
+def _multipart(header: str, body: bytes) -> Iterator[tuple[str, str | None, bytes]]:
+    """Yield name, file name (None for other fields) and content of each part of a multipart body."""
+    boundary = Message()
+    boundary["content-type"] = header
+    delimiter = boundary.get_boundary()
+    if not delimiter:
+        raise RequestError(400, "the form in the body cannot be parsed: its content type has no boundary")
+    parts = (b"\r\n" + body).split(b"\r\n--" + delimiter.encode("latin-1", errors="replace"))
+    if len(parts) > MAX_FORM_FIELDS or len(parts) < 2 or not parts[-1].startswith(b"--"):
+        raise RequestError(400, "the form in the body cannot be parsed: it is not complete")
+    for part in parts[1:-1]:
+        head, separator, content = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
+        headers = BytesParser(policy=HTTP).parsebytes(head + b"\r\n\r\n", headersonly=True)
+        name = headers.get_param("name", header="content-disposition")
+        if not separator or not isinstance(name, str):
+            raise RequestError(400, "the form in the body cannot be parsed: a part has no name")
+        file_name = headers.get_filename()
+        yield name, file_name, content
 
 
 def _parse_json(body: bytes) -> dict[str, Any]:
@@ -106,13 +153,14 @@ def _check_characters(fields: Any) -> None:
         raise RequestError(400, "the body is nested too deeply") from None
 
 
-def _invalid_field(error: ValidationError) -> RequestError:
-    """Return the error (400) that describes the first invalid field of a request."""
+def _invalid_field(error: ValidationError, model: type[BaseModel]) -> RequestError:
+    """Return the error (400) that describes the first invalid field of a request, in the words of its `model`."""
     first = error.errors()[0]
     # the path of the field, without pydantic's type names such as list[str]
     name = ".".join(str(key) for key in first["loc"] if not str(key).endswith("]")) or "the body"
     if first["type"] == "missing":
-        return RequestError(400, f"the field {name!r} is missing")
+        message: str = getattr(model, "missing_message", "the field '{}' is missing")
+        return RequestError(400, message.format(name))
     if first["type"] == "extra_forbidden":
         return RequestError(400, f"there is no field {name!r}: see /openapi.json")
     return RequestError(400, f"the field {name!r} is invalid: {first['msg'][:1].lower()}{first['msg'][1:]}")

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import html
-import re
-from collections.abc import Sequence
+import asyncio
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 
 from dragoman.serving import schemas
-from dragoman.serving.request_batching import DecodeOptions
 from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
+from dragoman.serving.served_documents import translate_blocks
 from dragoman.serving.served_run import ServedRun
 from dragoman.serving.service import Service
+from dragoman.text.documents.document import document_suffixes
+from dragoman.text.documents.html_document import HtmlDocument
+from dragoman.text.documents.marked_text import MarkedText
+from dragoman.text.documents.preserved_text import Preserve
 
 RequestType = TypeVar("RequestType", bound=schemas.DetectRequest)
-UNTRANSLATED_ELEMENTS = "script|style|code|pre|kbd|samp|textarea|svg|math"
-HTML_TAG = re.compile(
-    rf"<!--.*?-->|<({UNTRANSLATED_ELEMENTS})\b[^<>]*>.*?</\1\s*>|</?[a-z](?:\"[^\"]*\"|'[^']*'|[^\"'<>])*>|<[!?][^<>]*>",
-    re.S | re.I,
-)
 
 
 def routes(service: Service) -> APIRouter:
-    """Return the routes of LibreTranslate's API: translate, detect, languages, health and frontend/settings."""
+    """Return LibreTranslate's routes translate, detect, languages, suggest, health and frontend/settings."""
     router = APIRouter(tags=["LibreTranslate"], responses=schemas.ERROR_RESPONSES)
 
     async def accept(request: Request, model: type[RequestType]) -> RequestType:
         """Parse a request as `model`, and reject it without text, without a valid API key or above the limits."""
         fields = await service.accept(request, model)
         if not fields.q:
-            raise RequestError(400, "there is no text: give one as 'q'")
+            raise RequestError(400, model.missing_message.format("q"))
         return fields
 
     @router.post(
@@ -51,10 +48,11 @@ def routes(service: Service) -> APIRouter:
         if fields.source == "auto":
             language, confidence = service.detect_language("\n".join(texts), fields.target)
             detected = schemas.Detection(language=language, confidence=confidence)
-        served = service.run_for_languages(detected.language if detected else fields.source, fields.target)
-        is_html = fields.format == "html"
-        translating = _translate_html(served, texts) if is_html else _translate(served, texts, alternatives)
-        results = await cancel_on_disconnect(request, translating, service.limits.timeout)
+        served = run_or_none(service, detected.language if detected else fields.source, fields.target)
+        results: list[tuple[str, list[str]]] = [(text, []) for text in texts]  # between equal languages
+        if served is not None:
+            translating = _translate(service, served, fields)
+            results = await cancel_on_disconnect(request, translating, service.limits.timeout)
         response = schemas.LibreTranslateResponse(translatedText=[best for best, _ in results])
         if alternatives:
             response.alternatives = [others for _, others in results]
@@ -75,6 +73,18 @@ def routes(service: Service) -> APIRouter:
         """List the languages and the languages that each is translated into."""
         return service.languages()
 
+    @router.post("/suggest", openapi_extra=schemas.request_body_schema(schemas.SuggestRequest, forms=True))
+    async def suggest(request: Request) -> schemas.SuggestResponse:
+        """Submit a better translation; the service must have been started with a file for suggestions."""
+        if service.suggestions is None:
+            raise RequestError(403, "Suggestions are disabled on this server.")
+        fields = await service.accept(request, schemas.SuggestRequest)
+        for name in ("q", "s", "source", "target"):
+            if not getattr(fields, name):
+                raise RequestError(400, fields.missing_message.format(name))
+        await asyncio.to_thread(service.suggestions.add, fields.q, fields.s, fields.source, fields.target)
+        return schemas.SuggestResponse(success=True)
+
     @router.get("/health")
     async def health() -> schemas.HealthResponse:
         """Whether the service is up."""
@@ -91,40 +101,48 @@ def routes(service: Service) -> APIRouter:
             "keyRequired": service.keys.required,
             "charLimit": service.limits.max_characters,
             "frontendTimeout": 500,
-            "filesTranslation": False,
-            "supportedFilesFormat": [],
-            "suggestions": False,
+            "filesTranslation": True,
+            "supportedFilesFormat": document_suffixes(),
+            "suggestions": service.suggestions is not None,
             "language": {side: {"code": code, "name": names.get(code, code)} for side, code in languages.items()},
         }
 
     return router
 
 
-async def _translate(served: ServedRun, texts: list[str], alternatives: int) -> list[tuple[str, list[str]]]:
-    """Return the translation of each text by a run, and up to `alternatives` others without duplicates.
+async def _translate(
+    service: Service, served: ServedRun, fields: schemas.LibreTranslateRequest
+) -> list[tuple[str, list[str]]]:
+    """Return the translation of each text by a run, and alternatives without duplicates."""
+    alternatives = fields.alternatives or 0
+    if fields.format != "html":
+        blocks = [MarkedText(text) for text in fields.texts]
+        versions = await translate_blocks(service, served, blocks, Preserve(fields.preserve), alternatives)
+        texts = [[block.text for block in version] for version in versions]
+    else:
+        documents = [HtmlDocument.parse(text, fields.translate_attributes) for text in fields.texts]
+        blocks = [block for document in documents for block in document.blocks]
+        texts = []
+        for version in await translate_blocks(service, served, blocks, Preserve(fields.preserve), alternatives):
+            translated = iter(version)
+            texts.append([document.render([next(translated) for _ in document.blocks]) for document in documents])
+    return [(best, [other for other in dict.fromkeys(others) if other != best]) for best, *others in zip(*texts)]
 
-    Texts are split into sentences, and their translations joined. The first alternative joins the second-best
-    translations of all sentences, the next one the third-best, and so on.
-    """
-    options = DecodeOptions(served.beam_search(alternatives + 1) if alternatives else served.run.default_search)
-    split_texts = [served.split(text) for text in texts]
-    results = []
-    for text, translations in zip(split_texts, await served.translate(split_texts, options)):
-        n_best = [[translation, *translation.alternatives] for translation in translations]
-        best, *others = (
-            text.join([ranked[min(rank, len(ranked) - 1)].text for ranked in n_best], served.target_language)
-            for rank in range(alternatives + 1)
-        )
-        results.append((best, [other for other in dict.fromkeys(others) if other != best]))
-    return results
 
-
-async def _translate_html(served: ServedRun, texts: list[str]) -> list[tuple[str, list[str]]]:
-    """Translate the text between the tags of HTML documents; return pairs (document, no alternatives)."""
-    documents = [HtmlText(text) for text in texts]
-    between_tags = [text for document in documents for text in document.texts]
-    results = iter(await _translate(served, between_tags, alternatives=0))
-    return [(document.join([next(results)[0] for _ in document.texts]), []) for document in documents]
+def run_or_none(service: Service, source: str, target: str) -> ServedRun | None:
+    """Return the run for two languages; None if they are the same. Errors are those of LibreTranslate."""
+    codes = [service.language_code(language) for language in (source, target)]
+    names = {language.code: language.name for language in service.languages()}
+    if codes[0] == codes[1] and codes[0] in names:
+        return None
+    if all(served.codes is None for served in service.runs.values()):
+        for language, code in zip((source, target), codes):
+            if code not in names:
+                raise RequestError(400, f"{language} is not supported")
+        if not any(served.pair == tuple(codes) for served in service.runs.values()):
+            source_name, target_name = (f"{names[code]} ({code})" for code in codes)
+            raise RequestError(400, f"{target_name} is not available as a target language from {source_name}")
+    return service.run_for_languages(source, target)
 
 
 def _for_single_text(response: schemas.LibreTranslateResponse) -> schemas.LibreTranslateResponse:
@@ -132,18 +150,3 @@ def _for_single_text(response: schemas.LibreTranslateResponse) -> schemas.LibreT
     return schemas.LibreTranslateResponse.model_construct(
         **{name: value[0] for name, value in response if value is not None}
     )
-
-
-class HtmlText:
-    """HTML split into translatable texts (unescaped) and the markup after each of them."""
-
-    def __init__(self, source: str) -> None:
-        """Split the HTML document `source` into texts and the tags between them."""
-        tags = list(HTML_TAG.finditer(source))
-        begins, ends = [0, *(tag.end() for tag in tags)], [*(tag.start() for tag in tags), len(source)]
-        self.texts = [html.unescape(source[begin:end]) for begin, end in zip(begins, ends)]
-        self.markup = [*(tag.group() for tag in tags), ""]
-
-    def join(self, translations: Sequence[str]) -> str:
-        """Return the HTML with the translations of `texts`."""
-        return "".join(html.escape(text, quote=False) + markup for text, markup in zip(translations, self.markup))

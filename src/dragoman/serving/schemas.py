@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from dragoman.run import Run, Translation
 from dragoman.run.translation_warnings import TranslationWarning
-from dragoman.serving.request_parsing import FORM, JSON
+from dragoman.serving.request_parsing import FORM, JSON, MULTIPART
 
 #: a number, with None for infinities, which JSON cannot represent
 FiniteOrNone = Annotated[float | None, BeforeValidator(lambda score: score if math.isfinite(score) else None)]
@@ -39,6 +39,9 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
 class ApiRequest(BaseModel):
     """A request that needs an API key if the service has keys."""
 
+    #: error if a required field is missing
+    missing_message: ClassVar[str] = "the field '{}' is missing"
+
     api_key: str | None = None
 
     @property
@@ -49,9 +52,19 @@ class ApiRequest(BaseModel):
 
 # ---- LibreTranslate
 
+PreserveName = Literal["none", "placeholders", "numbers"]  # values of `Preserve`
+PRESERVE_FIELD: Any = Field(
+    "placeholders",
+    description="What the translation must contain unchanged: placeholders such as {name}, URLs and e-mail addresses "
+    "(default), also numbers, or nothing.",
+)
+ATTRIBUTES_FIELD: Any = Field(False, description="Translate the attributes alt, title, placeholder and aria-label.")
+
 
 class DetectRequest(ApiRequest):
     """A text whose language is detected; unknown fields are ignored."""
+
+    missing_message: ClassVar[str] = "Invalid request: missing {} parameter"
 
     q: str | list[str] = Field(description="A text or a list of texts.")
 
@@ -68,6 +81,48 @@ class LibreTranslateRequest(DetectRequest):
     target: str = Field(description="The language to translate into.", examples=["de"])
     format: Literal["text", "html"] | None = Field(None, description="Default: 'text'.")
     alternatives: int | None = Field(None, ge=0, description="Number of alternative translations.")
+    preserve: PreserveName = PRESERVE_FIELD
+    translate_attributes: bool = ATTRIBUTES_FIELD
+
+
+class FileRequest(ApiRequest):
+    """The fields beside the document of /translate_file; unknown fields are ignored."""
+
+    missing_message: ClassVar[str] = DetectRequest.missing_message
+
+    source: str = Field(description="The language of the document, or 'auto'.", examples=["en"])
+    target: str = Field(description="The language to translate into.", examples=["de"])
+    preserve: PreserveName = PRESERVE_FIELD
+    translate_attributes: bool = ATTRIBUTES_FIELD
+
+    @property
+    def texts(self) -> list[str]:
+        """None: the document is not a field."""
+        return []
+
+
+class FileResponse(BaseModel):
+    translatedFileUrl: str = Field(description="Where the translation can be downloaded for a while.")  # noqa: N815
+
+
+class SuggestRequest(ApiRequest):
+    """A better translation; unknown fields are ignored."""
+
+    missing_message: ClassVar[str] = DetectRequest.missing_message
+
+    q: str = Field(description="The original text.")
+    s: str = Field(description="The suggested translation.")
+    source: str
+    target: str
+
+    @property
+    def texts(self) -> list[str]:
+        """The text and its suggested translation."""
+        return [self.q, self.s]
+
+
+class SuggestResponse(BaseModel):
+    success: bool
 
 
 class Detection(BaseModel):
@@ -372,3 +427,12 @@ def request_body_schema(model: type[BaseModel], forms: bool = False) -> dict[str
         required = [name for name, field in model.model_fields.items() if field.is_required()]
         content[FORM] = {"schema": {"type": "object", "properties": names, "required": required}}
     return {"requestBody": {"required": True, "content": content}}
+
+
+def upload_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the OpenAPI description of a multipart body with a file and the fields of `model`."""
+    names: dict[str, Any] = {name: {"type": "string"} for name in model.model_fields}
+    names["file"] = {"type": "string", "format": "binary"}
+    required = [*(name for name, field in model.model_fields.items() if field.is_required()), "file"]
+    schema = {"type": "object", "properties": names, "required": required}
+    return {"requestBody": {"required": True, "content": {MULTIPART: {"schema": schema}}}}

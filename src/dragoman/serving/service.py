@@ -15,7 +15,9 @@ from dragoman.run import Run
 from dragoman.run.translation_warnings import checker_of
 from dragoman.search import SearchConfig, search_from_dict
 from dragoman.search.search_config import DEFAULT_MAX_LENGTH
+from dragoman.serving.alignment_queue import AlignmentQueue
 from dragoman.serving.api_keys import ApiKey, ApiKeys
+from dragoman.serving.document_store import DocumentStore
 from dragoman.serving.languages import LanguagePair
 from dragoman.serving.quotas import Quotas
 from dragoman.serving.request_batching import Batcher, InspectionQueue
@@ -29,6 +31,7 @@ from dragoman.serving.schemas import ApiRequest
 from dragoman.serving.served_run import ServedRun
 from dragoman.serving.service_metrics import Metrics
 from dragoman.serving.service_settings import BatchingSettings, ServiceLimits
+from dragoman.serving.suggestions import SuggestionFile
 
 RequestType = TypeVar("RequestType", bound=ApiRequest)
 
@@ -57,6 +60,9 @@ class Service(RunSelection):
         self.device_lock = threading.Lock()
         self._stream_slots = threading.Semaphore(self.limits.max_streams)
         self.inspections = InspectionQueue(self.device_lock, self.limits.max_inspections)
+        self.aligner = AlignmentQueue(self.device_lock)
+        self.documents = DocumentStore(self.limits.max_stored_bytes)
+        self.suggestions: SuggestionFile | None = None  # none are accepted
         self._batching = batching or BatchingSettings()
         self._sources: dict[str, RunSource] = {}
         self.reloader = RunReloader(self)
@@ -168,6 +174,7 @@ class Service(RunSelection):
         for served in self.runs.values():
             served.batcher.close()
         self.inspections.close()
+        self.aligner.close()
         self.quotas.close()
 
     # ---- limits

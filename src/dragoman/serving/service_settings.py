@@ -14,6 +14,10 @@ class ServiceLimits:
     max_characters: int = 10_000  # of all texts of a request
     max_texts: int = 100  # per request
     max_body_bytes: int = 1_000_000
+    max_file_bytes: int = 10_000_000  # of an uploaded document
+    max_file_characters: int = 100_000  # of the text in a document
+    file_timeout: float = 600.0  # seconds to translate a document
+    max_stored_bytes: int = 100_000_000  # of all translated documents that wait to be downloaded
     receive_timeout: float = 10.0  # seconds for the headers to arrive, and again for the body
     timeout: float = 60.0  # seconds for the answer
     max_queue: int = 256  # requests waiting for a run

@@ -25,7 +25,7 @@ class Document(Protocol):
 
 
 @dataclass(frozen=True)
-class DocumentFormat:
+class MarkupFormat:
     """A file format: its name, the endings of its files, and the function that reads a document."""
 
     name: str
@@ -37,10 +37,10 @@ class DocumentFormat:
 DOCUMENT_FORMATS = {
     document_format.name: document_format
     for document_format in (
-        DocumentFormat("txt", (".txt",), "text/plain; charset=utf-8", TextFile.parse),
-        DocumentFormat("html", (".html", ".htm", ".xhtml"), "text/html", HtmlFile.parse),
-        DocumentFormat("srt", (".srt",), "application/x-subrip", SubtitleFile.parse),
-        DocumentFormat("vtt", (".vtt",), "text/vtt", SubtitleFile.parse),
+        MarkupFormat("txt", (".txt",), "text/plain; charset=utf-8", TextFile.parse),
+        MarkupFormat("html", (".html", ".htm", ".xhtml"), "text/html", HtmlFile.parse),
+        MarkupFormat("srt", (".srt",), "application/x-subrip", SubtitleFile.parse),
+        MarkupFormat("vtt", (".vtt",), "text/vtt", SubtitleFile.parse),
     )
 }
 
@@ -50,7 +50,7 @@ def document_suffixes() -> list[str]:
     return [suffix for document_format in DOCUMENT_FORMATS.values() for suffix in document_format.suffixes]
 
 
-def format_of_file(name: str) -> DocumentFormat | None:
+def format_of_file(name: str) -> MarkupFormat | None:
     """Return the format of a file by the ending of its name; None if it is not known."""
     for document_format in DOCUMENT_FORMATS.values():
         if name.lower().endswith(document_format.suffixes):

@@ -27,7 +27,7 @@ _ADDRESS = re.compile(
 )
 _NUMBER = re.compile(r"(?<![\w.,])[-+]?\d+(?:[.,:/\u202f\u00a0'’-]\d+)*(?!\w)")
 _LETTER = re.compile(r"[^\W\d_]")
-_KEPT_BEFORE, _KEPT_AFTER = "\"'„“‘«(¿¡", ".,;:!?…\"'”’“»)"
+_STOPS = ".,;:!?…。、，"  # marks after a word that belong to the sentence
 
 
 class Preserve(StrEnum):
@@ -150,8 +150,11 @@ def _restore(sentence: AlignedSentence, literal: Literal, literals: Sequence[Lit
         last = next((n for n in range(first, len(words)) if n not in aligned), len(words))  # consecutive words
         start, end = words[first][0], words[last - 1][1]
         core_start, core_end = core_span(target, *words[first])[0], core_span(target, *words[last - 1])[1]
-        before = "".join(mark for mark in target[start:core_start] if mark in _KEPT_BEFORE)
-        after = "".join(mark for mark in target[core_end:end] if mark in _KEPT_AFTER)
+        # quotation marks and brackets are kept if the source has some around the literal
+        source_start, source_end = sentence.source_words[min(sources)][0], sentence.source_words[max(sources)][1]
+        before = target[start:core_start] if source_start < literal.start else ""
+        marks = _STOPS + sentence.source[literal.end : source_end]
+        after = "".join(mark for mark in target[core_end:end] if mark in marks)
         text = target[:start] + before + literal.text + after + target[end:]
     else:
         before_literal = [t for s, t in sentence.links if s == min(sources, default=0) - 1]

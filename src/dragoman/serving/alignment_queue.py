@@ -1,0 +1,45 @@
+"""A thread that aligns the sentences of documents whose markup or placeholders must be placed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from dragoman.run import Run
+from dragoman.run.results import Alignment
+from dragoman.serving.request_parsing import RequestError
+
+SENTENCES_PER_TURN = 8  # aligned while the device is held; translations of other requests get their turn in between
+
+
+class AlignmentQueue:
+    """Aligns sentences in one thread, and holds the device lock for a few of them at a time."""
+
+    def __init__(self, device_lock: threading.Lock) -> None:
+        """Share the device with translations, which hold `device_lock` as well."""
+        self.device_lock = device_lock
+        self._executor = ThreadPoolExecutor(1, "alignment")
+
+    async def __call__(self, run: Run, sources: Sequence[str], targets: Sequence[str]) -> list[Alignment]:
+        """Return the alignment of each sentence and its translation; canceled work that waits is not started."""
+        alignments: list[Alignment] = []
+        for first in range(0, len(sources), SENTENCES_PER_TURN):
+            turn = slice(first, first + SENTENCES_PER_TURN)
+            try:
+                future = self._executor.submit(self._align, run, sources[turn], targets[turn])
+            except RuntimeError:  # the executor was shut down
+                raise RequestError(503, "the service is being stopped", retry_after=5) from None
+            turn_alignments = await asyncio.wrap_future(future)
+            alignments += turn_alignments
+        return alignments
+
+    def _align(self, run: Run, sources: Sequence[str], targets: Sequence[str]) -> list[Alignment]:
+        """Align a few sentences while no translation uses the device."""
+        with self.device_lock:
+            return run.align(sources, targets, occlusion=True) or []
+
+    def close(self) -> None:
+        """Finish accepted work."""
+        self._executor.shutdown()

@@ -1,0 +1,62 @@
+"""Translated documents that wait to be downloaded, in memory."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+EXPIRY_SECONDS = 30 * 60
+MAX_NAME_CHARACTERS = 100
+
+
+@dataclass(frozen=True)
+class StoredDocument:
+    """A translated document, the name to save it under, and when it expires."""
+
+    name: str
+    media_type: str
+    content: bytes
+    expires: float = field(default_factory=lambda: time.monotonic() + EXPIRY_SECONDS)
+
+
+class DocumentStore:
+    """Documents by names that cannot be guessed; the oldest are dropped if there are too many bytes."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """Keep documents of at most `max_bytes` in total."""
+        self.max_bytes = max_bytes
+        self._documents: OrderedDict[str, StoredDocument] = OrderedDict()  # oldest first
+        self._lock = threading.Lock()
+
+    def add(self, document: StoredDocument) -> str:
+        """Store a document, and return the name under which it can be downloaded."""
+        key = f"{secrets.token_urlsafe(24)}.{document.name}"
+        with self._lock:
+            self._drop_expired()
+            self._documents[key] = document
+            while len(self._documents) > 1 and sum(len(d.content) for d in self._documents.values()) > self.max_bytes:
+                self._documents.popitem(last=False)
+        return key
+
+    def get(self, key: str) -> StoredDocument | None:
+        """Return a document; None if there is none with this name, or it has expired."""
+        with self._lock:
+            self._drop_expired()
+            return self._documents.get(key)
+
+    def _drop_expired(self) -> None:
+        """Drop documents whose time is over."""
+        now = time.monotonic()
+        while self._documents and next(iter(self._documents.values())).expires < now:
+            self._documents.popitem(last=False)
+
+
+def safe_file_name(name: str) -> str:
+    """Return the name of an uploaded file without folders and special characters."""
+    base = re.split(r"[/\\]", name)[-1]
+    stem, dot, suffix = re.sub(r"[^\w.-]+", "_", base).rpartition(".")
+    return f"{stem.strip('._')[:MAX_NAME_CHARACTERS] or 'document'}{dot}{suffix[:10]}"

@@ -1,0 +1,36 @@
+"""Translation of blocks of text with markup by a served run, together with the sentences of other requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dragoman.run.document_translation import SplitDocument
+from dragoman.serving.request_batching import DecodeOptions
+from dragoman.serving.served_run import ServedRun
+from dragoman.serving.service import Service
+from dragoman.text.documents.marked_text import MarkedText
+from dragoman.text.documents.preserved_text import Preserve
+from dragoman.text.sentences import SplitText
+
+
+async def translate_blocks(
+    service: Service, served: ServedRun, blocks: Sequence[MarkedText], preserve: Preserve, alternatives: int = 0
+) -> list[list[MarkedText]]:
+    """Translate blocks; return up to `alternatives` + 1 versions of all of them, the best first.
+
+    The second version joins the second-best translations of all sentences, the third the third-best, and so on.
+    """
+    options = DecodeOptions(served.beam_search(alternatives + 1) if alternatives else served.run.default_search)
+    document = SplitDocument.create(served.run, blocks, preserve)
+    sentences = document.sentences
+    split = SplitText(sentences, [""] * (len(sentences) + 1))
+    (translations,) = await served.translate([split], options) if sentences else [[]]
+    versions = []
+    for rank in range(alternatives + 1):
+        ranked = [[translation, *translation.alternatives] for translation in translations]
+        targets = [n_best[min(rank, len(n_best) - 1)].text for n_best in ranked]
+        unaligned = document.unaligned(targets)
+        pairs = [[texts[number] for number in unaligned] for texts in (sentences, targets)]
+        alignments = await service.aligner(served.run, *pairs)
+        versions.append(document.join(targets, dict(zip(unaligned, alignments)), served.target_language))
+    return versions
