@@ -43,8 +43,8 @@ def write_version(folder: Path, name: str, sign: float) -> None:
 
 @pytest.fixture
 def copied(folder: Path, tmp_path: Path) -> Path:
-    """A copy of the run, which the test may change."""
-    shutil.copytree(folder, tmp_path / "run", symlinks=True)
+    """A copy of the run, which the test may change; without its data, from which a service would learn."""
+    shutil.copytree(folder, tmp_path / "run", symlinks=True, ignore=shutil.ignore_patterns("data"))
     return tmp_path / "run"
 
 

@@ -20,10 +20,11 @@ from dragoman.serving.server import ServerOptions, bind_socket, is_loopback, ser
 from dragoman.serving.service import Service
 from dragoman.serving.service_log import LogFormat, LogSettings, logger
 from dragoman.serving.service_settings import BatchingSettings, ServiceLimits
+from dragoman.serving.tls import TlsFiles
 from dragoman.serving.web_access import WebAccess, reachable_urls
 from dragoman.serving.weighted_routes import parse_route
 
 __all__ = ["ApiKeys", "BatchingSettings", "Service", "ServiceLimits", "bind_socket", "create_app", "serve"]
-__all__ += ["RunSource", "parse_route"]
+__all__ += ["RunSource", "TlsFiles", "parse_route"]
 __all__ += ["LogFormat", "LogSettings", "Quotas", "ServerOptions", "logger"]
 __all__ += ["LanguagePair", "WebAccess", "infer_language_pair", "is_loopback", "parse_run_argument", "reachable_urls"]

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -24,6 +25,8 @@ from dragoman.processes import STOP_SIGNALS
 from dragoman.serving.app import create_app
 from dragoman.serving.service import Service
 from dragoman.serving.service_log import LogSettings, configure_logging, logger
+from dragoman.serving.systemd import keep_watchdog_quiet, notify_reloading, notify_systemd
+from dragoman.serving.tls import TlsFiles
 from dragoman.serving.web_access import WebAccess
 
 #: seconds after which Python switches threads: the event loop needs little time, but often
@@ -33,10 +36,21 @@ HttpProtocol: Any = AutoHTTPProtocol  # of the installed HTTP parser
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How a service is offered: its host names, and its log."""
+    """How a service is offered.
+
+    Attributes:
+        access: its host names, and web sites that may use it
+        log: what is logged
+        tls: certificate and key for https; None: http
+        trusted_proxies: addresses of reverse proxies whose header X-Forwarded-For names the client; empty: 127.0.0.1
+        shutdown_delay: seconds from a signal to stop, when /readyz begins to fail, until no requests are accepted
+    """
 
     access: WebAccess = field(default_factory=WebAccess)
     log: LogSettings = field(default_factory=LogSettings)
+    tls: TlsFiles | None = None
+    trusted_proxies: tuple[str, ...] = ()
+    shutdown_delay: float = 0.0
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
@@ -118,6 +132,7 @@ def create_server(
     It listens from the start, so that /livez answers while runs are loaded.
     """
     options = options or ServerOptions()
+    tls = options.tls
     config = uvicorn.Config(
         create_app(service, options.access, options.log, start=False),
         http=header_timeout_protocol(service.limits.receive_timeout),
@@ -127,8 +142,13 @@ def create_server(
         limit_concurrency=service.limits.max_connections,
         timeout_keep_alive=10,
         timeout_graceful_shutdown=round(service.limits.timeout) + 1,
+        ssl_certfile=None if tls is None else tls.certificate,
+        ssl_keyfile=None if tls is None else tls.key,
+        forwarded_allow_ips=list(options.trusted_proxies) or None,
     )
-    return ServiceServer(config, service, ready)
+    if tls is not None:
+        service.reloader.also["certificate"] = lambda: None if config.ssl is None else tls.load_into(config.ssl)
+    return ServiceServer(config, service, ready, options.shutdown_delay)
 
 
 def serve(
@@ -165,9 +185,15 @@ def serve(
 class ServiceServer(uvicorn.Server):
     """A server that loads runs while it listens, reloads them at SIGHUP, and ends the process at the second signal."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
-        """Configure uvicorn; `ready` is called when the runs of the service are loaded."""
+    def __init__(
+        self, config: uvicorn.Config, service: Service, ready: Callable[[], None], shutdown_delay: float = 0.0
+    ) -> None:
+        """Configure uvicorn; `ready` is called when the runs of the service are loaded.
+
+        After the signal to stop, requests are accepted for another `shutdown_delay` seconds.
+        """
         super().__init__(config)
+        self.shutdown_delay, self._stopping = shutdown_delay, False
         self.service, self._ready = service, ready
         self.loading_error: BaseException | None = None
         self._loading = threading.Thread(target=self._load, name="loading runs", daemon=True)
@@ -179,6 +205,7 @@ class ServiceServer(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._loop = asyncio.get_running_loop()
+            self._watchdog = asyncio.create_task(keep_watchdog_quiet())
             self._loading.start()
 
     @property
@@ -195,21 +222,39 @@ class ServiceServer(uvicorn.Server):
             return
         assert self._loop is not None
         with suppress(RuntimeError):  # the server has been stopped
-            self._loop.call_soon_threadsafe(self._ready)
+            self._loop.call_soon_threadsafe(self._on_loaded)
+
+    def _on_loaded(self) -> None:
+        """Report that the service is ready."""
+        self._ready()
+        notify_systemd("READY=1")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Finish accepted requests at the first signal; end the process at the second, whatever its threads compute."""
-        if self.should_exit:
+        if self.should_exit or self._stopping:
             os._exit(128 + sig)  # as a shell reports a signal; the service has nothing to save
+        self._stopping = True
+        self.service.begin_to_stop()
+        notify_systemd("STOPPING=1")
         logger.info("stopping after the accepted requests; Ctrl-C stops at once")
-        super().handle_exit(sig, frame)
+        if self.shutdown_delay and self._loop is not None and not self.is_loading:
+            stop = partial(super().handle_exit, sig, frame)
+            self._loop.call_soon_threadsafe(self._loop.call_later, self.shutdown_delay, stop)
+        else:
+            super().handle_exit(sig, frame)
 
     def handle_hangup(self, sig: int, frame: FrameType | None) -> None:
         """Reload what has changed, in a thread of its own; stop if the terminal of the service was closed."""
         if self._had_terminal and not _has_terminal():
             self.handle_exit(signal.SIGTERM, frame)
         else:
-            threading.Thread(target=self.service.reloader.reload, name="reloading", daemon=True).start()
+            threading.Thread(target=self._reload, name="reloading", daemon=True).start()
+
+    def _reload(self) -> None:
+        """Reload what has changed, and tell systemd when that begins and ends."""
+        notify_reloading()
+        self.service.reloader.reload()
+        notify_systemd("READY=1")
 
 
 def _has_terminal() -> bool:

@@ -89,7 +89,7 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def reachable_urls(address: str, port: int) -> list[str]:
+def reachable_urls(address: str, port: int, scheme: str = "http") -> list[str]:
     """Return the URLs of a server that listens at an address, first the one that other machines can use.
 
     0.0.0.0 and :: stand for all addresses of this machine.
@@ -97,7 +97,7 @@ def reachable_urls(address: str, port: int) -> list[str]:
     names = [address]
     if ipaddress.ip_address(address).is_unspecified:
         names = [*dict.fromkeys(_outward_addresses(has_ipv6=":" in address)), "localhost"]
-    return [f"http://{f'[{name}]' if ':' in name else name}:{port}" for name in names]
+    return [f"{scheme}://{f'[{name}]' if ':' in name else name}:{port}" for name in names]
 
 
 def _outward_addresses(has_ipv6: bool) -> Iterator[str]:

@@ -1,0 +1,123 @@
+"""Options of `dragoman serve` from a file and from the environment.
+
+An option of the command line counts before an environment variable, that before the file, and that before the default.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+import yaml
+
+from dragoman.errors import UserError, unknown_name
+
+ENVIRONMENT_PREFIX = "DRAGOMAN_SERVE"
+#: parameters of the command that are not part of a configuration
+NO_SETTINGS = ("config", "print_config", "help")
+PATH_TYPES = ("path", "file", "directory")  # names of the types of options that are paths
+ORIGINS = {"COMMANDLINE": "option", "ENVIRONMENT": "environment", "DEFAULT_MAP": "file", "DEFAULT": "default"}
+
+
+def _parameters(ctx: typer.Context) -> dict[str, Any]:
+    """Return the parameters of the command by their names in a file: options without --, and runs."""
+    named = {}
+    for parameter in ctx.command.params:
+        if parameter.name not in NO_SETTINGS:
+            is_option = parameter.param_type_name == "option"
+            named[max(parameter.opts, key=len).lstrip("-") if is_option else str(parameter.name)] = parameter
+    return named
+
+
+def apply_config(ctx: typer.Context, path: Path | None) -> Path | None:
+    """Callback of --config: make the values of the file, and environment variables, the defaults of the options."""
+    if ctx.resilient_parsing:  # shell completion
+        return path
+    parameters = _parameters(ctx)
+    ctx.auto_envvar_prefix = ENVIRONMENT_PREFIX
+    variables = {f"{ENVIRONMENT_PREFIX}_{parameter.name.upper()}" for parameter in parameters.values()}
+    for name in os.environ:
+        if name.startswith(f"{ENVIRONMENT_PREFIX}_") and name not in {*variables, f"{ENVIRONMENT_PREFIX}_CONFIG"}:
+            raise unknown_name("environment variable", name, variables)
+    if path is not None:
+        values = _read_yaml(path)
+        ctx.default_map = dict(_setting(ctx, path, name, value, parameters) for name, value in values.items())
+    return path
+
+
+def _read_yaml(path: Path) -> Mapping[str, Any]:
+    """Read a YAML file with one mapping."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UserError(f"the configuration {path} cannot be read: {reason}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f" (line {mark.line + 1})"
+        raise UserError(f"the configuration {path} is not valid YAML{line}: write lines such as 'port: 8080'") from None
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise UserError(f"the configuration {path} must have lines such as 'port: 8080'")
+    return {str(name): value for name, value in document.items()}
+
+
+def _setting(ctx: typer.Context, path: Path, name: str, value: Any, parameters: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the name of a parameter and its value, from an entry of the file `path`; the value is checked.
+
+    Repeatable options may be written in the plural, such as allowed-hosts. Paths are relative to the file.
+    """
+    key = name.replace("_", "-")
+    key = next((known for known in parameters if key == f"{known}s" and parameters[known].multiple), key)
+    if key not in parameters:
+        raise UserError(f"{path}: {unknown_name('option', name, parameters)}")
+    parameter = parameters[key]
+    if value is None:  # the default
+        return parameter.name, None
+    is_list = parameter.nargs == -1 or getattr(parameter, "multiple", False)
+    if isinstance(value, list) and not is_list:
+        raise UserError(f"{path}: '{name}' takes one value, but is a list")
+    plain = [_plain_value(path, name, one, parameter) for one in (value if isinstance(value, list) else [value])]
+    try:
+        converted = parameter.process_value(ctx, plain if is_list else plain[0])
+    except Exception as error:  # of the library that parses the command line
+        reason = getattr(error, "message", str(error))
+        raise UserError(f"{path}: '{name}' has a wrong value: {reason[:1].lower()}{reason[1:]}") from None
+    is_path = isinstance(converted, Path) or getattr(getattr(parameter, "type", None), "name", "") in PATH_TYPES
+    if is_path or parameter.name == "runs":
+        plain = [str(path.parent / one) for one in plain]
+    return parameter.name, plain if is_list else plain[0]
+
+
+def _plain_value(path: Path, name: str, value: Any, parameter: Any) -> Any:
+    """Return a value of an option in the form in which the command line has it; the wrong type is a UserError."""
+    is_flag = getattr(parameter, "is_flag", False)
+    if isinstance(value, dict) and parameter.name == "route":
+        return _route(path, value)
+    if is_flag != isinstance(value, bool) or not isinstance(value, bool | int | float | str):
+        expected = "true or false" if is_flag else "a number or text"
+        raise UserError(f"{path}: '{name}' must be {expected}, but is {value!r}")
+    return value if is_flag else str(value)
+
+
+def _route(path: Path, value: dict[str, Any]) -> str:
+    """Return a route in the form of the option --route: {name: test, runs: {a: 0.9, b: 0.1}} → test=a:0.9,b:0.1."""
+    runs = value.get("runs")
+    if set(value) != {"name", "runs"} or not isinstance(runs, dict) or not runs:
+        raise UserError(f"{path}: a route must have a name, and runs with weights, such as {{a: 0.9, b: 0.1}}")
+    return f"{value['name']}={','.join(f'{run}:{weight}' for run, weight in runs.items())}"
+
+
+def print_configuration(ctx: typer.Context) -> None:
+    """Print all options as a YAML file for --config; a comment says where each value comes from."""
+    for name, parameter in _parameters(ctx).items():
+        value, origin = ctx.params.get(parameter.name), ctx.get_parameter_source(parameter.name)
+        if isinstance(value, Path | tuple | list):
+            value = str(value) if isinstance(value, Path) else [*map(str, value)] or None
+        text = yaml.safe_dump(value, default_flow_style=True, width=2**31, allow_unicode=True)
+        text = text.removesuffix("\n").removesuffix("...").strip()
+        print(f"{name}: {text}  # {ORIGINS.get(getattr(origin, 'name', ''), 'default')}")

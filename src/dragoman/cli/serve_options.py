@@ -1,0 +1,142 @@
+"""Options of `dragoman serve` in groups, and what each group configures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from dragoman import console
+from dragoman.errors import UserError
+
+if TYPE_CHECKING:
+    from dragoman.serving import ApiKeys, BatchingSettings, ServerOptions, Service, ServiceLimits
+
+
+@dataclass(frozen=True)
+class ServerOptionGroup:
+    """Where the server listens, who may reach it, and what it logs."""
+
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any free port.", min=0, max=65535)] = 5000
+    host: Annotated[str, "Address to listen on; 0.0.0.0: all interfaces."] = "127.0.0.1"
+    tls_cert: Annotated[Path | None, "Certificate (PEM) for https, with those of its issuers."] = None
+    tls_key: Annotated[Path | None, "Private key (PEM) of the certificate, without a password."] = None
+    allowed_host: Annotated[
+        list[str] | None,
+        "Host name of the service, such as that of a reverse proxy, besides localhost, IP addresses and the name of "
+        "this machine; '*': any. Repeatable.",
+    ] = None
+    cors_origin: Annotated[
+        list[str] | None,
+        "Web site whose scripts may use the service, such as https://example.org; '*': any. Repeatable.",
+    ] = None
+    trusted_proxy: Annotated[
+        list[str] | None,
+        "Address or network of a reverse proxy whose X-Forwarded-For names the client. Repeatable. Default: 127.0.0.1.",
+    ] = None
+    shutdown_delay: Annotated[
+        float,
+        typer.Option(help="Seconds for which requests are still accepted when the service is told to stop.", min=0),
+    ] = 0.0
+    log_format: Annotated[Literal["text", "json"], "Format of the log on standard error."] = "text"
+    log_texts: Annotated[bool, "Log the texts of requests, too. They are private data of the users."] = False
+    no_log_addresses: Annotated[bool, "Do not log IP addresses of clients."] = False
+
+    def server_options(self) -> ServerOptions:
+        """Return the options of the server; certificate and key are checked."""
+        from dragoman import serving
+
+        return serving.ServerOptions(
+            access=serving.WebAccess(tuple(self.allowed_host or ()), tuple(self.cors_origin or ())),
+            log=serving.LogSettings(self.log_format, self.log_texts, not self.no_log_addresses, console.quiet),
+            tls=serving.TlsFiles.from_options(self.tls_cert, self.tls_key),
+            trusted_proxies=tuple(self.trusted_proxy or ()),
+            shutdown_delay=self.shutdown_delay,
+        )
+
+
+@dataclass(frozen=True)
+class KeyOptions:
+    """API keys and their quotas."""
+
+    api_keys: Annotated[
+        Path | None, "File of API keys, one per line, or YAML with quotas. Requests without a key are rejected."
+    ] = None
+    quota_file: Annotated[Path | None, "File that keeps what API keys have used today over a restart."] = None
+
+    def read_keys(self) -> ApiKeys:
+        """Read the API keys; without a file, all requests are accepted."""
+        from dragoman import serving
+
+        return serving.ApiKeys() if self.api_keys is None else serving.ApiKeys.read(self.api_keys)
+
+    def reload_with(self, service: Service) -> None:
+        """Read the API keys again whenever the service reloads."""
+        if self.api_keys is not None:
+            service.reloader.also["API keys"] = lambda: setattr(service, "keys", self.read_keys())
+
+
+@dataclass(frozen=True)
+class LimitOptions:
+    """Limits on requests, and batching."""
+
+    max_characters: Annotated[int, "Maximum characters per request."] = 10_000
+    max_texts: Annotated[int, "Maximum texts per request."] = 100
+    max_body_bytes: Annotated[int, "Maximum size of a request in bytes."] = 1_000_000
+    max_queue: Annotated[int, "Maximum requests waiting for a run."] = 256
+    requests_per_minute: Annotated[int, "Maximum requests of a client per minute; 0: unlimited."] = 600
+    timeout: Annotated[float, "Maximum seconds until a request is answered."] = 60.0
+    batch_delay_ms: Annotated[float, "Milliseconds that a request waits for others to form a batch."] = 5.0
+    max_batch_tokens: Annotated[
+        int | None, "Maximum source tokens of a batch. Default: the run's search.batch_tokens."
+    ] = None
+
+    def limits(self) -> ServiceLimits:
+        """Return the limits on requests; a limit that is out of range is a UserError."""
+        from dragoman import serving
+
+        return serving.ServiceLimits(
+            max_characters=self.max_characters,
+            max_texts=self.max_texts,
+            max_body_bytes=self.max_body_bytes,
+            max_queue=self.max_queue,
+            requests_per_minute=self.requests_per_minute,
+            timeout=self.timeout,
+        )
+
+    def batching(self) -> BatchingSettings:
+        """Return how requests are batched."""
+        from dragoman import serving
+
+        return serving.BatchingSettings(self.max_batch_tokens, self.batch_delay_ms / 1000)  # seconds
+
+
+@dataclass(frozen=True)
+class RoutingOptions:
+    """Which run answers a request, and when runs are reloaded."""
+
+    route: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=RUN:WEIGHT,…",
+            help="Divide requests for the languages of some runs, or for the run NAME, between these runs. Repeatable.",
+        ),
+    ] = None
+    route_by: Annotated[Literal["client", "text"], "What always gets the same run of a route: a client, or a text."] = (
+        "client"
+    )
+    watch_runs: Annotated[bool, "Reload a run when its folder has a newer checkpoint, without dropping requests."] = (
+        False
+    )
+
+    def apply(self, service: Service) -> None:
+        """Set the routes of a service, and watch its runs."""
+        from dragoman import serving
+
+        if self.route_by != "client" and not self.route:
+            raise UserError("--route-by has no effect without --route: add a route, or leave it out")
+        service.set_routes(map(serving.parse_route, self.route or ()), service.run_names, self.route_by)
+        if self.watch_runs:
+            service.reloader.watch()
