@@ -33,7 +33,7 @@ RUN if [ "$DEVICE" = cuda ]; then \
         && rm -rf /var/lib/apt/lists/*; \
     fi \
     && useradd --uid 1000 --create-home dragoman \
-    && install --directory --owner dragoman /data
+    && install --directory --owner dragoman /data /state
 COPY --from=environment /opt/dragoman /opt/dragoman
 ENV PATH=/opt/dragoman/bin:$PATH \
     PYTHONUNBUFFERED=1 \
@@ -42,8 +42,8 @@ ENV PATH=/opt/dragoman/bin:$PATH \
 USER 1000
 WORKDIR /data
 EXPOSE 5000
-# A service answers on its port; any other command is healthy while it runs.
+# A service that has loaded its runs answers on its port; any other command is healthy while it runs.
 HEALTHCHECK --interval=30s --timeout=5s --start-period=120s \
-    CMD ["python", "-c", "import pathlib, urllib.request as web; b'\\0serve\\0' in pathlib.Path('/proc/1/cmdline').read_bytes() and web.urlopen('http://127.0.0.1:5000/health', timeout=4)"]
+    CMD ["python", "-c", "import pathlib, urllib.request as web; b'\\0serve\\0' in pathlib.Path('/proc/1/cmdline').read_bytes() and web.urlopen('http://127.0.0.1:5000/readyz', timeout=4)"]
 ENTRYPOINT ["dragoman"]
 CMD ["--help"]

@@ -109,7 +109,7 @@ def test_the_image_runs_without_root_rights_and_checks_its_health() -> None:
     command = json.loads(health[health.index("[") :])
     assert command[:2] == ["python", "-c"]
     compile(command[2], "health", "exec")
-    assert "/health" in command[2]
+    assert "/readyz" in command[2]
     assert instructions("EXPOSE") == ["5000"]
 
 
