@@ -9,20 +9,18 @@ from tokenizers import Regex, decoders, models
 
 from dragoman.errors import UserError, unknown_name
 from dragoman.text.hf_language_lists import M2M100_LANGUAGES, MBART50_LANGUAGES, MBART_LANGUAGES, NLLB_LANGUAGES
-from dragoman.text.hf_tokenizer_files import (
-    DEFAULT_TOKENS,
+from dragoman.text.hf_tokenizer_families import (
     FAIRSEQ_TYPES,
     M2M100_TOKENS,
     PEGASUS_TOKENS,
     PLAIN_TOKENS,
     T5_TYPES,
     UNK_BOS_EOS,
-    TokenConfig,
-    TokenizerFiles,
-    default_tokens,
-    is_token_id,
-    parse_token,
+    TokenizerFamily,
+    known_family,
+    tokenizer_family,
 )
+from dragoman.text.hf_tokenizer_files import TokenConfig, TokenizerFiles, is_token_id, parse_token
 from dragoman.text.imported_tokenizer import ImportedTokenizer
 from dragoman.text.sentencepiece_model import SPACE, SentencePieceModel, SentencePieceSegmenter
 
@@ -91,7 +89,7 @@ def read_pegasus(files: TokenizerFiles) -> list[ImportedTokenizer]:
 
 def read_t5(files: TokenizerFiles) -> list[ImportedTokenizer]:
     """T5: the ids of the SentencePiece model, then the sentinels in reverse order."""
-    by_role = files.tokens_by_role(default_tokens(files, "spiece.model", T5_TYPES))
+    by_role = files.tokens_by_role(known_family(files, "spiece.model", T5_TYPES).tokens)
     model, num_sentinels = SentencePieceModel.read(files.folder / "spiece.model"), files.settings.get("extra_ids", 100)
     if not is_token_id(num_sentinels) or num_sentinels > MAX_EXTRA_TOKENS:
         raise _damaged_setting(files, "extra_ids", "the number of sentinel tokens", num_sentinels)
@@ -105,13 +103,13 @@ def read_llama(files: TokenizerFiles) -> list[ImportedTokenizer]:
     model = SentencePieceModel.read(files.folder / "tokenizer.model")
     if (prefix := files.settings.get("add_prefix_space")) is not None:
         model = model.with_prefix_space(bool(prefix))
-    by_role = files.tokens_by_role(DEFAULT_TOKENS.get(str(files.config.get("model_type")), UNK_BOS_EOS))
+    by_role = files.tokens_by_role(tokenizer_family(files, TokenizerFamily(UNK_BOS_EOS)).tokens)
     return [combine_sentencepiece(files, model, model.pieces, by_role, model.special_pieces)]
 
 
 def read_fairseq(files: TokenizerFiles) -> list[ImportedTokenizer]:
     """mBART, NLLB and XLM-R: fairseq's four special tokens for the model's three; languages and mask at the end."""
-    defaults = default_tokens(files, "sentencepiece.bpe.model", FAIRSEQ_TYPES)
+    defaults = known_family(files, "sentencepiece.bpe.model", FAIRSEQ_TYPES).tokens
     by_role = defaults | files.tokens_by_role(defaults)
     model = SentencePieceModel.read(files.folder / "sentencepiece.bpe.model")
     if model.special_pieces[:3] != model.pieces[:3]:

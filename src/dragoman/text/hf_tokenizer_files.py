@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -183,50 +183,3 @@ def parse_token(value: object) -> TokenConfig | None:
 def is_token_id(value: object) -> TypeGuard[int]:
     """Whether a JSON value can be the id of a token."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_TOKEN_ID
-
-
-# ---- special tokens of the families
-
-# Names of the special tokens of families whose files do not define them.
-PLAIN_TOKENS = {"pad": TokenConfig("<pad>"), "unk": TokenConfig("<unk>"), "eos": TokenConfig("</s>")}
-UNK_BOS_EOS = {"unk": TokenConfig("<unk>"), "bos": TokenConfig("<s>"), "eos": TokenConfig("</s>")}
-FAIRSEQ_TOKENS = PLAIN_TOKENS | {
-    **{role: TokenConfig(content) for role, content in (("bos", "<s>"), ("cls", "<s>"), ("sep", "</s>"))},
-    "mask": TokenConfig("<mask>", lstrip=True),
-}
-M2M100_TOKENS = PLAIN_TOKENS | {"bos": TokenConfig("<s>"), "sep": TokenConfig("</s>")}
-PEGASUS_TOKENS = PLAIN_TOKENS | {"mask": TokenConfig("<mask_2>")}
-_BERT = {role: TokenConfig(f"[{role.upper()}]") for role in ("pad", "unk", "cls", "sep", "mask")}
-_GPT = {role: TokenConfig("<|endoftext|>") for role in ("unk", "bos", "eos")}
-_QWEN = {role: TokenConfig("<|endoftext|>") for role in ("pad", "unk", "eos")}
-
-# Families, by the `model_type` of config.json, that use a file as implemented here.
-T5_TYPES = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
-FAIRSEQ_TYPES = ("mbart", "xlm-roberta", "m2m_100")  # m2m_100: NLLB
-BART_TYPES = ("bart", "roberta", "longformer", "led")
-GPT_TYPES = ("gpt2", "gpt_neo", "gptj", "whisper")
-QWEN_TYPES = ("qwen2",)
-BERT_TYPES = ("bert", "distilbert", "electra", "mobilebert")
-DEFAULT_TOKENS = {
-    **dict.fromkeys((*T5_TYPES, "marian"), PLAIN_TOKENS),
-    **dict.fromkeys((*FAIRSEQ_TYPES, *BART_TYPES), FAIRSEQ_TOKENS),
-    "pegasus": PEGASUS_TOKENS,
-    **dict.fromkeys((*BERT_TYPES, "roformer"), _BERT),
-    **dict.fromkeys(GPT_TYPES, _GPT),
-    **dict.fromkeys(QWEN_TYPES, _QWEN),
-    **dict.fromkeys(("llama", "mistral", "gemma"), UNK_BOS_EOS),
-}
-
-
-def default_tokens(files: TokenizerFiles, file_names: str, types: Sequence[str]) -> dict[str, TokenConfig]:
-    """Return the special tokens, by role, of the model family in `config.json`, which must be one of `types`.
-
-    Other families use files of these names differently, so they are a UserError.
-    """
-    model_type = files.config.get("model_type", types[0])
-    if model_type not in types:
-        raise UserError(
-            f"{files.folder} has a tokenizer of {model_type!r} in {file_names}, which is not supported: save it as "
-            "tokenizer.json with save_pretrained of transformers"
-        )
-    return DEFAULT_TOKENS[model_type]

@@ -26,19 +26,21 @@ from dragoman.text.hf_sentencepiece import (
     read_marian,
     read_spiece,
 )
-from dragoman.text.hf_tokenizer_files import (
+from dragoman.text.hf_tokenizer_families import (
     BART_TYPES,
     BERT_TYPES,
-    DEFAULT_TOKENS,
     GPT_TYPES,
     PLAIN_TOKENS,
     QWEN_TYPES,
-    TARGET_TOKENIZER_FOLDER,
     UNK_BOS_EOS,
+    known_family,
+    tokenizer_family,
+)
+from dragoman.text.hf_tokenizer_files import (
+    TARGET_TOKENIZER_FOLDER,
     OriginalFiles,
     TokenConfig,
     TokenizerFiles,
-    default_tokens,
     is_token_id,
     parse_token,
 )
@@ -47,11 +49,6 @@ from dragoman.text.sentencepiece_model import SentencePieceModel
 from dragoman.text.tokenizer import Tokenizer
 
 TOKENIZER_SUFFIXES = (".model", ".spm", ".json")
-
-#: how Qwen2 splits text before BPE: contractions, words with the character before them, single digits, punctuation
-QWEN_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 
 
 class MissingTokenizerError(UserError):
@@ -123,11 +120,10 @@ def open_tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
 
 def _tokenizer_json(files: TokenizerFiles) -> list[ImportedTokenizer]:
     """Read tokenizer.json, a complete file of the `tokenizers` library, of any family."""
-    model_type = str(files.config.get("model_type"))
-    by_role = files.tokens_by_role(DEFAULT_TOKENS.get(model_type, {}))
-    document = files.json("tokenizer.json")
-    for token in document.get("added_tokens") or () if model_type == "whisper" else ():
-        if re.fullmatch(r"<\|\d+\.\d\d\|>", str(token.get("content"))):  # a timestamp: left out of the decoded text
+    family, document = tokenizer_family(files), files.json("tokenizer.json")
+    by_role = files.tokens_by_role(family.tokens)
+    for token in document.get("added_tokens") or () if family.hidden_tokens else ():
+        if re.fullmatch(str(family.hidden_tokens), str(token.get("content"))):
             token["special"] = True
     return [_from_document(files, document, by_role)]
 
@@ -184,7 +180,7 @@ def _hide_special_tokens(document: dict[str, Any], tokens: Mapping[str, int]) ->
 
 def _word_piece(files: TokenizerFiles) -> list[ImportedTokenizer]:
     """BERT: words split at white space and punctuation, then into the longest pieces (Devlin et al. 2019)."""
-    by_role, settings = files.tokens_by_role(default_tokens(files, "vocab.txt", BERT_TYPES)), files.settings
+    by_role, settings = files.tokens_by_role(known_family(files, "vocab.txt", BERT_TYPES).tokens), files.settings
     lines = files.text("vocab.txt").removesuffix("\n").split("\n")
     vocabulary = {line.rstrip(): token_id for token_id, line in enumerate(lines)}
     unk = by_role["unk"].content if "unk" in by_role else ""
@@ -204,7 +200,8 @@ def _word_piece(files: TokenizerFiles) -> list[ImportedTokenizer]:
 def _byte_level(files: TokenizerFiles) -> list[ImportedTokenizer]:
     """GPT-2, RoBERTa, BART and Qwen2: BPE over bytes that are written as letters (Radford et al. 2019, section 2.2)."""
     types = (*GPT_TYPES, *BART_TYPES, *QWEN_TYPES)
-    by_role = files.tokens_by_role(default_tokens(files, "vocab.json with merges.txt", types))
+    family = known_family(files, "vocab.json with merges.txt", types)
+    by_role = files.tokens_by_role(family.tokens)
     lines = [line for line in files.text("merges.txt").split("\n") if line and not line.startswith("#version")]
     merges = [(left, right) for left, _, right in (line.partition(" ") for line in lines)]
     vocabulary = files.vocabulary("vocab.json")
@@ -215,11 +212,12 @@ def _byte_level(files: TokenizerFiles) -> list[ImportedTokenizer]:
     library = tokenizers.Tokenizer(model)
     add_prefix_space = files.settings.get("add_prefix_space") is True
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
-    if files.config.get("model_type") in QWEN_TYPES:
+    if family.is_nfc:
         library.normalizer = normalizers.NFC()
+    if family.split_pattern:
         library.pre_tokenizer = pre_tokenizers.Sequence(
             [
-                pre_tokenizers.Split(Regex(QWEN_PATTERN), behavior="isolated"),
+                pre_tokenizers.Split(Regex(family.split_pattern), behavior="isolated"),
                 pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space, use_regex=False),
             ]
         )

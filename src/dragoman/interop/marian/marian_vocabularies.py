@@ -11,7 +11,8 @@ from tokenizers import models, pre_tokenizers
 from dragoman.errors import UserError
 from dragoman.interop.marian.marian_options import read_yaml
 from dragoman.text.hf_sentencepiece import combine_sentencepiece, stripping_decoder
-from dragoman.text.hf_tokenizer_files import PLAIN_TOKENS, TokenizerFiles, is_token_id
+from dragoman.text.hf_tokenizer_families import PLAIN_TOKENS
+from dragoman.text.hf_tokenizer_files import TokenizerFiles, is_token_id
 from dragoman.text.imported_tokenizer import ImportedTokenizer
 from dragoman.text.sentencepiece_model import SentencePieceModel
 
