@@ -128,34 +128,62 @@ def browser() -> Iterator[Any]:
 Opening = Callable[..., Page]
 
 
+@pytest.fixture(scope="module")
+def idle_pages() -> list[Page]:
+    """Pages that no test uses at the moment, each with a context of its own: opening one costs a second of CPU time."""
+    return []
+
+
+def new_page(browser: Any) -> Page:
+    context = browser.new_context()
+    context.set_default_timeout(PATIENCE)
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    return context.new_page()
+
+
+def reset_page(page: Page, listeners: dict[str, Callable[[Any], None]]) -> None:
+    """Remove what a test has left in a page: listeners, routes and stored settings."""
+    for event, listener in listeners.items():
+        page.remove_listener(event, listener)
+    page.unroute_all()
+    page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
+    page.context.clear_cookies()
+    page.goto("about:blank")
+
+
 @pytest.fixture
-def show(browser: Any, home: str) -> Iterator[Opening]:
+def show(browser: Any, home: str, idle_pages: list[Page]) -> Iterator[Opening]:
     """Opens the page with a state in its link; what its console says, and whom it asks, is looked at in the end."""
     said: list[str] = []
     asked: list[str] = []
-    contexts: list[Any] = []
+    opened: list[tuple[Page, dict[str, Callable[[Any], None]]]] = []
 
     def open_page(at: str = home, expected: str = "", **state: object) -> Page:
-        settings = {name: state.pop(name) for name in ("viewport", "color_scheme", "reduced_motion") if name in state}
-        context = browser.new_context(**settings)
-        context.set_default_timeout(PATIENCE)
-        context.grant_permissions(["clipboard-read", "clipboard-write"])
-        contexts.append(context)
-        page = context.new_page()
+        page = idle_pages.pop() if idle_pages else new_page(browser)
+        page.set_viewport_size(state.pop("viewport", {"width": 1280, "height": 720}))
+        media = {"color_scheme": "light", "reduced_motion": "no-preference"}
+        page.emulate_media(**{name: state.pop(name, default) for name, default in media.items()})
 
         def hear(message: Any) -> None:
             if message.type in ("error", "warning") and not (expected and expected in message.text):
                 said.append(message.text)
 
-        page.on("console", hear)
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
+        listeners: dict[str, Callable[[Any], None]] = {
+            "console": hear,
+            "pageerror": lambda error: said.append(str(error)),
+            "request": lambda request: asked.append(request.url),
+        }
+        for event, listener in listeners.items():
+            page.on(event, listener)
+        opened.append((page, listeners))
         page.goto(f"{at}#{urlencode(state)}")
         return page
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for page, listeners in opened:
+        if not page.is_closed():
+            reset_page(page, listeners)
+            idle_pages.append(page)
     assert said == []
     assert {re.match(r"(blob:)?http://127\.0\.0\.1:\d+/", url) is not None for url in asked} <= {True}
 
