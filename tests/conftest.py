@@ -12,7 +12,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from dragoman.seeding import seed_generators
+
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+# Nothing that a test writes must survive a power failure, and waiting for the disk takes long.
+os.fsync = lambda descriptor: None  # type: ignore[assignment]
 
 # The same examples everywhere, however slow the machine is; `--hypothesis-profile thorough` tries more of them.
 quick = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -34,12 +39,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exempt what collection has built from garbage collection: the libraries alone have a million objects."""
-    gc.freeze()
+    """Run the garbage collector less often."""
     gc.set_threshold(10_000, 10, 10)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _frozen() -> None:
+    """Exempt what exists before a module from garbage collection: the libraries alone have a million objects."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     """The same random numbers for every test."""
-    torch.manual_seed(0)
+    seed_generators(0)

@@ -17,7 +17,6 @@ from calling import Answer, Dragoman
 from dragoman import checkpoint, config, load
 from dragoman.cli import train
 from dragoman.errors import UserError
-from dragoman.models import meta_model
 from dragoman.objectives import OBJECTIVES
 from dragoman.run import filling, write_model_file, write_tokenizers
 from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE
@@ -26,7 +25,7 @@ from dragoman.storage import replace_symlink
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import Tokenizer, learn_tokenizer
 from dragoman.training.checkpoint_manager import TrainState
-from dragoman.training.resolve import check_system, make_framing, resolve_objective
+from dragoman.training.resolve import make_framing, resolve_objective
 
 LINES = ["The dog walks in a park .", "A sentence is short .", "Hello . The first words ."]
 SMALL = {"model_dim": 16, "layers": 2, "blocks_per_layer": 1, "heads": 2, "feature_dim": 3, "sentinels": 9}
@@ -64,9 +63,8 @@ def defaults() -> list[Any]:
     found: list[Any] = []
     seen: set[tuple[type, str]] = set()
     for name in SYSTEMS:
-        chosen = config.Config(system=config.SystemConfig(name, "tiny", settings_of(name)))
-        spec = check_system(chosen)
-        vectors = meta_model(spec).source_features is not None
+        spec = SYSTEMS[name].spec(VocabularySizes(320, 320, joint=True), "tiny", **settings_of(name))
+        vectors = "feature_dim" in SYSTEMS[name].settings()
         for holds in spec.default_objectives:
             if (holds == "features") == vectors:
                 known = (type(spec), holds) in seen

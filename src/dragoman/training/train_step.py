@@ -27,6 +27,7 @@ from dragoman.data.batch_arrays import halve_batch
 from dragoman.errors import UserError
 from dragoman.objectives import Loss, Objective
 from dragoman.parts.precision import accumulator_dtype
+from dragoman.seeding import seed_generators
 from dragoman.training.ema import WeightAverage
 from dragoman.training.optimizer import clip_grad_norm, set_found_inf, set_learning_rate
 from dragoman.training.parallel import ParallelStrategy, ProcessGroup
@@ -247,7 +248,7 @@ class TrainStep:
         """
         for number, batch in batches:
             hashed = np.random.SeedSequence((self.seed, step, number)).generate_state(1, np.uint64)
-            torch.manual_seed(int(hashed[0]))
+            seed_generators(int(hashed[0]))
             for part in self.splitter.split(batch):
                 yield part, batch
 

@@ -30,6 +30,7 @@ from dragoman.processes import STOP_SIGNALS
 from dragoman.run import Run, read_framing, read_spec, read_tokenizers, select_device
 from dragoman.run.search_choice import SearchChoice, store_choice, without_choice
 from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, INITIAL_CHECKPOINT
+from dragoman.seeding import seed_generators
 from dragoman.storage import exclusive_run_lock
 from dragoman.training.checkpoint_manager import CheckpointManager, TrainState
 from dragoman.training.display import Display
@@ -104,7 +105,7 @@ class Trainer:
         training = self.config.training
         self.device = processes.assign_device(select_device(training.device))
         _configure_torch(self.device, bool(training.compile), training.deterministic)
-        torch.manual_seed(training.seed)
+        seed_generators(training.seed)
         spec = read_spec(folder, custom_parts)
         spec = replace_everywhere(spec, Stack, gradient_checkpointing=bool(training.gradient_checkpointing))
         objective = self.config.objective

@@ -20,6 +20,7 @@ from dragoman.objectives import Objective, pretraining_examples
 from dragoman.parts.experts import record_expert_usage
 from dragoman.run import Run, Source, filling
 from dragoman.run.search_choice import MIN_CHOICE_SENTENCES, SearchChoice, choose_search, open_settings
+from dragoman.seeding import seed_generators
 from dragoman.training.validation_corpora import decoded_corpora, stored_sentences
 
 MIN_LINES_FOR_EXACT_MATCH = 50  # with fewer validation references, each one is more than 2 % of the exact match
@@ -263,7 +264,7 @@ class Validator:
         """Compute loss and metrics of the run's model on all validation pairs, and decode some of their sources."""
         model, training = self.run.model, self.run.model.training
         model.eval()
-        torch.manual_seed(0)  # for objectives that sample tokens
+        seed_generators(0)  # for objectives that sample tokens
         sums: Counter[str] = Counter()
         count = 0
         with record_expert_usage(model) as usage:

@@ -20,6 +20,7 @@ from dragoman.models import Model, ModelSpec, Usage, described_model, meta_model
 from dragoman.objectives import objective_class
 from dragoman.run import read_framing, read_spec, read_tokenizers, read_weights
 from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, INITIAL_CHECKPOINT
+from dragoman.seeding import seed_generators
 from dragoman.text import Framing, Tokenizer
 
 #: entry of the values of the initial checkpoint: names of weights that the parent run does not provide
@@ -141,7 +142,7 @@ def write_initial_weights(
     text = config.text
     if not (parent or text.source_word_vectors or text.target_word_vectors or config.training.freeze):
         return []
-    torch.manual_seed(config.training.seed)
+    seed_generators(config.training.seed)
     model = spec.build()
     values: dict[str, Any] = {}  # for the manifest of the checkpoint
     if parent:
