@@ -32,6 +32,7 @@ SHARED = {
     "processes",
     "legacy",
     "cuda_graphs",
+    "seeding",
     "__version__",
 }
 #: imports against the order, each with its reason
