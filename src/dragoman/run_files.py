@@ -12,6 +12,7 @@ from dragoman.storage import resolve_link
 
 CONFIG_FILE, MODEL_FILE, METRICS_FILE = "config.yaml", "model.json", "metrics.jsonl"
 CHECKPOINT_DIR, INITIAL_CHECKPOINT, HISTORY_DIR = "checkpoints", "initial", "history"
+STATUS_FILE, MESSAGES_FILE = "status.json", "messages.jsonl"  # of a training, for those who watch it
 HUGGING_FACE_CONFIG = "config.json"
 ENSEMBLE_FILE, ENSEMBLE_VERSION = "ensemble.json", 1
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from small_runs import train_small_run
 from starlette.testclient import TestClient
 
 import dragoman
-from dragoman.cli import main
 from dragoman.data import phrasebook
 from dragoman.run import Run
 from dragoman.serving import (
@@ -31,22 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small run that has hardly learned anything."""
     place = tmp_path_factory.mktemp("serving")
     phrasebook.write(place / "book", pairs=300, valid=10, test=10)
-    settings = [
-        "system.settings.model_dim=16",
-        "system.settings.layers=1",
-        "training.batch_tokens=400",
-        "text.vocab_size=400",
-    ]
-    settings += ["search.max_target_length=12", "training.keep_history=6"]
-    options = [part for setting in settings for part in ("--set", setting)]
-    files = ["--source", place / "book" / "train.en", "--target", place / "book" / "train.de"]
-    arguments = ["train", place / "run", *files, "--system", "bahdanau", "--steps", 4, "--device", "cpu", *options]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["dragoman", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    assert not ended.value.code
-    return place / "run"
+    return train_small_run(place, "run")
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,7 @@ from dragoman.training.display import Display, SilentDisplay
 from dragoman.training.parallel import ProcessGroup, accumulate_for_processes
 from dragoman.training.prepare import PreparedRun, prepare_run
 from dragoman.training.recipes import IMPORTED_MODEL_RATE
+from dragoman.training.recording_display import RecordingDisplay
 from dragoman.training.trainer import Trainer, TrainingOutcome
 from dragoman.training.training_budget import change_resumed_run
 from dragoman.training.validation import ValidationResult
@@ -210,7 +211,8 @@ def _train(
     ):
         resumed_config = processes.on_first_rank(lambda: prepare(processes))
     display = Display(live=sys.stderr.isatty()) if callback is None else CallbackDisplay(callback)
-    display = SilentDisplay() if processes.rank else display
+    recorder = RecordingDisplay(display, folder)
+    display = SilentDisplay() if processes.rank else recorder
     trainer = Trainer(folder, display, resumed_config, processes, parts)
     log = log_function(callback)
     if not processes.rank and resumed_config is not None:
@@ -224,6 +226,7 @@ def _train(
     from dragoman.lens.run_report import write_report
 
     write_report(load(folder, device="cpu", custom_parts=parts))
+    recorder.finish("interrupted" if outcome.interrupted else "finished", outcome.reason)
     return outcome
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,6 +90,13 @@ def train(
         ),
     ] = None,
     parallel: Annotated[int, typer.Option(help="With --seeds: number of runs that are trained at a time.", min=1)] = 1,
+    watch: Annotated[
+        bool, "Show the training on a web page of this machine, whose address is printed; see docs/training.md."
+    ] = False,
+    watch_port: Annotated[
+        int, typer.Option(help="With --watch: port of the page; 0: any free port.", min=0, max=65535)
+    ] = 0,
+    keep_watching: Annotated[bool, "With --watch: serve the page after the training until Ctrl-C."] = False,
     as_json: Json = False,
 ) -> None:
     """Train a model from text files.
@@ -105,6 +113,7 @@ def train(
     from dragoman import config as configuration
 
     settings = settings | configuration.parse_settings(set_settings or [])
+    page = _page(run, watch, watch_port, keep_watching, alone=seeds is None and not dry_run)
     if resume:
         if dry_run:
             raise UserError(
@@ -122,7 +131,8 @@ def train(
         if seeds is not None:
             raise UserError(f"{run} is not a folder of several seeds: leave --seeds out, or train a new one")
         check_run(run)
-        finish(run, resume_run(run, settings), as_json)
+        with page:
+            finish(run, resume_run(run, settings), as_json)
         return
     restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0  # torchrun has restarted all processes
     if restarted and is_run_folder(run):
@@ -144,11 +154,34 @@ def train(
     from dragoman.api.train_run import prepare_on_trial, start_training
 
     if not dry_run:
-        finish(run, start_training(run, resolved), as_json)
+        with page:
+            finish(run, start_training(run, resolved), as_json)
         return
     prepared = prepare_on_trial(resolved)
     if as_json:
         print_json(prepared.to_dict())
+
+
+def _page(run: Path, watch: bool, port: int, stay: bool, alone: bool) -> AbstractContextManager[None]:
+    """Return a context in which a page shows the training, if --watch is given.
+
+    `alone` is false for trainings that a page cannot show: several seeds, and a dry run.
+    """
+    if not watch and (port or stay):
+        raise UserError("--watch-port and --keep-watching are options of the page of a training: add --watch")
+    if watch and (not alone or is_ensemble_folder(run)):
+        raise UserError(
+            "--watch shows the training of one run: leave it out with --dry-run and with several seeds, each of which "
+            f"'dragoman watch {run}/seed1' shows"
+        )
+    if not watch or int(os.environ.get("RANK", 0)) > 0:
+        return nullcontext()
+
+    from dragoman.watch.watch_process import watched
+    from dragoman.watch.watch_server import check_packages
+
+    check_packages()  # before anything else is done
+    return watched(run, port, stay)
 
 
 def finish_seeds(outcome: SeedsOutcome, as_json: bool) -> None:

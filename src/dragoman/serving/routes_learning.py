@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from html import escape
+from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from dragoman.lens.inspection_types import to_jsonable
+from dragoman.lens.run_report import REPORT_FILE
 from dragoman.lens.training_history import history_checkpoints, inspect_checkpoint
 from dragoman.run import Run
 from dragoman.serving import schemas
 from dragoman.serving.checkpoint_cache import CheckpointCache, RecentlyUsed
 from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
 from dragoman.serving.service import Service
+from dragoman.watch.training_log import TrainingLog
 
 MAX_CHECKPOINT_BYTES = 2_000_000_000  # weights of checkpoints in memory, besides those of the served runs
 MAX_HISTORY_RESPONSES = 512  # that are kept
 MAX_CHECKPOINTS = 48  # of the slider
+
+
+NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": schemas.ErrorResponse, "description": "Unknown run"}}
+#: a report has inline styles, but neither scripts nor resources
+REPORT_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; sandbox allow-popups",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+
+
+class ProgressResponse(BaseModel):
+    run: str
+    report: bool = Field(description="Whether the run has a report.")
+    state: str = Field(description="preparing, training, finished, interrupted, failed, stopped or unknown.")
+    step: int
+    curves: list[schemas.TrainingCurve]
+    warnings: list[str]
+    messages: list[dict[str, Any]]
+    sentences: list[dict[str, Any]] = Field(description="Validation sentences with the changes of their translation.")
 
 
 class CheckpointInfo(BaseModel):
@@ -68,12 +95,43 @@ def routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["Inspection"], responses=schemas.ERROR_RESPONSES)
     checkpoints = CheckpointCache(MAX_CHECKPOINT_BYTES)
     responses: RecentlyUsed[str, str] = RecentlyUsed(MAX_HISTORY_RESPONSES)
+    reading = asyncio.Lock()
 
-    @router.get("/runs/{name}/checkpoints")
+    logs: dict[str, TrainingLog] = {}  # by the name of the run
+
+    def authorized_run(request: Request, name: str) -> Run:
+        """Return the run with this name; reject requests without a valid API key (403) and unknown runs (404)."""
+        service.authorize(request)
+        try:
+            return service.run_by_name(name).run
+        except RequestError as error:
+            raise RequestError(404, error.message) from None
+
+    @router.get("/runs/{name}/progress", responses=NOT_FOUND | {200: {"model": ProgressResponse}})
+    async def progress(request: Request, name: str) -> JSONResponse:
+        """The training of a run, which may still be running: its state, curves, warnings and validation sentences."""
+        folder = authorized_run(request, name).member_folders[0]
+        log = logs.setdefault(name, TrainingLog(folder))
+        async with reading:
+            values = await asyncio.to_thread(log.read)
+        return JSONResponse({"run": name, "report": (folder / REPORT_FILE).is_file(), **values})
+
+    @router.get("/runs/{name}/report", responses=NOT_FOUND, response_class=HTMLResponse)
+    async def report(request: Request, name: str) -> HTMLResponse:
+        """The report of a training: report.html of the run folder, without the path of the folder."""
+        folder = authorized_run(request, name).member_folders[0]
+        try:
+            text = await asyncio.to_thread((folder / REPORT_FILE).read_text, encoding="utf-8")
+        except OSError:
+            raise RequestError(404, f"the run {name} has no report: training writes it at its end") from None
+        for path in (str(folder), str(folder.resolve())):
+            text = text.replace(escape(path), name)
+        return HTMLResponse(text, headers=REPORT_HEADERS)
+
+    @router.get("/runs/{name}/checkpoints", responses=NOT_FOUND)
     async def list_checkpoints(request: Request, name: str) -> CheckpointsResponse:
         """The checkpoints of a run from its first to its last step, for a slider; none of an ensemble."""
-        service.authorize(request)
-        run = service.run_by_name(name).run
+        run = authorized_run(request, name)
         steps = [] if len(run.member_folders) > 1 else history_checkpoints(run, MAX_CHECKPOINTS)
         infos = [CheckpointInfo(step=step, checkpoint=checkpoint) for step, checkpoint in steps]
         return CheckpointsResponse(run=name, checkpoints=infos)

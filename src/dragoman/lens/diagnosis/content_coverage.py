@@ -39,16 +39,16 @@ def _dropped(run: Run, translated: TranslatedSet, alignments: Sequence[Alignment
     translation. Without, unaligned words count unless they are unaligned in half of their occurrences.
     """
     sources, references = translated.sources, translated.references
-    unaligned = [_unaligned(source, links) for source, links in zip(sources, alignments)]
-    total = sum(bool(word) for source in sources for word in _stripped_words(source))
+    unaligned = [unaligned_words(source, links) for source, links in zip(sources, alignments)]
+    total = sum(bool(word) for source in sources for word in stripped_words(source))
     metrics = {"not aligned": percentage(sum(map(len, unaligned)), total)}
     reference_alignments = None if references is None else run.align(sources, references)
     if references is not None and reference_alignments is not None:
         dropped = [
-            _missing(words, text, reference, links)
+            missing_words(words, text, reference, links)
             for words, text, reference, links in zip(unaligned, translated.texts, references, reference_alignments)
         ]
-        unaligned_references = sum(len(_unaligned(*pair)) for pair in zip(sources, reference_alignments))
+        unaligned_references = sum(len(unaligned_words(*pair)) for pair in zip(sources, reference_alignments))
         metrics["references not aligned"] = percentage(unaligned_references, total)
         description = "are missing from the translation, as are the reference words aligned to them"
     else:
@@ -63,16 +63,16 @@ def _dropped(run: Run, translated: TranslatedSet, alignments: Sequence[Alignment
     return Finding("dropped", DROPPED_TITLE, explanation, value, unit="%", metrics=metrics, examples=examples)
 
 
-def _unaligned(source: str, links: Alignment) -> dict[int, str]:
+def unaligned_words(source: str, links: Alignment) -> dict[int, str]:
     """Return the source words without a link, by their position and without punctuation.
 
     `links` are pairs (source word, target word).
     """
     aligned = {source_word for source_word, _ in links}
-    return {n: word for n, word in enumerate(_stripped_words(source)) if word and n not in aligned}
+    return {n: word for n, word in enumerate(stripped_words(source)) if word and n not in aligned}
 
 
-def _missing(unaligned: dict[int, str], text: str, reference: str, links: Alignment) -> list[str]:
+def missing_words(unaligned: dict[int, str], text: str, reference: str, links: Alignment) -> list[str]:
     """Return the unaligned source words whose aligned words in the reference are all missing from the translation.
 
     Args:
@@ -80,8 +80,8 @@ def _missing(unaligned: dict[int, str], text: str, reference: str, links: Alignm
         text: the translation.
         links: alignment of source and reference.
     """
-    reference_words = [word.casefold() for word in _stripped_words(reference)]
-    missing = Counter(reference_words) - Counter(word.casefold() for word in _stripped_words(text))
+    reference_words = [word.casefold() for word in stripped_words(reference)]
+    missing = Counter(reference_words) - Counter(word.casefold() for word in stripped_words(text))
     expected: dict[int, list[str]] = {}
     for source_word, target_word in links:
         if target_word < len(reference_words) and reference_words[target_word]:
@@ -91,7 +91,7 @@ def _missing(unaligned: dict[int, str], text: str, reference: str, links: Alignm
 
 def _usually_unaligned(sources: Sequence[str], unaligned: Sequence[dict[int, str]]) -> set[str]:
     """Return the words that occur more than once and are unaligned in at least half of their occurrences."""
-    occurrences = Counter(word for source in sources for word in _stripped_words(source))
+    occurrences = Counter(word for source in sources for word in stripped_words(source))
     counts = Counter(word for words in unaligned for word in words.values())
     return {word for word, count in counts.items() if occurrences[word] > 1 and 2 * count >= occurrences[word]}
 
@@ -100,16 +100,8 @@ def _repeated(translated: TranslatedSet, alignments: Sequence[Alignment]) -> Fin
     """Measure translations that repeat a word for one source word, more often than the word is in the reference."""
     examples = []
     for n, (text, links) in enumerate(zip(translated.texts, alignments)):
-        words = _stripped_words(text)
-        allowed = Counter(_stripped_words(translated.references[n]) if translated.references is not None else ())
-        # how often each target word is aligned with each source word
-        counts = Counter(
-            (source_word, words[target_word])
-            for source_word, target_word in links
-            if target_word < len(words) and words[target_word]
-        )
-        repeated = [word for (_, word), count in counts.items() if count > max(1, allowed[word])]
-        if repeated:
+        reference = translated.references[n] if translated.references is not None else ""
+        if repeated := repeated_words(text, links, reference):
             examples.append(translated.example(n, "again: " + ", ".join(repeated)))
     value = percentage(len(examples), len(alignments))
     explanation = f"{value:.1f} % of {len(alignments)} translations repeat a word for the same source word."
@@ -118,7 +110,19 @@ def _repeated(translated: TranslatedSet, alignments: Sequence[Alignment]) -> Fin
     return Finding("repeated", REPEATED_TITLE, explanation, value, unit="%", metrics=metrics, examples=shown)
 
 
-def _stripped_words(text: str) -> list[str]:
+def repeated_words(text: str, links: Alignment, reference: str) -> list[str]:
+    """Return words that a translation repeats for one source word, more often than they are in the reference."""
+    words, allowed = stripped_words(text), Counter(stripped_words(reference))
+    # how often each target word is aligned with each source word
+    counts = Counter(
+        (source_word, words[target_word])
+        for source_word, target_word in links
+        if target_word < len(words) and words[target_word]
+    )
+    return [word for (_, word), count in counts.items() if count > max(1, allowed[word])]
+
+
+def stripped_words(text: str) -> list[str]:
     """Return the words of a text, as alignments number them, without surrounding punctuation; a mark alone is ''."""
     return [re.sub(r"^\W+|\W+$", "", word) for word in alignment_words(text)]
 

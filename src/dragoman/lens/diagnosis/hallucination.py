@@ -134,9 +134,7 @@ def copying(translated: TranslatedSet, shared_words: Collection[str] = ()) -> Fi
     examples = []
     for n, (source, text) in enumerate(zip(translated.sources, translated.texts)):
         reference = translated.references[n] if translated.references is not None else ""
-        allowed = {*shared_words, *split_words(reference)}
-        source_words, words = _content_words(source), _content_words(text)
-        copied = [word for word in words if word in source_words and word not in allowed]
+        words, copied = content_words(text), copied_words(source, text, reference, shared_words)
         num_words, num_copied = num_words + len(words), num_copied + len(copied)
         identical = text.strip() == source.strip() and reference.strip() != source.strip()
         num_identical += identical
@@ -154,6 +152,12 @@ def copying(translated: TranslatedSet, shared_words: Collection[str] = ()) -> Fi
     return Finding("copying", "Copied source words", explanation, value, unit="%", metrics=metrics, examples=shown)
 
 
-def _content_words(text: str) -> list[str]:
+def copied_words(source: str, text: str, reference: str, shared_words: Collection[str] = ()) -> list[str]:
+    """Return the words of a translation that are copied from the source, and are not in the reference."""
+    allowed, source_words = {*shared_words, *split_words(reference)}, content_words(source)
+    return [word for word in content_words(text) if word in source_words and word not in allowed]
+
+
+def content_words(text: str) -> list[str]:
     """Return the words with at least two consecutive letters or digits."""
     return [word for word in split_words(text) if re.search(r"\w{2}", word)]

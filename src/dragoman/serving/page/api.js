@@ -11,6 +11,7 @@ export class ServiceError extends Error {
   }
 }
 
+export const hasApiKey = () => Boolean(sessionStorage.getItem(STORAGE_KEY));
 export const setApiKey = (key) => sessionStorage.setItem(STORAGE_KEY, key);
 export const removeApiKey = () => sessionStorage.removeItem(STORAGE_KEY);
 
@@ -37,6 +38,14 @@ const capitalized = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (/[
 
 export const get = async (path, signal) => (await request(path, null, signal)).json();
 export const post = async (path, body, signal) => (await request(path, body, signal)).json();
+
+/** Save a page that the service returns as a file. */
+export async function downloadPage(path, fileName) {
+  const address = URL.createObjectURL(await (await request(path, null)).blob());
+  const link = Object.assign(document.createElement("a"), { href: address, download: fileName });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
 
 /** Send a request and call `onEvent(name, data)` for every server-sent event of the response. */
 export async function streamEvents(path, body, signal, onEvent) {

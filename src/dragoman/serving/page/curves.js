@@ -1,7 +1,9 @@
 // Training curves of one run, or of two runs in the same charts.
 
+import { downloadPage, hasApiKey } from "./api.js";
 import { dataTable, emptyMessage, html, svg } from "./dom.js";
 import { figureSvg, framedFigure, round, ticks } from "./figures.js";
+import { keepFocus, sentenceParts, statusParts } from "./progress.js";
 
 export const needsSentence = false;
 
@@ -13,35 +15,76 @@ const CHARTS = [ // title, note, names of the curves
   ["Error rate", "Of validation sentences, in %; lower is better.", ["symbol error rate", "phoneme error rate", "character error rate", "word error rate", "item error rate", "TER"]],
   ["Accuracy", "Tokens that are the most probable ones, in %.", ["accuracy"]],
   ["Learning rate", "", ["learning rate"]],
+  ["Gradient norm", "Before clipping. Sudden peaks announce a divergence.", ["gradient norm"]],
+  ["Speed", "Target tokens per second.", ["tokens per second"]],
 ];
 const PERCENTAGES = ["BLEU", "chrF", "exact match", "accuracy"]; // first curves of charts from 0 to 100
 const WIDTH = 560; // pixels
 const HEIGHT = 250;
 const MARGIN = { left: 52, right: 30, top: 14, bottom: 36 };
-const cache = new Map(); // run → its curves
+const cache = new Map(); // run → its progress
+const POLL_INTERVAL = 3000; // milliseconds, while a run is being trained
+let polling = new AbortController();
 
+/** Show the training of the runs; that of a run in training is updated until another view is shown. */
 export async function show(container, { panels, get }) {
-  const gallery = html("div", { class: "gallery" }, emptyMessage("Loading …"));
-  container.replaceChildren(gallery);
+  polling.abort();
+  polling = new AbortController();
+  const { signal } = polling;
+  const names = panels.map((panel) => panel.run.name);
+  if (!names.every((name) => cache.has(name))) container.replaceChildren(emptyMessage("Loading …"));
+  const load = async (name) => cache.set(name, await get(`/v1/runs/${encodeURIComponent(name)}/progress`, signal));
   try {
-    for (const { run: { name } } of panels) {
-      if (!cache.has(name)) cache.set(name, (await get(`/v1/runs/${encodeURIComponent(name)}/curves`)).curves);
-    }
+    await Promise.all(names.map(load));
   } catch (error) {
-    gallery.firstChild.textContent = error.message;
+    if (!signal.aborted) container.replaceChildren(emptyMessage(error.message));
     return;
   }
+  if (signal.aborted) return;
+  const view = html("div", { class: "training-view" });
+  const update = () => view.replaceChildren(...trainingContent(panels));
+  update();
+  container.replaceChildren(view);
+  while (names.some((name) => cache.get(name).state === "training")) {
+    await new Promise((resolve) => setTimeout(resolve, POLL_INTERVAL));
+    if (signal.aborted || !container.contains(view)) return;
+    await Promise.all(names.map(load)).then(() => keepFocus(view, update), () => null);
+  }
+}
+
+/** Return the state of the trainings, if they are running, their charts, and a link to the report. */
+function trainingContent(panels) {
   const compares = panels.length > 1;
-  const curveNames = cache.get(panels[0].run.name).map((curve) => curve.name); // the metric that selects checkpoints first
+  const parts = [];
+  for (const { run } of panels) {
+    const progress = cache.get(run.name);
+    if (progress.state === "training") parts.push(...(compares ? [html("h3", { class: "run-name" }, run.name)] : []), ...statusParts(progress));
+    if (progress.report) parts.push(html("p", { class: "report-link" }, reportLink(run.name, compares)));
+  }
+  const charts = curveCharts(panels.map(({ run, index }) => ({ name: run.name, index, curves: cache.get(run.name).curves })));
+  parts.push(html("div", { class: "gallery" }, charts.length ? charts : [emptyMessage("The run folder has no training metrics.")]));
+  for (const { run } of panels) parts.push(...sentenceParts(cache.get(run.name), compares ? run.name : ""));
+  return parts;
+}
+
+/** A link to the report of a run: it opens in another tab; with an API key, which a link cannot send, it is downloaded. */
+function reportLink(name, compares) {
+  const address = `/v1/runs/${encodeURIComponent(name)}/report`;
+  return html("a", { href: address, target: "_blank", rel: "noopener", click: (event) => hasApiKey() && (event.preventDefault(), downloadPage(address, `${name}-report.html`)) }, compares ? `Report of ${name}` : "Report of this training");
+}
+
+/** Draw the curves of runs in common charts: loss, metrics, learning rate, gradient norm, speed. */
+export function curveCharts(runs) {
+  const compares = runs.length > 1;
+  const curveNames = runs[0].curves.map((curve) => curve.name); // the metric that selects checkpoints first
   const rank = ([, , names]) => Math.min(curveNames.length, ...names.map((name) => curveNames.indexOf(name)).filter((index) => index >= 0));
-  const charts = [...CHARTS].sort((a, b) => rank(a) - rank(b)).map(([title, note, names]) => {
-    const series = panels.flatMap(({ run, index }) => cache.get(run.name).filter((curve) => names.includes(curve.name)).map(({ name, points }) => {
+  return [...CHARTS].sort((a, b) => rank(a) - rank(b)).map(([title, note, names]) => {
+    const series = runs.flatMap((run) => run.curves.filter((curve) => names.includes(curve.name)).map(({ name, points }) => {
       const curveName = names.length > 1 ? name.replace(" loss", "") : compares ? "" : name;
-      return { points, panel: index, isTraining: name === "training loss", name: [compares ? run.name : "", curveName].filter(Boolean).join(", ") };
+      return { points, panel: run.index, isTraining: name === "training loss", name: [compares ? run.name : "", curveName].filter(Boolean).join(", ") };
     }));
     return series.length ? chart(title, note, series, PERCENTAGES.includes(names[0])) : null;
   }).filter(Boolean);
-  gallery.replaceChildren(...(charts.length ? charts : [emptyMessage("The run folder has no training metrics.")]));
 }
 
 function chart(title, note, series, isPercentage) {

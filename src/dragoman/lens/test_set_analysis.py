@@ -1,0 +1,150 @@
+"""A test set, sentence by sentence: translations, scores, probabilities and errors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from sacrebleu.metrics.bleu import BLEU
+
+from dragoman import evaluation
+from dragoman.evaluation import MetricScore
+from dragoman.lens.diagnosis.hallucination import words_of_both_languages
+from dragoman.lens.sentence_errors import SentenceError, TranslatedPair, find_errors, rare_words, training_word_counts
+from dragoman.run import Run
+from dragoman.run.sources import normalize_text
+from dragoman.text import split_words
+
+SENTENCES_PER_CHUNK = 16  # that are translated together
+
+
+@dataclass(frozen=True)
+class AnalyzedSentence:
+    """A sentence of a test set and its translation.
+
+    Attributes:
+        index: number of the sentence in the test set, from 0.
+        score: log p of the translation.
+        num_tokens: number of its tokens, EOS included.
+        reference_score: log p of the reference; None if the model cannot score it.
+        bleu, chrf: sentence-level scores of sacreBLEU; BLEU with exponential smoothing and effective order.
+        source_words: number of words of the source.
+        rare_words: words of the source that occur at most once in the training text.
+    """
+
+    index: int
+    source: str
+    reference: str
+    translation: str
+    score: float
+    num_tokens: int
+    reference_score: float | None
+    bleu: float
+    chrf: float
+    source_words: int
+    errors: tuple[SentenceError, ...] = ()
+    rare_words: tuple[str, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """Whether the translation equals the reference."""
+        return self.translation.strip() == self.reference.strip()
+
+    @property
+    def score_per_token(self) -> float:
+        """Mean log p of the tokens."""
+        return self.score / max(1, self.num_tokens)
+
+
+@dataclass
+class TestSetAnalysis:
+    """The analysis of a run on a test set; sentences are added while it runs, short ones first."""
+
+    __test__ = False  # not a test, whatever pytest thinks
+
+    total: int
+    sentences: dict[int, AnalyzedSentence] = field(default_factory=dict)  # by index
+    scores: dict[str, MetricScore] = field(default_factory=dict)  # of the whole set, when it is complete
+
+    def error_counts(self) -> dict[str, int]:
+        """Return the number of sentences with each kind of error."""
+        return dict(Counter(error.kind for sentence in self.sentences.values() for error in sentence.errors))
+
+
+class TestSetAnalyzer:
+    """Analyzes a run on a test set, chunk by chunk, so that others can use the device in between."""
+
+    __test__ = False
+
+    def __init__(self, run: Run, sources: Sequence[str], references: Sequence[str]) -> None:
+        """Prepare the analysis of sources with one reference each."""
+        self.run, self.sources = run, list(sources)
+        self.references = [normalize_text(run, text) for text in references]
+        self.tokenizer = evaluation.choose_bleu_tokenizer(self.references).tokenizer
+        self.sentence_bleu = BLEU(effective_order=True, tokenize=self.tokenizer)
+        self.analysis = TestSetAnalysis(len(self.sources))
+
+    def analyze(
+        self, use_device: Callable[[Callable[[], None]], None], is_canceled: Callable[[], bool] = lambda: False
+    ) -> TestSetAnalysis:
+        """Translate and judge all sentences; `analysis` grows meanwhile.
+
+        Args:
+            use_device: calls its argument while nobody else uses the device.
+            is_canceled: whether to stop; asked before every chunk.
+        """
+        counts = training_word_counts(self.run)
+        shared = words_of_both_languages(self.run, self.sources, self.references)
+        order = sorted(range(len(self.sources)), key=lambda n: len(self.sources[n]))
+        for start in range(0, len(order), SENTENCES_PER_CHUNK):
+            if is_canceled():
+                return self.analysis
+            chunk, pairs = order[start : start + SENTENCES_PER_CHUNK], list[TranslatedPair]()
+            use_device(lambda chunk=chunk, pairs=pairs: pairs.extend(self._translate(chunk)))  # type: ignore[misc]
+            for index, pair in zip(chunk, pairs, strict=True):
+                self.analysis.sentences[index] = self._judge(index, pair, shared, counts)
+        hypotheses = [self.analysis.sentences[n].translation for n in range(len(self.sources))]
+        names = [f"bleu={self.tokenizer}", "chrf", "exact-match"]
+        self.analysis.scores = evaluation.evaluate(names, hypotheses, [[text] for text in self.references])
+        return self.analysis
+
+    def _translate(self, chunk: Sequence[int]) -> list[TranslatedPair]:
+        """Translate some sentences, and score and align their references."""
+        run, sources = self.run, [self.sources[n] for n in chunk]
+        references = [self.references[n] for n in chunk]
+        translations = run.translate(sources)
+        usable = [
+            n
+            for n, fits in enumerate(run.within_max_length(sources, references))
+            if fits and sources[n].strip() and references[n].strip()
+        ]
+        chosen = [sources[n] for n in usable], [references[n] for n in usable]
+        single = not run.ensemble_members  # an ensemble translates, but only single models score
+        scores = {n: scored.score for n, scored in zip(usable, run.score(*chosen))} if usable and single else {}
+        alignments = (run.align(*chosen) if usable and single else None) or []
+        links = dict(zip(usable, alignments))
+        return [
+            TranslatedPair(sources[n], references[n], translation, links.get(n), scores.get(n))
+            for n, translation in enumerate(translations)
+        ]
+
+    def _judge(
+        self, index: int, pair: TranslatedPair, shared_words: Collection[str], counts: Counter[str]
+    ) -> AnalyzedSentence:
+        """Return scores and errors of a translated sentence."""
+        text, reference = pair.translation.text, pair.reference
+        return AnalyzedSentence(
+            index,
+            pair.source,
+            reference,
+            text,
+            pair.translation.score,
+            len(pair.translation.tokens) + int(pair.translation.finished),
+            pair.reference_score,
+            bleu=self.sentence_bleu.sentence_score(text, [reference]).score,
+            chrf=evaluation.text_metric("chrf")([text], [[reference]]).value,
+            source_words=len(split_words(pair.source)),
+            errors=tuple(find_errors(pair, shared_words)),
+            rare_words=tuple(rare_words(pair.source, counts)),
+        )
