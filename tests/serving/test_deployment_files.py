@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from starlette.testclient import TestClient
 
 from dragoman.cli import main
 from dragoman.serving import ApiKeys
@@ -81,3 +82,10 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
         ["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, check=False
     )
     assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_documented_metrics_exist(client: TestClient) -> None:
+    documented = set(re.findall(r"`(dragoman_\w+)`", (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")))
+    text = client.get("/metrics").text
+    existing = set(re.findall(r"^# TYPE (dragoman_\w+)", text, re.M))
+    assert documented == existing
