@@ -32,6 +32,7 @@ SHARED = {
     "processes",
     "legacy",
     "cuda_graphs",
+    "preemption",
     "seeding",
     "__version__",
 }

@@ -14,7 +14,8 @@ from starlette.testclient import TestClient
 from dragoman.errors import UserError
 from dragoman.run import Run
 from dragoman.search import Beam, Sample
-from dragoman.serving import ApiKeys, ServiceLimits
+from dragoman.serving import ApiKeys, LanguagePair, Service, ServiceLimits, create_app
+from dragoman.serving.request_record import RequestRecord
 
 PAIR = {"source": "en", "target": "de"}
 TEXT = "Anna reads the book. The man sleeps.\n\nThe dog sees him."
@@ -274,11 +275,35 @@ def test_api_keys_are_required(serving: Callable[..., TestClient]) -> None:
 
 
 def test_rate_limit(serving: Callable[..., TestClient]) -> None:
-    client = serving(ServiceLimits(requests_per_minute=12))  # two at once, then one every five seconds
-    answers = [client.post("/detect", json={"q": "a"}) for _ in range(3)]
+    """Two requests at once, then one every five seconds; an address has the requests of two clients."""
+    client = serving(ServiceLimits(requests_per_minute=12, clients_per_address=2))
+    answers = [client.post("/detect", json={"q": "a"}, headers={"x-client-id": "1"}) for _ in range(3)]
     assert [one.status_code for one in answers] == [200, 200, 429]
     assert 1 <= int(answers[2].headers["retry-after"]) <= 6
+    others = [client.post("/detect", json={"q": "a"}, headers={"x-client-id": str(number)}) for number in range(2, 5)]
+    assert [one.status_code for one in others] == [200, 200, 429], "new ids do not evade the limit of the address"
     assert client.get("/health").status_code == 200
+
+
+def test_streams_are_shared_by_clients(run: Run) -> None:
+    limits = ServiceLimits(requests_per_minute=0, max_client_streams=1, clients_per_address=2, stream_wait=1e-3)
+    service = Service([(run, LanguagePair("en", "de"))], limits)
+    with TestClient(create_app(service), "http://localhost") as client:
+
+        def status(identity: str) -> int:
+            answer = client.post("/v1/stream", json={"text": "Anna reads."}, headers={"x-client-id": identity})
+            if answer.status_code == 503:
+                assert int(answer.headers["retry-after"]) > 0
+                assert "use /v1/translate" in answer.json()["error"]
+            return answer.status_code
+
+        first, anonymous = (RequestRecord(address="testclient", client_id=identity) for identity in ("1", ""))
+        assert service.streams.acquire(first, 1) is None
+        assert [status(identity) for identity in "12"] == [503, 200]
+        assert service.streams.acquire(anonymous, 1) is None
+        assert [status(identity) for identity in "12"] == [503, 503], "the share of the address is used up"
+        service.streams.release(first, 1)
+        assert [status(identity) for identity in "12"] == [200, 200]
 
 
 def test_size_limits_and_timeout(serving: Callable[..., TestClient]) -> None:

@@ -94,7 +94,7 @@ def test_second_request_times_out_too(hasty: tuple[str, int]) -> None:
 
 def test_slow_response_does_not_time_out(hasty: tuple[str, int], hasty_service: Service) -> None:
     with socket.create_connection(hasty) as client:
-        with hasty_service.device_lock:  # the run cannot work now
+        with hasty_service.device.turn():  # the run cannot work now
             send(client, json.dumps({"q": "Anna reads.", **PAIR}).encode())
             client.settimeout(1.5)  # seconds, of which 0.5 are the client's
             with pytest.raises(TimeoutError):
@@ -108,10 +108,12 @@ def test_request_of_a_disconnected_client_is_dropped(
 ) -> None:
     (served,) = service.runs.values()
     batches: list[list[object]] = []
-    answer = served.batcher._run_batch
-    monkeypatch.setattr(served.batcher, "_run_batch", lambda batch: (batches.append(batch), answer(batch)))
+    answer = served.batcher._translate
+    monkeypatch.setattr(
+        served.batcher, "_translate", lambda batch, is_long: (batches.append(batch), answer(batch, is_long))
+    )
     body = json.dumps({"q": "Anna reads.", **PAIR}).encode()
-    with service.device_lock:  # the run cannot work now
+    with service.device.turn():  # the run cannot work now
         first = threading.Thread(target=ask, args=(url, body))
         first.start()
         _until(lambda: batches)
@@ -129,7 +131,7 @@ def test_request_of_a_disconnected_client_is_dropped(
 
 def test_stream_of_a_disconnected_client_stops(address: tuple[str, int], service: Service) -> None:
     body = json.dumps({"text": "\n" + "Anna reads. " * 50}).encode()
-    with service.device_lock, socket.create_connection(address) as client:  # the run cannot work now
+    with service.device.turn(), socket.create_connection(address) as client:  # the run cannot work now
         head = "POST /v1/stream HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         client.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         client.settimeout(PATIENCE)

@@ -185,7 +185,7 @@ def test_inspections_wait_for_the_device_up_to_a_limit(run: Run) -> None:
         def ask() -> int:
             return client.post("/v1/lens", json={"text": SENTENCE}).status_code
 
-        with service.device_lock:
+        with service.device.turn():
             asked = [pool.submit(ask) for _ in range(3)]
             assert next(as_completed(asked, timeout=300)).result() == 503
         assert sorted(future.result() for future in asked) == [200, 200, 503]

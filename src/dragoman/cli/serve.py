@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -49,6 +50,8 @@ def serve(
     precision: PrecisionOptions,
 ) -> None:
     """Serve runs over HTTP: a web page that inspects translations, LibreTranslate's API, and a native API under /v1."""
+    # before PyTorch is loaded: its threads sleep while they wait, so that clients and the event loop get their cores
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if print_config:
         print_configuration(ctx)
     model.check(*(run if Path(run).exists() or "=" not in run else run.rpartition("=")[0] for run in runs))

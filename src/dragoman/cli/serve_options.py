@@ -87,10 +87,19 @@ class LimitOptions:
     max_body_bytes: Annotated[int, "Maximum size of a request in bytes."] = 1_000_000
     max_queue: Annotated[int, "Maximum requests waiting for a run."] = 256
     requests_per_minute: Annotated[int, "Maximum requests of a client per minute; 0: unlimited."] = 600
+    clients_per_address: Annotated[
+        int, "An address or API key has the limits of this number of clients: users may share it. 1: no sharing."
+    ] = 16
+    max_pending_cost: Annotated[
+        int, "Maximum estimated cost, source tokens × (1 + hypotheses), of the waiting requests of a client."
+    ] = 250_000
+    max_streams: Annotated[int, "Maximum concurrent streamed translations."] = 256
+    max_client_streams: Annotated[int, "Maximum concurrent streamed translations of a client."] = 8
+    max_inspections: Annotated[int, "Maximum inspections waiting."] = 256
     timeout: Annotated[float, "Maximum seconds until a request is answered."] = 60.0
     batch_delay_ms: Annotated[float, "Milliseconds that a request waits for others to form a batch."] = 5.0
     max_batch_tokens: Annotated[
-        int | None, "Maximum source tokens of a batch. Default: the run's search.batch_tokens."
+        int | None, "Maximum source tokens of a batch. Default: search.batch_tokens / hypotheses; fewer on a CPU."
     ] = None
 
     def limits(self) -> ServiceLimits:
@@ -103,6 +112,11 @@ class LimitOptions:
             max_body_bytes=self.max_body_bytes,
             max_queue=self.max_queue,
             requests_per_minute=self.requests_per_minute,
+            clients_per_address=self.clients_per_address,
+            max_pending_cost=self.max_pending_cost,
+            max_streams=self.max_streams,
+            max_client_streams=self.max_client_streams,
+            max_inspections=self.max_inspections,
             timeout=self.timeout,
         )
 

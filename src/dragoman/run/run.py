@@ -37,7 +37,8 @@ from dragoman.run.results import (
 )
 from dragoman.run.run_weights import weight_source
 from dragoman.run.sources import Source, Tag, detect_languages, encode_without_framing, frame_source
-from dragoman.run.translator import Translator, continue_prompts, stream_tokens
+from dragoman.run.token_stream import NumberedTokens, stream_batch
+from dragoman.run.translator import Translator, continue_prompts
 from dragoman.run_files import (
     CHECKPOINT_DIR,
     CONFIG_FILE,
@@ -452,7 +453,29 @@ class Run:
         run, search = self.with_languages(source_language, target_language), search or self.search_config(beam_size)
         translator = Translator(run, search, alignment=alignment, tag=tag, exclude=exclude)
         (text,) = self.with_features([text], None if features is None else [features])
-        return stream_tokens(translator, text, prefix, include)
+        parts = stream_batch(translator, [text], [prefix], [include])
+        return (tokens for _, tokens in parts)
+
+    def stream_batch(
+        self,
+        texts: Sequence[Source],
+        search: SearchConfig,
+        *,
+        alignment: bool = False,
+        prefixes: Sequence[str] | None = None,
+        first_index: int = 0,
+        interval: float = 0.0,
+    ) -> Generator[NumberedTokens]:
+        """Translate texts in one batch, and yield pairs of the number of a text and its new tokens, as `stream` does.
+
+        Args:
+            prefixes: how each translation begins, '' for any
+            first_index: index of the first text, if others were translated before; it seeds sampling
+            interval: seconds between two parts of a text; 0: a part after each step of the search
+        """
+        self.check_translates()
+        translator = Translator(self, search, alignment=alignment)
+        return stream_batch(translator, texts, prefixes or [""] * len(texts), None, first_index, interval)
 
     def generate(
         self, prompts: Sequence[str], search: SearchConfig | None = None, max_new_tokens: int = 50

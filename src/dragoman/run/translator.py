@@ -1,9 +1,8 @@
-"""Translation of any number of texts in windows and batches of similar length, or of one text token by token."""
+"""Translation of any number of texts in windows and batches of similar length."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from dragoman.data.batching import batch_by_length
 from dragoman.errors import UserError
 from dragoman.processes import fork_map
 from dragoman.run.pair_scoring import align_batch, batch_cross_attention, hypothesis_token_scores
-from dragoman.run.results import Alignment, StreamedTokens, Translation
+from dragoman.run.results import Alignment, Translation
 from dragoman.run.sources import (
     Source,
     Tag,
@@ -36,10 +35,8 @@ from dragoman.run.sources import (
 from dragoman.search import Constraints, Hypothesis, SearchConfig, SearchRequest
 from dragoman.search.constraints import TargetPrefix
 from dragoman.search.forbidden_phrases import ForbiddenPhrases
-from dragoman.search.search_config import StepwiseSearch
-from dragoman.search.search_state import PartialResult, partial_result
 from dragoman.search.unknown_words import UnknownWordReplacer
-from dragoman.text import Tokenizer, alignment_words
+from dragoman.text import alignment_words
 from dragoman.text.sentences import SplitText
 
 if TYPE_CHECKING:
@@ -157,7 +154,7 @@ class Translator:
         queued = QUEUED_BATCHES if run.num_workers == 1 else 1  # smaller batches keep all workers busy
         batches = [
             (language_run, indices[batch])
-            for language_run, indices in self._group_by_language(sources, searched)
+            for language_run, indices in self.group_by_language(sources, searched)
             for batch in batch_by_length([len(sources[i]) for i in indices], queued * batch_tokens)
         ]
 
@@ -190,7 +187,7 @@ class Translator:
                 results[i] = translation
         return results
 
-    def _group_by_language(self, sources: list[Any], indices: TextIndices) -> list[tuple[Run, TextIndices]]:
+    def group_by_language(self, sources: list[Any], indices: TextIndices) -> list[tuple[Run, TextIndices]]:
         """Group texts by their language, with the run for it, if the model is to recognize it; or else not at all."""
         run = self.run
         if run.framing.languages is None or not run.framing.languages.detected:
@@ -365,99 +362,3 @@ def to_translation(
         for rank, hypothesis in enumerate(hypotheses)
     )
     return replace(best, alignment=alignment, alternatives=alternatives, truncated_source=truncated_source)
-
-
-# ---- streaming: the tokens of a translation as soon as they are certain
-
-
-def stream_tokens(
-    translator: Translator, text: Source, prefix: str, include: Sequence[str]
-) -> Generator[StreamedTokens]:
-    """Yield the translation of one text in parts; a search that compares complete translations yields a single part.
-
-    Args:
-        translator: has the run, the search and the options
-        text: the source
-        prefix: how the translation begins, '' for any
-        include: phrases that the translation must contain
-    """
-    run, search = translator.run, translator.search
-    text, prefix = normalize_source(run, text), normalize_text(run, prefix)
-    include = normalize_phrases(run, include)
-    if is_empty(text):
-        yield StreamedTokens("", translation=Translation("", 0.0, alignment=[] if translator.align else None))
-        return
-    if translator.copies(text, prefix, include):
-        copied = translator.copy(str(text))
-        yield StreamedTokens(copied.text, copied.tokens, translation=copied)
-        return
-    ids = encode_without_framing(run, [text], translator.tag)[0]
-    if run.framing.languages is not None and run.framing.languages.detected:
-        run = run.with_languages(target=detect_languages(run, [frame_source(run, ids)])[0])
-    source, lengths = run.pad_batch([frame_source(run, ids)])
-    constraints = Constraints([prefix] if prefix else None, [include] if include else None, translator.forbidden)
-    request = SearchRequest(source, lengths, keys=torch.tensor([0]), texts=[text], constraints=constraints)
-    detokenizer = _Detokenizer(run.target_tokenizer)
-    if isinstance(search, StepwiseSearch) and run.shortlist is None:  # a shortlist has token ids of its own
-        hypotheses, streamed_score = yield from _stream_search(run, search, request, detokenizer)
-    else:
-        hypotheses, streamed_score = search.decode(run, request)[0], 0.0
-    best = hypotheses[0]
-    alignments = align_batch(run, source, lengths, [best.tokens]) if translator.align else None
-    truncated = len(ids) > max_source_tokens(run)
-    translation = to_translation(run, hypotheses, alignments[0] if alignments else None, truncated)
-    score = None if streamed_score is None else best.score - streamed_score
-    last = detokenizer.add(best.tokens, best.tokens, score, is_last=True)
-    yield StreamedTokens(last.text, last.tokens, score, translation=translation)
-
-
-def _stream_search(
-    run: Run, search: StepwiseSearch, request: SearchRequest, detokenizer: _Detokenizer
-) -> Generator[StreamedTokens, None, tuple[list[Hypothesis], float | None]]:
-    """Search step by step and yield the tokens that have become certain, except those of the last step.
-
-    Tokens are certain if all hypotheses begin with them. With several hypotheses, log p of these tokens is not known.
-
-    Returns:
-        The hypotheses, and log p of the tokens that were yielded (None if not known).
-    """
-    engine, arguments = search.prepare(run, request)
-    last: PartialResult | None = None
-    with closing(engine.steps(*arguments)) as steps:  # yields the search state after each step
-        while True:
-            try:
-                _, state = next(steps)
-            except StopIteration as end:  # its value has the hypotheses of each source
-                is_single = last is None or last.single_hypothesis
-                return end.value[0], (last.score if last else 0.0) if is_single else None
-            result = partial_result(state, run.special_tokens.eos, search.length_divisor)
-            if result is None or result == last or bool(state.done[0]):  # the last part follows after the search
-                continue
-            score = result.score - (last.score if last else 0.0) if result.single_hypothesis else None
-            last = result
-            yield detokenizer.add(result.stable_prefix, result.best_tokens, score)
-
-
-class _Detokenizer:
-    """Decodes tokens that arrive one after the other."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        """Start without tokens."""
-        self.tokenizer = tokenizer
-        self.tokens: list[int] = []
-        self.text = ""
-
-    def add(self, stable: list[int], best: list[int], score: float | None, is_last: bool = False) -> StreamedTokens:
-        """Return what is new in the tokens that are certain (`stable`), and how the best hypothesis continues.
-
-        Args:
-            stable: the beginning of the translation that does not change any more
-            best: the best hypothesis so far
-            score: log p of the new tokens, if it is known
-            is_last: the translation is complete
-        """
-        new_tokens = self.tokenizer.tokens(stable[len(self.tokens) :])
-        text = self.tokenizer.decode(stable) if is_last else self.tokenizer.decode_certain(stable)
-        new_text = text[len(self.text) :]
-        self.tokens, self.text = stable, self.text + new_text
-        return StreamedTokens(new_text, new_tokens, score, self.tokenizer.decode_certain(best)[len(self.text) :])

@@ -15,6 +15,7 @@ from dragoman.models import Model
 from dragoman.models.model import first_tokens, position_limit
 from dragoman.parts.mixer import Context, Layout, Memory
 from dragoman.parts.precision import at_least_float32
+from dragoman.preemption import preemption_point
 from dragoman.search.forced_decoding import cross_attention
 from dragoman.search.graphed_function import GraphedFunction
 from dragoman.search.search_state import (
@@ -217,6 +218,7 @@ class SearchEngine:
         pending: AsyncRead | None = None
         while progress.sources:
             state = self._step(state, progress)
+            preemption_point()
             yield progress.sources, state
             if pending is None:
                 if source.is_cuda and max(progress.steps) % CHECK_INTERVAL and not progress.all_at_limit:

@@ -278,23 +278,28 @@ class PartialResult:
     single_hypothesis: bool  # whether the search has one hypothesis only
 
 
-def partial_result(state: SearchState, eos: int, length_divisor: Callable[[float], float]) -> PartialResult | None:
-    """Return the result so far for the only source of a state; None if all its hypotheses were dropped.
+def partial_result(
+    state: SearchState, slot: int, eos: int, length_divisor: Callable[[float], float]
+) -> PartialResult | None:
+    """Return the result so far for the source in a slot of the batch; None if all its hypotheses were dropped.
 
     Live, finished and truncated hypotheses count: their common prefix will not change any more. `length_divisor` gives
     the number by which the score of a hypothesis of some length is divided in comparisons.
     """
     hypotheses: list[Hypothesis] = []
-    for row, score in zip(state.output_tokens[0, :, : int(state.step[0])].tolist(), state.scores[0].tolist()):
+    rows = state.output_tokens[slot, :, : int(state.step[slot])].tolist()
+    for row, score in zip(rows, state.scores[slot].tolist()):
         if score > -torch.inf:
             tokens = [token for token in row if token != PAD]
             hypotheses.append(Hypothesis(tokens, score, score / length_divisor(len(tokens)), finished=False))
     for buffer in [buffer for beam in state.strategy.beams for buffer in (beam.finished, beam.truncated)]:
-        hypotheses += buffer.to_hypotheses(finished=True)[0] if buffer is not None else []
+        if buffer is not None:
+            (found,) = map_tensors(lambda leaf: leaf[slot : slot + 1], buffer).to_hypotheses(finished=True)
+            hypotheses += found
     if not hypotheses:
         return None
     targets = [h.tokens[:-1] if h.tokens[-1:] == [eos] else h.tokens for h in hypotheses]
     best = max(range(len(hypotheses)), key=lambda index: hypotheses[index].normalized_score)
     stable_prefix = [column[0] for column in takewhile(lambda column: len({*column}) == 1, zip(*targets))]
-    single_hypothesis = len(state.scores[0]) == 1
+    single_hypothesis = len(state.scores[slot]) == 1
     return PartialResult(stable_prefix, targets[best], hypotheses[best].score, single_hypothesis)

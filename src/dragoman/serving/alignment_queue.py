@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from dragoman.run import Run
 from dragoman.run.results import Alignment
+from dragoman.serving.device_scheduler import DeviceScheduler
 from dragoman.serving.request_parsing import RequestError
 
 SENTENCES_PER_TURN = 8  # aligned while the device is held; translations of other requests get their turn in between
@@ -17,9 +17,9 @@ SENTENCES_PER_TURN = 8  # aligned while the device is held; translations of othe
 class AlignmentQueue:
     """Aligns sentences in one thread, and holds the device lock for a few of them at a time."""
 
-    def __init__(self, device_lock: threading.Lock) -> None:
-        """Share the device with translations, which hold `device_lock` as well."""
-        self.device_lock = device_lock
+    def __init__(self, device: DeviceScheduler) -> None:
+        """Share the device with translations, which take turns."""
+        self.device = device
         self._executor = ThreadPoolExecutor(1, "alignment")
 
     async def __call__(self, run: Run, sources: Sequence[str], targets: Sequence[str]) -> list[Alignment]:
@@ -37,7 +37,7 @@ class AlignmentQueue:
 
     def _align(self, run: Run, sources: Sequence[str], targets: Sequence[str]) -> list[Alignment]:
         """Align a few sentences while no translation uses the device."""
-        with self.device_lock:
+        with self.device.turn():
             return run.align(sources, targets, occlusion=True) or []
 
     def close(self) -> None:

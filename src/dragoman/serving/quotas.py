@@ -64,7 +64,7 @@ class Quotas:
         if limiter is None or limiter.per_second != limit / 60:  # the limit was changed
             limiter = self._limiters[key.name] = RateLimiter(limit)
         try:
-            limiter.check(key.name)
+            limiter.take(key.name, limiter.per_second)
         except RequestError as error:
             message = f"the API key {key.name!r} may send {limit:,} requests per minute: slow down"
             raise RequestError(429, message, error.retry_after) from None

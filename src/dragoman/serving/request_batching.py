@@ -1,26 +1,24 @@
-"""Queues of requests: one thread per run translates sentences of many requests together, another inspects sentences."""
+"""Queues of translations and inspections: sentences of many requests are translated together, short requests first."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from concurrent.futures import InvalidStateError
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from dragoman.run import Run, Translation
+from dragoman.run import Run, StreamedTokens, Translation
 from dragoman.search import SearchConfig
-from dragoman.serving.request_parsing import RequestError
-from dragoman.serving.request_record import RequestRecord, request_record
+from dragoman.serving.job_queue import SHORT_COST, CanceledError, Job, JobQueue, QueueLimits
 from dragoman.serving.service_metrics import Metrics
 from dragoman.serving.service_settings import BatchingSettings
 
 Result = TypeVar("Result")
-MAX_SENTENCES_PER_TURN = 16  # that a request puts into a batch before other requests get their turn
+STREAM_INTERVAL = 0.05  # seconds between two parts of a streamed translation
 
 
 @dataclass(frozen=True)
@@ -32,6 +30,7 @@ class DecodeOptions:
     token_scores: bool = False
     prefix: str = ""  # of the translation of the first sentence
     languages: tuple[str | None, str | None] = (None, None)  # source and target of a multilingual model
+    is_streamed: bool = False  # parts of translations are passed on while they are generated
 
     @property
     def needs_own_batch(self) -> bool:
@@ -41,29 +40,47 @@ class DecodeOptions:
         """
         return bool(self.prefix) or self.search.is_random
 
+    def cost(self, tokens: int) -> int:
+        """Return the estimated cost of translating this number of source tokens: tokens · (1 + hypotheses).
 
-@dataclass
-class TranslationJob:
+        The encoder reads every token, and the decoder generates about as many tokens for each hypothesis. A decoding
+        step, which is the piece of work after which a long request is interrupted, costs one token per hypothesis.
+        """
+        return max(1, tokens) * (1 + self.search.rows_per_source)
+
+
+@dataclass(eq=False, kw_only=True)
+class TranslationJob(Job[list[Translation]]):
     """The sentences of a request, and its progress."""
 
     sentences: Sequence[str]
     token_counts: Sequence[int]  # source tokens of each sentence
     options: DecodeOptions
-    future: Future[list[Translation]] = field(default_factory=Future)
-    arrival_time: float = field(default_factory=time.monotonic)
-    record: RequestRecord = field(default_factory=request_record)
+    on_tokens: Callable[[int, StreamedTokens], None] | None = None  # called with the number of a sentence and its parts
+    cost: int = 0
     num_batched: int = 0  # sentences that were put into batches
     results: dict[int, Translation] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Estimate the cost."""
+        self.cost = self.options.cost(sum(self.token_counts))
+
     @property
-    def remaining(self) -> int:
-        """Number of sentences not yet in a batch; 0 if the request was answered or canceled."""
-        return 0 if self.future.done() else len(self.sentences) - self.num_batched
+    def is_waiting(self) -> bool:
+        """Whether sentences are not yet in a batch; not if the request was answered or canceled."""
+        return not self.future.done() and self.num_batched < len(self.sentences)
 
     @property
     def remaining_tokens(self) -> int:
         """Number of source tokens of the sentences not yet in a batch."""
         return sum(self.token_counts[self.num_batched :])
+
+    def add_part(self, index: int, part: StreamedTokens) -> None:
+        """Pass on a part of the translation of a sentence; the last part has the complete translation."""
+        if self.on_tokens is not None and not self.future.done():
+            self.on_tokens(index, part)
+        if part.translation is not None:
+            self.add_result(index, part.translation)
 
     def add_result(self, index: int, translation: Translation) -> None:
         """Store the translation of a sentence; the last one completes the request."""
@@ -72,194 +89,123 @@ class TranslationJob:
             with suppress(InvalidStateError):  # the request was canceled
                 self.future.set_result([self.results[i] for i in range(len(self.sentences))])
 
-    def record_queue_time(self) -> None:
-        """Record how long the request has waited, when its first batch is translated."""
-        if self.record.queue_seconds is None:
-            self.record.queue_seconds = time.monotonic() - self.arrival_time
-
-    def fail(self, error: Exception) -> None:
-        """Answer the request with an error, unless it is answered or canceled already."""
-        with suppress(InvalidStateError):
-            self.future.set_exception(error)
-
 
 Batch = list[tuple[TranslationJob, int]]  # jobs with the index of a sentence
 
 
-class Batcher:
+class Batcher(JobQueue[TranslationJob]):
     """A run with a queue of requests, which are translated in batches up to a token budget.
 
     The next batch is collected while one is translated. An idle run waits `delay_seconds` after a request for others
-    to join it. Requests take turns, so that a long text does not delay short ones. `device_lock` is held during a
-    translation, because several runs on one machine would slow each other down.
+    to join it. A batch is translated while no other run or inspection uses the device, because several computations on
+    one machine would slow each other down.
     """
 
     def __init__(
-        self,
-        run: Run,
-        name: str,
-        device_lock: threading.Lock,
-        batching: BatchingSettings,
-        max_queue: int,
-        metrics: Metrics,
+        self, run: Run, name: str, limits: QueueLimits, batching: BatchingSettings, max_queue: int, metrics: Metrics
     ) -> None:
         """Create the queue of a run that is served under `name`, with at most `max_queue` waiting requests.
 
-        `device_lock` is held during a translation; `batching` says when a batch is full; `metrics` are Prometheus's.
+        `limits` has the device and the limits of clients; `batching` says when a batch is full; `metrics` are
+        Prometheus's.
         """
-        self.run, self.name, self.device_lock = run, name, device_lock
-        self.batching, self.max_queue, self.metrics = batching, max_queue, metrics
-        self._changed = threading.Condition()
-        self._jobs: deque[TranslationJob] = deque()
-        self._closing = False
-        self._thread = threading.Thread(target=self._translate_batches, name=f"translating {name}", daemon=True)
+        super().__init__(f"translating {name}", limits, max_queue)
+        self.run, self.run_name, self.batching, self.metrics = run, name, batching, metrics
+        # long requests are interrupted, and engines that are cached belong to one search at a time
+        self.background_run = copy(run)
+        if self.background_run.engine_cache is not None:
+            self.background_run.engine_cache = {}
 
     def start(self) -> None:
-        """Start the thread that translates the queued requests."""
-        self.metrics.queue.labels(self.name).set_function(lambda: len(self._jobs))
-        self._thread.start()
+        """Start the threads that translate the queued requests."""
+        self.metrics.queue.labels(self.run_name).set_function(lambda: len(self._jobs))
+        super().start()
 
-    def close(self) -> None:
-        """Translate accepted requests, then stop."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
-        if self._thread.is_alive():
-            self._thread.join()
+    # ---- in the threads
 
-    async def translate(
-        self, sentences: Sequence[str], token_counts: Sequence[int], options: DecodeOptions
-    ) -> list[Translation]:
-        """Queue the sentences of a request and return their translations in order.
-
-        `token_counts` are the numbers of source tokens. If the caller cancels, the request is dropped from the queue.
-        """
-        if not sentences:
-            return []
-        job = self.submit(TranslationJob(sentences, token_counts, options))
-        return await asyncio.wrap_future(job.future)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the queue has reached its maximum number of requests."""
-        return len(self._jobs) >= self.max_queue
-
-    def submit(self, job: TranslationJob) -> TranslationJob:
-        """Add a request to the queue, or reject it if the queue is full or closed."""
-        with self._changed:
-            if self._closing:
-                raise RequestError(503, "the service is being stopped", retry_after=5)
-            if self.is_full:
-                self._drop_completed()
-            if self.is_full:
-                raise RequestError(
-                    503, f"{len(self._jobs)} requests are waiting already: try again in a moment", retry_after=1
-                )
-            self._jobs.append(job)
-            self._changed.notify()
-        return job
-
-    # ---- in the thread
-
-    def _translate_batches(self) -> None:
-        """Translate batches of queued requests until the service closes; the thread of this run does nothing else."""
-        try:
-            while batch := self._next_batch():
-                self._translate(batch)
-        except Exception as error:  # requests must not wait for a thread that has ended
-            with self._changed:
-                self._closing = True
-                for job in self._jobs:
-                    job.fail(error)
-            raise
-
-    def _next_batch(self) -> Batch | None:
-        """Wait for the next batch; None when the service is closing and no requests remain.
-
-        A batch is taken when the waiting requests fill it, or the first of them has waited `delay_seconds`.
-        """
-        with self._changed:
-            while True:
-                self._drop_completed()
-                if self._jobs:
-                    deadline = min(job.arrival_time for job in self._jobs) + self.batching.delay_seconds
-                    wait = deadline - time.monotonic()
-                    if wait > 0 and not self._closing and not self._has_full_batch():
-                        self._changed.wait(wait)
-                    elif batch := self._take_batch():
-                        return batch
-                elif self._closing:
-                    return None
-                else:
-                    self._changed.wait()
-
-    def _drop_completed(self) -> None:
-        """Remove requests without remaining sentences, canceled ones included, from the queue."""
-        self._jobs = deque(job for job in self._jobs if job.remaining)
-
-    def _has_full_batch(self) -> bool:
-        """Whether the waiting requests have enough tokens to fill a batch."""
-        return sum(job.remaining_tokens for job in self._jobs) >= self._token_budget(self._jobs[0].options)
+    def delay(self, jobs: Sequence[TranslationJob]) -> float:
+        """Wait until the first of the requests has waited `delay_seconds`, unless they fill a batch."""
+        if sum(job.remaining_tokens for job in jobs) >= self._token_budget(jobs[0].options):
+            return 0.0
+        return min(job.arrival_time for job in jobs) + self.batching.delay_seconds - time.monotonic()
 
     def _token_budget(self, options: DecodeOptions) -> int:
-        """Return the maximum number of source tokens of a batch: fewer if a source has many hypotheses (rows)."""
-        rows = options.search.rows_per_source
-        return self.batching.max_tokens or max(1, self.run.config.search.batch_tokens // rows)
+        """Return the maximum number of source tokens of a batch: fewer if a source has many hypotheses (rows).
 
-    def _take_batch(self) -> Batch:
-        """Take sentences of the first request, and in turns of others with equal options, up to the token budget.
+        On a CPU, a batch costs at most as much as a short request, so that the next ones do not wait for long.
+        """
+        if self.batching.max_tokens:
+            return self.batching.max_tokens
+        budget = self.run.config.search.batch_tokens // options.search.rows_per_source
+        if self.run.device.type == "cpu":
+            budget = min(budget, SHORT_COST // options.cost(1))
+        return max(1, budget)
+
+    def take_batch(self, jobs: Sequence[TranslationJob]) -> Batch:
+        """Take sentences of the first request, and then of others with equal options, up to the token budget.
 
         The batch is empty if all of them were canceled in the meantime.
         """
-        options = self._jobs[0].options
-        budget, batch = self._token_budget(options), Batch()
-        jobs = [self._jobs[0]] if options.needs_own_batch else [job for job in self._jobs if job.options == options]
-        while jobs and (budget > 0 or not batch):
-            job = jobs.pop(0)
-            for _ in range(min(MAX_SENTENCES_PER_TURN, job.remaining)):
+        options, batch = jobs[0].options, Batch()
+        budget = self._token_budget(options)
+        for job in [jobs[0]] if options.needs_own_batch else [job for job in jobs if job.options == options]:
+            while job.is_waiting:
                 tokens = job.token_counts[job.num_batched]
                 if batch and tokens > budget:
-                    budget = 0
-                    break
+                    return batch
                 batch.append((job, job.num_batched))
                 budget, job.num_batched = budget - tokens, job.num_batched + 1
-            if job.remaining:
-                jobs.append(job)
-        self._jobs.rotate(-1)  # the rest of the first request waits for its next turn
-        self._drop_completed()
         return batch
 
-    def _translate(self, batch: Batch) -> None:
+    def run_batch(self, batch: Batch, is_long: bool) -> None:
         """Translate a batch; if that fails, translate each of its requests alone, so that only the faulty one fails."""
         start = time.monotonic()
         try:
-            self._run_batch(batch)
+            self._translate(batch, is_long)
+        except CanceledError:
+            return
         except Exception as error:
             jobs = list({id(job): job for job, _ in batch}.values())  # without duplicates
             if len(jobs) == 1:
                 jobs[0].fail(error)
             else:
                 for job in jobs:
-                    self._translate([(owner, index) for owner, index in batch if owner is job])
+                    self.run_batch([(owner, index) for owner, index in batch if owner is job], is_long)
             return
-        self.metrics.sentences.labels(self.name).inc(len(batch))
-        self.metrics.batch_seconds.labels(self.name).observe(time.monotonic() - start)
-        self.metrics.batch_sentences.labels(self.name).observe(len(batch))
+        self.metrics.sentences.labels(self.run_name).inc(len(batch))
+        self.metrics.batch_seconds.labels(self.run_name).observe(time.monotonic() - start)
+        self.metrics.batch_sentences.labels(self.run_name).observe(len(batch))
 
-    def _run_batch(self, batch: Batch) -> None:
+    def _translate(self, batch: Batch, is_long: bool) -> None:
         """Translate the sentences of a batch, pairs (request, index of its sentence), and pass on the results."""
-        first_job, first_index = batch[0]
-        options = first_job.options  # the same for all sentences of a batch
+        jobs, first_index = [job for job, _ in batch], batch[0][1]
+        options = jobs[0].options  # the same for all sentences of a batch
+        texts = [job.sentences[index] for job, index in batch]
         prefixes = [options.prefix if index == 0 else "" for _, index in batch] if options.prefix else None
-        with self.device_lock:
-            for job, _ in batch:
+        run = (self.background_run if is_long else self.run).with_languages(*options.languages)
+        first_index = first_index if options.needs_own_batch else 0
+        with self.limits.device.turn(is_long) as turn, self.use_device(turn, jobs):
+            for job in jobs:
                 job.record_queue_time()
-            translations = list(
-                self.run.with_languages(*options.languages).translate_stream(
-                    [job.sentences[index] for job, index in batch],
+            if options.is_streamed:
+                parts = run.stream_batch(
+                    texts,
                     options.search,
                     alignment=options.alignment,
-                    first_index=first_index if options.needs_own_batch else 0,
+                    prefixes=prefixes,
+                    first_index=first_index,
+                    interval=STREAM_INTERVAL,
+                )
+                for number, part in parts:
+                    job, index = batch[number]
+                    job.add_part(index, part)
+                return
+            translations = list(
+                run.translate_stream(
+                    texts,
+                    options.search,
+                    alignment=options.alignment,
+                    first_index=first_index,
                     prefixes=prefixes,
                     token_scores=options.token_scores,
                 )
@@ -268,37 +214,63 @@ class Batcher:
             job.add_result(index, translation)
 
 
-class InspectionQueue:
-    """Runs inspections in one thread, holding the device lock; a canceled inspection that still waits is skipped."""
+@dataclass(eq=False, kw_only=True)
+class InspectionJob(Job[Any]):
+    """A computation that inspects a run or a sentence."""
 
-    def __init__(self, device_lock: threading.Lock, max_pending: int) -> None:
-        """Allow at most `max_pending` inspections that wait or run; `device_lock` is held while one runs."""
-        self.device_lock, self.max_pending = device_lock, max_pending
-        self._executor = ThreadPoolExecutor(1, "inspection")
-        self._futures: set[Future[Any]] = set()
+    inspect: Callable[[], Any]
+    is_taken: bool = False
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the inspection has not begun."""
+        return not self.is_taken and not self.future.done()
+
+
+class InspectionQueue(JobQueue[InspectionJob]):
+    """Runs inspections one by one; a canceled inspection is skipped, or interrupted."""
+
+    def __init__(self, limits: QueueLimits, max_pending: int) -> None:
+        """Allow at most `max_pending` inspections that wait or run.
+
+        `limits` has the device and the limits of clients.
+        """
+        super().__init__("inspecting", limits, max_pending)
+        self._running = 0
 
     @property
     def pending(self) -> int:
-        """Number of inspections waiting or running."""
-        return len(self._futures)
+        """Number of inspections that wait or run."""
+        return len(self._jobs) + self._running
 
-    async def __call__(self, inspect: Callable[[], Result]) -> Result:
-        """Call `inspect` in the thread of inspections and return its result; reject it if too many are waiting."""
-        if self.pending >= self.max_pending:
-            raise RequestError(503, f"{self.max_pending} inspections are waiting: try again in a moment", retry_after=1)
+    @property
+    def is_full(self) -> bool:
+        """Whether the maximum number of inspections wait or run."""
+        return self.pending >= self.max_queue
+
+    async def __call__(self, inspect: Callable[[], Result], cost: int = 1) -> Result:
+        """Call `inspect` in a thread of inspections and return its result; reject it if too many are waiting."""
+        job = self.submit(InspectionJob(inspect=inspect, cost=cost))
+        result: Result = await asyncio.wrap_future(job.future)
+        return result
+
+    def take_batch(self, jobs: Sequence[InspectionJob]) -> list[InspectionJob]:
+        """Take the first inspection."""
+        jobs[0].is_taken = True
+        self._running += 1
+        return [jobs[0]]
+
+    def run_batch(self, batch: list[InspectionJob], is_long: bool) -> None:
+        """Run an inspection while no translation uses the device."""
+        (job,) = batch
         try:
-            future = self._executor.submit(self._run, inspect)
-        except RuntimeError:  # the executor was shut down
-            raise RequestError(503, "the service is being stopped", retry_after=5) from None
-        self._futures.add(future)
-        future.add_done_callback(self._futures.discard)
-        return await asyncio.wrap_future(future)
-
-    def _run(self, inspect: Callable[[], Result]) -> Result:
-        """Call `inspect` while no translation uses the device."""
-        with self.device_lock:
-            return inspect()
-
-    def close(self) -> None:
-        """Finish accepted inspections."""
-        self._executor.shutdown()
+            with self.limits.device.turn(is_long) as turn, self.use_device(turn, batch):
+                job.record_queue_time()
+                result = job.inspect()
+        except Exception as error:
+            job.fail(error)
+        else:
+            with suppress(InvalidStateError):  # canceled
+                job.future.set_result(result)
+        with self._changed:
+            self._running -= 1

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dragoman.serving.request_parsing import RequestError
-from dragoman.serving.request_record import request_record
+from dragoman.serving.request_record import RequestRecord, request_record
 from dragoman.serving.service_metrics import Metrics
 from dragoman.serving.service_settings import ServiceLimits
 
@@ -99,27 +99,38 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 class RateLimiter:
-    """A token bucket per client, refilled with `requests_per_minute`; 0 disables the limit."""
+    """A token bucket per client, refilled with `requests_per_minute`; 0 disables the limit.
 
-    def __init__(self, requests_per_minute: int) -> None:
-        """Allow each client this number of requests; it may send those of `BURST_SECONDS` at once. 0: no limit."""
-        self.per_second = requests_per_minute / 60
-        self.capacity = max(1.0, self.per_second * BURST_SECONDS)
+    All clients of an address or API key have a bucket, too, which is larger (see `ClientShares`).
+    """
+
+    def __init__(self, requests_per_minute: int, clients_per_address: int = 1) -> None:
+        """Allow each client this number of requests; it may send those of `BURST_SECONDS` at once. 0: no limit.
+
+        An address or API key may send those of `clients_per_address` clients.
+        """
+        self.per_second, self.clients_per_address = requests_per_minute / 60, clients_per_address
         # client → (remaining requests, time of the last update)
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def check(self, client: str) -> None:
-        """Count a request of a client; raise a RequestError (429) if the client has sent too many.
+    def check(self, record: RequestRecord) -> None:
+        """Count a request; raise a RequestError (429) if its client, or its address, has sent too many."""
+        if self.per_second:
+            if record.client_id:
+                self.take(record.identity, self.per_second)
+            self.take(record.group, self.per_second * self.clients_per_address)
 
-        Each client has a token bucket (level, time of the last update): a request takes one token.
-        """
-        if not self.per_second:
-            return
-        now = time.monotonic()
-        level, updated = self._buckets.pop(client, (self.capacity, now))
-        level = min(self.capacity, level + (now - updated) * self.per_second)
-        self._buckets[client] = (level - 1 if level >= 1 else level), now
+    def take(self, name: str, per_second: float) -> None:
+        """Take a token from a bucket (level, time of the last update), or raise a RequestError if it is empty."""
+        now, capacity = time.monotonic(), max(1.0, per_second * BURST_SECONDS)
+        level, updated = self._buckets.pop(name, (capacity, now))
+        level = min(capacity, level + (now - updated) * per_second)
+        self._buckets[name] = (level - 1 if level >= 1 else level), now
         while len(self._buckets) > MAX_TRACKED_CLIENTS:
             self._buckets.popitem(last=False)
         if level < 1:
-            raise RequestError(429, "too many requests: slow down", retry_after=(1 - level) / self.per_second)
+            raise RequestError(
+                429,
+                f"too many requests: a client may send {60 * self.per_second:g} per minute (--requests-per-minute)",
+                retry_after=(1 - level) / per_second,
+            )

@@ -58,6 +58,11 @@ class RequestRecord:
     on_failure: Callable[[], None] | None = None
 
     @property
+    def group(self) -> str:
+        """What the clients behind one address, or with one API key, have in common."""
+        return f"key {self.client}" if self.client else f"address {self.address}"
+
+    @property
     def identity(self) -> str:
         """What the client is recognized by: its API key or its address, and its client id if it sends one."""
         return f"{self.client or self.address}/{self.client_id}"

@@ -18,6 +18,7 @@ from dragoman.lens.walk import walk_through
 from dragoman.lens.word_alternatives import word_alternatives
 from dragoman.run import Run, Source
 from dragoman.serving import schemas
+from dragoman.serving.request_batching import DecodeOptions
 from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
 from dragoman.serving.served_run import ServedRun
 from dragoman.serving.service import Service
@@ -36,9 +37,12 @@ def routes(service: Service) -> APIRouter:
     """Return the routes of inspections: a sentence, training curves, position encodings and examples of a run."""
     router = APIRouter(prefix="/v1", tags=["Inspection"], responses=schemas.ERROR_RESPONSES)
 
-    async def run_inspection(request: Request, inspect: Callable[[], Result]) -> Result:
-        """Call `inspect` in the thread of inspections until it ends, times out or the client disconnects."""
-        return await cancel_on_disconnect(request, service.inspections(inspect), service.limits.timeout)
+    async def run_inspection(request: Request, inspect: Callable[[], Result], cost: int = 1) -> Result:
+        """Call `inspect` in a thread of inspections until it ends, times out or the client disconnects.
+
+        `cost` is estimated like that of a translation: short inspections come first.
+        """
+        return await cancel_on_disconnect(request, service.inspections(inspect, cost), service.limits.timeout)
 
     def authorized_run(request: Request, name: str) -> Run:
         """Return the run with this name; reject requests without a valid API key (403) and unknown runs (404)."""
@@ -58,7 +62,8 @@ def routes(service: Service) -> APIRouter:
         """Inspect a sentence and its translation: attention, token probabilities, layers, beam."""
         fields = await service.accept(request, schemas.LensRequest)
         served = service.resolve_run(fields.run, fields.source, fields.target)
-        text = await run_inspection(request, _inspection(service, served, fields))
+        inspect, cost = _inspection(service, served, fields)
+        text = await run_inspection(request, inspect, cost)
         return Response(text, media_type="application/json")
 
     @router.post(
@@ -117,8 +122,11 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest) -> Callable[[], str]:
-    """Check the limits on the tokens of a sentence, and return a function that inspects it and returns JSON."""
+def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest) -> tuple[Callable[[], str], int]:
+    """Check the limits on the tokens of a sentence, and return a function that inspects it, and its estimated cost.
+
+    The function returns JSON.
+    """
     run, limits = service.streaming_run(served), service.limits
     translation = None if fields.translation is None else run.target_tokenizer.encode(fields.translation)
     source = _checked_source(service, run, fields.text, fields.features, translation)
@@ -137,7 +145,9 @@ def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest
             raise RequestError(400, f"{message}: shorten it")
         return _to_json(run=served.name, forced_tokens=forced_tokens, inspection=inspection.to_dict())
 
-    return inspect
+    tokens = len(run.encode_sources([source])[0])
+    cost = DecodeOptions(search or run.default_search).cost(tokens) if translation is None else len(translation)
+    return inspect, tokens + cost
 
 
 def _checked_source(

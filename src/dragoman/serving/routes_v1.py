@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import time
-from collections.abc import AsyncIterator, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
-from dragoman.errors import UserError
 from dragoman.run import Translation
 from dragoman.search import search_to_dict
 from dragoman.serving import schemas
@@ -22,10 +16,10 @@ from dragoman.serving.request_batching import DecodeOptions
 from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
 from dragoman.serving.served_run import ServedRun
 from dragoman.serving.service import Service
+from dragoman.serving.translation_events import server_sent_events, translation_events
 from dragoman.text.language_names import language_name
 from dragoman.text.sentences import SplitText
 
-Event = tuple[str, dict[str, Any]]  # name and data
 EVENT_SCHEMA = {
     "type": "object",
     "properties": {
@@ -75,15 +69,16 @@ def routes(service: Service) -> APIRouter:
         `tokens`: text to append, and tentative text after it; `sentence`: a completed sentence with its hypotheses;
         `done`: the whole text; `error`: what went wrong.
         """
+        service.reject_if_full()
         fields = await service.accept(request, schemas.StreamRequest)
         served = service.resolve_run(fields.run, fields.source, fields.target)
         search = service.search_for(served, fields.search, n_best=None)
         options = DecodeOptions(search, fields.alignment, prefix=fields.prefix)
         (text,) = fields.sources(served.run)
-        events = _translation_events(service, served, served.split(text, fields.split), options, fields.warnings)
-        executor = ThreadPoolExecutor(1, "streaming")
-        first = await _next_event(executor, events)  # an error of the request is raised here
-        return StreamingResponse(_server_sent_events(service, executor, events, first), media_type="text/event-stream")
+        events = translation_events(service, served, served.split(text, fields.split), options, fields.warnings)
+        # an error of the request is raised here
+        first = await cancel_on_disconnect(request, anext(events), service.limits.timeout)
+        return StreamingResponse(server_sent_events(service, events, first), media_type="text/event-stream")
 
     return router
 
@@ -120,78 +115,3 @@ def _text_response(
     ]
     joined = text.join([translation.text for translation in translations], served.target_language)
     return schemas.TextTranslation(text=joined, sentences=details)
-
-
-def _translation_events(
-    service: Service, served: ServedRun, text: SplitText, options: DecodeOptions, has_warnings: bool
-) -> Generator[Event]:
-    """Translate the sentences of a text one after the other, and yield events: tokens, sentence and done.
-
-    Each decoding step holds the device lock, so steps alternate with other requests. Gaps are the white space between
-    sentences.
-    """
-    run, timeout = service.streaming_run(served), service.limits.timeout
-    deadline = time.monotonic() + timeout
-    gaps = text.gaps_for_language(served.target_language)
-    translations = []
-    with service.stream_slot():
-        yield from _token_events(0, gaps[0])
-        for number, sentence in enumerate(text.sentences):
-            prefix = options.prefix if number == 0 else ""
-            stream = run.stream(sentence, search=options.search, alignment=options.alignment, prefix=prefix)
-            with closing(stream):
-                while True:
-                    if time.monotonic() > deadline:
-                        raise RequestError(503, f"the translation took longer than {timeout:g} seconds")
-                    with service.device_lock:
-                        tokens = next(stream, None)
-                    if tokens is None:
-                        break
-                    yield from _token_events(number, tokens.text, tokens.tentative_text)
-                    if tokens.translation is not None:
-                        translations.append(tokens.translation.text)
-                        warnings = served.warnings(sentence, tokens.translation) if has_warnings else None
-                        result = schemas.SentenceTranslation.from_translation(
-                            sentence, tokens.translation, gaps[number + 1], warnings
-                        )
-                        yield "sentence", {"sentence": number, **result.model_dump(mode="json")}
-            yield from _token_events(number, gaps[number + 1])
-        yield "done", {"run": served.name, "text": text.join(translations, served.target_language)}
-
-
-def _token_events(sentence: int, text: str, tentative_text: str = "") -> Iterator[Event]:
-    """Yield the event for new text of a sentence, or nothing if there is none."""
-    if text or tentative_text:
-        yield "tokens", {"sentence": sentence, "text": text, "tentative_text": tentative_text}
-
-
-async def _next_event(executor: ThreadPoolExecutor, events: Generator[Event]) -> Event | None:
-    """Compute the next event of a stream in its thread, the only one of `executor`; None at the end."""
-    return await asyncio.get_running_loop().run_in_executor(executor, next, events, None)
-
-
-async def _server_sent_events(
-    service: Service, executor: ThreadPoolExecutor, events: Generator[Event], first: Event | None
-) -> AsyncIterator[str]:
-    """Yield `first` and further events in the format of server-sent events; an exception becomes an error event.
-
-    The translation stops if the client disconnects.
-    """
-    event = first
-    try:
-        while event is not None:
-            yield _format_event(*event)
-            event = await _next_event(executor, events)
-    except Exception as error:
-        is_public = isinstance(error, UserError | RequestError)
-        yield _format_event(
-            "error", {"error": service.public_message(error) if is_public else "the translation failed"}
-        )
-    finally:
-        executor.submit(events.close)
-        executor.shutdown(wait=False)
-
-
-def _format_event(name: str, data: dict[str, Any]) -> str:
-    """Format a server-sent event: its name, and its data as JSON."""
-    return f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from dragoman.run import Run, Translation
+from dragoman.run import Run, StreamedTokens, Translation
 from dragoman.run.sources import split_into_sentences
 from dragoman.run.translation_warnings import LanguageNames, TranslationWarning, checker_of
 from dragoman.search import Beam
 from dragoman.serving.languages import LanguagePair
-from dragoman.serving.request_batching import Batcher, DecodeOptions
+from dragoman.serving.request_batching import Batcher, DecodeOptions, TranslationJob
 from dragoman.serving.run_reloading import RunSource
 from dragoman.text.language_codes import LanguageCodes
 from dragoman.text.language_names import language_name, parse_language
@@ -94,13 +95,33 @@ class ServedRun:
 
     async def translate(self, texts: Sequence[SplitText], options: DecodeOptions) -> list[list[Translation]]:
         """Queue all sentences of some texts, and return the translations of the sentences of each text."""
-        sentences = [sentence for text in texts for sentence in text.sentences]
+        job = self.submit([sentence for text in texts for sentence in text.sentences], options)
+        remaining = iter([] if job is None else await self.result(job))
+        return [[next(remaining) for _ in text.sentences] for text in texts]
+
+    def submit(
+        self,
+        sentences: Sequence[str],
+        options: DecodeOptions,
+        on_tokens: Callable[[int, StreamedTokens], None] | None = None,
+    ) -> TranslationJob | None:
+        """Queue sentences, and return their job; None if there are none.
+
+        With `is_streamed` in the options, `on_tokens` is called in another thread with the number of a sentence and
+        each new part of its translation.
+        """
+        if not sentences:
+            return None
         token_counts = [len(ids) for ids in self.run.source_tokenizer.encode_batch(sentences)]
         options = replace(options, languages=self.run.language_pair)
-        translations = await self.batcher.translate(sentences, token_counts, options)
-        self.count_tokens(sum(token_counts), sum(len(translation.tokens) for translation in translations))
-        remaining = iter(translations)
-        return [[next(remaining) for _ in text.sentences] for text in texts]
+        job = TranslationJob(sentences=sentences, token_counts=token_counts, options=options, on_tokens=on_tokens)
+        return self.batcher.submit(job)
+
+    async def result(self, job: TranslationJob) -> list[Translation]:
+        """Wait for the translations of a job. If the caller cancels, the job is dropped from the queue."""
+        translations = await asyncio.wrap_future(job.future)
+        self.count_tokens(sum(job.token_counts), sum(len(translation.tokens) for translation in translations))
+        return translations
 
     def count_tokens(self, source: int, target: int) -> None:
         """Count source tokens and generated tokens in the metrics of this version of the run."""

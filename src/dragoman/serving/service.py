@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from copy import copy
 from typing import Any, Literal, TypeVar
 
@@ -17,7 +20,10 @@ from dragoman.search import SearchConfig, search_from_dict
 from dragoman.search.search_config import DEFAULT_MAX_LENGTH
 from dragoman.serving.alignment_queue import AlignmentQueue
 from dragoman.serving.api_keys import ApiKey, ApiKeys
+from dragoman.serving.client_shares import ClientShares
+from dragoman.serving.device_scheduler import DeviceScheduler
 from dragoman.serving.document_store import DocumentStore
+from dragoman.serving.job_queue import QueueLimits
 from dragoman.serving.languages import LanguagePair
 from dragoman.serving.quotas import Quotas
 from dragoman.serving.request_batching import Batcher, InspectionQueue
@@ -34,6 +40,7 @@ from dragoman.serving.service_settings import BatchingSettings, ServiceLimits
 from dragoman.serving.suggestions import SuggestionFile
 
 RequestType = TypeVar("RequestType", bound=ApiRequest)
+STREAM_POLL_SECONDS = 0.02  # between two attempts to begin a stream
 
 
 class Service(RunSelection):
@@ -49,18 +56,21 @@ class Service(RunSelection):
     ) -> None:
         """Serve runs, each with its languages; None: default limits and batching, no API keys, no file of quotas.
 
-        A multilingual run serves all its languages; those given with it are its default. One device lock lets only one
-        run decode at a time. A run that does not translate text is a UserError. Runs that are given as a source are
+        A multilingual run serves all its languages; those given with it are its default. Only one
+        run decodes at a time. A run that does not translate text is a UserError. Runs that are given as a source are
         loaded when the service starts, and can be reloaded.
         """
         super().__init__()
         self.limits, self.keys, self.metrics = limits or ServiceLimits(), keys or ApiKeys(), Metrics()
         self.quotas = quotas or Quotas()
-        self.rate_limiter = RateLimiter(self.limits.requests_per_minute)
-        self.device_lock = threading.Lock()
-        self._stream_slots = threading.Semaphore(self.limits.max_streams)
-        self.inspections = InspectionQueue(self.device_lock, self.limits.max_inspections)
-        self.aligner = AlignmentQueue(self.device_lock)
+        per_address = self.limits.clients_per_address
+        self.rate_limiter = RateLimiter(self.limits.requests_per_minute, per_address)
+        self.device = DeviceScheduler()
+        self.streams = ClientShares(self.limits.max_streams, self.limits.max_client_streams, per_address)
+        pending_costs = ClientShares(math.inf, self.limits.max_pending_cost, per_address)
+        self._queue_limits = QueueLimits(self.device, pending_costs, per_address)
+        self.inspections = InspectionQueue(self._queue_limits, self.limits.max_inspections)
+        self.aligner = AlignmentQueue(self.device)
         self.documents = DocumentStore(self.limits.max_stored_bytes)
         self.suggestions: SuggestionFile | None = None  # none are accepted
         self._batching = batching or BatchingSettings()
@@ -101,7 +111,7 @@ class Service(RunSelection):
                 f"the run {run.folder} does not translate text into text, and only such runs can be served: leave it "
                 "out"
             )
-        batcher = Batcher(run, name, self.device_lock, self._batching, self.limits.max_queue, self.metrics)
+        batcher = Batcher(run, name, self._queue_limits, self._batching, self.limits.max_queue, self.metrics)
         served = ServedRun(name, run, pair, batcher, version, source)
         if served.codes is not None and (pair is not None or served.codes.has_default):
             served = served.for_languages(*(pair or (None, None)))
@@ -117,7 +127,7 @@ class Service(RunSelection):
 
     def _start_run(self, served: ServedRun) -> None:
         """Warm a run up, learn what is usual for it, and start the thread that translates queued requests."""
-        with self.device_lock:
+        with self.device.turn():
             served.with_any_languages().run.translate(["a"], alignment=False)  # packs the weights before a request
         checker_of(served.run).learn()
         served.batcher.start()
@@ -147,6 +157,7 @@ class Service(RunSelection):
                 self.detector.learn_from_run(served.run, *served.pair)
             self.install_run(served)
         self.check_route_languages()
+        self.inspections.start()
         self.quotas.start()
         if self._state == "starting":
             self._state = "ready"
@@ -221,26 +232,35 @@ class Service(RunSelection):
         if not self.keys.accepts(key):
             raise RequestError(403, "an API key is required" if key is None else "the API key is invalid")
         if found is None:
-            self.rate_limiter.check(request.client.host if request.client else "")
+            self.rate_limiter.check(record)
             return None
         record.client, record.priority = found.name, found.priority
         if found.requests_per_minute is None:
-            self.rate_limiter.check(f"key {found.name}")
+            self.rate_limiter.check(record)
         else:
             self.quotas.check_rate(found)
         return found
 
-    @contextmanager
-    def stream_slot(self) -> Iterator[None]:
-        """Count a streamed translation, or reject it if there are too many."""
-        if not self._stream_slots.acquire(blocking=False):
-            message = f"{self.limits.max_streams} translations are being streamed already: try again"
-            raise RequestError(503, message, retry_after=2)
+    @asynccontextmanager
+    async def stream_slot(self) -> AsyncIterator[None]:
+        """Count a streamed translation; wait a moment, and then reject it, if there are too many."""
+        record, deadline = request_record(), time.monotonic() + self.limits.stream_wait
+        while exceeded := self.streams.acquire(record, 1):
+            if time.monotonic() > deadline:
+                shares = self.streams
+                limit = {"total": shares.total, "address": shares.per_address, "client": shares.per_client}[exceeded]
+                owner = {"total": "", "address": " for this address or API key", "client": " for this client"}[exceeded]
+                raise RequestError(
+                    503,
+                    f"{limit:g} translations are being streamed{owner} already: try again, or use /v1/translate",
+                    retry_after=2,
+                )
+            await asyncio.sleep(STREAM_POLL_SECONDS)
         try:
             with self.metrics.streams.track_inprogress():
                 yield
         finally:
-            self._stream_slots.release()
+            self.streams.release(record, 1)
 
     def validate_search(self, served: ServedRun, description: dict[str, Any]) -> SearchConfig:
         """Parse the search of a request, such as {"kind": "Beam", "size": 8}, and check its limits.
@@ -275,7 +295,7 @@ class Service(RunSelection):
         return served.run.default_search if description is None else self.validate_search(served, description)
 
     def streaming_run(self, served: ServedRun) -> Run:
-        """Return a copy of the run (with the same weights) whose decoding steps may alternate with those of batches."""
+        """Return a copy of the run (with the same weights) whose searches may alternate with those of batches."""
         run = copy(served.run)
         run.engine_cache = None  # cached engines belong to one search at a time
         return run

@@ -22,10 +22,14 @@ class ServiceLimits:
     timeout: float = 60.0  # seconds for the answer
     max_queue: int = 256  # requests waiting for a run
     requests_per_minute: int = 600  # per client; 0: unlimited
+    clients_per_address: int = 16  # whose limits all clients of an address or API key have together
+    max_pending_cost: int = 250_000  # of the waiting requests of a client: source tokens × (1 + hypotheses)
     max_alternatives: int = 10
     max_hypotheses: int = 64  # per sentence (beam size or number of samples)
-    max_streams: int = 8  # concurrent streamed translations
-    max_inspections: int = 16  # inspections waiting or running
+    max_streams: int = 256  # concurrent streamed translations
+    max_client_streams: int = 8  # of a client
+    stream_wait: float = 2.0  # seconds that a request waits for a stream to end before it is rejected
+    max_inspections: int = 256  # inspections waiting
     max_inspected_tokens: int = 128  # of an inspected source or translation
     max_attention_weights: int = 2_000_000  # of an inspected sentence
     max_connections: int = 1000

@@ -1,6 +1,8 @@
 // Requests to the service, and server-sent events.
 
 const STORAGE_KEY = "dragoman key";
+/** A random id of this page: many users may share an address, and each gets a fair share of the service. */
+const CLIENT_ID = Array.from(crypto.getRandomValues(new Uint32Array(4)), (number) => number.toString(36)).join("");
 
 /** An error response: its HTTP status (0 if the service cannot be reached), a message, and seconds until a retry. */
 export class ServiceError extends Error {
@@ -16,7 +18,7 @@ export const setApiKey = (key) => sessionStorage.setItem(STORAGE_KEY, key);
 export const removeApiKey = () => sessionStorage.removeItem(STORAGE_KEY);
 
 async function request(path, body, signal) {
-  const headers = {};
+  const headers = { "x-client-id": CLIENT_ID };
   const key = sessionStorage.getItem(STORAGE_KEY);
   if (key) headers.authorization = `Bearer ${key}`;
   if (body) headers["content-type"] = "application/json";
@@ -48,7 +50,7 @@ export async function downloadPage(path, fileName) {
 }
 
 /** Send a request and call `onEvent(name, data)` for every server-sent event of the response. */
-export async function streamEvents(path, body, signal, onEvent) {
+async function readEvents(path, body, signal, onEvent) {
   const response = await request(path, body, signal);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let buffer = "";
@@ -67,5 +69,20 @@ export async function streamEvents(path, body, signal, onEvent) {
     }
   } catch (error) {
     throw error instanceof ServiceError ? error : connectionError(error);
+  }
+}
+
+/**
+ * Send a request and call `onEvent(name, data)` for every event of a translation: tokens, sentence and done. If the
+ * service cannot stream to one more client (status 503), the translation comes as a whole from /v1/translate.
+ */
+export async function streamEvents(path, body, signal, onEvent) {
+  try {
+    await readEvents(path, body, signal, onEvent);
+  } catch (error) {
+    if (error.status !== 503) throw error;
+    const { run, translations: [{ text, sentences }] } = await post("/v1/translate", body, signal);
+    sentences.forEach((sentence, index) => onEvent("sentence", { sentence: index, ...sentence }));
+    onEvent("done", { run, text });
   }
 }

@@ -1,0 +1,26 @@
+"""Points at which a long computation may be interrupted, so that others can use the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_on_step: ContextVar[Callable[[], None] | None] = ContextVar("on_step", default=None)
+
+
+@contextmanager
+def preemptible(on_step: Callable[[], None]) -> Iterator[None]:
+    """Call `on_step` after every decoding step of the searches of this thread; it may wait, or raise an error."""
+    token = _on_step.set(on_step)
+    try:
+        yield
+    finally:
+        _on_step.reset(token)
+
+
+def preemption_point() -> None:
+    """Let others use the device; called after every decoding step."""
+    on_step = _on_step.get()
+    if on_step is not None:
+        on_step()

@@ -1,0 +1,176 @@
+"""Translations token by token: what has become certain of the translations of a batch, as soon as it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from dragoman.run.pair_scoring import align_batch
+from dragoman.run.results import StreamedTokens, Translation
+from dragoman.run.sources import (
+    Source,
+    encode_without_framing,
+    frame_source,
+    is_empty,
+    max_source_tokens,
+    normalize_phrases,
+    normalize_source,
+    normalize_text,
+)
+from dragoman.run.translator import TextIndices, Translator, to_translation
+from dragoman.search import Constraints, Hypothesis, SearchRequest
+from dragoman.search.search_config import StepwiseSearch
+from dragoman.search.search_state import EMPTY_SLOT, PartialResult, partial_result
+from dragoman.text import Tokenizer
+
+if TYPE_CHECKING:
+    from dragoman.run.run import Run
+
+NumberedTokens = tuple[int, StreamedTokens]  # with the number of the text
+
+
+def stream_batch(
+    translator: Translator,
+    texts: Sequence[Source],
+    prefixes: Sequence[str],
+    include: Sequence[Sequence[str]] | None = None,
+    first_index: int = 0,
+    interval: float = 0.0,
+) -> Generator[NumberedTokens]:
+    """Translate texts together, and yield their translations in parts, each with the number of its text.
+
+    The last part of a text has its complete translation. A search that compares complete translations yields a single
+    part.
+
+    Args:
+        translator: has the run, the search and the options
+        texts: the sources
+        prefixes: how each translation begins, '' for any
+        include: phrases that each translation must contain
+        first_index: index of the first text, which seeds sampling
+        interval: seconds between two parts of a text; 0: a part after each step of the search
+    """
+    run = translator.run
+    texts = [normalize_source(run, text) for text in texts]
+    constraints = Constraints(
+        [normalize_text(run, prefix) for prefix in prefixes] if any(prefixes) else None,
+        [normalize_phrases(run, phrases) for phrases in include] if include and any(include) else None,
+        translator.forbidden,
+    )
+    searched = []
+    for number, text in enumerate(texts):
+        if is_empty(text):
+            yield (
+                number,
+                StreamedTokens("", translation=Translation("", 0.0, alignment=[] if translator.align else None)),
+            )
+        elif translator.copies(text, *constraints.at(number)):
+            copied = translator.copy(str(text))
+            yield number, StreamedTokens(copied.text, copied.tokens, translation=copied)
+        else:
+            searched.append(number)
+    if not searched:
+        return
+    token_ids = encode_without_framing(run, texts, translator.tag)
+    sources = [frame_source(run, ids) for ids in token_ids]
+    for language_run, numbers in translator.group_by_language(sources, np.array(searched)):
+        source, lengths = run.pad_batch([sources[number] for number in numbers])
+        request = SearchRequest(
+            source,
+            lengths,
+            keys=torch.from_numpy(numbers + first_index),
+            texts=[texts[number] for number in numbers],
+            constraints=constraints.select(numbers.tolist()),
+        )
+        stream = _BatchStream(language_run, translator, request, numbers, interval)
+        yield from stream.parts([len(token_ids[number]) > max_source_tokens(run) for number in numbers])
+
+
+class _BatchStream:
+    """The translation of a batch in one language, in parts."""
+
+    def __init__(
+        self, run: Run, translator: Translator, request: SearchRequest, numbers: TextIndices, interval: float
+    ) -> None:
+        """Translate the sources of `request`, the texts with these numbers; yield parts every `interval` seconds."""
+        self.run, self.translator, self.request, self.interval = run, translator, request, interval
+        self.numbers: list[int] = numbers.tolist()
+        self.detokenizers = [_Detokenizer(run.target_tokenizer) for _ in self.numbers]
+        self.last: list[PartialResult | None] = [None] * len(self.numbers)
+
+    def parts(self, truncated: Sequence[bool]) -> Generator[NumberedTokens]:
+        """Yield the parts of all translations; `truncated` says which sources were too long."""
+        run, translator, request = self.run, self.translator, self.request
+        if isinstance(translator.search, StepwiseSearch) and run.shortlist is None:  # it has token ids of its own
+            hypotheses = yield from self._search(translator.search)
+        else:
+            hypotheses = translator.search.decode(run, request)
+        best = [ranked[0] for ranked in hypotheses]
+        alignments = None
+        if translator.align:
+            alignments = align_batch(run, request.source, request.lengths, [hypothesis.tokens for hypothesis in best])
+        for n, (ranked, last) in enumerate(zip(hypotheses, self.last)):
+            translation = to_translation(run, ranked, alignments[n] if alignments else None, truncated[n])
+            is_single = last is None or last.single_hypothesis
+            score = best[n].score - (last.score if last else 0.0) if is_single else None
+            part = self.detokenizers[n].add(best[n].tokens, best[n].tokens, score, is_last=True)
+            yield self.numbers[n], StreamedTokens(part.text, part.tokens, score, translation=translation)
+
+    def _search(self, search: StepwiseSearch) -> Generator[NumberedTokens, None, list[list[Hypothesis]]]:
+        """Search step by step and yield the tokens that have become certain, except those of the last step.
+
+        Tokens are certain if all hypotheses begin with them. With several hypotheses, log p of these tokens is not
+        known. Returns the hypotheses of each source.
+        """
+        engine, arguments = search.prepare(self.run, self.request)
+        next_time = time.monotonic() + self.interval
+        with closing(engine.steps(*arguments)) as steps:  # yields the search state after each step
+            while True:
+                try:
+                    sources, state = next(steps)
+                except StopIteration as end:  # its value has the hypotheses of each source
+                    return end.value
+                if time.monotonic() < next_time:
+                    continue
+                next_time = time.monotonic() + self.interval
+                done = state.done.tolist()
+                for slot, n in enumerate(sources):
+                    if n == EMPTY_SLOT or done[slot]:  # the last part follows after the search
+                        continue
+                    result = partial_result(state, slot, self.run.special_tokens.eos, search.length_divisor)
+                    last = self.last[n]
+                    if result is None or result == last:
+                        continue
+                    score = result.score - (last.score if last else 0.0) if result.single_hypothesis else None
+                    self.last[n] = result
+                    yield self.numbers[n], self.detokenizers[n].add(result.stable_prefix, result.best_tokens, score)
+
+
+class _Detokenizer:
+    """Decodes tokens that arrive one after the other."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Start without tokens."""
+        self.tokenizer = tokenizer
+        self.tokens: list[int] = []
+        self.text = ""
+
+    def add(self, stable: list[int], best: list[int], score: float | None, is_last: bool = False) -> StreamedTokens:
+        """Return what is new in the tokens that are certain (`stable`), and how the best hypothesis continues.
+
+        Args:
+            stable: the beginning of the translation that does not change any more
+            best: the best hypothesis so far
+            score: log p of the new tokens, if it is known
+            is_last: the translation is complete
+        """
+        new_tokens = self.tokenizer.tokens(stable[len(self.tokens) :])
+        text = self.tokenizer.decode(stable) if is_last else self.tokenizer.decode_certain(stable)
+        new_text = text[len(self.text) :]
+        self.tokens, self.text = stable, self.text + new_text
+        return StreamedTokens(new_text, new_tokens, score, self.tokenizer.decode_certain(best)[len(self.text) :])

@@ -1,0 +1,104 @@
+"""One computation at a time on the device: short ones first, long ones in the background with a share of their own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+BACKGROUND_SHARE = 0.1  # of the device's time for long requests while short ones wait
+MAX_CREDIT_SECONDS = 0.2  # of background work at a time, after others have had the device
+ROUND_ROBIN_SECONDS = 0.1  # after which a long computation lets another long one continue
+
+
+@dataclass(eq=False)
+class Turn:
+    """The right to use the device; background turns are interrupted between decoding steps."""
+
+    is_background: bool
+    granted: threading.Event = field(default_factory=threading.Event)
+    start: float = 0.0  # of the present use of the device
+    seconds: float = 0.0  # for which the device was used before
+
+
+class DeviceScheduler:
+    """Lets one computation use the device at a time.
+
+    Foreground work (batches of short requests, inspections) is served in the order of arrival. Background work gets the
+    device when no foreground work waits, and otherwise for `background_share` of the time, so that it never starves.
+    Its holder calls `yield_turn` between decoding steps: foreground work waits for at most one of them.
+    """
+
+    def __init__(self, background_share: float = BACKGROUND_SHARE, clock: Callable[[], float] = time.monotonic) -> None:
+        """Give background work this share of the time while foreground work waits; `clock` returns seconds."""
+        self.credit_rate, self.clock = background_share / (1 - background_share), clock
+        self._lock = threading.Lock()
+        self._holder: Turn | None = None
+        self._foreground: deque[Turn] = deque()
+        self._background: deque[Turn] = deque()
+        self._credit = 0.0  # seconds that background work may use although foreground work waits
+
+    @contextmanager
+    def turn(self, is_background: bool = False) -> Iterator[Turn]:
+        """Wait for the device, and use it within the context."""
+        turn = Turn(is_background)
+        self._wait_for(turn)
+        try:
+            yield turn
+        finally:
+            with self._lock:
+                self._release()
+
+    def yield_turn(self, turn: Turn) -> None:
+        """Let others use the device, if it is their turn, and wait to get it back."""
+        with self._lock:
+            used = self.clock() - turn.start
+            if not turn.is_background:
+                return
+            if self._foreground:
+                if used < self._credit:
+                    return
+            elif not self._background or used < ROUND_ROBIN_SECONDS:
+                return
+            self._release(next_turn=self._foreground.popleft() if self._foreground else None)
+        self._wait_for(turn)
+
+    def _wait_for(self, turn: Turn) -> None:
+        """Wait until the device is granted to `turn`."""
+        with self._lock:
+            turn.granted.clear()
+            (self._background if turn.is_background else self._foreground).append(turn)
+            if self._holder is None:
+                self._grant(self._next())
+        turn.granted.wait()
+
+    def _release(self, next_turn: Turn | None = None) -> None:
+        """End the use of the device by its holder, and grant it to `next_turn`, or to the next one in order."""
+        turn, now = self._holder, self.clock()
+        assert turn is not None
+        used = now - turn.start
+        turn.seconds += used
+        if turn.is_background:
+            self._credit = max(0.0, self._credit - used)
+        elif self._background:
+            self._credit = min(MAX_CREDIT_SECONDS, self._credit + used * self.credit_rate)
+        self._holder = None
+        if next_turn is None:
+            next_turn = self._next()
+        if next_turn is not None:
+            self._grant(next_turn)
+
+    def _next(self) -> Turn | None:
+        """Take the turn that is next: of foreground work, unless background work has credit; None if nobody waits."""
+        if self._foreground and not (self._background and self._credit >= MAX_CREDIT_SECONDS):
+            return self._foreground.popleft()
+        return self._background.popleft() if self._background else None
+
+    def _grant(self, turn: Turn | None) -> None:
+        """Grant the device to a turn."""
+        assert turn is not None
+        self._holder, turn.start = turn, self.clock()
+        turn.granted.set()

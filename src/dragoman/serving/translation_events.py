@@ -1,0 +1,122 @@
+"""Streamed translations as server-sent events, with the sentences of a text in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from dragoman.errors import UserError
+from dragoman.run import StreamedTokens
+from dragoman.serving import schemas
+from dragoman.serving.request_batching import DecodeOptions
+from dragoman.serving.request_parsing import RequestError
+from dragoman.serving.served_run import ServedRun
+from dragoman.serving.service import Service
+from dragoman.text.sentences import SplitText
+
+Event = tuple[str, dict[str, Any]]  # name and data
+
+
+async def translation_events(
+    service: Service, served: ServedRun, text: SplitText, options: DecodeOptions, has_warnings: bool = False
+) -> AsyncGenerator[Event]:
+    """Translate the sentences of a text, together with those of other requests, and yield events.
+
+    Sentences are translated in any order; their events come one sentence after the other, with the white space between
+    them: `tokens`, `sentence` (with warnings if `has_warnings`) and at last `done`. The translation is canceled when
+    the generator is closed.
+    """
+    async with service.stream_slot():
+        gaps = text.gaps_for_language(served.target_language)
+        for event in _token_events(0, gaps[0]):
+            yield event
+        translations: list[str] = []
+        held_back: dict[int, list[StreamedTokens]] = {}  # parts of later sentences
+        async for number, part in _parts(service, served, text, options):
+            held_back.setdefault(number, []).append(part)
+            while parts := held_back.pop(len(translations), None):
+                current = len(translations)
+                for part in parts:
+                    for event in _token_events(current, part.text, part.tentative_text):
+                        yield event
+                    if part.translation is not None:
+                        source = text.sentences[current]
+                        warnings = None
+                        if has_warnings:
+                            warnings = await asyncio.to_thread(served.warnings, source, part.translation)
+                        result = schemas.SentenceTranslation.from_translation(
+                            source, part.translation, gaps[current + 1], warnings
+                        )
+                        yield "sentence", {"sentence": current, **result.model_dump(mode="json")}
+                        for event in _token_events(current, gaps[current + 1]):
+                            yield event
+                        translations.append(part.translation.text)
+                if len(translations) == current:
+                    break  # the sentence goes on
+        yield "done", {"run": served.name, "text": text.join(translations, served.target_language)}
+
+
+async def _parts(
+    service: Service, served: ServedRun, text: SplitText, options: DecodeOptions
+) -> AsyncIterator[tuple[int, StreamedTokens]]:
+    """Yield numbers of sentences and new parts of their translations, in the order in which they are generated."""
+    loop, deadline = asyncio.get_running_loop(), time.monotonic() + service.limits.timeout
+    arrived: asyncio.Queue[tuple[int, StreamedTokens] | None] = asyncio.Queue()
+
+    def put(item: tuple[int, StreamedTokens] | None) -> None:
+        """Pass an item from the thread of the queue to the event loop, unless that has ended."""
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(arrived.put_nowait, item)
+
+    options = replace(options, is_streamed=True)
+    job = served.submit(text.sentences, options, lambda number, part: put((number, part)))
+    if job is None:
+        return
+    job.future.add_done_callback(lambda _: put(None))
+    try:
+        while True:
+            try:
+                item = await asyncio.wait_for(arrived.get(), deadline - time.monotonic())
+            except TimeoutError:
+                limit = f"{service.limits.timeout:g} seconds"
+                raise RequestError(503, f"the translation took longer than {limit}", retry_after=10) from None
+            if item is None:
+                await served.result(job)  # raises the error of the translation
+                return
+            yield item
+    finally:
+        job.future.cancel()
+
+
+def _token_events(sentence: int, text: str, tentative_text: str = "") -> Iterator[Event]:
+    """Yield the event for new text of a sentence, or nothing if there is none."""
+    if text or tentative_text:
+        yield "tokens", {"sentence": sentence, "text": text, "tentative_text": tentative_text}
+
+
+async def server_sent_events(service: Service, events: AsyncGenerator[Event], first: Event) -> AsyncIterator[str]:
+    """Yield `first` and further events in the format of server-sent events; an exception becomes an error event.
+
+    The translation stops if the client disconnects.
+    """
+    try:
+        yield _format_event(*first)
+        async for event in events:
+            yield _format_event(*event)
+    except Exception as error:
+        is_public = isinstance(error, UserError | RequestError)
+        yield _format_event(
+            "error", {"error": service.public_message(error) if is_public else "the translation failed"}
+        )
+    finally:
+        await events.aclose()
+
+
+def _format_event(name: str, data: dict[str, Any]) -> str:
+    """Format a server-sent event: its name, and its data as JSON."""
+    return f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
