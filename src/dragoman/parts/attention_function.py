@@ -69,7 +69,7 @@ class AttentionArgs:
     dropout: float = 0.0  # of the weights; 0 outside of training
     path: str = ""  # of the layer in the model, under which its weights are recorded
     mask: Tensor | None = None  # B T S: additional mask, True where visible
-    quantities: tuple[Quantity, Quantity, Quantity, Quantity] = (QUERY, KEY, VALUE, SCORES)  # names in a trace
+    quantities: tuple[Quantity, Quantity, Quantity, Quantity] | None = None  # None: QUERY, KEY, VALUE, SCORES
     mask_key: Hashable = None  # layers with the same key share their mask; None: the mask is not shared
 
     @property
@@ -203,10 +203,11 @@ def explicit_attention(
     if query_heads_per_key_head > 1:
         key = key.repeat_interleave(query_heads_per_key_head, 1)
         value = value.repeat_interleave(query_heads_per_key_head, 1)
-    for quantity, tensor in zip(args.quantities, (query, key, value)):
+    quantities = args.quantities or (QUERY, KEY, VALUE, SCORES)
+    for quantity, tensor in zip(quantities, (query, key, value)):
         context.trace(args.path, quantity, tensor)
     scores = query @ key.transpose(-1, -2) * args.scale_of(query) if args.score is None else args.score(query, key)
-    context.trace(args.path, args.quantities[-1], scores)
+    context.trace(args.path, quantities[-1], scores)
     if bias is not None:
         context.trace(args.path, SCORE_BIAS, bias.expand_as(scores))
         scores = scores + bias
