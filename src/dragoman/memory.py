@@ -22,3 +22,9 @@ def keep_freed_memory() -> None:
     library.mallopt(M_MMAP_MAX, 0)  # allocate large blocks from the heap, not as mappings of their own
     library.mallopt(M_TRIM_THRESHOLD, -1)  # never return the end of the heap to the system
     library.mallopt(M_TOP_PAD, HEAP_GROWTH_BYTES)
+
+
+def return_freed_memory() -> None:
+    """Return freed memory to the system, such as that of a model that is not used any more (glibc only)."""
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)

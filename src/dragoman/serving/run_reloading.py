@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from dragoman.errors import UserError
+from dragoman.memory import return_freed_memory
 from dragoman.run import Run
 from dragoman.serving.languages import LanguagePair, infer_language_pair
 from dragoman.serving.run_versions import run_version
@@ -85,7 +86,10 @@ class RunReloader:
         self.service.wait_until_started()
         with self._lock:
             results = {name: self._reload_run(served) for name, served in self.service.runs.items()}
-            return results | {name: self._reload_file(name, read) for name, read in self.also.items()}
+            results |= {name: self._reload_file(name, read) for name, read in self.also.items()}
+        if all(result.result == "unchanged" for result in results.values()):
+            logger.info("no run has changed")
+        return results
 
     def watch(self) -> None:
         """Begin to reload runs as soon as they have a newer version on disk."""
@@ -159,6 +163,7 @@ class RunReloader:
         name, version, on_gpu = served.name, served.version, served.run.device.type == "cuda"
         del served
         gc.collect()
+        return_freed_memory()
         if on_gpu:
             torch.cuda.empty_cache()
         logger.info(f"{name}: version {version} is freed")

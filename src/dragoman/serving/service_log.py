@@ -7,6 +7,7 @@ import logging
 import re
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -55,9 +56,10 @@ class StderrHandler(logging.Handler):
     """Writes lines to the present standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a message in one piece."""
-        sys.stderr.write(self.format(record) + "\n")
-        sys.stderr.flush()
+        """Write a message in one piece; nothing happens if the terminal or pipe was closed."""
+        with suppress(OSError, ValueError):
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
 
 
 class TextFormatter(logging.Formatter):
