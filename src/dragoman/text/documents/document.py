@@ -9,6 +9,7 @@ from typing import Protocol
 from dragoman.errors import UserError
 from dragoman.text.documents.html_file import HtmlFile
 from dragoman.text.documents.marked_text import MarkedText
+from dragoman.text.documents.office_file import OPEN_DOCUMENT, POWERPOINT, WORD, OfficeFile, OfficeKind
 from dragoman.text.documents.subtitles import SubtitleFile
 from dragoman.text.documents.text_file import TextFile
 
@@ -34,6 +35,12 @@ class MarkupFormat:
     parse: Callable[[bytes, bool], Document]  # of a file and whether to translate attributes such as alt
 
 
+def _office(kind: OfficeKind) -> Callable[[bytes, bool], Document]:
+    """Return the function that reads office files of a kind, which have no attributes to translate."""
+    return lambda content, translate_attributes: OfficeFile.parse(content, kind)
+
+
+_OOXML = "application/vnd.openxmlformats-officedocument"
 DOCUMENT_FORMATS = {
     document_format.name: document_format
     for document_format in (
@@ -41,6 +48,10 @@ DOCUMENT_FORMATS = {
         MarkupFormat("html", (".html", ".htm", ".xhtml"), "text/html", HtmlFile.parse),
         MarkupFormat("srt", (".srt",), "application/x-subrip", SubtitleFile.parse),
         MarkupFormat("vtt", (".vtt",), "text/vtt", SubtitleFile.parse),
+        MarkupFormat("docx", (".docx",), f"{_OOXML}.wordprocessingml.document", _office(WORD)),
+        MarkupFormat("pptx", (".pptx",), f"{_OOXML}.presentationml.presentation", _office(POWERPOINT)),
+        MarkupFormat("odt", (".odt",), "application/vnd.oasis.opendocument.text", _office(OPEN_DOCUMENT)),
+        MarkupFormat("odp", (".odp",), "application/vnd.oasis.opendocument.presentation", _office(OPEN_DOCUMENT)),
     )
 }
 

@@ -79,7 +79,11 @@ class PlacedSentence:
 def splits_sentence(block: MarkedText, start: int, end: int) -> bool:
     """Whether a tag begins, ends or stands inside the sentence from `start` to `end`, so that alignment matters."""
     first, last = core_span(block.text, start, end)
-    return any(first < position < last for tag in block.all_tags() for position in (tag.start, tag.end))
+    return any(
+        first < position < (end if tag.is_point else last)
+        for tag in block.all_tags()
+        for position in (tag.start, tag.end)
+    )
 
 
 def project_tags(source: MarkedText, target: str, sentences: Sequence[PlacedSentence]) -> MarkedText:
@@ -191,9 +195,9 @@ class _Projection:
         after = [n for n, (start, _) in enumerate(self.source_words) if start >= position]
         if not before:
             return len(self.target) - len(self.target.lstrip())
-        if not after:
-            return len(self.target.rstrip())
         is_attached = position <= self.source_words[before[-1]][1]  # to the word before, as a footnote mark is
+        if not after and not is_attached:
+            return len(self.target.rstrip())
         word = before[-1] if is_attached else after[0]
         for placed, (source_range, _) in zip(self.sentences, self.word_ranges):
             if is_attached and source_range and word == source_range[-1] and position >= placed.source_end:

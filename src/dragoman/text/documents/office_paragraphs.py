@@ -1,0 +1,290 @@
+"""Paragraphs of Word, PowerPoint and OpenDocument files as blocks.
+
+A formatted run is a tag around its text. Runs that are formatted like most of the paragraph have no tag, so that words
+of the translation without a partner look like the rest. Tabs and line breaks separate blocks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dragoman.text.documents.marked_text import MarkedText, MarkedTextBuilder, Tag
+from dragoman.text.documents.xml_tree import Element, XmlText, escape_xml
+
+RUN = "run"  # name of a tag whose opening markup is the format of a run
+_SLOT_NUMBER = re.compile("\0(\\d+)\0")  # zero bytes do not occur in XML
+
+
+@dataclass(frozen=True)
+class Item:
+    """A part of a paragraph: a text with its format, the beginning or end of an element, or markup without text."""
+
+    kind: Literal["text", "open", "close", "point", "break"]
+    markup: str  # of a text: its format
+    text: str = ""
+    name: str = ""
+
+
+@dataclass
+class XmlBlocks:
+    """The blocks of an XML file. In its markup, a number between zero bytes stands for a block.
+
+    Attributes:
+        markup: the file
+        blocks: what is translated
+        renderers: for each block, the function that returns its XML
+    """
+
+    markup: str = ""
+    blocks: list[MarkedText] = field(default_factory=list)
+    renderers: list[Callable[[MarkedText], str]] = field(default_factory=list)
+
+    def add(self, block: MarkedText, render: Callable[[MarkedText], str]) -> str:
+        """Append a block; return what stands for it in the markup."""
+        self.blocks.append(block)
+        self.renderers.append(render)
+        return f"\0{len(self.blocks) - 1}\0"
+
+    def render(self, translated: Sequence[MarkedText]) -> str:
+        """Return the file with translated blocks; blocks may be inside the markup of others."""
+        parts = [render(block) for render, block in zip(self.renderers, translated)]
+        markup = self.markup
+        while _SLOT_NUMBER.search(markup):
+            markup = _SLOT_NUMBER.sub(lambda match: parts[int(match[1])], markup)
+        return markup
+
+
+# ---- Word and PowerPoint
+
+
+def find_office_blocks(root: Element, prefix: str) -> XmlBlocks:
+    """Return the paragraphs of a part of a Word (prefix `w:`) or PowerPoint (`a:`) file."""
+    blocks = XmlBlocks()
+    for paragraph in _paragraphs(root, {f"{prefix}p"}):
+        items = list(_merged(_fields(list(_run_items(paragraph, prefix)), prefix)))
+        formats = Counter[str]()
+        for item in items:
+            formats[item.markup] += len(item.text) if item.kind == "text" else 0
+        base = formats.most_common(1)[0][0] if formats else ""
+
+        def render(block: MarkedText, base: str = base) -> str:
+            """Return a translated block as runs."""
+            return _render_runs(block.text, 0, len(block.text), block.tags, base, prefix)
+
+        _replace_content(paragraph, blocks, items, base, render, is_collapsed=False)
+    blocks.markup = root.to_xml()
+    return blocks
+
+
+def _run_items(parent: Element, prefix: str) -> Iterator[Item]:
+    """Yield the content of a paragraph, or of an element in it."""
+    properties = {f"{prefix}{name}" for name in ("pPr", "endParaRPr")}
+    opaque = {f"{prefix}{name}" for name in ("del", "moveFrom", "fld")}
+    for child in parent.children:
+        if not isinstance(child, Element):
+            yield Item("point", child if isinstance(child, str) else child.markup)
+        elif child.name == f"{prefix}proofErr":
+            continue
+        elif child.name == f"{prefix}r":
+            yield from _items_of_run(child, prefix)
+        elif child.name == f"{prefix}br":
+            yield Item("break", child.to_xml())
+        elif child.name in properties | opaque or not any(e.name == f"{prefix}r" for e in child.walk()):
+            yield Item("point", child.to_xml())
+        else:
+            yield Item("open", child.opening, name="a" if child.name == f"{prefix}hyperlink" else child.name)
+            yield from _run_items(child, prefix)
+            yield Item("close", child.closing)
+
+
+def _items_of_run(run: Element, prefix: str) -> Iterator[Item]:
+    """Yield the texts of a run with its format, and its other content as runs of their own."""
+    run_format = next((child.to_xml() for child in run.elements if child.name == f"{prefix}rPr"), "")
+    for child in run.elements:
+        if child.name == f"{prefix}t":
+            yield Item("text", run_format, child.text)
+        elif child.name == f"{prefix}noBreakHyphen":
+            yield Item("text", run_format, "\u2011")
+        elif child.name != f"{prefix}rPr":
+            is_break = child.name in (f"{prefix}tab", f"{prefix}br", f"{prefix}cr")
+            yield Item("break" if is_break else "point", f"<{prefix}r>{run_format}{child.to_xml()}</{prefix}r>")
+
+
+def _fields(items: Sequence[Item], prefix: str) -> Iterator[Item]:
+    """Yield items with each field (such as a link or a page number) as an element around its result.
+
+    A field that contains another one, or does not end in the paragraph, is markup.
+    """
+    position = 0
+    while position < len(items):
+        kinds = [_field_mark(item, prefix) for item in items[position:]]
+        if kinds[0] != "begin" or "end" not in kinds:
+            yield items[position]
+            position += 1
+            continue
+        depth, length = 0, 0
+        for length, kind in enumerate(kinds, 1):  # noqa: B007
+            depth += (kind == "begin") - (kind == "end")
+            if depth == 0:
+                break
+        inside = items[position : position + length]
+        marks = kinds[:length]
+        result = inside[marks.index("separate") + 1 : -1] if marks.count("separate") == 1 else []
+        is_simple = marks.count("begin") == 1 and all(item.kind == "text" for item in result) and result
+        if is_simple:
+            begin = "".join(item.markup for item in inside[: marks.index("separate") + 1])
+            yield from (Item("open", begin, name="a"), *result, Item("close", inside[-1].markup))
+        else:
+            markup = [
+                _text_run(item.text, item.markup, prefix) if item.kind == "text" else item.markup for item in inside
+            ]
+            yield Item("point", "".join(markup))
+        position += length
+
+
+def _field_mark(item: Item, prefix: str) -> str:
+    """Return whether an item is the begin, the separator or the end of a field; '' for others."""
+    match = (
+        re.search(rf"<{prefix}fldChar\b[^>]*{prefix}fldCharType=[\"'](\w+)", item.markup)
+        if item.kind == "point"
+        else None
+    )
+    return match[1] if match else ""
+
+
+def _merged(items: Iterator[Item]) -> Iterator[Item]:
+    """Yield items with neighbouring texts of the same format joined."""
+    pending: Item | None = None
+    for item in items:
+        if pending is not None and item.kind == "text" and item.markup == pending.markup:
+            pending = Item("text", item.markup, pending.text + item.text)
+            continue
+        if pending is not None:
+            yield pending
+        pending = item if item.kind == "text" else None
+        if item.kind != "text":
+            yield item
+    if pending is not None:
+        yield pending
+
+
+def _text_run(text: str, run_format: str, prefix: str) -> str:
+    """Return a run with a text."""
+    space = ' xml:space="preserve"' if prefix == "w:" else ""
+    return f"<{prefix}r>{run_format}<{prefix}t{space}>{escape_xml(text)}</{prefix}t></{prefix}r>" if text else ""
+
+
+def _render_runs(text: str, start: int, end: int, tags: Sequence[Tag], run_format: str, prefix: str) -> str:
+    """Return a range of a text as runs; `run_format` is the format outside the tags in it."""
+    parts, position = [], start
+    for tag in tags:
+        parts.append(_text_run(text[position : tag.start], run_format, prefix))
+        is_run = tag.name == RUN
+        inner_format = tag.opening if is_run else run_format
+        inner = _render_runs(text, tag.start, tag.end, tag.children, inner_format, prefix)
+        parts.append(inner if is_run else tag.opening + inner + tag.closing)
+        position = tag.end
+    return "".join([*parts, _text_run(text[position:end], run_format, prefix)])
+
+
+# ---- OpenDocument
+
+_SPLITTING = {"text:tab", "text:line-break"}
+_INLINE_ODF = {"text:span", "text:a", "text:meta", "text:ruby", "text:ruby-base"}
+
+
+def find_odf_blocks(root: Element) -> XmlBlocks:
+    """Return the paragraphs and headings of an XML file of an OpenDocument."""
+    blocks = XmlBlocks()
+    for paragraph in _paragraphs(root, {"text:p", "text:h"}):
+        items = list(_odf_items(paragraph))
+        _replace_content(paragraph, blocks, items, "", lambda block: block.render(escape_xml), is_collapsed=True)
+    blocks.markup = root.to_xml()
+    return blocks
+
+
+def _odf_items(parent: Element) -> Iterator[Item]:
+    """Yield the content of a paragraph, or of an element in it."""
+    for child in parent.children:
+        if isinstance(child, XmlText):
+            yield Item("text", "", child.text)
+        elif isinstance(child, str):
+            yield Item("point", child)
+        elif child.name == "text:s":
+            yield Item("text", "", " ")
+        elif child.name in _INLINE_ODF and child.closing:
+            yield Item("open", child.opening, name="a" if child.name == "text:a" else child.name)
+            yield from _odf_items(child)
+            yield Item("close", child.closing)
+        else:
+            yield Item("break" if child.name in _SPLITTING else "point", child.to_xml())
+
+
+# ---- both
+
+
+def _paragraphs(root: Element, names: set[str]) -> list[Element]:
+    """Return all paragraphs, those inside others (such as text boxes) first."""
+    return [element for element in root.walk() if element.name in names][::-1]
+
+
+def _replace_content(
+    paragraph: Element,
+    blocks: XmlBlocks,
+    items: Sequence[Item],
+    base: str,
+    render: Callable[[MarkedText], str],
+    is_collapsed: bool,
+) -> None:
+    """Replace the content of a paragraph by blocks and the markup between them, if it has text with letters.
+
+    `base` is the format that needs no tag.
+    """
+    groups: list[list[Item]] = [[]]
+    depth = 0
+    for item in items:
+        depth += (item.kind == "open") - (item.kind == "close")
+        if item.kind == "break" and depth == 0:
+            groups += [[item], []]
+        else:
+            groups[-1].append(item)
+    if not any(_has_letters(group) for group in groups):
+        return
+    content = []
+    for group in groups:
+        if len(group) == 1 and group[0].kind == "break":
+            content.append(group[0].markup)
+            continue
+        builder = MarkedTextBuilder(is_collapsed=is_collapsed)
+        for item in group:
+            _add_item(builder, item, base)
+        block = builder.build()
+        content.append(blocks.add(block, render) if _has_letters(group) else render(block))
+    paragraph.children = ["".join(content)]
+
+
+def _has_letters(items: Sequence[Item]) -> bool:
+    """Whether some text has letters."""
+    return any(item.kind == "text" and any(map(str.isalpha, item.text)) for item in items)
+
+
+def _add_item(builder: MarkedTextBuilder, item: Item, base: str) -> None:
+    """Append a part of a paragraph to a block."""
+    if item.kind == "text" and item.markup == base:
+        builder.add_text(item.text)
+    elif item.kind == "text":
+        builder.open(item.markup, RUN)
+        builder.add_text(item.text)
+        builder.close("")
+    elif item.kind == "open":
+        builder.open(item.markup, item.name)
+    elif item.kind == "close":
+        builder.close(item.markup)
+    else:
+        builder.add_point(item.markup)
+        if item.kind == "break":  # inside a link
+            builder.add_text(" ")
