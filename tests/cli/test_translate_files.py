@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from dragoman import load
 from dragoman.cli import main
 from dragoman.cli.options import program_name
 from dragoman.cli.translation_output import LineProgress
@@ -279,6 +281,43 @@ def test_unreadable_input_is_reported_before_writing(
     assert {path.name for path in tmp_path.iterdir()} <= {"text"}
 
 
+def test_documents_keep_their_structure(dragoman: Dragoman, run: Path, tmp_path: Path) -> None:
+    page, output = tmp_path / "page.html", tmp_path / "seite.html"
+    page.write_text('<html lang="en"><p>Anna <b>reads</b>.</p>\n<pre>Anna</pre>', encoding="utf-8")
+    answer = dragoman("translate", run, page, "--output", output)
+    assert (answer.code, answer.out) == (0, b"")
+    assert "1 sentence in" in answer.err
+    translated = output.read_text(encoding="utf-8")
+    assert re.fullmatch(r'<html lang="de"><p>[^<>]*<b>[^<>]*</b>[^<>]*</p>\n<pre>Anna</pre>', translated)
+    assert dragoman("translate", run, page).out == output.read_bytes()
+    assert "exists already" in sentence(dragoman("translate", run, page, "--output", output))
+    # the same from Python, and text by its lines
+    loaded = load(run, device="cpu")
+    assert loaded.translate_document(page.read_bytes(), page.name).decode() == translated
+    lines = tmp_path / "text.txt"
+    lines.write_bytes(b"Anna reads. Anna sleeps.\r\n\r\nAnna\r\n")
+    found = dragoman("translate", run, lines, "--format", "txt").out
+    first = [loaded.translate([text], alignment=False)[0].text for text in ("Anna reads.", "Anna sleeps.", "Anna")]
+    assert found.decode() == "{} {}\r\n\r\n{}\r\n".format(*first)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--alignment"], "--alignment applies to lines"),
+        (["--n-best", 2, "--stream"], "a document is written as a whole"),
+        (["--format", "docx"], "not a Word document"),
+        (["--format", "text", "--preserve", "numbers"], "--preserve needs a document"),
+    ],
+)
+def test_options_that_do_not_fit_to_documents(
+    options: list[object], message: str, dragoman: Dragoman, run: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    page.write_bytes(b"<p>Anna reads.</p>")
+    assert message in sentence(dragoman("translate", run, page, *options))
+
+
 def test_an_empty_file_gives_an_empty_file(dragoman: Dragoman, run: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"")
     assert dragoman("translate", run, tmp_path / "text").out == b""
@@ -351,6 +390,7 @@ def test_progress_without_a_terminal(capfd: pytest.CaptureFixture[str], monkeypa
 KILLS = '''
 import os, random, signal, sys
 from pathlib import Path
+from dragoman import load
 from dragoman.cli import main
 from dragoman.run import file_translation
 

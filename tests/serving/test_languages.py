@@ -10,7 +10,7 @@ import pytest
 from dragoman.config import DataConfig
 from dragoman.errors import UserError
 from dragoman.run.language_detection import LanguageDetector, trigrams
-from dragoman.serving.languages import LanguagePair, infer_language_pair, parse_run_argument
+from dragoman.run.language_pair import LanguagePair, infer_language_pair, parse_run_argument
 from dragoman.text import Framing
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dragoman.cli.checks import check_run
+from dragoman.cli.document_files import DocumentOptions, check_document_options, read_document, translate_document
 from dragoman.cli.inputs import Input, SourceFormat, SourceLayout
 from dragoman.cli.options import ModelOptions, PrecisionOptions, RunFolder, TargetLanguage, choose_languages
 from dragoman.cli.search_options import SearchOptions
@@ -105,8 +106,9 @@ def translate(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="Input file: text with one sentence per line, or TSV, CSV, JSON lines, TMX or Parquet; .npz feature "
-            "vectors, or a list or folder of image or sound files. Default: standard input."
+            help="Input file: text with one sentence per line, or TSV, CSV, JSON lines, TMX or Parquet; a document "
+            "(.html, .srt, .vtt, .docx, .pptx, .odt, .odp); .npz feature vectors, or a list or folder of image or "
+            "sound files. Default: standard input."
         ),
     ] = None,
     *,
@@ -117,6 +119,7 @@ def translate(
     target_language: TargetLanguage = "",
     output: OutputOptions,
     stream: Annotated[bool, "Show each translation token by token while it is generated."] = False,
+    documents: DocumentOptions,
     translator: TranslatorOptions,
 ) -> None:
     """Translate a file or standard input line by line, or interactively at a terminal.
@@ -125,15 +128,25 @@ def translate(
     The source column of files with columns is translated; the output is text unless --json-lines is given. Lines of
     text for a run that was trained with features end with these after a tab: walk<TAB>V;PST.
 
+    Documents (HTML, subtitles, office files, and plain text with --format txt) keep their structure: their texts are
+    split into sentences, and tags such as bold words and links are placed around the aligned words of the translation.
+
     A multilingual model, such as NLLB-200, translates between the languages of --from and --to: 'dragoman show
     languages RUN' lists them.
 
     With --output, translations are written to OUT.part, which is renamed to OUT at the end. If the command is
     interrupted, the same command with --resume continues it.
     """
+    document_format = documents.find_format(file, layout.format)
     if stream:
         _check_stream(output, constraints)
-    Input(file, layout).check()
+        if document_format is not None:
+            raise UserError("--stream prints lines while they are translated, but a document is written as a whole")
+    if document_format is None:
+        Input(file, layout).check()
+    else:
+        check_document_options(output, constraints, layout)
+    content = read_document(file) if document_format else b""
     translator.check_runs(run)
     inputs = Input(file, layout.for_run(run), may_be_empty=True)
     if search.draft_model is not None and not show_search:
@@ -146,7 +159,8 @@ def translate(
     from dragoman.run.sources import normalize_source
     from dragoman.search import search_to_dict
 
-    total = count_lines(inputs) if output.output and not show_search else None  # for the progress bar
+    counted = output.output and not show_search and document_format is None
+    total = count_lines(inputs) if counted else None  # for the progress bar
     keep_freed_memory()  # in the process, which makes translation on a CPU faster
     loaded = translator.load_translator(run)
     if target_language and not loaded.languages:
@@ -156,6 +170,9 @@ def translate(
     exclude, tag = constraints.exclude or (), constraints.corpus_tag
     if show_search:
         print_json(search_to_dict(config))
+        return
+    if document_format is not None:
+        translate_document(loaded, config, content, document_format, documents, output, tag=tag, exclude=exclude)
         return
     if stream:
         inputs.process(lambda sources, _: print_streams(loaded, sources, config, tag, exclude))

@@ -192,9 +192,10 @@ class LineProgress:
     Use it within `with progress.bar:`. The first update sets where the work starts.
     """
 
-    def __init__(self, total: int | None) -> None:
-        """Create the bar for `total` lines; None if their number is unknown."""
-        self.total, self.done, self.resumed_at = total, -1, 0  # done is −1 until the first update
+    def __init__(self, total: int | None, unit: str = "lines") -> None:
+        """Create the bar for `total` lines; None if their number is unknown. `unit` is what is counted."""
+        self.total, self.unit = total, unit
+        self.done, self.resumed_at = -1, 0  # done is −1 until the first update
         self.started = self.last_logged = time.monotonic()
         self.bar = progress_bar(sys.stderr.isatty())
         self.task = self.bar.add_task("starting", total=total)
@@ -210,6 +211,11 @@ class LineProgress:
             self.last_logged = now
             log(self.line())
 
+    def set_total(self, total: int) -> None:
+        """Set the number of lines, once it is known."""
+        self.total = total
+        self.bar.update(self.task, total=total)
+
     @property
     def lines_per_second(self) -> float:
         """Lines translated per second since this process started, without those done before a resume."""
@@ -218,18 +224,19 @@ class LineProgress:
     def line(self) -> str:
         """Return the present state as text: "1,200 of 5,000 lines  85 lines/s  45 s left"."""
         speed = self.lines_per_second
-        text = f"{self.done:,} lines" if self.total is None else f"{self.done:,} of {self.total:,} lines"
+        total = "" if self.total is None else f" of {self.total:,}"
+        text = f"{self.done:,}{total} {self.unit}"
         if speed > 0:
-            text += f"  {speed:,.{speed < 10:d}f} lines/s"
+            text += f"  {speed:,.{speed < 10:d}f} {self.unit}/s"
             text += "" if self.total is None else f"  {format_duration((self.total - self.done) / speed)} left"
         return text
 
     def summary(self) -> str:
         """Return the result as text: "5,000 lines in 59 s (85 lines/s)"."""
         speed, seconds = self.lines_per_second, max(0.0, time.monotonic() - self.started)
-        lines = f"{self.done:,} line{'' if self.done == 1 else 's'}"
+        lines = f"{max(0, self.done):,} {self.unit.removesuffix('s') if self.done == 1 else self.unit}"
         lines += f", {self.done - self.resumed_at:,} of them now," if self.resumed_at else ""
-        return f"{lines} in {format_duration(seconds)} ({speed:,.{speed < 10:d}f} lines/s)"
+        return f"{lines} in {format_duration(seconds)} ({max(0.0, speed):,.{speed < 10:d}f} {self.unit}/s)"
 
 
 def _write_with_progress(

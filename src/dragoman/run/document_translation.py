@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.run.sources import split_into_sentences
 from dragoman.text.documents.block_translation import SplitBlock
+from dragoman.text.documents.document import parse_document
 from dragoman.text.documents.marked_text import MarkedText
 from dragoman.text.documents.preserved_text import Preserve
 from dragoman.text.documents.tag_projection import Alignment
@@ -90,3 +91,21 @@ def translate_blocks(
     pairs = [[texts[number] for number in unaligned] for texts in (sentences, targets)]
     alignments = run.align(*pairs, occlusion=True) or []
     yield document.join(targets, dict(zip(unaligned, alignments)), language)
+
+
+def translate_document(
+    run: Run,
+    content: bytes,
+    name: str,
+    search: SearchConfig,
+    *,
+    preserve: Preserve = Preserve.PLACEHOLDERS,
+    translate_attributes: bool = False,
+    language: str = "",
+) -> bytes:
+    """Translate a file, whose format is that of its name; see `Run.translate_document`."""
+    document = parse_document(content, name, translate_attributes)
+    blocks: list[MarkedText] = []
+    for result in translate_blocks(run, document.blocks, search, preserve=preserve, language=language):
+        blocks = result if isinstance(result, list) else blocks
+    return document.render(blocks, language)

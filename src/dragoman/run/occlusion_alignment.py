@@ -44,9 +44,9 @@ def _align_pair(run: Run, source_ids: list[int], target_ids: list[int]) -> Align
         return []
     if num_source == 1:  # nothing is left without it
         return [(0, word) for word in range(num_target)]
+    removable = _with_spaces(source_map)
     occluded = [
-        [token for token, word in zip(source_ids, source_map.core_word_ids) if word != removed]
-        for removed in range(num_source)
+        [token for token, word in zip(source_ids, removable) if word != removed] for removed in range(num_source)
     ]
     framed = [add_framing(run, ids) for ids in (source_ids, *occluded)]
     differences = _prediction_differences(run, framed, target_ids)  # T W
@@ -58,6 +58,15 @@ def _align_pair(run: Run, source_ids: list[int], target_ids: list[int]) -> Align
         to_words = sum_by_word(to_tokens, source_map.core_word_ids, num_source)
         weights = (weights + SMOOTHING) * (_by_target_word(to_words, target_map, num_target) + SMOOTHING)
     return _links(weights)
+
+
+def _with_spaces(words: TokenWordMap) -> list[int]:
+    """Return the word that each token is removed with: tokens that are only a space belong to the word after them."""
+    removable = list(words.core_word_ids)
+    for index in range(len(removable) - 2, -1, -1):
+        if words.word_ids[index] < 0:
+            removable[index] = removable[index + 1]
+    return removable
 
 
 def _prediction_differences(run: Run, sources: list[list[int]], target_ids: list[int]) -> Tensor:

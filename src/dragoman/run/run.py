@@ -23,7 +23,9 @@ from dragoman.objectives import Objective, objective_class
 from dragoman.parts.inference import InferencePrecision
 from dragoman.parts.spec import Spec
 from dragoman.run import classifying, filling, pair_scoring, run_folder
+from dragoman.run.document_translation import translate_document
 from dragoman.run.inference_weights import InferenceWeights
+from dragoman.run.language_pair import target_language_code
 from dragoman.run.occlusion_alignment import align_by_occlusion
 from dragoman.run.results import (
     Alignment,
@@ -55,6 +57,7 @@ from dragoman.search.search_config import DEFAULT_LENGTH_LIMIT
 from dragoman.search.shortlist import Shortlist
 from dragoman.storage import resolve_link
 from dragoman.text import Framing, Tokenizer
+from dragoman.text.documents.preserved_text import Preserve
 from dragoman.text.feature_symbols import join_features
 
 if TYPE_CHECKING:
@@ -424,6 +427,44 @@ class Run:
             token_scores=token_scores,
         )
         return translator.stream(texts, first_index, prefixes, include, split_sentences)
+
+    def translate_document(
+        self,
+        content: bytes,
+        name: str,
+        *,
+        search: SearchConfig | None = None,
+        preserve: str = "placeholders",
+        translate_attributes: bool = False,
+        source_language: str | None = None,
+        target_language: str | None = None,
+    ) -> bytes:
+        """Translate a document and keep its structure: tags are placed around the aligned words.
+
+        Examples:
+            >>> run.translate_document(b"<p>The <b>dog</b> sleeps.</p>", "page.html")
+            b'<p>Der <b>Hund</b> schl\xc3\xa4ft.</p>'
+
+        Args:
+            content: the file
+            name: its name, whose ending is the format: .txt, .html, .srt, .vtt, .docx, .pptx, .odt or .odp
+            search: a search configuration; by default the run's `default_search`
+            preserve: what the translation must contain unchanged: "placeholders" (and URLs and e-mail addresses),
+                "numbers" as well, or "none"
+            translate_attributes: translate the attributes alt, title, placeholder and aria-label of HTML
+            source_language: language of the document for a multilingual model; by default the run's
+            target_language: language to translate into; by default the run's
+        """
+        run = self.with_languages(source_language, target_language)
+        return translate_document(
+            run,
+            content,
+            name,
+            search or self.default_search,
+            preserve=Preserve(preserve),
+            translate_attributes=translate_attributes,
+            language=target_language_code(run),
+        )
 
     def stream(
         self,

@@ -11,9 +11,9 @@ try:
 except ImportError as error:
     raise UserError(f"the service needs {error.name}: run pip install '.[serve]' in the source tree") from None
 
+from dragoman.run.language_pair import LanguagePair, infer_language_pair, parse_run_argument
 from dragoman.serving.api_keys import ApiKeys
 from dragoman.serving.app import create_app
-from dragoman.serving.languages import LanguagePair, infer_language_pair, parse_run_argument
 from dragoman.serving.quotas import Quotas
 from dragoman.serving.run_reloading import RunSource
 from dragoman.serving.server import ServerOptions, bind_socket, is_loopback, serve

@@ -15,7 +15,7 @@ import torch
 from dragoman.errors import UserError
 from dragoman.memory import return_freed_memory
 from dragoman.run import Run
-from dragoman.serving.languages import LanguagePair, infer_language_pair
+from dragoman.run.language_pair import LanguagePair, infer_language_pair
 from dragoman.serving.run_versions import run_version
 from dragoman.serving.service_log import logger
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from dragoman.run import Run, StreamedTokens, Translation
+from dragoman.run.language_pair import LanguagePair
 from dragoman.run.sources import split_into_sentences
 from dragoman.run.translation_warnings import LanguageNames, TranslationWarning, checker_of
 from dragoman.search import Beam
-from dragoman.serving.languages import LanguagePair
 from dragoman.serving.request_batching import Batcher, DecodeOptions, TranslationJob
 from dragoman.serving.run_reloading import RunSource
 from dragoman.text.language_codes import LanguageCodes

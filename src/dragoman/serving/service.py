@@ -15,6 +15,7 @@ from fastapi import Request
 
 from dragoman.errors import UserError
 from dragoman.run import Run
+from dragoman.run.language_pair import LanguagePair
 from dragoman.run.translation_warnings import checker_of
 from dragoman.search import SearchConfig, search_from_dict
 from dragoman.search.search_config import DEFAULT_MAX_LENGTH
@@ -24,7 +25,6 @@ from dragoman.serving.client_shares import ClientShares
 from dragoman.serving.device_scheduler import DeviceScheduler
 from dragoman.serving.document_store import DocumentStore
 from dragoman.serving.job_queue import QueueLimits
-from dragoman.serving.languages import LanguagePair
 from dragoman.serving.quotas import Quotas
 from dragoman.serving.request_batching import Batcher, InspectionQueue
 from dragoman.serving.request_guard import RateLimiter

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dragoman.data.compression import without_compression_suffix
 from dragoman.errors import UserError
-from dragoman.run import Run
-from dragoman.text.language_names import LANGUAGE_NAMES
+from dragoman.text.language_names import LANGUAGE_NAMES, parse_language
+
+if TYPE_CHECKING:
+    from dragoman.run.run import Run
 
 #: two-letter codes: many three-letter ones are words (run, hat, war), which names of files and folders contain
 TWO_LETTER_CODES = {code for code in LANGUAGE_NAMES if len(code) == 2}
@@ -63,3 +65,14 @@ def infer_language_pair(run: Run) -> LanguagePair | None:
     raise UserError(
         f"the languages of the run {run.folder} are unknown: give source and target language, as in {run.folder}=en-de"
     )
+
+
+def target_language_code(run: Run) -> str:
+    """Return the language into which a run translates, such as de; '' if it is not known."""
+    if run.language_pair[1]:
+        return parse_language(run.language_pair[1]).language
+    try:
+        pair = infer_language_pair(run)
+    except UserError:
+        return ""
+    return "" if pair is None else pair.target

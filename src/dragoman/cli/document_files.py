@@ -1,0 +1,112 @@
+"""Documents as input of `dragoman translate`: HTML, subtitles, office files and plain text with its lines."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from dragoman.cli.translation_output import LineProgress, OutputOptions
+from dragoman.console import log
+from dragoman.errors import UserError
+
+if TYPE_CHECKING:
+    from dragoman.run import Run
+    from dragoman.search import SearchConfig
+    from dragoman.text.documents.document import MarkupFormat
+
+
+@dataclass(frozen=True)
+class DocumentOptions:
+    """How documents are translated."""
+
+    preserve: Annotated[
+        Literal["none", "placeholders", "numbers"] | None,
+        typer.Option(
+            help="What the translation of a document must contain unchanged: placeholders such as {name}, URLs and "
+            "e-mail addresses (placeholders), also numbers, or nothing. Default: placeholders.",
+            show_default=False,
+        ),
+    ] = None
+    translate_attributes: Annotated[bool, "Translate the attributes alt, title, placeholder and aria-label."] = False
+
+    def find_format(self, file: Path | None, name: str) -> MarkupFormat | None:
+        """Return the format of a document; None for files that are translated line by line.
+
+        `name` is that of --format. Without it the ending of the file name counts, but .txt means one sentence per line.
+        """
+        from dragoman.text.documents.document import DOCUMENT_FORMATS, format_of_file
+
+        found = DOCUMENT_FORMATS.get(name)
+        if not name and file is not None and file.suffix.lower() != ".txt":
+            found = format_of_file(file.name)
+        if found is None and (self.preserve is not None or self.translate_attributes):
+            option = "--preserve" if self.preserve is not None else "--translate-attributes"
+            raise UserError(
+                f"{option} needs a document, but lines are translated one by one: add --format "
+                f"{', '.join(DOCUMENT_FORMATS)} or leave {option} out"
+            )
+        return found
+
+
+def check_document_options(*groups: Any) -> None:
+    """Raise a UserError for options that apply to lines, and cannot be used with documents."""
+    allowed = {"output", "overwrite", "exclude", "corpus_tag", "split_sentences", "format", "source_language"}
+    for group in groups:
+        defaults = {field.name: field.default for field in fields(group)}
+        for name, value in asdict(group).items():
+            if value != defaults[name] and value and name not in allowed:
+                raise UserError(f"--{name.replace('_', '-')} applies to lines, not to documents: leave it out")
+
+
+def read_document(file: Path | None) -> bytes:
+    """Read a document from a file or standard input."""
+    if file is None:
+        if sys.stdin is None or sys.stdin.isatty():
+            raise UserError("a document is read from a file or from standard input: name a file, or pipe it in")
+        return sys.stdin.buffer.read()
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from None
+
+
+def translate_document(
+    run: Run,
+    search: SearchConfig,
+    content: bytes,
+    document_format: MarkupFormat,
+    options: DocumentOptions,
+    output: OutputOptions,
+    **arguments: Any,
+) -> None:
+    """Translate a document, show the progress in sentences, and write the result to a file or to standard output.
+
+    `arguments` are those of `Run.translate_stream`.
+    """
+    from dragoman.run.document_translation import translate_blocks
+    from dragoman.run.language_pair import target_language_code
+    from dragoman.storage import write_file
+    from dragoman.text.documents.preserved_text import Preserve
+
+    document = document_format.parse(content, options.translate_attributes)
+    preserve = Preserve(options.preserve or "placeholders")
+    progress, language, blocks = LineProgress(None, "sentences"), target_language_code(run), []
+    progress.update(0)
+    with progress.bar:
+        for result in translate_blocks(run, document.blocks, search, preserve=preserve, language=language, **arguments):
+            if isinstance(result, list):
+                blocks = result
+            else:
+                progress.set_total(result[1])
+                progress.update(result[0])
+    translated = document.render(blocks, language)
+    if output.output is None:
+        sys.stdout.buffer.write(translated)
+        sys.stdout.buffer.flush()
+    else:
+        write_file(output.output, translated)
+        log(f"{output.output}: {progress.summary()}")
