@@ -11,11 +11,11 @@ from dragoman.run.results import Alignment
 from dragoman.serving.device_scheduler import DeviceScheduler
 from dragoman.serving.request_parsing import RequestError
 
-SENTENCES_PER_TURN = 8  # aligned while the device is held; translations of other requests get their turn in between
+SENTENCES_PER_TURN = 4  # aligned while the device is held; translations of other requests get their turn in between
 
 
 class AlignmentQueue:
-    """Aligns sentences in one thread, and holds the device lock for a few of them at a time."""
+    """Aligns sentences in one thread, and uses the device for a few of them at a time."""
 
     def __init__(self, device: DeviceScheduler) -> None:
         """Share the device with translations, which take turns."""
@@ -28,16 +28,17 @@ class AlignmentQueue:
         for first in range(0, len(sources), SENTENCES_PER_TURN):
             turn = slice(first, first + SENTENCES_PER_TURN)
             try:
-                future = self._executor.submit(self._align, run, sources[turn], targets[turn])
+                is_long = len(sources) > SENTENCES_PER_TURN
+                future = self._executor.submit(self._align, run, sources[turn], targets[turn], is_long)
             except RuntimeError:  # the executor was shut down
                 raise RequestError(503, "the service is being stopped", retry_after=5) from None
             turn_alignments = await asyncio.wrap_future(future)
             alignments += turn_alignments
         return alignments
 
-    def _align(self, run: Run, sources: Sequence[str], targets: Sequence[str]) -> list[Alignment]:
-        """Align a few sentences while no translation uses the device."""
-        with self.device.turn():
+    def _align(self, run: Run, sources: Sequence[str], targets: Sequence[str], is_long: bool) -> list[Alignment]:
+        """Align a few sentences while no translation uses the device; those of long requests wait for short ones."""
+        with self.device.turn(is_background=is_long):
             return run.align(sources, targets, occlusion=True) or []
 
     def close(self) -> None:
