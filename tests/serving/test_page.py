@@ -21,7 +21,9 @@ import torch
 import dragoman
 from dragoman.cli import main
 from dragoman.data import phrasebook
+from dragoman.lens.walk import walk_through
 from dragoman.run import Run
+from dragoman.search.greedy_and_sampling import truncate
 from dragoman.serving import ApiKeys, LanguagePair, Service, ServiceLimits, bind_socket
 from dragoman.serving.server import create_server
 from dragoman.text.language_codes import LanguageCodes
@@ -319,12 +321,12 @@ def test_head_selection(show: Opening) -> None:
     sync_api.expect(thumbs).to_have_count(4)
     assert "bits" in thumbs.nth(3).text_content()
     thumbs.nth(3).click()
-    sync_api.expect(page.locator("h4").first).to_have_text("Attention: layer 2, head 2")
+    sync_api.expect(page.locator("h4").first).to_have_text("Cross-attention layer 2, head 2")
     sync_api.expect(page.get_by_role("combobox", name="Layer")).to_have_value("2")
     page.get_by_role("combobox", name="Head").select_option("0")
-    sync_api.expect(page.locator("h4").first).to_have_text("Attention: layer 2, all heads")
+    sync_api.expect(page.locator("h4").first).to_have_text("Cross-attention layer 2, all heads")
     page.get_by_role("button", name="within the source").click()
-    sync_api.expect(page.locator("h4").first).to_have_text("Attention: all layers, all heads")
+    sync_api.expect(page.locator("h4").first).to_have_text("Encoder, all layers, all heads")
     sync_api.expect(page.locator(".line").nth(1).locator(".word").first).to_have_text("The")
     page.get_by_role("button", name="tokens").click()
     sync_api.expect(page.locator(".line").first.locator(".word").first).to_contain_text("▁")
@@ -398,12 +400,30 @@ def test_beam_steps(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None
     told = page.locator(".toolbar output")
     told.wait_for()
     steps = int(told.text_content().split()[-1])
-    assert told.text_content() == f"step {steps} of {steps}"
-    page.get_by_label("First step").click()
-    sync_api.expect(told).to_have_text(f"step 1 of {steps}")
+    assert told.text_content() == f"step 1 of {steps}"
+    assert page.locator(".tree").evaluate("one => one.scrollLeft") == 0
     assert page.locator(".node:not(.future)").evaluate_all("all => all.every((one) => one.dataset.step === '1')")
+    tree = runs[0][0].lens(SENTENCE, search=runs[0][0].beam_config(3)).beam
+    assert tree is not None
+    chosen = {str(node.index) for node in tree.path(tree.best)}
     page.get_by_label("Step forward").click()
     sync_api.expect(told).to_have_text(f"step 2 of {steps}")
+    marked = page.locator(".node.best").evaluate_all(
+        "all => all.filter((one) => getComputedStyle(one).opacity === '1').map((one) => one.dataset.node)"
+    )
+    assert set(marked) == chosen  # the whole path, also in steps that are not shown yet
+    page.locator(".node[data-step='1']").nth(1).click()  # another step: slider and table follow
+    sync_api.expect(told).to_have_text(f"step 1 of {steps}")
+    assert page.get_by_label("Step of the beam search").input_value() == "1"
+    sync_api.expect(page.locator(".hypotheses thead")).to_contain_text("step 1")
+    titles = page.locator(".toolbar .group button").evaluate_all("all => all.map((one) => one.title)")
+    assert titles == ["First step", "Step back", "Step forward", "Last step"]
+    page.get_by_role("button", name="Play").click()
+    sync_api.expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    sync_api.expect(told).to_have_text(f"step 2 of {steps}")
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_label("Step forward").click()
+    page.get_by_label("Step back").click()
     page.locator(".tree").focus()
     page.keyboard.press("ArrowLeft")
     sync_api.expect(told).to_have_text(f"step 1 of {steps}")
@@ -411,13 +431,191 @@ def test_beam_steps(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None
     page.keyboard.press("End")
     sync_api.expect(told).to_have_text(f"step {steps} of {steps}")
     fates = set(page.locator(".hypotheses tr[class]").evaluate_all("all => all.map((one) => one.classList[0])"))
-    assert fates <= {"kept", "pruned", "finished", "truncated"}
-    tree = runs[0][0].lens(SENTENCE, search=runs[0][0].beam_config(3)).beam
-    assert tree is not None
+    assert fates <= {"kept", "pruned", "finished", "truncated", "common"}
+    listed = page.locator(".hypotheses tr[data-listed]").evaluate_all("all => all.map((one) => one.dataset.listed)")
+    assert set(listed) == {str(node.index) for node in tree.nodes if node.step == steps}
+    page.locator(".hypotheses tr.selected").focus()
+    page.keyboard.press("ArrowDown")
+    sync_api.expect(page.locator(".hypotheses tr.selected")).to_be_focused()
     assert page.locator(".node").count() == len(tree.nodes) - 1
     last = page.locator(f"[data-node='{tree.best.index}']")
     assert last.locator("text").first.text_content().startswith("1.")
     assert sideways(page) <= 0
+
+
+# ---- heads, neurons, the walk through the model, decoding
+
+SIZES = {"phone": (390, 844), "laptop": (1440, 900), "projector": (1920, 1080)}
+
+CELL_CONTRAST = """() => {
+  const numbers = (colour) => colour.match(/[0-9.]+/g).slice(0, 3).map(Number);
+  const brightness = (colour) => { const [r, g, b] = colour.map((part) => { const s = part / 255;
+    return s <= 0.04045 ? s / 12.92 : ((s + 0.055) / 1.055) ** 2.4; }); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const probe = document.body.appendChild(document.createElement('i'));
+  probe.style.color = 'var(--paper)';
+  const paper = numbers(getComputedStyle(probe).color);
+  probe.remove();
+  const texts = [...document.querySelectorAll('figure svg [class*=on-]')];
+  return texts.map((text) => {
+    let cell = text;
+    do cell = cell.previousElementSibling; while (cell.tagName !== 'rect');
+    const style = getComputedStyle(cell);
+    const opacity = Number(style.fillOpacity);
+    const under = numbers(style.fill).map((part, n) => opacity * part + (1 - opacity) * paper[n]);
+    const pair = [brightness(under), brightness(numbers(getComputedStyle(text).fill))].sort((a, b) => b - a);
+    return (pair[0] + 0.05) / (pair[1] + 0.05); }); }"""
+
+
+def test_numbers_on_cells_are_readable(show: Opening) -> None:
+    page = show(text=SENTENCE)
+    for view in ("Attention", "Layers", "Probabilities"):
+        page.get_by_role("tab", name=view).click()
+        page.locator("figure svg [class*=on-]").first.wait_for()
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            ratios = page.evaluate(CELL_CONTRAST)
+            assert ratios
+            assert min(ratios) >= 4.5, (view, scheme)
+    page.get_by_role("tab", name="Attention").click()
+    classes = page.evaluate(
+        "import('/page/figures.js').then((m) => [0, .1, .3, .4, .5, .6, .7, .9, 1].map((w) => m.textClass(w)))"
+    )
+    assert classes[0] == "on-black-white"
+    assert classes[-1] == "on-white-black"
+
+
+def test_cells_of_the_heatmap_say_what_they_are(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
+    page = show(text=SENTENCE)
+    page.locator("figure svg[tabindex='0']").first.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    status = page.locator(".cell-status")
+    sync_api.expect(status).to_contain_text(re.compile(r"^\S+ → old: weight \d"))
+    page.locator("[data-row='1'][data-cell='2']").hover()
+    sync_api.expect(status).to_contain_text(" → man: weight ")
+
+
+def test_links_between_words_stay_when_lines_wrap(show: Opening) -> None:
+    page = show(text=SENTENCE, viewport={"width": 390, "height": 844})
+    page.locator(".stage.columns .links path").first.wait_for(state="attached")
+    assert page.locator(".links").is_visible()
+    assert sideways(page) <= 0
+    page.set_viewport_size({"width": 1440, "height": 900})
+    sync_api.expect(page.locator(".stage.columns")).to_have_count(0)
+    assert page.locator(".links path").count() > 0
+    page.set_viewport_size({"width": 700, "height": 900})
+    page.locator("#source").fill("The old man reads the book and the old dog.")
+    page.locator(".stage.columns .links path").first.wait_for(state="attached")
+
+
+def test_several_heads_in_colors(show: Opening) -> None:
+    page = show(text=SENTENCE, layer=1)
+    heads = page.get_by_role("group", name="Heads in colors").get_by_role("button")
+    sync_api.expect(heads).to_have_count(2)
+    heads.nth(0).focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    sync_api.expect(page.locator("h4").first).to_have_text("Cross-attention layer 1, heads 1, 2")
+    colors = page.locator(".links path").evaluate_all("all => all.map((one) => getComputedStyle(one).stroke)")
+    assert len(set(colors)) == 2
+    wait_for_link(page, "heads=1")
+
+
+def test_neurons_sum_to_scores(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
+    page = show(text=SENTENCE, view="neurons", layer=2, head=2)
+    for kind, query in (("cross", 1), ("encoder", 2), ("decoder", 1)):
+        page.get_by_role("combobox", name="Attention").select_option(kind)
+        page.get_by_role("combobox", name="Layer").select_option("2")
+        page.get_by_role("group", name="Query").get_by_role("button").nth(query).click()
+        sync_api.expect(page.get_by_role("group", name="Query").get_by_role("button").nth(query)).to_be_focused()
+        figure = page.locator("figure").first
+        found = next(map for map in runs[0][0].lens(SENTENCE).attention_of_kind(kind) if map.layer == 2)  # type: ignore[arg-type]
+        shares = [float(text.strip("<\u00a0% ")) for text in figure.locator("[data-weight]").all_text_contents()]
+        visible = found.weights[1, query][: len(shares)]
+        assert shares == pytest.approx([100 * share for share in visible.tolist()], abs=0.6)
+    page.locator("figure svg[tabindex='0']").focus()
+    page.keyboard.press("ArrowRight")
+    sync_api.expect(page.locator(".strip-value")).to_contain_text("query × key, element 1:")
+
+
+def test_walk_through_the_model_by_keyboard(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
+    page = show(text=SENTENCE, view="walk", walkStep=1, compare="recurrent")
+    page.locator(".walk").nth(1).locator(".cards").wait_for()
+    walk = page.locator(".walk").first
+    assert walk.locator(".places li").first.text_content() == "encoder: input"
+    walk.locator(".cards").focus()
+    page.keyboard.press("ArrowRight")
+    sync_api.expect(walk.locator("output")).to_contain_text("step 2 of")
+    page.keyboard.press("End")
+    sync_api.expect(walk.locator(".card-step.current")).to_have_attribute("data-name", "probabilities")
+    step = runs[0][0].lens(SENTENCE).steps[1]
+    sync_api.expect(walk.locator(".card-step.current")).to_contain_text(f"log p −{-step.log_probability:.3f}")
+    walk.get_by_role("button", name="decoder layer 1: cross-attention").click()
+    for name in ("query", "keys", "values", "terms of the scores", "scores", "attention weights", "weighted sum"):
+        while walk.locator(f".card-step[data-name='{name}']").count() == 0:
+            walk.get_by_label("Next step").click()
+    other = page.locator(".walk").nth(1)
+    other.get_by_role("button", name="recurrent decoder").click()
+    while other.locator(".card-step[data-name='update gate']").count() == 0:
+        other.get_by_label("Next step").click()
+    page.locator(".walk").first.locator(".strip svg").first.focus()
+    page.keyboard.press("ArrowRight")
+    sync_api.expect(walk.locator(".strip-value").first).to_contain_text("element 1:")
+    wait_for_link(page, "walkAt")
+
+
+def test_sliders_change_distribution_and_translation(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
+    page = show(text=SENTENCE, view="decoding", decoding="sampling", walkStep=1)
+    page.locator("[data-probability='0']").wait_for()
+    tokens = [step.token_id for step in runs[0][0].lens(SENTENCE).steps[:1]]
+    walk = walk_through(runs[0][0], SENTENCE, tokens)
+    settings = {"temperature": 0.7, "topK": 6, "topP": 0.6, "suppressed": list(walk.suppressed)}
+    found = page.evaluate(
+        "([logits, settings]) => import('/page/sampling.js').then((m) => m.samplingProbabilities(logits, settings))",
+        [walk.logits.tolist(), settings],
+    )
+    logits = walk.logits.clone()
+    logits[list(walk.suppressed)] = -torch.inf
+    p, _ = truncate((logits / 0.7).softmax(-1)[None], dragoman.Sample(top_k=6, top_p=0.6))
+    assert sorted(found, reverse=True)[:8] == pytest.approx((p / p.sum())[0, :8].tolist(), abs=1e-5)
+    page.get_by_label("Top-k").focus()
+    page.keyboard.press("Home")  # one token remains
+    sync_api.expect(page.locator("[data-probability='0']")).to_have_text("100\u00a0%")
+    sync_api.expect(page.locator("[data-probability='1']")).to_have_text("left out")
+    greedy = runs[0][0].translate([SENTENCE], search=dragoman.Sample(top_k=1), alignment=False)[0].text
+    sync_api.expect(page.locator(".decoded tbody th").first).to_contain_text(greedy)
+    page.get_by_role("button", name="Reset to the run's defaults").click()
+    sync_api.expect(page.get_by_label("Top-k")).to_have_value("51")
+    page.get_by_role("button", name="Beam search").click()
+    page.get_by_label("Beam size").focus()
+    page.keyboard.press("Home")
+    sync_api.expect(page.locator(".decoded tbody tr")).to_have_count(1)
+    one = runs[0][0].translate([SENTENCE], search=replace(runs[0][0].beam_config(1), n_best=1), alignment=False)[0].text
+    sync_api.expect(page.locator(".decoded tbody th")).to_contain_text(one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_views_fit_every_screen(show: Opening, size: str, scheme: str) -> None:
+    width, height = SIZES[size]
+    for other in ("", "fixed"):
+        page = show(text=SENTENCE, compare=other, viewport={"width": width, "height": height}, color_scheme=scheme)
+        page.locator(".stage").first.wait_for()
+        for name, content in (
+            ("Attention", ".links path"),
+            ("Neurons", "figure"),
+            ("Walk", ".card-step"),
+            ("Beam", ".node"),
+            ("Decoding", ".decoded tr"),
+            ("Layers", "figure"),
+            ("Probabilities", "figure"),
+        ):
+            page.get_by_role("tab", name=name).click()
+            page.locator(content).first.wait_for(state="attached")
+            assert sideways(page) <= 0, name
+            assert page.evaluate(NAMELESS) == [], name
 
 
 # ---- byte-pair encoding
@@ -498,7 +696,7 @@ def test_two_runs_are_compared(show: Opening, runs: list[tuple[Run, LanguagePair
     sync_api.expect(page.locator("section[data-panel='0'] figure")).not_to_have_count(0)
     sync_api.expect(page.locator("section[data-panel='1'] .empty")).to_contain_text("no position encodings")
     page.get_by_role("tab", name="Layers").click()
-    sync_api.expect(page.locator("section[data-panel='0'] .picture")).to_be_visible()
+    sync_api.expect(page.locator("section[data-panel='0'] .scroll .picture")).to_be_visible()
 
 
 # ---- links, files
@@ -533,9 +731,9 @@ def test_outdated_link_is_explained(show: Opening, runs: list[tuple[Run, Languag
     sync_api.expect(page.locator(".result li button")).to_have_text(own(runs, 0))
 
 
-def test_figures_are_downloaded_as_svg_and_json(show: Opening, home: str, tmp_path: Path) -> None:
+def test_figures_are_downloaded_with_title_run_and_sentence(show: Opening, home: str, tmp_path: Path) -> None:
     page, file = show(reduced_motion="reduce"), tmp_path / "figure"
-    for view in ("attention", "probabilities", "beam", "layers", "positions", "training"):
+    for view in ("attention", "neurons", "probabilities", "beam", "decoding", "layers", "positions", "training"):
         page.goto("about:blank")
         page.goto(f"{home}#{urlencode({'text': SENTENCE, 'view': view})}")
         page.locator("figure").first.wait_for()
@@ -548,10 +746,22 @@ def test_figures_are_downloaded_as_svg_and_json(show: Opening, home: str, tmp_pa
             text = file.read_text(encoding="utf-8")
             assert "prefers-color-scheme: dark" in text, view
             assert "var(" not in text, view
+            assert figure.locator("h4").text_content() in "".join(ElementTree.parse(file).getroot().itertext())
+            if view != "training":  # of all runs
+                assert "run: attentive" in text, view
+                assert 'aria-label="Legend' in text or 'aria-label="Color scale' in text, view
+            if view not in ("positions", "training"):
+                assert f"{SENTENCE} →" in text, view
             with page.expect_download() as saved:
                 figure.get_by_role("button", name="JSON").click()
             saved.value.save_as(file)
             assert json.loads(file.read_text(encoding="utf-8")), view
+    page.goto("about:blank")
+    page.goto(f"{home}#{urlencode({'text': SENTENCE, 'view': 'layers'})}")
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="PNG").click()
+    saved.value.save_as(file)
+    assert file.read_bytes().startswith(b"\x89PNG")
 
 
 # ---- what goes wrong
@@ -601,7 +811,8 @@ def test_keyboard_navigation(show: Opening) -> None:
     page = show(text=SENTENCE)
     page.locator(".stage").wait_for()
     page.locator("#tab-attention").focus()
-    page.keyboard.press("ArrowRight")
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
     sync_api.expect(page.locator("#tab-probabilities")).to_have_attribute("aria-selected", "true")
     page.locator(".chip").first.wait_for()
     page.keyboard.press("Tab")

@@ -276,6 +276,37 @@ def layers(run: RunFolder, sentence: Sentence, *, inspection: InspectionOptions,
     options.print(_document(result, "layers"), text_view.layer_lines(result), lambda: [figures.layers_figure(result)])
 
 
+def walk(
+    run: RunFolder,
+    sentence: Sentence,
+    *,
+    inspection: InspectionOptions,
+    step: Annotated[int, typer.Option(help="Token of the translation that is predicted, counted from 1.", min=1)] = 1,
+    position: Annotated[
+        int, typer.Option(help="Source token whose way through the encoder is shown, counted from 1.", min=1)
+    ] = 1,
+    head: Annotated[int, typer.Option(help="Attention head that is shown, counted from 1.", min=1)] = 1,
+    as_json: Json = False,
+    options: LanguageModelOptions,
+) -> None:
+    """Follow one prediction through the model: the numbers of every layer, from the embedding to the probabilities."""
+    loaded = options.open(run)
+
+    from dragoman.lens import text_view
+    from dragoman.lens.inspection_types import to_jsonable
+    from dragoman.lens.walk import walk_through
+
+    result = inspection.inspect(loaded, sentence)
+    if not 1 <= step <= max(1, len(result.steps)):
+        raise UserError(f"--step must be from 1 to {len(result.steps)}, the tokens of the translation, but is {step}")
+    source_tokens = len(result.source.tokens) if result.source is not None else 1
+    if position > source_tokens:
+        raise UserError(f"--position must be from 1 to {source_tokens}, the tokens of the source, but is {position}")
+    tokens = [one.token_id for one in result.steps[: step - 1]]
+    walked = walk_through(loaded, sentence, tokens, position=position - 1, head=head)
+    print_json(to_jsonable(walked)) if as_json else print_lines(text_view.walk_lines(walked))
+
+
 def experts(run: RunFolder, sentence: Sentence, *, inspection: InspectionOptions, options: ShowOptions) -> None:
     """Show to which experts each token is sent, with their gates, in every mixture of experts."""
     loaded = options.open(run)
@@ -465,12 +496,12 @@ def _measure_gradients(
 
 app = typer.Typer(
     cls=DefaultToRun,
-    help="Describe a run, list its languages, or show how it translates: attention, alternatives, layers, experts, "
-    "beam, positions, history, gradients.",
+    help="Describe a run, list its languages, or show how it translates: attention, alternatives, layers, walk, "
+    "experts, beam, positions, history, gradients.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 add_command(app, show_run, "run")
-for _command in (languages, attention, alternatives, layers, experts, beam, positions, history, gradients):
+for _command in (languages, attention, alternatives, layers, walk, experts, beam, positions, history, gradients):
     add_command(app, _command)
 add_command(app, everything, "all")

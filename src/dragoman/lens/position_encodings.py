@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dragoman.errors import UserError
+from dragoman.lens.layer_names import layer_name
 from dragoman.models import Model
 from dragoman.parts.positions import Position
 
@@ -29,6 +30,7 @@ class PositionEncoding:
 
     name: str
     paths: tuple[str, ...]  # of the modules
+    layers: tuple[str, ...]  # their names for readers: “encoder”, “decoder layer 2”
     mechanism: PositionMechanism
     labels: tuple[int, ...]  # P positions, or distances for relative keys
     encoding: Tensor | None = None  # P D: the vectors; for rotary positions a rotated vector of ones
@@ -37,8 +39,9 @@ class PositionEncoding:
 
     @property
     def modules_label(self) -> str:
-        """The path of the first module in the model, and the number of others with equal values."""
-        return self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} with equal values"
+        """The layer of the first module, and the number of others with equal values."""
+        first, others = self.layers[0], len(self.layers) - 1
+        return f"{first} and {others} with equal values" if others else first
 
     def equals(self, other: PositionEncoding) -> bool:
         """Whether two modules encode positions in the same way with equal values (vectors or biases)."""
@@ -56,22 +59,27 @@ def position_encodings(model: Model, count: int = 64) -> list[PositionEncoding]:
         raise UserError(f"the number of positions to show (--num-positions) must be at least 2, but is {count}")
     encodings: list[PositionEncoding] = []
     for path, part in model.named_modules():
-        if not isinstance(part, Position) or (encoding := _encoding(part, path, count)) is None:
+        if (
+            not isinstance(part, Position)
+            or (encoding := _encoding(part, path, layer_name(model, path), count)) is None
+        ):
             continue
         equal_index = next((n for n, other in enumerate(encodings) if encoding.equals(other)), None)
         if equal_index is None:
             encodings.append(encoding)
         else:
             equal = encodings[equal_index]
-            encodings[equal_index] = replace(equal, paths=(*equal.paths, path))
+            encodings[equal_index] = replace(
+                equal, paths=(*equal.paths, path), layers=(*equal.layers, layer_name(model, path))
+            )
     return encodings
 
 
-def _encoding(part: Position, path: str, count: int) -> PositionEncoding | None:
+def _encoding(part: Position, path: str, layer: str, count: int) -> PositionEncoding | None:
     """Return the encoding of the first `count` positions by a module, or None if it does not encode positions.
 
     The vectors are those of positions, those of relative distances, or how the module rotates a vector of ones. `path`
-    is the name of the module in the model.
+    is the name of the module in the model, `layer` the one for readers.
     """
     name = type(part).__name__.removesuffix("Position")
     device = next((leaf.device for leaf in (*part.parameters(), *part.buffers())), torch.device("cpu"))
@@ -90,9 +98,9 @@ def _encoding(part: Position, path: str, count: int) -> PositionEncoding | None:
         query = torch.zeros(1, getattr(part, "heads", 1), len(labels), 1, device=device)
         bias = part.score_bias(query, positions, positions)
         assert bias is not None
-        return PositionEncoding(name, (path,), "bias", labels, bias=bias[0].float().cpu())
+        return PositionEncoding(name, (path,), (layer,), "bias", labels, bias=bias[0].float().cpu())
     else:
         return None
     vectors = vectors.detach().float().cpu()  # P D
     unit_vectors = torch.nn.functional.normalize(vectors, dim=-1)
-    return PositionEncoding(name, (path,), mechanism, labels, vectors, unit_vectors @ unit_vectors.T)
+    return PositionEncoding(name, (path,), (layer,), mechanism, labels, vectors, unit_vectors @ unit_vectors.T)

@@ -13,12 +13,14 @@ from dragoman.lens.gradients import GradientReach
 from dragoman.lens.inspection_types import AttentionMap, BeamNode, BeamTree, ExpertMap, Inspection
 from dragoman.lens.position_encodings import MECHANISM_LABELS, PositionEncoding
 from dragoman.lens.svg import one_line, shorten
+from dragoman.lens.walk import Walk
 from dragoman.run import SentenceAttention
 from dragoman.text import alignment_words
 
 LINE_WIDTH = 100  # terminal cells
 MAX_WORD_CELLS = 20
 MAX_BAR_CELLS = 24
+MAX_NUMBERS = 8  # of a vector in a walk
 SHADES = ((0.75, "█"), (0.5, "▓"), (0.25, "▒"), (0.05, "░"), (0.0, "·"))  # minimum weight and character
 LEGEND = "attention weight:  · below 5 %  ░ from 5 %  ▒ from 25 %  ▓ from 50 %  █ from 75 %"
 SIMILARITY_DISTANCES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -164,6 +166,26 @@ def layer_lines(inspection: Inspection, width: int = LINE_WIDTH) -> list[str]:
         marks = [" ✓" * (token.token_id == step.token_id) for token in best]
         rows.append([f"{shorten(token.token, 14)} {_percent(token.probability)}{ok}" for token, ok in zip(best, marks)])
     return column_lines(["target", *(step.token for step in inspection.steps)], rows, width)
+
+
+def walk_lines(walk: Walk) -> list[str]:
+    """Return the steps of a walk through a model: name, formula, explanation and the first numbers of each."""
+    lines, place = [f"{' '.join(walk.inputs)} → ?   (head {walk.head} of {walk.num_heads})"], ""
+    for step in walk.steps:
+        if step.place != place:
+            place = step.place
+            lines += ["", place]
+        size = " × ".join(map(str, step.values.shape))
+        lines += [f"  {step.name}: {step.formula}  ({size})", f"    {step.explanation}"]
+        if step.values.dim() == 1 and step.keys:
+            numbers = (f"{one_line(label)} {value:.3f}" for label, value in zip(step.key_labels, step.values.tolist()))
+            lines.append(f"    {'  '.join(numbers)}")
+        else:
+            first = step.values.flatten(0, -1)[:MAX_NUMBERS].tolist()
+            more = " …" if step.values.numel() > MAX_NUMBERS else ""
+            lines.append(f"    {' '.join(f'{value:.3f}' for value in first)}{more}")
+    best = (f"{one_line(one.token)} {_percent(one.probability)}" for one in walk.candidates[:MAX_NUMBERS])
+    return [*lines, "", "probabilities of the next token", f"  {'  '.join(best)}"]
 
 
 def beam_tree_lines(tree: BeamTree, pruned: bool = False) -> list[str]:

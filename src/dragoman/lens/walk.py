@@ -26,8 +26,8 @@ TERMS = Quantity(
     "terms of the scores",
     "SE",
     "q ⊙ k",
-    "Query and key are compared element by element; the sum of a row is the score of its key. Blue elements speak for "
-    "the key, orange ones against it.",
+    "Query and key are compared element by element; the sum of a row is the score of its key. Positive elements speak "
+    "for the key, negative ones against it.",
 )
 
 
@@ -35,7 +35,8 @@ TERMS = Quantity(
 class WalkStep:
     """An intermediate result at the selected position: a vector, a number for each key, or a vector for each key."""
 
-    place: str  # the layer, such as “decoder layer 2: cross-attention”
+    path: str  # of the layer in the model
+    place: str  # its name for readers, such as “decoder layer 2: cross-attention”
     name: str
     formula: str
     explanation: str
@@ -194,6 +195,7 @@ class _Walker:
         """Return a step with the place and the labels of its keys."""
         labels = self._key_labels(path)
         return WalkStep(
+            path,
             f"{stack_of(path)} output" if quantity is STACK_OUTPUT else layer_name(self.model, path),
             quantity.name,
             quantity.formula,

@@ -32,10 +32,10 @@ from dragoman.serving.service import Service
 from dragoman.serving.service_log import LogSettings
 from dragoman.serving.web_access import HostCheck, WebAccess
 
-#: no resources from other hosts, no inline scripts
+#: no resources from other hosts, no inline scripts; a figure is a blob: while it is converted to PNG
 PAGE_HEADERS = {
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    "object-src 'none'",
+    "object-src 'none'; img-src 'self' blob:",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",

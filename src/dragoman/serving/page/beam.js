@@ -1,7 +1,7 @@
 // The beam search as a tree, step by step: hypotheses that were kept, pruned, finished or truncated.
 
-import { emptyMessage, formatNumber, formatProbability, html, runSection, svg } from "./dom.js";
-import { figureSvg, framedFigure, labelWidth, round, shorten } from "./figures.js";
+import { emptyMessage, formatNumber, formatProbability, html, rovingFocus, runSection, svg } from "./dom.js";
+import { figureSvg, framedFigure, labelWidth, round, shorten, swatchLegend } from "./figures.js";
 import { displayToken, joinTokens } from "./tokens.js";
 
 export const needsSentence = true;
@@ -12,7 +12,6 @@ const COLUMN_GAP = 34;
 const TOP = 30;
 const STATUS_LABELS = { kept: "kept: continued", finished: "finished: ends in EOS", pruned: "pruned: others were better", truncated: "truncated at the length limit" };
 const PLAY_INTERVAL = 900; // milliseconds per step
-const MAX_TEXT_LENGTH = 60; // characters of a hypothesis in the list
 
 let playback = null; // {timer, onStop}
 
@@ -20,41 +19,46 @@ export function show(container, { state, panels, change }) {
   stopPlayback();
   const views = panels.map((panel) => (panel.inspection?.beam ? new BeamView(panel) : null));
   const last = Math.max(0, ...views.map((view) => view?.columns.size ?? 0));
-  const currentStep = () => Math.min(state.step || last, last);
-  const button = (label, sign, click) => html("button", { type: "button", "aria-label": label, click }, sign);
-  const slider = html("input", { type: "range", min: 1, max: last, step: 1, "aria-label": "Step of the beam search", input: () => goTo(Number(slider.value)) });
+  const currentStep = () => Math.max(1, Math.min(state.step, last));
+  const button = (label, sign, click) => html("button", { type: "button", "aria-label": label, title: label, click }, sign);
+  const slider = html("input", { type: "range", min: 1, max: last, step: 1, "aria-label": "Step of the beam search", title: "Step of the beam search", input: () => goTo(Number(slider.value)) });
   const status = html("output", { class: "figures" });
-  const play = button("Play", "▶", () => (playback ? stopPlayback() : startPlayback()));
+  const play = html("button", { type: "button", class: "play", title: "Play all steps", click: () => togglePlayback() }, "Play");
   const back = button("Step back", "◀", () => goTo(currentStep() - 1));
-  const forward = button("Step forward", "▶|", () => goTo(currentStep() + 1));
-  const legend = html("ul", { class: "legend" }, Object.entries(STATUS_LABELS).map(([name, text]) => html("li", { class: name }, text)));
+  const forward = button("Step forward", "▶", () => goTo(currentStep() + 1));
+  const legend = html("ul", { class: "legend" }, html("li", { class: "best" }, "path to the translation"), Object.entries(STATUS_LABELS).map(([name, text]) => html("li", { class: name }, text)));
   const toolbar = html("div", { class: "toolbar" },
-    html("div", { class: "group", role: "group", "aria-label": "Steps" }, button("First step", "|◀", () => goTo(1)), back, play, forward, button("Last step", "▶▶", () => goTo(last))),
-    slider, status, legend);
+    html("div", { class: "group", role: "group", "aria-label": "Steps" }, button("First step", "|◀", () => goTo(1)), back, forward, button("Last step", "▶|", () => goTo(last))),
+    play, slider, status, legend);
 
   function goTo(target) {
     const step = Math.max(1, Math.min(last, target));
-    change({ step: step === last ? 0 : step });
+    change({ step: step === 1 ? 0 : step });
     slider.value = step;
+    slider.setAttribute("aria-valuetext", `step ${step} of ${last}`);
     status.textContent = `step ${step} of ${last}`;
     back.setAttribute("aria-disabled", String(step === 1)); // disabled buttons would lose the focus
     forward.setAttribute("aria-disabled", String(step === last));
     for (const view of views) view?.goTo(step);
   }
-  function startPlayback() {
+  function togglePlayback() {
+    if (playback) {
+      stopPlayback();
+      return;
+    }
     if (currentStep() === last) goTo(1);
-    const showButton = (sign, label) => {
-      play.textContent = sign;
-      play.setAttribute("aria-label", label);
+    const showButton = (text) => {
+      play.textContent = text;
+      play.title = text === "Play" ? "Play all steps" : "Stop at this step";
     };
-    showButton("❚❚", "Pause");
+    showButton("Pause");
     const advance = () => (container.contains(toolbar) && currentStep() < last ? goTo(currentStep() + 1) : stopPlayback());
-    playback = { timer: setInterval(advance, PLAY_INTERVAL), onStop: () => showButton("▶", "Play") };
+    playback = { timer: setInterval(advance, PLAY_INTERVAL), onStop: () => showButton("Play") };
   }
 
   const content = (panel, n) => views[n]?.element ?? emptyMessage(panel.error ?? missingReason(panel.inspection));
   container.replaceChildren(...(last ? [toolbar] : []), html("div", { class: "panels" }, panels.map((panel, n) => runSection(panel, panels, content(panel, n)))));
-  for (const view of views) view?.listen((by) => goTo(currentStep() + by));
+  for (const view of views) view?.listen({ goTo: (step) => goTo(step), moveBy: (by) => goTo(currentStep() + by), togglePlayback });
   if (last) goTo(currentStep());
 }
 
@@ -70,10 +74,12 @@ function missingReason(inspection) {
   return inspection.from_search ? "This search does not decode step by step, so it has no tree." : "The translation was given, so there was no search.";
 }
 
+const beamLegend = () => swatchLegend([["path to the translation", "kept best"], ["kept", "kept"], ["finished", "finished"], ["pruned", "pruned"], ["truncated", "truncated"]]
+  .map(([text, name]) => ({ text, shape: (x, y) => svg("g", { class: name }, svg("rect", { x, y, width: 16, height: 12, rx: 3, class: "shape" })) })));
+
 const formatScore = (score) => score.toFixed(2).replace(/^-0\.00$/, "0.00").replace("-", "−");
 
-/** Return the end of a text, where hypotheses differ. */
-const textEnd = (text) => (text.length <= MAX_TEXT_LENGTH ? text : `… ${text.slice(text.indexOf(" ", text.length - MAX_TEXT_LENGTH) + 1 || -MAX_TEXT_LENGTH)}`);
+const joinPieces = (tokens) => tokens.join("").replace(/▁/g, " ").trim() || tokens.join("");
 
 /** The tree of one run: a column for each step, best hypotheses on top, and a list of the hypotheses of a step. */
 class BeamView {
@@ -89,10 +95,11 @@ class BeamView {
     for (const [step, column] of this.columns) column.forEach((node, n) => this.positions.set(node.index, [this.columnX(step), TOP + ROW_STEP * n]));
     this.figure = this.draw(run.target);
     this.list = html("div", { class: "hypotheses" });
-    const framed = framedFigure("Beam search, step by step", "Below a token: log p of the hypothesis → after length normalization. The path to the translation is bold.", this.figure, `beam-${run.name}`, () => beam);
+    const framed = framedFigure("Beam search, step by step", "Below a token: log p of the hypothesis → after length normalization. The path to the translation is bold, also in later steps.", this.figure, `beam-${run.name}`, () => beam, [], beamLegend());
+    framed.querySelector(".figure-legend").classList.add("visually-hidden"); // the toolbar has it
     this.scrollArea = framed.querySelector(".scroll");
     this.scrollArea.classList.add("tree");
-    this.scrollArea.setAttribute("aria-label", "Beam search: left and right change the step, up and down select a hypothesis");
+    this.scrollArea.setAttribute("aria-label", "Beam search: left and right change the step, up and down select a hypothesis, space plays");
     this.element = html("div", { class: "beam" }, framed, this.list);
   }
 
@@ -144,7 +151,7 @@ class BeamView {
   }
 
   text(node) {
-    return this.path(node).map((current) => current.token).join("").replace(/▁/g, " ").trim();
+    return joinPieces(this.path(node).map((current) => current.token));
   }
 
   describe(node) {
@@ -152,17 +159,25 @@ class BeamView {
     return `${STATUS_LABELS[node.status]}${rank}; log p ${formatNumber(node.score)}, normalized ${formatNumber(node.normalized_score)}; p of the last token ${formatProbability(Math.exp(node.log_probability))}`;
   }
 
-  /** Show the search up to a step. */
+  /** Show the search up to a step; the path to the translation is shown in later steps as well. */
   goTo(step) {
     this.step = Math.min(step, this.columns.size);
     for (const element of [...this.stepLabels, ...this.edges, ...this.boxes]) element.classList.toggle("future", Number(element.dataset.step) > step);
     const column = this.columns.get(this.step);
     this.select(column.find((node) => this.bestPath.has(node.index)) ?? column[0]);
-    const scale = this.figure.getBoundingClientRect().width / this.figure.viewBox.baseVal.width || 1;
-    const { clientWidth } = this.scrollArea;
-    if (clientWidth) this.scrollArea.scrollLeft = (this.columnX(this.step) + this.nodeWidth + 20) * scale - clientWidth;
+    this.scrollToStep();
   }
 
+  /** Scroll the tree, but not the page, so far that the step is visible. */
+  scrollToStep() {
+    const scale = this.figure.getBoundingClientRect().width / this.figure.viewBox.baseVal.width || 1;
+    const { clientWidth, scrollLeft } = this.scrollArea;
+    const [left, right] = [(this.columnX(this.step) - 20) * scale, (this.columnX(this.step) + this.nodeWidth + 20) * scale];
+    if (left < scrollLeft) this.scrollArea.scrollLeft = this.step === 1 ? 0 : left;
+    else if (clientWidth && right > scrollLeft + clientWidth) this.scrollArea.scrollLeft = right - clientWidth;
+  }
+
+  /** Select a hypothesis of the present step. */
   select(node) {
     this.selected = node;
     const path = new Set(this.path(node).map((current) => String(current.index)));
@@ -171,36 +186,74 @@ class BeamView {
     this.showList();
   }
 
-  /** List the hypotheses of the step of the selected one. */
-  showList() {
-    const { step } = this.selected;
-    const row = (node) => html("tr", { class: `${node.status}${node === this.selected ? " selected" : ""}`, click: () => this.select(node) },
-      html("td", { class: "mark" }, html("span", { class: "dot" }), html("span", { class: "visually-hidden" }, node.status)),
-      html("th", { scope: "row", dir: "auto" }, textEnd(this.text(node))),
-      html("td", {}, formatScore(node.score)), html("td", {}, formatScore(node.normalized_score)));
-    const headings = [html("span", { class: "visually-hidden" }, "status"), `step ${step}`, "log p", "normalized"];
-    const head = html("tr", {}, headings.map((heading) => html("th", { scope: "col" }, heading)));
-    this.list.replaceChildren(
-      html("p", {}, html("b", { dir: "auto" }, this.text(this.selected)), html("br"), html("span", { class: "muted figures" }, this.describe(this.selected))),
-      html("div", { class: "scroll" }, html("table", { class: "figures" }, html("thead", {}, head), html("tbody", {}, this.columns.get(step).map(row)))));
+  /** Return the hypotheses of the present step as a tree: what several have in common is one branch, above what differs. */
+  branches() {
+    const children = new Map(); // node → those of its children that lead to the present step
+    const add = (node) => {
+      const siblings = children.get(node.parent) ?? [];
+      if (siblings.includes(node)) return;
+      children.set(node.parent, [...siblings, node]);
+      if (node.parent) add(this.allNodes[node.parent]);
+    };
+    for (const node of this.columns.get(this.step)) add(node); // best first
+    const rows = [];
+    const visit = (node, depth, before) => {
+      const [tokens, next] = [[...before, node.token], children.get(node.index) ?? []];
+      if (next.length === 1) visit(next[0], depth, tokens);
+      else {
+        rows.push({ depth, text: joinPieces(tokens), leaf: next.length ? null : node });
+        for (const child of next) visit(child, depth + 1, []);
+      }
+    };
+    for (const node of children.get(0) ?? []) visit(node, 0, []);
+    return rows;
   }
 
-  /** Select hypotheses with pointer and keyboard; `changeStep(by)` is called for left and right. */
-  listen(changeStep) {
-    this.figure.addEventListener("pointerover", (event) => {
+  /** List the hypotheses of the present step. */
+  showList() {
+    const isFocused = this.list.contains(document.activeElement);
+    const indented = (text, depth) => {
+      const cell = html("th", { scope: "row", dir: "auto" }, depth ? html("span", { class: "branch", "aria-hidden": "true" }, "└ ") : null, text);
+      cell.style.setProperty("--depth", depth);
+      return cell;
+    };
+    const row = ({ depth, text, leaf }) => {
+      if (!leaf) return html("tr", { class: "common" }, html("td"), indented(text, depth), html("td"), html("td"));
+      const isBest = this.bestPath.has(leaf.index);
+      return html("tr", { class: `${leaf.status}${leaf === this.selected ? " selected" : ""}${isBest ? " best" : ""}`, "data-listed": leaf.index, tabindex: leaf === this.selected ? 0 : -1, title: `${this.text(leaf)}: ${this.describe(leaf)}`, click: () => this.select(leaf), focus: () => leaf !== this.selected && this.select(leaf) },
+        html("td", { class: "mark" }, html("span", { class: "dot" }), html("span", { class: "visually-hidden" }, `${leaf.status}${isBest ? ", on the path to the translation" : ""}`)),
+        indented(text, depth), html("td", {}, formatScore(leaf.score)), html("td", {}, formatScore(leaf.normalized_score)));
+    };
+    const headings = [html("span", { class: "visually-hidden" }, "status"), `hypotheses of step ${this.step}`, "log p", "normalized"];
+    const head = html("tr", {}, headings.map((heading) => html("th", { scope: "col" }, heading)));
+    const body = html("tbody", {}, this.branches().map(row));
+    this.list.replaceChildren(
+      html("p", {}, html("b", { dir: "auto" }, this.text(this.selected)), html("br"), html("span", { class: "muted figures" }, this.describe(this.selected))),
+      html("div", { class: "scroll" }, html("table", { class: "figures" }, html("thead", {}, head), body)));
+    rovingFocus(body, "tr[data-listed]");
+    for (const listed of body.querySelectorAll("tr[data-listed]")) listed.tabIndex = listed.matches(".selected") ? 0 : -1;
+    if (isFocused) body.querySelector(".selected")?.focus();
+  }
+
+  /** Select hypotheses with pointer and keyboard; a hypothesis of another step changes the step. */
+  listen({ goTo, moveBy, togglePlayback }) {
+    this.figure.addEventListener("click", (event) => {
       const index = event.target.closest(".node")?.dataset.node;
-      if (index && this.allNodes[index] !== this.selected) this.select(this.allNodes[index]);
+      if (!index) return;
+      const node = this.allNodes[index];
+      if (node.step !== this.step) goTo(node.step);
+      this.select(node);
     });
     this.scrollArea.addEventListener("keydown", (event) => {
       const stepChange = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
       const rowChange = { ArrowUp: -1, ArrowDown: 1 }[event.key];
-      if (!stepChange && !rowChange) return;
+      if (!stepChange && !rowChange && event.key !== " ") return;
       event.preventDefault();
-      if (stepChange) changeStep(stepChange);
-      else {
+      if (stepChange) moveBy(stepChange);
+      else if (rowChange) {
         const column = this.columns.get(this.step);
         this.select(column[Math.max(0, Math.min(column.length - 1, column.indexOf(this.selected) + rowChange))]);
-      }
+      } else togglePlayback();
     });
   }
 }

@@ -1,7 +1,7 @@
 // Position encodings of the runs, and the similarity of positions.
 
 import { emptyMessage, html, runSection, svg } from "./dom.js";
-import { figureSvg, framedFigure, matrixPaths } from "./figures.js";
+import { colorScale, figureSvg, framedFigure, matrixPaths } from "./figures.js";
 
 export const needsSentence = false;
 
@@ -37,8 +37,8 @@ function encodingFigure(encoding, run) {
   const title = `Positions: ${encoding.name}`;
   const figure = figureSvg(perRow * (MAP_SIZE + 28) - 20, Math.ceil(maps.length / perRow) * (MAP_SIZE + 54), title, `${MECHANISMS[encoding.mechanism]}, ${encoding.labels.length} positions`);
   maps.forEach(([label, values], n) => figure.append(drawMap(label, values, encoding.labels, 2 + (n % perRow) * (MAP_SIZE + 28), 26 + Math.floor(n / perRow) * (MAP_SIZE + 54))));
-  const modules = encoding.paths.length === 1 ? encoding.paths[0] : `${encoding.paths[0]} and ${encoding.paths.length - 1} with equal values`;
-  return framedFigure(title, `${MECHANISMS[encoding.mechanism]}; ${modules}. Blue: positive, orange: negative; the strongest color is the largest absolute value of the map.`, figure, `positions-${run}-${encoding.name}`, () => encoding);
+  const layers = encoding.layers.length === 1 ? encoding.layers[0] : `${encoding.layers[0]} and ${encoding.layers.length - 1} with equal values`;
+  return framedFigure(title, `${MECHANISMS[encoding.mechanism]}; ${layers}. Blue: positive, orange: negative; the strongest color is the largest absolute value of the map.`, figure, `positions-${run}-${encoding.name}`, () => encoding, [], colorScale("share of the largest absolute value", -1, 1));
 }
 
 function drawMap(label, values, labels, x, y) {

@@ -1,7 +1,7 @@
 // Token probabilities: alternatives at every position, which can be forced to continue the translation from there.
 
 import { dataTable, emptyMessage, formatNumber, formatProbability, html, rovingFocus, runSection } from "./dom.js";
-import { framedFigure, tokenTable } from "./figures.js";
+import { framedFigure, tokenTable, tokenTableLegend } from "./figures.js";
 import { direction, displayToken, startsWord } from "./tokens.js";
 
 export const needsSentence = true;
@@ -49,7 +49,7 @@ function content(panel, { state, force }) {
     () => steps.map((step, n) => [n + 1, step.token, formatProbability(step.probability), ...(copies ? [formatProbability(inspection.generation_probs[n])] : []), step.rank, formatNumber(step.entropy), alternativesText(step)]));
   return [
     html("p", { class: "muted" }, "Select a token to see alternatives; select an alternative to continue the translation from there."), chips, summary,
-    framedFigure("Most probable tokens at every position", "Tokens of the translation are marked. Probabilities are those of the model, before any constraints of the search.", figure, `alternatives-${panel.run.name}`, () => steps, [table]),
+    framedFigure("Most probable tokens at every position", "Tokens of the translation are marked. Probabilities are those of the model, before any constraints of the search.", figure, `alternatives-${panel.run.name}`, () => steps, [table], tokenTableLegend("token of the translation")),
   ];
 }
 
@@ -105,10 +105,10 @@ function openAlternatives(chips, panel, position, forceToken) {
 function alternativesTable(steps) {
   const rows = Array.from({ length: Math.min(MAX_RANKS, steps[0].alternatives.length) }, (_, rank) => ({
     name: String(rank + 1),
-    cells: steps.map((step) => {
+    cells: steps.map((step, position) => {
       const other = step.alternatives[rank];
       const label = formatProbability(other.probability);
-      return { text: displayToken(other.token), probability: other.probability, label, chosen: other.token_id === step.token_id, tooltip: `${other.token}: ${label}` };
+      return { text: displayToken(other.token), probability: other.probability, label, chosen: other.token_id === step.token_id, tooltip: `position ${position + 1}, rank ${rank + 1}: “${displayToken(other.token)}” has probability ${label}` };
     }),
   }));
   return tokenTable("Most probable tokens at every position", steps.map((_, n) => n + 1), rows, steps.map((step) => `${displayToken(step.token)} ${formatProbability(step.probability)}`).join(", "));

@@ -10,8 +10,13 @@ const DEFAULTS = {
   sentence: 0, view: "attention",
   kind: "cross", layer: 0, head: 0, // of attention; 0: mean of all
   unit: "words", word: "", // the pinned word: q3 or k3 for a row or a column
-  step: 0, // of the beam; 0: the last
   trainingStep: "", // of the history of a training; "": the last
+  heads: "", // several heads in colors, such as 1,3; "": the selected head
+  step: 0, // of the beam; 0: the first
+  walkStep: 0, walkPosition: 0, walkHead: 0, walkAt: 0, // of a walk: target and source token, head, and the step of the computation
+  neuronQuery: 0, // the query whose neurons are shown
+  decoding: "beam", // or sampling, with the settings of its sliders; "": the defaults of the run
+  temperature: "", topK: "", topP: "", beamSize: "", lengthPenalty: "", coveragePenalty: "", seed: 0,
   corpus: "low lower newest widest", corpusKind: "text", // what byte-pair encoding is learned from: text or counts
   ties: "first", symbols: "characters", // of byte-pair encoding
   bpeVocabulary: "", bpeCompression: "", // limits of byte-pair encoding; "": none
