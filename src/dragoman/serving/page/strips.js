@@ -58,10 +58,10 @@ export function stripFigure(title, values, labels = []) {
   return html("div", { class: "strip" }, html("div", { class: "scroll" }, figure), output);
 }
 
-/** Create a list of keys with a bar and a number each: shares in percent, or scores of either sign. */
+/** Create a list of keys with a bar and a number each: shares of 100 %, or scores of either sign. */
 export function barList(title, labels, values, isShare) {
   const finite = values.filter((value) => value !== null);
-  const largest = isShare ? Math.max(...finite) || 1 : largestValue([finite.length ? finite : [0]]);
+  const largest = isShare ? 1 : largestValue([finite.length ? finite : [0]]);
   const list = html("ol", { class: "bar-list", "aria-label": title });
   labels.forEach((label, n) => {
     const value = values[n];
