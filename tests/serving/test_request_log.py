@@ -85,7 +85,7 @@ def test_texts_and_addresses_are_optional(run: Run, lines: list[str]) -> None:
         client.post("/translate", json={"q": "a", "source": "en", "target": "xx"})
     first, second = map(json.loads, lines)
     assert (first["texts"], first["client"]) == (["Anna reads.", "Ben\nsleeps."], None)
-    assert "'xx'" in second["error"]
+    assert "xx" in second["error"]
 
 
 def test_internal_error_is_logged_with_the_request_id_and_without_text(
@@ -166,3 +166,16 @@ def test_metrics_of_runs_and_of_the_process(client: TestClient, run: Run) -> Non
     source = len(run.source_tokenizer.encode_batch(["The man sleeps."])[0])
     assert added == [source, len(translation.tokens), 1, 1, 1]
     assert metric("process_resident_memory_bytes") > 0
+
+
+def test_failure_of_a_stream_is_logged(client: TestClient, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("cannot translate The secret sleeps.")
+
+    monkeypatch.setattr("dragoman.serving.request_batching.Batcher._translate", fail)
+    response = client.post("/v1/stream", json={"text": "\nThe secret sleeps."}, headers={"x-request-id": "id-3"})
+    assert (response.status_code, "the translation failed" in response.text) == (200, True)
+    failure, request = map(json.loads, lines)
+    assert "ValueError: cannot translate [text]" in failure["traceback"]
+    assert (failure["request_id"], request["request_id"], request["status"]) == ("id-3", "id-3", 500)
+    assert "secret" not in "".join(lines)

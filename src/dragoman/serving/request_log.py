@@ -33,6 +33,7 @@ class RequestLog:
             await self.app(scope, receive, send)
             return
         record, started = _new_record(scope), False
+        record.hides_texts = not self.settings.texts
         set_request_record(record)
 
         async def send_with_id(message: Message) -> None:
@@ -51,7 +52,7 @@ class RequestLog:
             await self.app(scope, receive, send_with_id)
         except Exception:
             record.status = 500
-            log_failure(record, self.settings)
+            log_failure(record)
             if not started:
                 message = f"the service failed: see its log for the request {record.id}"
                 await RequestError(500, message).response()(scope, receive, send_with_id)

@@ -36,6 +36,7 @@ class RequestRecord:
         characters: number of characters of the texts
         queue_seconds: time that the request waited before its first sentence was translated
         texts: texts of the request, which are private
+        hides_texts: whether texts must not be logged
         error: message of a rejected or failed request
         on_failure: called if the service fails to answer (status 500 or above)
     """
@@ -54,6 +55,7 @@ class RequestRecord:
     characters: int = 0
     queue_seconds: float | None = None
     texts: Sequence[str] = ()
+    hides_texts: bool = True
     error: str = ""
     on_failure: Callable[[], None] | None = None
 

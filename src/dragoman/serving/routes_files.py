@@ -44,7 +44,7 @@ def routes(service: Service) -> APIRouter:
             raise RequestError(400, "Invalid request: file format not supported")
         document = await asyncio.to_thread(document_format.parse, file.content, fields.translate_attributes)
         characters, limit = sum(len(block.text) for block in document.blocks), service.limits.max_file_characters
-        request_record().characters = characters
+        request_record().texts, request_record().characters = [block.text for block in document.blocks], characters
         if characters > limit:
             raise RequestError(400, f"a document may have {limit:,} characters, but this one has {characters:,}")
         service.count_characters(request, fields.api_key, characters)

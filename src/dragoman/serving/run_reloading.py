@@ -156,7 +156,8 @@ class RunReloader:
         The version is taken out of the list `old`, so that nothing refers to it any more.
         """
         served = old.pop()
-        deadline = time.monotonic() + self.service.limits.timeout + GRACE_SECONDS
+        limits = self.service.limits
+        deadline = time.monotonic() + max(limits.timeout, limits.file_timeout) + GRACE_SECONDS
         while requests & self.service.active_requests and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
         served.batcher.close()

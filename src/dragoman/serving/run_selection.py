@@ -14,7 +14,7 @@ from dragoman.serving.weighted_routes import RouteBy, WeightedRoute, check_route
 from dragoman.text.language_names import language_name
 
 
-class RunSelection:
+class RunSelector:
     """The served runs and routes, and how a request selects one of them."""
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ from dragoman.serving.request_guard import RateLimiter
 from dragoman.serving.request_parsing import RequestError, parse_request, request_api_key
 from dragoman.serving.request_record import RequestRecord, request_record
 from dragoman.serving.run_reloading import RunReloader, RunSource
-from dragoman.serving.run_selection import RunSelection
+from dragoman.serving.run_selection import RunSelector
 from dragoman.serving.run_versions import run_version
 from dragoman.serving.schemas import ApiRequest
 from dragoman.serving.served_run import ServedRun
@@ -43,7 +43,7 @@ RequestType = TypeVar("RequestType", bound=ApiRequest)
 STREAM_POLL_SECONDS = 0.02  # between two attempts to begin a stream
 
 
-class Service(RunSelection):
+class Service(RunSelector):
     """All served runs, with their limits, API keys and metrics."""
 
     def __init__(

@@ -139,8 +139,8 @@ def log_request(record: RequestRecord, settings: LogSettings) -> None:
     logger.info("request", extra={"fields": fields})
 
 
-def log_failure(record: RequestRecord, settings: LogSettings) -> None:
+def log_failure(record: RequestRecord) -> None:
     """Log the exception that is being handled, with the id of its request; texts of the request are replaced."""
     fields = {"request_id": record.id, "route": record.route, "run": record.run or None}
-    hidden = () if settings.texts else record.texts
+    hidden = record.texts if record.hides_texts else ()
     logger.exception("the service failed", extra={"fields": fields, "hidden_texts": hidden})

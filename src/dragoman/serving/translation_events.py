@@ -15,8 +15,10 @@ from dragoman.run import StreamedTokens
 from dragoman.serving import schemas
 from dragoman.serving.request_batching import DecodeOptions
 from dragoman.serving.request_parsing import RequestError
+from dragoman.serving.request_record import request_record
 from dragoman.serving.served_run import ServedRun
 from dragoman.serving.service import Service
+from dragoman.serving.service_log import log_failure
 from dragoman.text.sentences import SplitText
 
 Event = tuple[str, dict[str, Any]]  # name and data
@@ -109,7 +111,11 @@ async def server_sent_events(service: Service, events: AsyncGenerator[Event], fi
         async for event in events:
             yield _format_event(*event)
     except Exception as error:
-        is_public = isinstance(error, UserError | RequestError)
+        is_public, record = isinstance(error, UserError | RequestError), request_record()
+        # the response has begun with status 200, but the log tells the truth
+        record.status, record.error = error.status if isinstance(error, RequestError) else 500, str(error)
+        if not is_public:
+            log_failure(record)
         yield _format_event(
             "error", {"error": service.public_message(error) if is_public else "the translation failed"}
         )
