@@ -111,14 +111,13 @@ async def server_sent_events(service: Service, events: AsyncGenerator[Event], fi
         async for event in events:
             yield _format_event(*event)
     except Exception as error:
-        is_public, record = isinstance(error, UserError | RequestError), request_record()
+        record, is_public = request_record(), isinstance(error, UserError | RequestError)
+        record.error = service.public_message(error) if is_public else "the translation failed"
         # the response has begun with status 200, but the log tells the truth
-        record.status, record.error = error.status if isinstance(error, RequestError) else 500, str(error)
+        record.status = error.status if isinstance(error, RequestError) else 400 if is_public else 500
         if not is_public:
             log_failure(record)
-        yield _format_event(
-            "error", {"error": service.public_message(error) if is_public else "the translation failed"}
-        )
+        yield _format_event("error", {"error": record.error})
     finally:
         await events.aclose()
 
