@@ -11,7 +11,7 @@ import typer
 
 from dragoman.cli.options import ModelOptions, PrecisionOptions
 from dragoman.cli.serve_config import ENVIRONMENT_PREFIX, apply_config, print_configuration
-from dragoman.cli.serve_options import KeyOptions, LimitOptions, RoutingOptions, ServerOptionGroup
+from dragoman.cli.serve_options import AnalysisOptions, KeyOptions, LimitOptions, RoutingOptions, ServerOptionGroup
 
 if TYPE_CHECKING:
     from dragoman.serving import Service
@@ -46,6 +46,7 @@ def serve(
     keys: KeyOptions,
     limits: LimitOptions,
     routing: RoutingOptions,
+    analysis: AnalysisOptions,
     model: ModelOptions,
     precision: PrecisionOptions,
 ) -> None:
@@ -67,6 +68,7 @@ def serve(
         sources, limits.limits(), limits.batching(), keys.read_keys(), serving.Quotas(keys.quota_file)
     )
     routing.apply(service)
+    analysis.apply(service, serving.is_loopback(server.host))
     keys.reload_with(service)
     if print_config:
         return

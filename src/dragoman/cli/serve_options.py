@@ -154,3 +154,38 @@ class RoutingOptions:
         service.set_routes(map(serving.parse_route, self.route or ()), service.run_names, self.route_by)
         if self.watch_runs:
             service.reloader.watch()
+
+
+@dataclass(frozen=True)
+class AnalysisOptions:
+    """The test set that the page analyzes, and whether it does."""
+
+    test_source: Annotated[
+        Path | None, "Test set of the page's error analysis: source texts. Default: the validation sentences of a run."
+    ] = None
+    test_reference: Annotated[Path | None, "Reference translations of the test set, unless --test-source has both."] = (
+        None
+    )
+    analysis: Annotated[
+        bool | None,
+        typer.Option(
+            "--analysis/--no-analysis",
+            help="Allow analyses of test sets, which show their sentences. Default: if only this machine can reach the "
+            "service, if it needs API keys, or with --test-source.",
+        ),
+    ] = None
+
+    def apply(self, service: Service, is_local: bool) -> None:
+        """Read the test set, and let the service analyze it; `is_local`: only this machine can reach the service."""
+        from dragoman.cli.inputs import FileLayout, read_pairs
+        from dragoman.serving import AnalysisSettings, NamedTestSet
+
+        test_set = None
+        if self.test_source is not None:
+            FileLayout().corpus(self.test_source, self.test_reference).check()
+            pairs = read_pairs(self.test_source, self.test_reference, FileLayout(), "--test-reference")
+            test_set = NamedTestSet(self.test_source.name, *pairs)
+        elif self.test_reference is not None:
+            raise UserError("--test-reference has the references of a test set: name its sources with --test-source")
+        by_default = is_local or service.keys.required or test_set is not None
+        service.analysis = AnalysisSettings(by_default if self.analysis is None else self.analysis, test_set)

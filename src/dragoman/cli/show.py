@@ -428,6 +428,40 @@ def history(
     options.print({"source": sentence, "final": final, "history": entries}, lines, draw)
 
 
+def saliency(
+    run: RunFolder,
+    sentence: Sentence,
+    target: Target = None,
+    *,
+    options: ShowOptions,
+) -> None:
+    """Show how strongly each source and earlier target token influences each token of the translation.
+
+    The share of the norm of the gradient of its log-probability by the embeddings. Unlike attention it covers the whole
+    model.
+    """
+    loaded = options.open(run)
+
+    from dragoman.lens.charts import heatmap
+    from dragoman.lens.saliency import measure_saliency
+    from dragoman.lens.text_view import LEGEND, heatmap_lines
+
+    text = target or loaded.translate([sentence], alignment=False)[0].text
+    result = measure_saliency(loaded, sentence, text)
+    lines = [f"source     {sentence}", f"target     {text}", ""]
+    lines += heatmap_lines(result.source, result.target_tokens, result.source_tokens)
+    lines += [*heatmap_lines(result.target, result.target_tokens, result.input_tokens)]
+    lines.append(LEGEND.replace("attention weight", "share of the gradient norm"))
+
+    def draw() -> Iterable[str]:
+        """Draw the influence of the source, and that of earlier target tokens."""
+        shares = "share of the gradient norm"
+        yield heatmap(result.source, result.target_tokens, result.source_tokens, "Saliency of source tokens", shares)
+        yield heatmap(result.target, result.target_tokens, result.input_tokens, "Saliency of target tokens", shares)
+
+    options.print({"source": sentence, "target": text, "saliency": result}, lines, draw)
+
+
 def gradients(
     run: RunFolder,
     sentence: Annotated[
@@ -497,11 +531,23 @@ def _measure_gradients(
 app = typer.Typer(
     cls=DefaultToRun,
     help="Describe a run, list its languages, or show how it translates: attention, alternatives, layers, walk, "
-    "experts, beam, positions, history, gradients.",
+    "experts, beam, positions, history, saliency, gradients.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 add_command(app, show_run, "run")
-for _command in (languages, attention, alternatives, layers, walk, experts, beam, positions, history, gradients):
+for _command in (
+    languages,
+    attention,
+    alternatives,
+    layers,
+    walk,
+    experts,
+    beam,
+    positions,
+    history,
+    saliency,
+    gradients,
+):
     add_command(app, _command)
 add_command(app, everything, "all")

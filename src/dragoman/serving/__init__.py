@@ -12,6 +12,7 @@ except ImportError as error:
     raise UserError(f"the service needs {error.name}: run pip install '.[serve]' in the source tree") from None
 
 from dragoman.run.language_pair import LanguagePair, infer_language_pair, parse_run_argument
+from dragoman.serving.analysis_settings import AnalysisSettings, NamedTestSet
 from dragoman.serving.api_keys import ApiKeys
 from dragoman.serving.app import create_app
 from dragoman.serving.quotas import Quotas
@@ -25,6 +26,6 @@ from dragoman.serving.web_access import WebAccess, reachable_urls
 from dragoman.serving.weighted_routes import parse_route
 
 __all__ = ["ApiKeys", "BatchingSettings", "Service", "ServiceLimits", "bind_socket", "create_app", "serve"]
-__all__ += ["RunSource", "TlsFiles", "parse_route"]
+__all__ += ["AnalysisSettings", "NamedTestSet", "RunSource", "TlsFiles", "parse_route"]
 __all__ += ["LogFormat", "LogSettings", "Quotas", "ServerOptions", "logger"]
 __all__ += ["LanguagePair", "WebAccess", "infer_language_pair", "is_loopback", "parse_run_argument", "reachable_urls"]

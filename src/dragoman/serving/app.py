@@ -16,6 +16,7 @@ from dragoman import __version__
 from dragoman.errors import UserError
 from dragoman.serving import (
     routes_admin,
+    routes_analysis,
     routes_documentation,
     routes_files,
     routes_health,
@@ -83,6 +84,7 @@ def create_app(
     app.include_router(routes_v1.routes(service))
     app.include_router(routes_inspection.routes(service))
     app.include_router(routes_learning.routes(service))
+    app.include_router(routes_analysis.routes(service))
 
     app.include_router(routes_documentation.routes(app, PAGE_HEADERS))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -20,19 +21,23 @@ class RecentlyUsed(Generic[Key, Value]):
         """Keep values up to a total of `max_size`, as `size` measures them; the latest one is kept in any case."""
         self.max_size, self.size = max_size, size
         self.values: OrderedDict[Key, Value] = OrderedDict()
+        self._lock = threading.Lock()
 
     def get(self, key: Key, compute: Callable[[], Value]) -> Value:
         """Return the value of a key, which `compute` returns if it is not known."""
-        if key not in self.values:
-            self.values[key] = compute()
-        self.values.move_to_end(key)
-        while len(self.values) > 1 and sum(map(self.size, self.values.values())) > self.max_size:
-            self.values.popitem(last=False)
-        return self.values[key]
+        value = self.values.get(key)
+        if value is None:
+            value = compute()  # without the lock: it may take long
+        with self._lock:
+            self.values[key] = value
+            self.values.move_to_end(key)
+            while len(self.values) > 1 and sum(map(self.size, self.values.values())) > self.max_size:
+                self.values.popitem(last=False)
+        return value
 
 
 class CheckpointCache:
-    """Loaded checkpoints, by run and name, up to a total size of their weights. Used by the thread of inspections."""
+    """Loaded checkpoints, by run and name, up to a total size of their weights."""
 
     def __init__(self, max_bytes: int) -> None:
         """Keep at most `max_bytes` of weights in memory, and one checkpoint in any case."""

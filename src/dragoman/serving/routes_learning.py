@@ -17,6 +17,7 @@ from dragoman.lens.training_history import history_checkpoints, inspect_checkpoi
 from dragoman.run import Run
 from dragoman.serving import schemas
 from dragoman.serving.checkpoint_cache import CheckpointCache, RecentlyUsed
+from dragoman.serving.job_queue import SHORT_COST
 from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
 from dragoman.serving.service import Service
 from dragoman.watch.training_log import TrainingLog
@@ -161,7 +162,7 @@ def routes(service: Service) -> APIRouter:
             return json.dumps({"run": served.name, "entry": to_jsonable(entry)}, ensure_ascii=False)
 
         key = f"{served.run.language_pair} {fields.model_dump_json(exclude={'api_key'})}"
-        work = service.inspections(lambda: responses.get(key, inspect))
+        work = service.inspections(lambda: responses.get(key, inspect), SHORT_COST + 1)  # short ones come first
         return Response(
             await cancel_on_disconnect(request, work, service.limits.timeout), media_type="application/json"
         )

@@ -20,6 +20,7 @@ from dragoman.run.translation_warnings import checker_of
 from dragoman.search import SearchConfig, search_from_dict
 from dragoman.search.search_config import DEFAULT_MAX_LENGTH
 from dragoman.serving.alignment_queue import AlignmentQueue
+from dragoman.serving.analysis_settings import AnalysisSettings
 from dragoman.serving.api_keys import ApiKey, ApiKeys
 from dragoman.serving.client_shares import ClientShares
 from dragoman.serving.device_scheduler import DeviceScheduler
@@ -73,6 +74,7 @@ class Service(RunSelector):
         self.aligner = AlignmentQueue(self.device)
         self.documents = DocumentStore(self.limits.max_stored_bytes)
         self.suggestions: SuggestionFile | None = None  # none are accepted
+        self.analysis = AnalysisSettings()
         self._batching = batching or BatchingSettings()
         self._sources: dict[str, RunSource] = {}
         self.reloader = RunReloader(self)

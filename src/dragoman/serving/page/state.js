@@ -10,6 +10,7 @@ const DEFAULTS = {
   sentence: 0, view: "attention",
   kind: "cross", layer: 0, head: 0, // of attention; 0: mean of all
   unit: "words", word: "", // the pinned word: q3 or k3 for a row or a column
+  analysis: "", // filters and order of the table of errors, as the query of a request
   trainingStep: "", // of the history of a training; "": the last
   heads: "", // several heads in colors, such as 1,3; "": the selected head
   step: 0, // of the beam; 0: the first

@@ -6,6 +6,8 @@ import * as beam from "./beam.js";
 import * as bpe from "./bpe.js";
 import * as curves from "./curves.js";
 import * as decoding from "./decoding.js";
+import * as errors from "./errors.js";
+import * as gradients from "./gradients.js";
 import * as history from "./history.js";
 import * as layers from "./layers.js";
 import * as neurons from "./neurons.js";
@@ -23,7 +25,9 @@ export const VIEWS = {
   decoding: { title: "Decoding", module: decoding },
   layers: { title: "Layers", module: layers },
   positions: { title: "Positions", module: positions },
+  gradients: { title: "Gradients", module: gradients },
   history: { title: "Learning", module: history },
   training: { title: "Training", module: curves },
+  errors: { title: "Errors", module: errors },
   bpe: { title: "BPE", module: bpe },
 };

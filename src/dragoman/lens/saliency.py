@@ -1,0 +1,62 @@
+"""Saliency: how strongly each token influences the probability of each token of a translation.
+
+    s_tj = ‖∂ log p(y_t) / ∂e_j‖ / Σ_k ‖∂ log p(y_t) / ∂e_k‖,    e_j: the embedding of source or earlier target token j
+
+(Simonyan et al. 2014; for translation Ding et al. 2019). Unlike attention it covers the whole model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dragoman.errors import UserError
+from dragoman.lens.gradients import embedding_leaves
+from dragoman.parts.mixer import Layout
+from dragoman.parts.precision import at_least_float32
+from dragoman.run import Run
+
+
+@dataclass(frozen=True)
+class Saliency:
+    """Shares of the gradient norm; each row of `source` and `target` together sums to 1."""
+
+    source_tokens: tuple[str, ...]  # S, with special tokens
+    input_tokens: tuple[str, ...]  # T: the tokens that the decoder was fed, BOS first
+    target_tokens: tuple[str, ...]  # T: the tokens that it predicted, EOS last
+    source: Tensor  # T S
+    target: Tensor  # T T: 0 above the diagonal
+
+
+def measure_saliency(run: Run, source: str, translation: str) -> Saliency:
+    """Measure the gradients of the log-probability of each token of a translation by all embeddings it depends on."""
+    model, framing, tokenizer = run.model, run.framing, run.target_tokenizer
+    if not model.can_generate or model.source_features is not None:
+        raise UserError(f"{run.folder} does not translate text: saliency is measured for text-to-text models")
+    if not source.strip():
+        raise UserError("there is nothing to measure: the source sentence is empty")
+    source_ids = list(run.encode_sources([source])[0])
+    labels = [*framing.forced_bos, *tokenizer.encode(translation), framing.eos]
+    inputs = [framing.bos, *labels[:-1]]
+    (source_batch, source_lengths), (target_batch, lengths) = run.pad_batch([source_ids]), run.pad_batch([inputs])
+    layouts = Layout.padded(len(source_ids), source_lengths), Layout.padded(len(inputs), lengths)
+    rows = []
+    with torch.enable_grad(), embedding_leaves(run) as (embedded, _):
+        features = model.forward_features(source_batch, layouts[0], target_batch, layouts[1])
+        label_ids = torch.tensor(labels, device=source_batch.device)
+        log_p = at_least_float32(model.logits(features)).log_softmax(-1)[0].gather(1, label_ids[:, None])[:, 0]  # T
+        for t in range(len(labels)):
+            gradients = torch.autograd.grad(log_p[t], embedded, retain_graph=True)
+            norms = torch.cat([at_least_float32(gradient)[0].norm(dim=-1) for gradient in gradients])  # S+T
+            rows.append(norms / norms.sum().clamp(min=1e-30))
+    weights = torch.stack(rows).cpu()
+    size = len(source_ids)
+    return Saliency(
+        tuple(run.source_tokenizer.tokens(source_ids)),
+        tuple(tokenizer.tokens(inputs)),
+        tuple(tokenizer.tokens(labels)),
+        weights[:, :size],
+        weights[:, size:],
+    )

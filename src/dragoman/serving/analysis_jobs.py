@@ -1,0 +1,124 @@
+"""Long analyses of runs in the background: test sets sentence by sentence, and diagnoses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from dragoman.errors import UserError
+from dragoman.lens.diagnosis import diagnose, validation_pairs
+from dragoman.lens.test_set_analysis import TestSetAnalysis, TestSetAnalyzer
+from dragoman.serving.analysis_settings import NamedTestSet
+from dragoman.serving.checkpoint_cache import RecentlyUsed
+from dragoman.serving.job_queue import CanceledError
+from dragoman.serving.request_parsing import RequestError
+from dragoman.serving.served_run import ServedRun
+from dragoman.serving.service import Service
+from dragoman.serving.shared_run import SharedRun
+
+MAX_SENTENCES = 10_000  # of a test set that are analyzed
+MAX_DIAGNOSED_SENTENCES = 200
+MAX_JOBS = 12  # whose results are kept
+
+
+@dataclass
+class AnalysisJob:
+    """An analysis that waits, runs, is done or has failed."""
+
+    state: str = "waiting"  # then running, done or failed
+    error: str = ""
+    analysis: TestSetAnalysis | None = None
+    result: dict[str, Any] = field(default_factory=dict)  # of a diagnosis
+
+    @property
+    def done(self) -> int:
+        """Number of sentences that were analyzed."""
+        return 0 if self.analysis is None else len(self.analysis.sentences)
+
+    @property
+    def total(self) -> int:
+        """Number of sentences of the test set; 0 before the analysis begins."""
+        return 0 if self.analysis is None else self.analysis.total
+
+
+class AnalysisJobs:
+    """Starts an analysis when it is first asked for, one at a time, and keeps its result until the run is reloaded."""
+
+    def __init__(self, service: Service) -> None:
+        """Analyze the runs of a service."""
+        self.service = service
+        self._executor = ThreadPoolExecutor(1, "analysis")
+        self._jobs: RecentlyUsed[tuple[Any, ...], AnalysisJob] = RecentlyUsed(MAX_JOBS)
+
+    def test_set(self, served: ServedRun) -> NamedTestSet:
+        """Return the test set for a run: that of the service, or else the run's validation sentences."""
+        settings = self.service.analysis
+        if not settings.enabled:
+            raise RequestError(
+                403, "analyses are switched off, because other machines can reach this service: see --analysis"
+            )
+        if settings.test_set is not None:
+            return settings.test_set
+        try:
+            pairs = validation_pairs(served.run, MAX_SENTENCES)
+        except UserError:
+            raise RequestError(
+                400, f"the run {served.name} has no validation text: serve it with --test-source and --test-reference"
+            ) from None
+        return NamedTestSet(f"validation sentences of {served.name}", *pairs)
+
+    def analyze(self, served: ServedRun, owner: ServedRun) -> AnalysisJob:
+        """Return the analysis of a run on the test set of another one (`owner`), or on that of the service."""
+        key = ("test set", served.name, served.version, served.run.language_pair, owner.name)
+
+        def work(job: AnalysisJob, run: SharedRun) -> None:
+            """Translate and judge the test set."""
+            test_set = self.test_set(owner)
+            sources, references = test_set.sources[:MAX_SENTENCES], test_set.references[:MAX_SENTENCES]
+            analyzer = TestSetAnalyzer(run, sources, references)
+            job.analysis = analyzer.analysis
+            analyzer.analyze()
+
+        return self._jobs.get(key, lambda: self._start(served, work))
+
+    def diagnose(self, served: ServedRun) -> AnalysisJob:
+        """Return the diagnosis of a run on the beginning of its test set."""
+        key = ("diagnosis", served.name, served.version, served.run.language_pair)
+
+        def work(job: AnalysisJob, run: SharedRun) -> None:
+            """Measure the known failures of translation."""
+            test_set = self.test_set(served)
+            texts = test_set.sources[:MAX_DIAGNOSED_SENTENCES], test_set.references[:MAX_DIAGNOSED_SENTENCES]
+            languages = None if served.pair is None else f"{served.pair.source}-{served.pair.target}"
+            job.result = diagnose(run, *texts, languages=languages).to_dict() | {"run": served.name}
+
+        return self._jobs.get(key, lambda: self._start(served, work))
+
+    def _start(self, served: ServedRun, work: Callable[[AnalysisJob, SharedRun], None]) -> AnalysisJob:
+        """Queue the work of a job; one that fails says why."""
+        self.test_set(served)  # an error here, if there is none
+        job = AnalysisJob()
+
+        def is_canceled() -> bool:
+            """Whether the service is being stopped."""
+            return self.service.readiness == "stopping"
+
+        def run_job() -> None:
+            """Do the work in the thread of analyses."""
+            job.state = "running"
+            try:
+                work(job, SharedRun(served.run, self.service.device, is_canceled))
+                job.state = "done"
+            except CanceledError:
+                job.state, job.error = "failed", "the service is being stopped"
+            except UserError as error:
+                job.state, job.error = "failed", self.service.public_message(error)
+            except Exception:
+                job.state, job.error = "failed", "the analysis failed: see the log of the service"
+                raise
+
+        future: Future[None] = self._executor.submit(run_job)
+        future.add_done_callback(lambda done: done.exception())
+        return job

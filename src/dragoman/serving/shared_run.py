@@ -1,0 +1,54 @@
+"""A run for long work in the background, which lets requests use the device in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from dragoman.preemption import preemptible
+from dragoman.run import Alignment, Run, ScoredText, Translation
+from dragoman.serving.device_scheduler import DeviceScheduler
+from dragoman.serving.job_queue import CanceledError
+
+CHUNK_SENTENCES = 16  # that are processed in one turn
+
+
+class SharedRun(Run):
+    """A run that translates, scores and aligns a few sentences at a time, while no request wants to use the device."""
+
+    def __init__(self, run: Run, scheduler: DeviceScheduler, is_canceled: Callable[[], bool]) -> None:
+        """Share weights and tokenizers with `run`; `is_canceled` is asked before every few sentences."""
+        vars(self).update(vars(run))  # instead of the constructor of Run: nothing is loaded again
+        self.engine_cache = None  # cached engines belong to one search at a time
+        self.scheduler, self.is_canceled = scheduler, is_canceled
+
+    def _chunks(self, *columns: Sequence[Any]) -> Iterator[list[Sequence[Any]]]:
+        """Yield a few rows of some columns while the device may be used; raise CanceledError if that is canceled."""
+        for start in range(0, len(columns[0]), CHUNK_SENTENCES):
+            if self.is_canceled():
+                raise CanceledError
+            with self.scheduler.turn(is_background=True) as turn, preemptible(partial(self.scheduler.yield_turn, turn)):
+                yield [column[start : start + CHUNK_SENTENCES] for column in columns]
+
+    def translate(self, texts: Sequence[Any], *args: Any, **options: Any) -> list[Translation]:
+        """Translate as a run does, but in chunks."""
+        return [
+            result for (chunk,) in self._chunks(list(texts)) for result in Run.translate(self, chunk, *args, **options)
+        ]
+
+    def score(self, sources: Sequence[Any] | None, targets: Sequence[str], **options: Any) -> list[ScoredText]:
+        """Score as a run does, but in chunks."""
+        if sources is None:
+            return Run.score(self, None, targets, **options)
+        return [result for chunk in self._chunks(sources, targets) for result in Run.score(self, *chunk, **options)]
+
+    def align(self, sources: Sequence[Any], targets: Sequence[str], **options: Any) -> list[Alignment] | None:
+        """Align as a run does, but in chunks."""
+        alignments: list[Alignment] = []
+        for chunk in self._chunks(sources, targets):
+            links = Run.align(self, *chunk, **options)
+            if links is None:
+                return None
+            alignments += links
+        return alignments
