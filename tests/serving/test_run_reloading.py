@@ -171,7 +171,17 @@ def test_no_request_is_dropped_while_runs_are_reloaded(
                 number,
             )
 
-    def keep_asking() -> None:
+    def ask_for_stream() -> tuple[int, str, str, int]:
+        number = len(answers) % len(TEXTS)
+        request = urllib.request.Request(
+            f"{url}/v1/stream", json.dumps({"text": TEXTS[number]}).encode(), {"content-type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+            event, _, data = response.read().decode().strip().rpartition("\ndata: ")
+            assert event.endswith("event: done"), data
+            return response.status, response.headers["x-dragoman-version"], json.loads(data)["text"], number
+
+    def keep_asking(ask: Callable[[], tuple[int, str, str, int]]) -> None:
         try:
             while not stop.is_set():
                 answers.append(ask())
@@ -189,7 +199,7 @@ def test_no_request_is_dropped_while_runs_are_reloaded(
     first = service.runs["run"]
     expected[first.version] = [one.text for one in old_run.translate(TEXTS)]
     weights = weakref.ref(next(first.run.model.parameters()))
-    threads = [threading.Thread(target=keep_asking) for _ in range(6)]
+    threads = [threading.Thread(target=keep_asking, args=(one,)) for one in [ask, ask_for_stream] * 3]
     for thread in threads:
         thread.start()
     del first

@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 import yaml
 
@@ -179,6 +180,25 @@ def test_https_with_a_certificate_that_is_renewed(certificates: Path, run: Run, 
 
 
 # ---- stopping and systemd
+
+
+@pytest.mark.parametrize(("proxies", "client"), [((), "203.0.113.9"), (("192.0.2.1",), "127.0.0.1")])
+def test_address_behind_a_proxy(
+    run: Run, proxies: tuple[str, ...], client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client that a trusted proxy names; by default, proxies on this machine are trusted."""
+    service, seen = Service([(run, LanguagePair("en", "de"))]), []
+    monkeypatch.setattr("dragoman.serving.request_log.log_request", lambda record, _: seen.append(record.address))
+    server = create_server(service, options=ServerOptions(trusted_proxies=proxies))
+    server.config.load()
+    transport = httpx.ASGITransport(server.config.loaded_app)
+
+    async def ask() -> None:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            await client.get("/livez", headers={"x-forwarded-for": "203.0.113.9"})
+
+    asyncio.run(ask())
+    assert seen == [client]
 
 
 def test_requests_are_accepted_during_the_shutdown_delay(run: Run) -> None:

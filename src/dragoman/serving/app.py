@@ -67,7 +67,7 @@ def create_app(
     app.add_middleware(routes_health.StartupGate, service=service)
     app.add_middleware(RequestGuard, limits=service.limits, metrics=service.metrics)
     if access.cors_origins:
-        headers = ["content-type", "authorization"]
+        headers = ["content-type", "authorization", "x-request-id", "x-client-id"]
         app.add_middleware(
             CORSMiddleware,
             allow_origins=access.cors_origins,

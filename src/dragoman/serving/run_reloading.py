@@ -127,6 +127,9 @@ class RunReloader:
                 logger.error(f"{name}: version {served.version} stays: {error}", exc_info=traceback)
             self._failed_versions[name] = version
             return ReloadResult("failed", served.version, self.service.public_message(error))
+        if self._stopped.is_set():  # in the meantime
+            new.batcher.close()
+            return ReloadResult("unchanged", served.version)
         self.service.install_run(new)
         self.service.metrics.reloads.labels(name, "reloaded").inc()
         logger.info(f"{name}: version {new.version} replaces {served.version}")
@@ -163,8 +166,9 @@ class RunReloader:
         served.batcher.close()
         name, version, on_gpu = served.name, served.version, served.run.device.type == "cuda"
         del served
-        gc.collect()
+        with self.service.device.turn():  # CUDA graphs must not be freed while another one is captured
+            gc.collect()
+            if on_gpu:
+                torch.cuda.empty_cache()
         return_freed_memory()
-        if on_gpu:
-            torch.cuda.empty_cache()
         logger.info(f"{name}: version {version} is freed")
