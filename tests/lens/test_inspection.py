@@ -243,7 +243,7 @@ def test_experts_of_a_sentence_are_those_of_the_router(experts_run: Run) -> None
     kept = scores.masked_fill(scores < scores.sort(descending=True).values[:, 1:2], -torch.inf)
     same(encoder.gates, kept.softmax(-1))
     lines = expert_lines(inspection.experts)
-    assert lines[0] == "encoder.layers.0.1.body: 4 experts"
+    assert lines[0] == "encoder layer 1: mixture of experts, 4 experts"
     best = int(encoder.gates[0].argmax())
     assert f" {best + 1} ({100 * encoder.gates[0, best]:.1f}%)" in lines[1]
 

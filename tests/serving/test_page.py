@@ -321,12 +321,12 @@ def test_head_selection(show: Opening) -> None:
     sync_api.expect(thumbs).to_have_count(4)
     assert "bits" in thumbs.nth(3).text_content()
     thumbs.nth(3).click()
-    sync_api.expect(page.locator("h4").first).to_have_text("Cross-attention layer 2, head 2")
+    sync_api.expect(page.locator("figcaption h3").first).to_have_text("Cross-attention layer 2, head 2")
     sync_api.expect(page.get_by_role("combobox", name="Layer")).to_have_value("2")
     page.get_by_role("combobox", name="Head").select_option("0")
-    sync_api.expect(page.locator("h4").first).to_have_text("Cross-attention layer 2, all heads")
+    sync_api.expect(page.locator("figcaption h3").first).to_have_text("Cross-attention layer 2, all heads")
     page.get_by_role("button", name="within the source").click()
-    sync_api.expect(page.locator("h4").first).to_have_text("Encoder, all layers, all heads")
+    sync_api.expect(page.locator("figcaption h3").first).to_have_text("Encoder, all layers, all heads")
     sync_api.expect(page.locator(".line").nth(1).locator(".word").first).to_have_text("The")
     page.get_by_role("button", name="tokens").click()
     sync_api.expect(page.locator(".line").first.locator(".word").first).to_contain_text("▁")
@@ -516,7 +516,7 @@ def test_several_heads_in_colors(show: Opening) -> None:
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    sync_api.expect(page.locator("h4").first).to_have_text("Cross-attention layer 1, heads 1, 2")
+    sync_api.expect(page.locator("figcaption h3").first).to_have_text("Cross-attention layer 1, heads 1, 2")
     colors = page.locator(".links path").evaluate_all("all => all.map((one) => getComputedStyle(one).stroke)")
     assert len(set(colors)) == 2
     wait_for_link(page, "heads=1")
@@ -746,7 +746,7 @@ def test_figures_are_downloaded_with_title_run_and_sentence(show: Opening, home:
             text = file.read_text(encoding="utf-8")
             assert "prefers-color-scheme: dark" in text, view
             assert "var(" not in text, view
-            assert figure.locator("h4").text_content() in "".join(ElementTree.parse(file).getroot().itertext())
+            assert figure.locator("h3").text_content() in "".join(ElementTree.parse(file).getroot().itertext())
             if view != "training":  # of all runs
                 assert "run: attentive" in text, view
                 assert 'aria-label="Legend' in text or 'aria-label="Color scale' in text, view

@@ -324,7 +324,7 @@ def experts(run: RunFolder, sentence: Sentence, *, inspection: InspectionOptions
         """Draw the gates of each mixture, tokens by experts."""
         for layer in result.experts:
             numbers = [str(number) for number in range(1, layer.gates.shape[-1] + 1)]
-            yield heatmap(layer.gates, layer.tokens, numbers, f"Experts of {layer.path}", "gates")
+            yield heatmap(layer.gates, layer.tokens, numbers, f"Experts of {layer.layer}", "gates")
 
     options.print(_document(result, "experts"), text_view.expert_lines(result.experts), draw)
 

@@ -55,6 +55,7 @@ class ExpertMap:
     """
 
     path: str  # of the module in the model
+    layer: str  # its name for readers, such as “encoder layer 1: mixture of experts”
     tokens: tuple[str, ...]  # that the layer read
     gates: Tensor  # T experts: 0 for experts that were not selected
 

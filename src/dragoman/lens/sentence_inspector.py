@@ -24,7 +24,7 @@ from dragoman.lens.inspection_types import (
     TokenizedText,
     TokenPrediction,
 )
-from dragoman.lens.layer_names import stack_of
+from dragoman.lens.layer_names import layer_name, stack_of
 from dragoman.lens.word_attention import word_labels
 from dragoman.models import Model
 from dragoman.parts.experts import record_gates
@@ -225,7 +225,8 @@ class SentenceInspector:
             steps=steps,
             layers=tuple(layers),
             experts=tuple(
-                ExpertMap(path, tuple(labels[stack_of(path)][1]), gates) for path, gates in forward.expert_gates.items()
+                ExpertMap(path, layer_name(self.run.model, path), tuple(labels[stack_of(path)][1]), gates)
+                for path, gates in forward.expert_gates.items()
             ),
             generation_probs=forward.generation_probs,
         )

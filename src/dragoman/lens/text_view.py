@@ -127,7 +127,7 @@ def expert_lines(experts: Sequence[ExpertMap]) -> list[str]:
     lines: list[str] = []
     for layer in experts:
         width = max(cell_len(_word(token)) for token in layer.tokens) + 2
-        lines.append(f"{layer.path}: {layer.gates.shape[-1]} experts")
+        lines.append(f"{layer.layer}, {layer.gates.shape[-1]} experts")
         for token, gates in zip(layer.tokens, layer.gates.tolist()):
             selected = sorted((-gate, number) for number, gate in enumerate(gates, 1) if gate > 0)
             shown = "  ".join(f"{number} ({_percent(-gate)})" for gate, number in selected)

@@ -126,7 +126,7 @@ function panelParts(panel, { state, change, post }) {
   } }, displayToken(step.token))));
   rovingFocus(tokens, "button");
   load();
-  const element = html("div", { class: "decoding" }, html("div", {}, html("h4", {}, "Translations with these settings"), results),
+  const element = html("div", { class: "decoding" }, html("div", {}, html("h3", {}, "Translations with these settings"), results),
     html("div", {}, html("div", { class: "token-choice" }, html("span", { class: "name" }, "Token to predict"), tokens), chart));
   return { element, draw, translate: inspection.source ? translate : () => {} };
 }
@@ -136,7 +136,7 @@ function hypothesisTable(sentences, inspected, search, run) {
   const count = Math.min(...sentences.map((sentence) => sentence.hypotheses.length));
   const rows = Array.from({ length: count }, (_, n) => sentences.map((sentence) => sentence.hypotheses[n]));
   return html("table", { class: "figures" },
-    html("thead", {}, html("tr", {}, ["", "translation", "log p", "tokens"].map((text) => html("th", { scope: "col" }, text)))),
+    html("thead", {}, html("tr", {}, ["rank", "translation", "log p", "tokens"].map((text) => html("th", { scope: "col" }, text)))),
     html("tbody", {}, rows.map((parts, n) => {
       const text = parts.map((part) => part.text).join(" ");
       return html("tr", { class: n === 0 ? "chosen" : null }, html("td", {}, n + 1), html("th", { scope: "row", lang: run.target, dir: "auto" }, text, text === inspected ? html("span", { class: "muted" }, " (as inspected)") : null),

@@ -25,8 +25,8 @@ export function framedFigure(heading, note, content, fileName, data, extras = []
     button("PNG", (figure) => savePng(titled(figure), `${fileName}.png`)),
     button("JSON", () => download(new Blob([JSON.stringify(data(), null, 1)], { type: "application/json" }), `${fileName}.json`)));
   return html("figure", {},
-    html("figcaption", {}, html("div", {}, html("h4", {}, heading), note ? html("p", { class: "muted" }, note) : null), buttons),
-    html("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": heading }, content),
+    html("figcaption", {}, html("div", {}, html("h3", {}, heading), note ? html("p", { class: "muted" }, note) : null), buttons),
+    html("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": heading }, content),
     legend && html("div", { class: "figure-legend" }, legend),
     ...extras);
 }

@@ -6,6 +6,7 @@ import { figureSvg, labelWidth, matrixPaths, round, shorten } from "./figures.js
 const LINE = 128; // elements of a vector per line
 const WIDTH = 640; // pixels of a line
 const LEVELS = 16;
+const MAX_BARS = 14; // that fit without scrolling
 
 export const largestValue = (rows) => Math.max(1e-9, ...rows.map((row) => Math.max(...row.map(Math.abs))));
 
@@ -71,5 +72,6 @@ export function barList(title, labels, values, isShare) {
     row.style.setProperty("--share", value === null ? 0 : Math.abs(value) / largest);
     list.append(row);
   });
+  if (labels.length > MAX_BARS) list.tabIndex = 0; // it scrolls
   return list;
 }

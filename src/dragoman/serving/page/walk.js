@@ -77,7 +77,7 @@ function stages(view, walk, predicted, state, change) {
   const play = html("button", { type: "button", class: "play", click: () => (timer ? pause() : start()) }, "Play");
   const status = html("output", { class: "figures" });
   const list = html("ol", { class: "places", "aria-label": "Layers" }, places.map((place) => html("li", {}, html("button", { type: "button", click: () => goTo(steps.findIndex((one) => one.place === place)) }, place))));
-  const cards = html("div", { class: "cards", tabindex: "0", role: "region", "aria-label": "Steps of the computation: left and right go back and forth" });
+  const cards = html("div", { class: "cards", tabindex: "0", role: "group", "aria-label": "Steps of the computation: left and right go back and forth" });
   rovingFocus(list, "button");
   const headline = html("p", { class: "walk-headline" });
 
@@ -141,7 +141,7 @@ function card(step, walk, predicted, number) {
   const head = step.of_head && walk.num_heads > 1 ? ` (head ${walk.head})` : "";
   const omitted = Array.isArray(step.values?.[0]) ? walkedKeys(step, walk) : "";
   return html("article", { class: "card-step", "data-name": step.name },
-    html("h4", {}, `${number + 1}. ${step.name}${head} `, html("code", {}, step.formula)), html("p", {}, step.explanation, omitted), numbers(step, walk, predicted));
+    html("h3", {}, `${number + 1}. ${step.name}${head} `, html("code", {}, step.formula)), html("p", {}, step.explanation, omitted), numbers(step, walk, predicted));
 }
 
 /** Say how many of the keys are shown if it is not all of them. */
