@@ -30,6 +30,7 @@ QUICK_TRAINING: dict[str, Any] = {
     "training.validation_sentences": 200,
     "training.patience": None,
     "training.average_checkpoints": False,
+    "training.keep_history": 12,
 }
 
 

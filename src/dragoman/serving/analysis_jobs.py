@@ -51,6 +51,7 @@ class AnalysisJobs:
         self.service = service
         self._executor = ThreadPoolExecutor(1, "analysis")
         self._jobs: RecentlyUsed[tuple[Any, ...], AnalysisJob] = RecentlyUsed(MAX_JOBS)
+        self._validation_sets: RecentlyUsed[tuple[str, str], NamedTestSet] = RecentlyUsed(MAX_JOBS)
 
     def test_set(self, served: ServedRun) -> NamedTestSet:
         """Return the test set for a run: that of the service, or else the run's validation sentences."""
@@ -62,12 +63,12 @@ class AnalysisJobs:
         if settings.test_set is not None:
             return settings.test_set
         try:
-            pairs = validation_pairs(served.run, MAX_SENTENCES)
+            key = (served.name, served.version)
+            return self._validation_sets.get(key, lambda: _validation_set(served))
         except UserError:
             raise RequestError(
                 400, f"the run {served.name} has no validation text: serve it with --test-source and --test-reference"
             ) from None
-        return NamedTestSet(f"validation sentences of {served.name}", *pairs)
 
     def analyze(self, served: ServedRun, owner: ServedRun) -> AnalysisJob:
         """Return the analysis of a run on the test set of another one (`owner`), or on that of the service."""
@@ -122,3 +123,8 @@ class AnalysisJobs:
         future: Future[None] = self._executor.submit(run_job)
         future.add_done_callback(lambda done: done.exception())
         return job
+
+
+def _validation_set(served: ServedRun) -> NamedTestSet:
+    """Return the validation sentences of a run; a UserError if it has none."""
+    return NamedTestSet(f"validation sentences of {served.name}", *validation_pairs(served.run, MAX_SENTENCES))

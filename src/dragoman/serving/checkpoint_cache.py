@@ -43,9 +43,9 @@ class CheckpointCache:
         """Keep at most `max_bytes` of weights in memory, and one checkpoint in any case."""
         self._loaded: RecentlyUsed[tuple[str, str], Run] = RecentlyUsed(max_bytes, _weight_bytes)
 
-    def open(self, name: str, run: Run, checkpoint: str) -> Run:
-        """Return a checkpoint of the run that is served under `name`, for the languages of `run`."""
-        opened = self._loaded.get((name, checkpoint), lambda: open_checkpoint(run, checkpoint))
+    def open(self, version: str, run: Run, checkpoint: str) -> Run:
+        """Return a checkpoint of a run, for its languages; `version` names the run and changes with its files."""
+        opened = self._loaded.get((version, checkpoint), lambda: open_checkpoint(run, checkpoint))
         return opened.with_languages(*run.language_pair)
 
 

@@ -153,15 +153,16 @@ def routes(service: Service) -> APIRouter:
             known = f"/v1/runs/{served.name}/checkpoints lists those it has"
             raise RequestError(400, f"the run {served.name} has no checkpoint {fields.checkpoint!r}: {known}")
         search = None if fields.search is None else service.validate_search(served, fields.search)
+        version = f"{served.name} {served.version}"
 
         def inspect() -> str:
             """Load the checkpoint, if it is not loaded yet, and return its entry of the history as JSON."""
-            run = checkpoints.open(served.name, served.run, fields.checkpoint)
+            run = checkpoints.open(version, served.run, fields.checkpoint)
             step = (steps[fields.checkpoint], fields.checkpoint)
             entry = inspect_checkpoint(run, step, fields.text, fields.translation, search)
             return json.dumps({"run": served.name, "entry": to_jsonable(entry)}, ensure_ascii=False)
 
-        key = f"{served.run.language_pair} {fields.model_dump_json(exclude={'api_key'})}"
+        key = f"{version} {served.run.language_pair} {fields.model_dump_json(exclude={'api_key'})}"
         work = service.inspections(lambda: responses.get(key, inspect), SHORT_COST + 1)  # short ones come first
         return Response(
             await cancel_on_disconnect(request, work, service.limits.timeout), media_type="application/json"
