@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from dragoman.cli import app
 from dragoman.errors import UserError
+from dragoman.lens.beam_recorder import recorded_search, recorded_searches
 from dragoman.lens.figures import (
     alternatives_figure,
     attention_figure,
@@ -35,12 +36,28 @@ from dragoman.lens.text_view import (
 from dragoman.parts.mixer import Context, Layout
 from dragoman.run import Run
 from dragoman.search import Beam, LengthLimit, Sample
+from dragoman.search.constraints import NO_CONSTRAINTS
 
 SENTENCE = "The dog sees the tree."
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> None:
     torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_searches_of_a_batch_are_recorded_like_single_ones(run: Run) -> None:
+    sources = run.encode_sources([SENTENCE, "Anna reads.", "The man sleeps and the woman reads a long book."])
+    search = Beam(3, length_limit=LengthLimit(max=9))
+    together = recorded_searches(run, *run.pad_batch(sources), search, NO_CONSTRAINTS)
+    for source, (best, tree) in zip(sources, together, strict=True):
+        alone, single_tree = recorded_search(run, *run.pad_batch([source]), search, NO_CONSTRAINTS)
+        assert best.tokens == alone.tokens
+        kept, expected = (
+            [(node.parent, node.token_id, node.status, node.rank) for node in one.nodes if node.status != "pruned"]
+            for one in (tree, single_tree)
+        )
+        assert len(kept) > 3
+        assert kept == expected
 
 
 def test_searched_translation_equals_translate(run: Run) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -16,8 +15,9 @@ from dragoman.run import StreamedTokens, Translation
 from dragoman.search import Beam, MinimumBayesRisk, Sample
 from dragoman.serving.client_shares import ClientShares
 from dragoman.serving.device_scheduler import DeviceScheduler
+from dragoman.serving.inspection_queue import InspectionJob, InspectionQueue, SharedSearch
 from dragoman.serving.job_queue import SHORT_COST, QueueLimits
-from dragoman.serving.request_batching import Batcher, DecodeOptions, InspectionJob, InspectionQueue, TranslationJob
+from dragoman.serving.request_batching import Batcher, DecodeOptions, TranslationJob
 from dragoman.serving.request_parsing import RequestError
 from dragoman.serving.request_record import RequestRecord
 from dragoman.serving.service_metrics import Metrics
@@ -251,7 +251,7 @@ def test_streamed_sentences_share_a_batch(run: Upper, batcher: Callable[..., Bat
 def test_inspections_are_ordered_by_cost(run: Upper, batcher: Callable[..., Batcher]) -> None:
     queue = InspectionQueue(batcher().limits, max_pending=100)
     order: list[int] = []
-    jobs = [InspectionJob(inspect=partial(order.append, cost), cost=cost) for cost in (3000, 1000, 2000)]
+    jobs = [InspectionJob(inspect=lambda _, cost=cost: order.append(cost), cost=cost) for cost in (3000, 1000, 2000)]
     for one in jobs:
         queue.submit(one)
     queue.start()
@@ -259,6 +259,26 @@ def test_inspections_are_ordered_by_cost(run: Upper, batcher: Callable[..., Batc
         one.future.result(300)
     queue.close()
     assert order == [1000, 2000, 3000]
+
+
+def test_searches_of_inspections_are_shared(run: Upper, batcher: Callable[..., Batcher]) -> None:
+    """Equal keys share a search; a search that fails is repeated by each inspection alone."""
+    queue, searched = InspectionQueue(batcher().limits, max_pending=100), []
+
+    def search_all(sources: list[Sequence[int]]) -> list[int]:
+        searched.append(sources)
+        return [10 * source[0] for source in sources]
+
+    def submit(key: str, number: int, search: Callable[..., list[int]]) -> InspectionJob:
+        return queue.submit(InspectionJob(inspect=repr, cost=1, search=SharedSearch(key, [number], search)))
+
+    jobs = [submit(key, number, search_all) for number, key in enumerate("aab")]
+    failing = [submit("c", number, lambda _: 1 / 0) for number in range(2)]  # type: ignore[arg-type,return-value]
+    queue.start()
+    assert [one.future.result(300) for one in jobs] == ["0", "10", "None"], "one that is alone is searched alone"
+    assert [one.future.result(300) for one in failing] == ["None", "None"]
+    queue.close()
+    assert searched == [[[0], [1]]]
 
 
 def test_canceled_request_is_skipped(run: Upper, batcher: Callable[..., Batcher]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from math import isclose
 
@@ -19,7 +20,15 @@ from dragoman.search.search_config import DecodingRun
 def recorded_search(
     run: DecodingRun, source: Tensor, lengths: Tensor, search: TokenSearch, constraints: Constraints
 ) -> tuple[Hypothesis, BeamTree]:
-    """Search the targets of one source (1 S); return the best hypothesis and the tree of all that were considered.
+    """Search the targets of one source (1 S); return the best hypothesis and the tree of all that were considered."""
+    (recorded,) = recorded_searches(run, source, lengths, search, constraints)
+    return recorded
+
+
+def recorded_searches(
+    run: DecodingRun, source: Tensor, lengths: Tensor, search: TokenSearch, constraints: Constraints
+) -> list[tuple[Hypothesis, BeamTree]]:
+    """Search the targets of sources (B S) together; return the best hypothesis and the tree of each.
 
     The engine's strategy, which selects tokens, is wrapped in one that records a node for each continuation.
     """
@@ -31,11 +40,14 @@ def recorded_search(
     recorder = RecordingStrategy(engine.strategy, special_tokens.eos, search)
     engine.strategy, engine.use_cuda_graphs = recorder, False  # a replayed graph calls no Python
     tensors = constraints.to_tensors(tokenizer, max_lengths, len(special_tokens.forced_bos))
-    hypotheses = engine.search(source, lengths, max_lengths, torch.zeros(1, dtype=torch.long), tensors)[0]
-    root, *nodes = assign_ranks(recorder.nodes, hypotheses)
-    tokens = tokenizer.tokens([node.token_id for node in nodes])
-    nodes_with_tokens = (replace(node, token=token) for node, token in zip(nodes, tokens))
-    return hypotheses[0], BeamTree(type(search).__name__.lower(), (root, *nodes_with_tokens))
+    results = engine.search(source, lengths, max_lengths, torch.arange(len(source)), tensors)
+    trees = []
+    for number, hypotheses in enumerate(results):
+        root, *nodes = assign_ranks(recorder.records[number].nodes, hypotheses)
+        tokens = tokenizer.tokens([node.token_id for node in nodes])
+        nodes_with_tokens = (replace(node, token=token) for node, token in zip(nodes, tokens))
+        trees.append((hypotheses[0], BeamTree(type(search).__name__.lower(), (root, *nodes_with_tokens))))
+    return trees
 
 
 def table_search_tree(table: ProbabilityTable, search: TokenSearch) -> BeamTree:
@@ -45,17 +57,11 @@ def table_search_tree(table: ProbabilityTable, search: TokenSearch) -> BeamTree:
     return tree.without(OTHER_WORD)
 
 
-class RecordingStrategy(Strategy):
-    """Selects tokens like another strategy, and adds a node for every selected continuation.
+class RecordedNodes:
+    """The nodes of the search of one source."""
 
-    The 2K best other continuations of a step are recorded as well, as pruned ones. Only the first source is recorded.
-    """
-
-    def __init__(self, strategy: Strategy, eos: int, search: TokenSearch) -> None:
-        """Record the steps of `strategy` as nodes, from a root without tokens; `search` normalizes scores by length."""
-        self.strategy, self.eos, self.search = strategy, eos, search
-        self.rows_per_source = strategy.rows_per_source
-        self.needs_attention, self.reorders_rows = strategy.needs_attention, strategy.reorders_rows
+    def __init__(self, rows: int) -> None:
+        """Begin with a root without tokens, which `rows` hypotheses will continue."""
         root = BeamNode(
             index=0,
             parent=None,
@@ -70,7 +76,27 @@ class RecordingStrategy(Strategy):
         )
         self.nodes = [root]
         # the index of the last node of each row
-        self.row_nodes = [0] * strategy.rows_per_source
+        self.row_nodes = [0] * rows
+
+
+class RecordingStrategy(Strategy):
+    """Selects tokens like another strategy, and adds a node for every selected continuation.
+
+    The 2K best other continuations of a step are recorded as well, as pruned ones.
+    """
+
+    def __init__(self, strategy: Strategy, eos: int, search: TokenSearch) -> None:
+        """Record the steps of `strategy` as nodes, from a root without tokens; `search` normalizes scores by length."""
+        self.strategy, self.eos, self.search = strategy, eos, search
+        self.rows_per_source = strategy.rows_per_source
+        self.needs_attention, self.reorders_rows = strategy.needs_attention, strategy.reorders_rows
+        #: by the keys of sources, which must differ
+        self.records: defaultdict[int, RecordedNodes] = defaultdict(lambda: RecordedNodes(strategy.rows_per_source))
+
+    @property
+    def nodes(self) -> list[BeamNode]:
+        """The nodes of the source that was recorded first."""
+        return next(iter(self.records.values())).nodes
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
         """Return the initial state of the strategy that is recorded."""
@@ -83,31 +109,43 @@ class RecordingStrategy(Strategy):
     def select(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None
     ) -> tuple[SearchState, Tensor | None]:
-        """Select tokens by the strategy that is recorded, and record the step if the first source is not done.
+        """Select tokens by the strategy that is recorded, and record the step of the sources that are not done.
 
         Return the state after the step, and for each row (slot of the beam) the row that it continues; None if each
         continues itself.
         """
-        scores, ended_rows = state.scores[0], state.strategy.ended_rows
-        ended = torch.zeros_like(scores, dtype=torch.bool) if ended_rows is None else ended_rows[0]
-        log_p = logits[0] - log_normalizer[0, :, None]  # K V, before the strategy may change the logits in place
+        scores, ended = state.scores, state.strategy.ended_rows
+        ended = torch.zeros_like(scores, dtype=torch.bool) if ended is None else ended
+        log_p = logits - log_normalizer[..., None]  # B K V, before the strategy may change the logits in place
+        done = state.done.tolist()  # before the step
         after, parents = self.strategy.select(state, logits, log_normalizer, attention)
-        if not bool(state.done[0]):
-            rows = torch.arange(len(scores)) if parents is None else parents[0].cpu()
-            self._record(after, scores.cpu(), ended.cpu(), at_least_float32(log_p).cpu(), rows)
+        rows = torch.arange(scores.shape[1]).expand_as(scores) if parents is None else parents
+        before = [scores.cpu(), ended.cpu(), at_least_float32(log_p).cpu(), rows.cpu()]
+        for slot, key in enumerate(state.key.tolist()):
+            if not done[slot]:
+                self._record(self.records[key], after, slot, *(tensor[slot] for tensor in before))
         return after, parents
 
-    def _record(self, state: SearchState, scores: Tensor, ended: Tensor, log_p: Tensor, parents: Tensor) -> None:
-        """Add the nodes of a step of the first source: selected, finished, and the best pruned continuations.
+    def _record(
+        self,
+        record: RecordedNodes,
+        state: SearchState,
+        slot: int,
+        scores: Tensor,
+        ended: Tensor,
+        log_p: Tensor,
+        parents: Tensor,
+    ) -> None:
+        """Add the nodes of a step of the source in a slot: selected, finished, and the best pruned continuations.
 
         `state` is that after the step; `scores` and `ended` (K: log p, and whether a row has ended) and `log_p` (K V,
         of the next token) are those before it; `parents` (K) are the rows that are continued.
         """
-        step, tokens = int(state.step[0]) + 1, state.tokens[0].cpu()
-        at_limit = step >= int(state.max_length[0])
+        step, tokens = int(state.step[slot]) + 1, state.tokens[slot].cpu()
+        at_limit = step >= int(state.max_length[slot])
         # status of selected continuations without EOS
-        live: NodeStatus = "truncated" if at_limit else "pruned" if bool(state.done[0]) else "kept"
-        parent_nodes, total = list(self.row_nodes), scores[:, None] + log_p  # K V
+        live: NodeStatus = "truncated" if at_limit else "pruned" if bool(state.done[slot]) else "kept"
+        parent_nodes, total = list(record.row_nodes), scores[:, None] + log_p  # K V
         recorded: set[tuple[int, int]] = set()
 
         def add(row: int, token: int, status: NodeStatus, new_row: int, normalized: float | None = None) -> int:
@@ -119,7 +157,7 @@ class RecordingStrategy(Strategy):
             score, token_score = float(total[row, token]), float(log_p[row, token])
             if normalized is None:
                 normalized = score / self.search.length_divisor(step)
-            index = len(self.nodes)
+            index = len(record.nodes)
             node = BeamNode(
                 index=index,
                 parent=parent_nodes[row],
@@ -132,15 +170,15 @@ class RecordingStrategy(Strategy):
                 normalized_score=normalized,
                 status=status,
             )
-            self.nodes.append(node)
+            record.nodes.append(node)
             return index
 
         for new_row, (row, token) in enumerate(zip(parents.tolist(), tokens.tolist())):
             if bool(ended[row]) or total[row, token] == -torch.inf:
                 continue
-            self.row_nodes[new_row] = add(row, token, "finished" if token == self.eos else live, new_row)
+            record.row_nodes[new_row] = add(row, token, "finished" if token == self.eos else live, new_row)
         # hypotheses that the beam has finished are recognized by their scores
-        finished = _finished_scores(state, step - 1)
+        finished = _finished_scores(state, slot, step - 1)
         for row in range(len(scores)):
             eos_score = float(total[row, self.eos])
             normalized = [after for before, after in finished if isclose(before, eos_score, rel_tol=1e-5)]
@@ -174,13 +212,13 @@ def _path_tokens(nodes: list[BeamNode], node: BeamNode) -> tuple[int | bool, ...
     return (*reversed(tokens), finished)
 
 
-def _finished_scores(state: SearchState, length: int) -> list[tuple[float, float]]:
-    """Return (log p, length-normalized score) of the first source's finished hypotheses of `length` tokens and EOS."""
+def _finished_scores(state: SearchState, slot: int, length: int) -> list[tuple[float, float]]:
+    """Return (log p, length-normalized score) of finished hypotheses of `length` tokens and EOS."""
     return [
         (score, normalized)
         for buffer in (beam.finished for beam in state.strategy.beams if beam.finished is not None)
         for score, normalized, tokens in zip(
-            *(column[0].tolist() for column in (buffer.scores, buffer.normalized_scores, buffer.lengths))
+            *(column[slot].tolist() for column in (buffer.scores, buffer.normalized_scores, buffer.lengths))
         )
         if score > -torch.inf and tokens == length
     ]

@@ -7,8 +7,10 @@ keys of the JSON documents that docs/seeing.md describes.
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Literal
+from functools import cache
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -194,18 +196,35 @@ class Inspection:
         return [attention for attention in self.attention if attention.kind == kind]
 
 
+@cache
+def _field_names(kind: Hashable) -> tuple[str, ...] | None:
+    """Return the names of the fields of a dataclass or named tuple; None for other types."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        return tuple(field.name for field in fields(kind))
+    return getattr(kind, "_fields", None)
+
+
 def to_jsonable(value: Any) -> Any:
     """Convert dataclasses and named tuples to dicts, tensors to lists, non-finite numbers to None; round floats."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_jsonable(getattr(value, field.name)) for field in fields(value)}
+    kind = type(value)
+    if kind is float:  # most values are numbers or text
+        return round(value, JSON_DECIMALS) if math.isfinite(value) else None
+    if kind is str or kind is int or value is None:
+        return value
+    if kind is list or kind is tuple:
+        return [to_jsonable(item) for item in value]
+    names = _field_names(cast(Hashable, kind))
+    if names is not None:
+        return {name: to_jsonable(getattr(value, name)) for name in names}
     if isinstance(value, Tensor):
-        return to_jsonable(torch.round(value.cpu().double(), decimals=JSON_DECIMALS).tolist())
-    if hasattr(value, "_asdict"):
-        return to_jsonable(value._asdict())
+        return _rounded_list(torch.round(value.cpu().double(), decimals=JSON_DECIMALS))
     if isinstance(value, dict):
         return {str(name): to_jsonable(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_jsonable(item) for item in value]
     if isinstance(value, float):
-        return round(value, JSON_DECIMALS) if math.isfinite(value) else None
+        return to_jsonable(float(value))
     return value
+
+
+def _rounded_list(values: Tensor) -> Any:
+    """Return rounded numbers as nested lists, with None for those that are not finite."""
+    return values.tolist() if bool(values.isfinite().all()) else to_jsonable(values.tolist())

@@ -17,6 +17,7 @@ from dragoman.lens.beam_recorder import recorded_search
 from dragoman.lens.inspection_types import (
     AttentionKind,
     AttentionMap,
+    BeamTree,
     ExpertMap,
     Inspection,
     LayerPrediction,
@@ -33,7 +34,7 @@ from dragoman.parts.precision import at_least_float32
 from dragoman.parts.stack import StackMixer
 from dragoman.run import Run, Source
 from dragoman.run.sources import is_empty, load_features
-from dragoman.search import Constraints, SearchConfig, TokenSearch
+from dragoman.search import Constraints, Hypothesis, SearchConfig, TokenSearch
 from dragoman.search.constraints import TargetPrefix
 from dragoman.search.forced_decoding import TokenWordMap, cross_attention, word_alignment
 from dragoman.text import Tokenizer
@@ -52,12 +53,14 @@ def inspect_sentence(
     search: SearchConfig | None = None,
     prefix: TargetPrefix | None = None,
     alternatives: int = 5,
+    recorded: tuple[Hypothesis, BeamTree] | None = None,
 ) -> Inspection:
     """Inspect how a run processes a sentence: attention, token probabilities, predictions by layer, and the beam.
 
     Without `target`, the translation is searched for; `prefix` is the text or the token ids it begins with, and the
     last id may be EOS. A language model scores `source` itself unless a search or a prefix is given. An encoder-only
     model labels the source. `alternatives` is the number of most probable tokens listed at each position.
+    `recorded` is the best hypothesis and the tree of the search, if it was done before.
     """
     source = load_features(run, source)
     if is_empty(source):
@@ -89,7 +92,7 @@ def inspect_sentence(
     search, tree = search or run.default_search, None
     if isinstance(search, TokenSearch):  # beam search or sampling, whose steps can be recorded as a tree
         constraints = Constraints(None if prefix is None else [prefix])
-        best, tree = recorded_search(run, *run.pad_batch([source_ids]), search, constraints)
+        best, tree = recorded or recorded_search(run, *run.pad_batch([source_ids]), search, constraints)
         target_ids, finished = best.tokens, best.finished
     elif prefix is not None and not isinstance(prefix, str):
         raise UserError("a target prefix of token ids needs beam search or sampling: give the prefix as text instead")

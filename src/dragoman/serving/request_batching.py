@@ -1,15 +1,13 @@
-"""Queues of translations and inspections: sentences of many requests are translated together, short requests first."""
+"""The queue of a run: sentences of many requests are translated together, short requests first."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import InvalidStateError
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
 from dragoman.run import Run, StreamedTokens, Translation
 from dragoman.search import SearchConfig
@@ -17,7 +15,6 @@ from dragoman.serving.job_queue import SHORT_COST, CanceledError, Job, JobQueue,
 from dragoman.serving.service_metrics import Metrics
 from dragoman.serving.service_settings import BatchingSettings
 
-Result = TypeVar("Result")
 STREAM_INTERVAL = 0.05  # seconds between two parts of a streamed translation
 
 
@@ -212,65 +209,3 @@ class Batcher(JobQueue[TranslationJob]):
             )
         for (job, index), translation in zip(batch, translations, strict=True):
             job.add_result(index, translation)
-
-
-@dataclass(eq=False, kw_only=True)
-class InspectionJob(Job[Any]):
-    """A computation that inspects a run or a sentence."""
-
-    inspect: Callable[[], Any]
-    is_taken: bool = False
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether the inspection has not begun."""
-        return not self.is_taken and not self.future.done()
-
-
-class InspectionQueue(JobQueue[InspectionJob]):
-    """Runs inspections one by one; a canceled inspection is skipped, or interrupted."""
-
-    def __init__(self, limits: QueueLimits, max_pending: int) -> None:
-        """Allow at most `max_pending` inspections that wait or run.
-
-        `limits` has the device and the limits of clients.
-        """
-        super().__init__("inspecting", limits, max_pending)
-        self._running = 0
-
-    @property
-    def pending(self) -> int:
-        """Number of inspections that wait or run."""
-        return len(self._jobs) + self._running
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the maximum number of inspections wait or run."""
-        return self.pending >= self.max_queue
-
-    async def __call__(self, inspect: Callable[[], Result], cost: int = 1) -> Result:
-        """Call `inspect` in a thread of inspections and return its result; reject it if too many are waiting."""
-        job = self.submit(InspectionJob(inspect=inspect, cost=cost))
-        result: Result = await asyncio.wrap_future(job.future)
-        return result
-
-    def take_batch(self, jobs: Sequence[InspectionJob]) -> list[InspectionJob]:
-        """Take the first inspection."""
-        jobs[0].is_taken = True
-        self._running += 1
-        return [jobs[0]]
-
-    def run_batch(self, batch: list[InspectionJob], is_long: bool) -> None:
-        """Run an inspection while no translation uses the device."""
-        (job,) = batch
-        try:
-            with self.limits.device.turn(is_long) as turn, self.use_device(turn, batch):
-                job.record_queue_time()
-                result = job.inspect()
-        except Exception as error:
-            job.fail(error)
-        else:
-            with suppress(InvalidStateError):  # canceled
-                job.future.set_result(result)
-        with self._changed:
-            self._running -= 1

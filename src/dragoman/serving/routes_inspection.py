@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from dragoman.lens import inspect_sentence
 from dragoman.lens.axes import downsample
-from dragoman.lens.inspection_types import to_jsonable
+from dragoman.lens.beam_recorder import recorded_searches
+from dragoman.lens.inspection_types import BeamTree, to_jsonable
 from dragoman.lens.position_encodings import position_encodings
 from dragoman.lens.run_report import read_samples, training_curves, validation_records
 from dragoman.lens.walk import walk_through
 from dragoman.lens.word_alternatives import word_alternatives
 from dragoman.run import Run, Source
+from dragoman.search import Hypothesis, TokenSearch
+from dragoman.search.constraints import NO_CONSTRAINTS
 from dragoman.serving import schemas
+from dragoman.serving.inspection_queue import SharedSearch
 from dragoman.serving.request_batching import DecodeOptions
 from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
 from dragoman.serving.served_run import ServedRun
@@ -62,8 +67,8 @@ def routes(service: Service) -> APIRouter:
         """Inspect a sentence and its translation: attention, token probabilities, layers, beam."""
         fields = await service.accept(request, schemas.LensRequest)
         served = service.resolve_run(fields.run, fields.source, fields.target)
-        inspect, cost = _inspection(service, served, fields)
-        text = await run_inspection(request, inspect, cost)
+        inspecting = _inspection(service, served, fields)
+        text = await cancel_on_disconnect(request, inspecting, service.limits.timeout)
         return Response(text, media_type="application/json")
 
     @router.post(
@@ -122,11 +127,8 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest) -> tuple[Callable[[], str], int]:
-    """Check the limits on the tokens of a sentence, and return a function that inspects it, and its estimated cost.
-
-    The function returns JSON.
-    """
+def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest) -> Awaitable[str]:
+    """Check the limits on the tokens of a sentence, and inspect it; the result is JSON."""
     run, limits = service.streaming_run(served), service.limits
     translation = None if fields.translation is None else run.target_tokenizer.encode(fields.translation)
     source = _checked_source(service, run, fields.text, fields.features, translation)
@@ -134,10 +136,16 @@ def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest
     prefix = fields.prefix
     forced_tokens = len(run.target_tokenizer.encode(prefix) if isinstance(prefix, str) else prefix)
 
-    def inspect() -> str:
+    def inspect(recorded: tuple[Hypothesis, BeamTree] | None) -> str:
         """Inspect the sentence; too much attention for a response is an error."""
-        inspection = run.lens(
-            source, fields.translation, search=search, prefix=prefix or None, alternatives=fields.alternatives
+        inspection = inspect_sentence(
+            run,
+            source,
+            fields.translation,
+            search=search,
+            prefix=prefix or None,
+            alternatives=fields.alternatives,
+            recorded=recorded,
         )
         weights, limit = sum(layer.weights.numel() for layer in inspection.attention), limits.max_attention_weights
         if weights > limit:
@@ -145,9 +153,16 @@ def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest
             raise RequestError(400, f"{message}: shorten it")
         return _to_json(run=served.name, forced_tokens=forced_tokens, inspection=inspection.to_dict())
 
-    tokens = len(run.encode_sources([source])[0])
-    cost = DecodeOptions(search or run.default_search).cost(tokens) if translation is None else len(translation)
-    return inspect, tokens + cost
+    source_ids, used_search, shared = run.encode_sources([source])[0], search or run.default_search, None
+    if translation is None and not prefix and isinstance(used_search, TokenSearch) and not used_search.is_random:
+        key = served.batcher, run.language_pair, used_search
+        shared = SharedSearch(
+            key,
+            source_ids,
+            lambda sources: recorded_searches(run, *run.pad_batch(sources), used_search, NO_CONSTRAINTS),
+        )
+    cost = DecodeOptions(used_search).cost(len(source_ids)) if translation is None else len(translation)
+    return service.inspections.search_and_inspect(inspect, len(source_ids) + cost, shared)
 
 
 def _checked_source(

@@ -25,9 +25,10 @@ from dragoman.serving.api_keys import ApiKey, ApiKeys
 from dragoman.serving.client_shares import ClientShares
 from dragoman.serving.device_scheduler import DeviceScheduler
 from dragoman.serving.document_store import DocumentStore
+from dragoman.serving.inspection_queue import InspectionQueue
 from dragoman.serving.job_queue import QueueLimits
 from dragoman.serving.quotas import Quotas
-from dragoman.serving.request_batching import Batcher, InspectionQueue
+from dragoman.serving.request_batching import Batcher
 from dragoman.serving.request_guard import RateLimiter
 from dragoman.serving.request_parsing import RequestError, parse_request, request_api_key
 from dragoman.serving.request_record import RequestRecord, request_record

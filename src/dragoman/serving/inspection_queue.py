@@ -1,0 +1,112 @@
+"""The queue of inspections: short ones first, and the searches of several sentences together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from dragoman.serving.job_queue import Job, JobQueue, QueueLimits
+
+Result = TypeVar("Result")
+MAX_SHARED_SEARCHES = 8  # sentences that are searched together before they are inspected one by one
+
+
+@dataclass(frozen=True)
+class SharedSearch:
+    """A search before an inspection; those with equal keys can be done together."""
+
+    key: Hashable
+    source_ids: Sequence[int]
+    search_all: Callable[[list[Sequence[int]]], Sequence[Any]]  # sources → result of each, for the inspections
+
+
+@dataclass(eq=False, kw_only=True)
+class InspectionJob(Job[Any]):
+    """A computation that inspects a run or a sentence."""
+
+    inspect: Callable[[Any], Any]  # called with the result of the shared search, None without one
+    search: SharedSearch | None = None
+    is_taken: bool = False
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the inspection has not begun."""
+        return not self.is_taken and not self.future.done()
+
+    def can_join(self, first: InspectionJob) -> bool:
+        """Whether this search can be done together with that of another job."""
+        return self.search is not None and first.search is not None and self.search.key == first.search.key
+
+
+class InspectionQueue(JobQueue[InspectionJob]):
+    """Runs inspections; a canceled inspection is skipped, or interrupted between decoding steps."""
+
+    def __init__(self, limits: QueueLimits, max_pending: int) -> None:
+        """Allow at most `max_pending` inspections that wait or run.
+
+        `limits` has the device and the limits of clients.
+        """
+        super().__init__("inspecting", limits, max_pending)
+        self._running = 0
+
+    @property
+    def pending(self) -> int:
+        """Number of inspections that wait or run."""
+        return len(self._jobs) + self._running
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the maximum number of inspections wait or run."""
+        return self.pending >= self.max_queue
+
+    async def __call__(self, inspect: Callable[[], Result], cost: int = 1) -> Result:
+        """Call `inspect` in a thread of inspections and return its result; reject it if too many are waiting."""
+        return await self.search_and_inspect(lambda _: inspect(), cost)
+
+    async def search_and_inspect(
+        self, inspect: Callable[[Any], Result], cost: int, search: SharedSearch | None = None
+    ) -> Result:
+        """Call `inspect` with the result of `search`, or with None if there is none or it was not done with others."""
+        job = self.submit(InspectionJob(inspect=inspect, cost=cost, search=search))
+        result: Result = await asyncio.wrap_future(job.future)
+        return result
+
+    def take_batch(self, jobs: Sequence[InspectionJob]) -> list[InspectionJob]:
+        """Take the first inspection, and others whose searches can be done together with its own."""
+        first, *others = jobs
+        batch = [first, *[job for job in others if job.can_join(first)][: MAX_SHARED_SEARCHES - 1]]
+        for job in batch:
+            job.is_taken = True
+        self._running += len(batch)
+        return batch
+
+    def run_batch(self, batch: list[InspectionJob], is_long: bool) -> None:
+        """Search together, then inspect one by one, so that translations get the device in between."""
+        found: Sequence[Any] = [None] * len(batch)
+        searches = [job.search for job in batch if job.search is not None]
+        if len(searches) > 1:
+            device = self.limits.device
+            # after an error each searches alone, and only the faulty one fails
+            with suppress(Exception), device.turn(is_long) as turn, self.use_device(turn, batch):
+                found = searches[0].search_all([search.source_ids for search in searches])
+        for job, result in zip(batch, found, strict=True):
+            if not job.future.done():
+                self._inspect(job, result, is_long)
+        with self._changed:
+            self._running -= len(batch)
+
+    def _inspect(self, job: InspectionJob, found: Any, is_long: bool) -> None:
+        """Run an inspection while no translation uses the device, and answer its request."""
+        try:
+            with self.limits.device.turn(is_long) as turn, self.use_device(turn, [job]):
+                job.record_queue_time()
+                result = job.inspect(found)
+        except Exception as error:
+            job.fail(error)
+        else:
+            with suppress(InvalidStateError):  # canceled
+                job.future.set_result(result)
