@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
+from typer.testing import CliRunner
 
+from dragoman.cli import app
 from dragoman.errors import UserError
 from dragoman.lens.walk import MAX_KEYS, Walk, WalkStep, walk_through
-from dragoman.run import Run
+from dragoman.run import Run, load
 
 SENTENCE = "The dog sees the tree."
 OTHER_SYSTEMS = [
@@ -37,6 +40,25 @@ def same(one: Tensor, other: Tensor, tolerance: float = 1e-4) -> None:
 @pytest.fixture(scope="module")
 def recurrent_run(make_run: Callable[..., Run]) -> Run:
     return make_run(system="bahdanau")
+
+
+@pytest.fixture
+def make_text_run(tmp_path: Path) -> Callable[[str], Run]:
+    """Trains a small model of text for a few steps."""
+
+    def make(system: str) -> Run:
+        file = tmp_path / "text.en"
+        nouns = ["man", "dog", "house", "tree", "book"]
+        file.write_text("".join(f"The {a} sees the {b}.\n" for a in nouns for b in nouns), encoding="utf-8")
+        settings = ["system.settings.model_dim=16", "training.batch_tokens=256", "text.vocab_size=330"]
+        options = [part for setting in settings for part in ("--set", setting)]
+        arguments = ["train", str(tmp_path / "run"), "--source", str(file), "--valid-source", str(file)]
+        arguments += ["--system", system, "--steps", "4"]
+        result = CliRunner().invoke(app, [*arguments, "--device", "cpu", *options])
+        assert result.exit_code == 0, result.output
+        return load(tmp_path / "run", device="cpu")
+
+    return make
 
 
 def by_name(walk: Walk, place: str) -> dict[str, WalkStep]:
@@ -149,3 +171,18 @@ def test_every_system_has_a_walk(make_run: Callable[..., Run], system: str) -> N
         steps = by_name(walk, place)
         if "scores" in steps and "position bias" not in steps:
             check_attention(steps, steps["attention weights"].values)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["gpt", "rnn-lm", "bert"])
+def test_walk_of_a_model_of_text(make_text_run: Callable[[str], Run], system: str) -> None:
+    model_of_text = make_text_run(system)
+    inspection = model_of_text.lens(SENTENCE)
+    if inspection.source is None:
+        walk = walk_through(model_of_text, None, [step.token_id for step in inspection.steps[:2]])
+        step = inspection.steps[2]
+    else:
+        walk = walk_through(model_of_text, SENTENCE, position=2)
+        step = inspection.steps[2]
+    probabilities = {found.token_id: found.probability for found in walk.candidates}
+    assert probabilities[step.alternatives[0].token_id] == pytest.approx(step.alternatives[0].probability, rel=1e-3)

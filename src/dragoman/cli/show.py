@@ -303,7 +303,8 @@ def walk(
     if position > source_tokens:
         raise UserError(f"--position must be from 1 to {source_tokens}, the tokens of the source, but is {position}")
     tokens = [one.token_id for one in result.steps[: step - 1]]
-    walked = walk_through(loaded, sentence, tokens, position=position - 1, head=head)
+    source = None if result.source is None else sentence
+    walked = walk_through(loaded, source, tokens if loaded.model.can_generate else [], position=position - 1, head=head)
     print_json(to_jsonable(walked)) if as_json else print_lines(text_view.walk_lines(walked))
 
 

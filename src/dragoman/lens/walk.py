@@ -72,14 +72,18 @@ class Walk:
     candidates: tuple[Candidate, ...]  # the most probable tokens
 
 
-def walk_through(run: Run, source: Source, tokens: Sequence[int] = (), *, position: int = 0, head: int = 1) -> Walk:
+def walk_through(
+    run: Run, source: Source | None, tokens: Sequence[int] = (), *, position: int = 0, head: int = 1
+) -> Walk:
     """Return the intermediate results of a model that predicts the token after `tokens`, ids of target tokens.
 
-    The encoder is shown at the source token `position` (from 0), attention in one `head` (from 1). A language model
-    continues `tokens` and does not read the source; an encoder-only model predicts the label at `position`.
+    The encoder is shown at the source token `position` (from 0), attention in one `head` (from 1). With the source
+    None, a language model continues `tokens`; an encoder-only model predicts the label at `position`.
     """
-    source = load_features(run, source)
-    if is_empty(source):
+    if source is None and not run.is_language_model:
+        raise UserError("there is nothing to walk through: only a language model predicts tokens without a source")
+    source = None if source is None else load_features(run, source)
+    if source is not None and is_empty(source):
         raise UserError("there is nothing to walk through: the source sentence is empty")
     tokenizer = run.target_tokenizer
     for token_id in tokens:
@@ -87,9 +91,8 @@ def walk_through(run: Run, source: Source, tokens: Sequence[int] = (), *, positi
             raise UserError(
                 f"the target tokens contain the id {token_id}, but ids are from 0 to {tokenizer.vocab_size - 1}"
             )
-    is_text = run.model.can_generate and run.is_language_model and isinstance(source, str)
-    source_ids: Sequence[int] = [] if is_text else run.encode_sources([source])[0]
-    begin = (run.framing.source_prefix or (run.framing.bos,)) if is_text else (run.framing.bos,)
+    source_ids: Sequence[int] = [] if source is None else run.encode_sources([source])[0]
+    begin = (source is None and run.framing.source_prefix) or (run.framing.bos,)
     input_ids = [*begin, *tokens] if run.model.can_generate else []
     source_labels = _labels(run, source, source_ids)
     trace, logits = _traced_forward(run, source_ids, input_ids, position)
@@ -117,9 +120,9 @@ def walk_through(run: Run, source: Source, tokens: Sequence[int] = (), *, positi
     )
 
 
-def _labels(run: Run, source: Source, source_ids: Sequence[int]) -> tuple[str, ...]:
+def _labels(run: Run, source: Source | None, source_ids: Sequence[int]) -> tuple[str, ...]:
     """Return the tokens of a source; feature vectors are numbered from 1."""
-    if isinstance(source, str):
+    if source is None or isinstance(source, str):
         return tuple(run.source_tokenizer.tokens(source_ids))
     return tuple(str(n) for n in range(1, len(source_ids) + 1))
 
@@ -200,7 +203,7 @@ class _Walker:
             quantity.name,
             quantity.formula,
             quantity.explanation,
-            numbers.cpu(),
+            numbers.float().cpu() if numbers.dtype == torch.bool else at_least_float32(numbers).cpu(),
             keys,
             tuple(labels[key] if key < len(labels) else str(key + 1) for key in keys),
             "H" in quantity.axes or quantity is TERMS,
@@ -214,7 +217,7 @@ class _Walker:
         if "T" in axes:
             row = self.position if stack_of(value.path) == "encoder" else -1
             numbers = numbers[min(row, numbers.shape[0] - 1)]
-        return numbers.float() if numbers.dtype == torch.bool else at_least_float32(numbers)
+        return numbers
 
     def _value(self, path: str, name: str) -> Tensor | None:
         """Return a quantity of the layer `path` at the selected position and head; None if it was not traced."""

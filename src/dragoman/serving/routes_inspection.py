@@ -182,7 +182,10 @@ def _checked_source(
 def _walk(service: Service, served: ServedRun, fields: schemas.WalkRequest) -> Callable[[], str]:
     """Check the limits on the tokens of a sentence, and return a function that walks through it and returns JSON."""
     run = service.streaming_run(served)
-    source = _checked_source(service, run, fields.text, fields.features, fields.tokens)
+    if fields.text is None and len(fields.tokens) > (limit := service.limits.max_inspected_tokens):
+        raise RequestError(400, f"at most {limit} tokens can be followed, but there are {len(fields.tokens):,}")
+    text, features = fields.text, fields.features
+    source = None if text is None else _checked_source(service, run, text, features, fields.tokens)
 
     def inspect() -> str:
         """Follow the prediction of the next token through the model."""

@@ -254,7 +254,7 @@ class WalkRequest(ApiRequest):
     run: str | None = Field(None, description="Name of a run, as in /v1/runs; alternatively give source and target.")
     source: str | None = Field(None, description="Source language, such as en; of a multilingual run also eng_Latn.")
     target: str | None = Field(None, description="Target language.")
-    text: str = Field(description="One sentence: it is not split.")
+    text: str | None = Field(None, description="One sentence: it is not split. A language model needs none.")
     features: str | None = Field(None, description="Features such as V;PST, for a run that was trained with features.")
     tokens: list[int] = Field([], description="Ids of the target tokens before the one that is predicted.")
     position: int = Field(0, ge=0, description="Source token, from 0, whose way through the encoder is shown.")
