@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from page_browser import browser, home, idle_pages, runs, show  # noqa: F401
 from small_runs import train_small_run
 from starlette.testclient import TestClient
 

@@ -21,10 +21,11 @@ async function request(path, body, signal) {
   const headers = { "x-client-id": CLIENT_ID };
   const key = sessionStorage.getItem(STORAGE_KEY);
   if (key) headers.authorization = `Bearer ${key}`;
-  if (body) headers["content-type"] = "application/json";
+  const isForm = body instanceof FormData;
+  if (body && !isForm) headers["content-type"] = "application/json";
   let response;
   try {
-    response = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body), signal });
+    response = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && !isForm ? JSON.stringify(body) : body, signal });
   } catch (error) {
     throw connectionError(error);
   }
@@ -40,6 +41,8 @@ const capitalized = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (/[
 
 export const get = async (path, signal) => (await request(path, null, signal)).json();
 export const post = async (path, body, signal) => (await request(path, body, signal)).json();
+/** Send a form with a file. */
+export const upload = async (path, form, signal) => (await request(path, form, signal)).json();
 
 /** Save a page that the service returns as a file. */
 export async function downloadPage(path, fileName) {

@@ -19,11 +19,11 @@ function fill(element, attributes, children) {
 
 export const byId = (id) => document.getElementById(id);
 
-/** Create a section for one run; its name is shown if several runs are compared. */
+/** Create a section for one run; its name is visible if several runs are compared. */
 export const runSection = (panel, panels, ...children) =>
   html("section", {
     class: "panel", "data-panel": panel.index, "data-run": panel.run.name, "data-sentence": panel.inspection?.source?.text, "data-translation": panel.inspection?.target?.text,
-  }, panels.length > 1 ? html("h3", {}, panel.run.name) : null, ...children);
+  }, html("h3", { class: panels.length > 1 ? null : "visually-hidden" }, panel.run.name), ...children);
 
 export const emptyMessage = (text) => html("p", { class: "empty" }, text);
 

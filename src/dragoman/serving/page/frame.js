@@ -80,6 +80,7 @@ function markTab() {
     if (isSelected) scrollToTab(tab);
   }
   byId("views").setAttribute("aria-labelledby", `tab-${page.state.view}`);
+  byId("view-title").textContent = VIEWS[page.state.view].title;
 }
 
 /** Scroll the row of tabs, but not the page, to a tab. */

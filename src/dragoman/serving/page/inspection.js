@@ -63,17 +63,31 @@ export async function inspect(panel, signal = page.translation.signal) {
 }
 
 /** Replace the translation of a sentence by the one with forced tokens. */
-function showForcedTranslation(sentence, { inspection: { target, steps, score }, forced_tokens: count }) {
+function showForcedTranslation(sentence, { inspection: { target, steps, score, finished }, forced_tokens: count }) {
   const prefix = joinTokens(steps.slice(0, count).map((step) => step.token));
-  sentence.unforced ??= { text: sentence.text, score: sentence.score, numTokens: sentence.numTokens };
-  Object.assign(sentence, { text: target.text, score, numTokens: steps.length, isForced: true, forcedPrefix: target.text.startsWith(prefix) ? prefix : "" });
+  const { text, score: unforcedScore, numTokens, tokens, warnings } = sentence;
+  sentence.unforced ??= { text, score: unforcedScore, numTokens, tokens, warnings };
+  const generated = steps.slice(0, steps.length - Number(finished)).map((step) => step.token); // without EOS
+  Object.assign(sentence, { text: target.text, score, numTokens: steps.length, tokens: generated, warnings: [], isForced: true, forcedPrefix: target.text.startsWith(prefix) ? prefix : "" });
+}
+
+/** Return the steps of the run's translation of the selected sentence, not of the user's. */
+export async function stepsOfTranslation(panel) {
+  if (page.state.translation) {
+    userTranslations.delete(panel.sentences[page.state.sentence].source);
+    setUserTranslation("");
+  }
+  if (!panel.inspection || panel.isLoading || !panel.inspection.from_search) await inspect(panel);
+  while (panel.isLoading) await new Promise((resume) => { setTimeout(resume, 50); }); // another call waits for it
+  if (!panel.inspection) throw new Error(panel.error ?? "The sentence cannot be inspected.");
+  return panel.inspection.steps;
 }
 
 /** Apply the forced tokens of a link to a sentence that is not selected. */
 export async function applyForcedTokens(panel, key, signal) {
   const [panelIndex, index] = key.split(".").map(Number);
   const sentence = panel.sentences[index];
-  if (panelIndex !== panel.index || index === page.state.sentence || !sentence) return;
+  if (panelIndex !== panel.index || index === page.state.sentence || !sentence || !page.state.forced[key]) return;
   try {
     showForcedTranslation(sentence, await post("/v1/lens", inspectionRequest(panel, sentence, { prefix: page.state.forced[key] }), signal));
     updateTranslations();
@@ -82,20 +96,59 @@ export async function applyForcedTokens(panel, key, signal) {
   }
 }
 
+// ---- forced tokens, and their history
+
+const undone = []; // earlier and later values of state.forced
+const redone = [];
+
 /** Force the translation of the selected sentence to begin with tokens, or (null) restore the run's translation. */
 export function force(panel, tokenIds) {
   const key = `${panel.index}.${page.state.sentence}`;
-  const forced = { ...page.state.forced };
-  const sentence = panel.sentences[page.state.sentence];
-  if (tokenIds) forced[key] = tokenIds;
-  else {
-    delete forced[key];
-    if (sentence.unforced) Object.assign(sentence, sentence.unforced, { unforced: undefined, isForced: false, forcedPrefix: "" });
+  const { [key]: _, ...others } = page.state.forced;
+  undone.push(page.state.forced);
+  redone.length = 0;
+  setForced(tokenIds ? { ...others, [key]: tokenIds } : others);
+}
+
+/** Go one step back or forward in the history of forced tokens. */
+export function stepForced(isUndo) {
+  const [from, to] = isUndo ? [undone, redone] : [redone, undone];
+  if (!from.length) return;
+  to.push(page.state.forced);
+  setForced(from.pop());
+}
+
+/** Forget the history of forced tokens: the text, the run or the search is another one. */
+export function forgetForced() {
+  undone.length = redone.length = 0;
+  showForcedHistory();
+}
+
+function showForcedHistory() {
+  for (const [id, steps] of [["undo", undone], ["redo", redone]]) {
+    byId(id).hidden = !undone.length && !redone.length;
+    byId(id).disabled = !steps.length;
   }
-  userTranslations.delete(sentence.source);
-  setUserTranslation("");
+}
+
+/** Replace the forced tokens of all sentences, and translate those again that have other ones. */
+function setForced(forced) {
+  const previous = page.state.forced;
+  const keys = new Set([...Object.keys(previous), ...Object.keys(forced)].filter((key) => String(previous[key]) !== String(forced[key])));
   change({ forced, step: 0, word: "" });
-  inspect(panel);
+  for (const key of keys) {
+    const [panelIndex, index] = key.split(".").map(Number);
+    const panel = page.panels[panelIndex];
+    const sentence = panel?.sentences[index];
+    if (!sentence) continue;
+    if (!forced[key] && sentence.unforced) Object.assign(sentence, sentence.unforced, { unforced: undefined, isForced: false, forcedPrefix: "" });
+    userTranslations.delete(sentence.source);
+    if (index !== page.state.sentence) applyForcedTokens(panel, key, page.translation.signal);
+  }
+  setUserTranslation("");
+  showForcedHistory();
+  for (const panel of page.panels) inspect(panel);
+  updateTranslations();
 }
 
 export function selectSentence(sentence) {

@@ -1,14 +1,24 @@
 // The start of the page: event listeners, and the runs that are served.
 
 import { get, setApiKey } from "./api.js";
-import { applyState, fillSelects } from "./controls.js";
+import { copyOnClick } from "./clipboard.js";
+import { applyState, fillSelects, setUpSelects, showRuns } from "./controls.js";
 import { byId, rovingFocus } from "./dom.js";
-import { force, onTranslationTyped, selectSentence } from "./inspection.js";
-import { showError } from "./notices.js";
+import { setUpFiles } from "./files.js";
+import { force, onTranslationTyped, selectSentence, stepForced, stepsOfTranslation } from "./inspection.js";
+import { setUpLanguages } from "./languages.js";
+import { setUpPresentation } from "./presentation.js";
+import { setUpRetry, showAndRetry } from "./retry.js";
 import { linkToState, page } from "./session.js";
+import { setUpShortcuts } from "./shortcuts.js";
+import { setUpSourceBox } from "./source_box.js";
+import { setUpSpeech } from "./speech.js";
 import { parseState } from "./state.js";
 import { setUpTheme } from "./theme.js";
 import { onSourceTyped } from "./translating.js";
+import { setUpHistory } from "./translation_history.js";
+import { translationText } from "./translation.js";
+import { setUpWordMenu } from "./word_menu.js";
 
 function addListeners() {
   byId("source").addEventListener("input", () => {
@@ -16,22 +26,30 @@ function addListeners() {
     byId("views").classList.add("stale");
     onSourceTyped();
   });
+  byId("clear").addEventListener("click", () => {
+    byId("source").value = "";
+    byId("source").dispatchEvent(new Event("input"));
+    byId("source").focus();
+  });
   byId("user-translation").addEventListener("input", onTranslationTyped);
+  byId("undo").addEventListener("click", () => stepForced(true));
+  byId("redo").addEventListener("click", () => stepForced(false));
   byId("key").addEventListener("submit", (event) => {
     event.preventDefault();
     setApiKey(byId("secret").value.trim());
     byId("key").hidden = true;
-    applyState();
+    if (page.runs.length) applyState();
+    else start();
   });
   document.querySelector(".skip").addEventListener("click", (event) => {
     event.preventDefault(); // the fragment of the address is the state
     byId("views").focus();
   });
-  byId("copy").addEventListener("click", async () => {
+  copyOnClick(byId("copy"), () => {
     history.replaceState(null, "", linkToState());
-    byId("copy").textContent = await navigator.clipboard.writeText(location.href).then(() => "Copied", () => "Copy the address instead");
-    setTimeout(() => { byId("copy").textContent = "Copy link"; }, 1500);
+    return location.href;
   });
+  copyOnClick(byId("copy-translation"), () => page.panels.map(translationText).join("\n\n"));
   window.addEventListener("hashchange", () => {
     page.state = parseState(location.hash);
     if (page.runs.length) applyState(); // otherwise start() does
@@ -39,20 +57,33 @@ function addListeners() {
   rovingFocus(byId("tabs"), "[role=tab]");
 }
 
-async function start() {
-  page.actions = { selectSentence, force };
-  setUpTheme();
-  addListeners();
+/** Load what the service offers: runs, languages and limits. */
+async function loadService() {
+  const [runs, languages, settings] = await Promise.all([get("/v1/runs"), get("/languages"), get("/frontend/settings")]);
+  const hasChanged = JSON.stringify(runs) !== JSON.stringify(page.runs);
+  page.runs = runs;
+  page.languageNames = new Map(languages.map(({ code, name }) => [code, name]));
+  page.settings = { maxCharacters: Math.max(0, settings.charLimit), files: settings.filesTranslation, fileFormats: settings.supportedFilesFormat ?? [] };
+  if (hasChanged) fillSelects();
+  return hasChanged;
+}
+
+/** Go on after an error: if the service could not be reached, it may have other runs now. */
+async function reconnect(error, again) {
+  if (error.status === 0 && (await loadService().catch(() => false))) applyState();
+  else again();
+}
+
+async function start(attempt = 0) {
   try {
-    const [servedRuns, languages] = await Promise.all([get("/v1/runs"), get("/languages")]);
-    page.runs = servedRuns;
-    page.languageNames = new Map(languages.map(({ code, name }) => [code, name]));
+    await loadService();
   } catch (error) {
-    showError(error);
+    showAndRetry(error, attempt, (next = attempt) => start(next));
     return;
   }
-  fillSelects();
   applyState();
 }
 
+page.actions = { selectSentence, force, stepsOfTranslation, applyState, showRuns, reconnect };
+for (const setUp of [setUpTheme, setUpRetry, setUpSourceBox, setUpLanguages, setUpSelects, setUpFiles, setUpSpeech, setUpHistory, setUpWordMenu, setUpPresentation, setUpShortcuts, addListeners]) setUp();
 start();

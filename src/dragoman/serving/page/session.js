@@ -8,9 +8,11 @@ export const page = {
   state: parseState(location.hash),
   runs: [], // that are served
   languageNames: new Map(), // by code
+  settings: { maxCharacters: 0, files: false, fileFormats: [] }, // of the service; 0: no limit
+  detected: null, // the language of the text, if it is to be detected
   panels: [], // {run, index, sentences, inspection, forced, error, isLoading, request} for each run that is shown
   translation: new AbortController(), // of the current translation and its inspections
-  actions: {}, // functions that views may call: selectSentence, force
+  actions: {}, // functions that views may call: selectSentence, force; and those that modules call to avoid cycles
 };
 
 export const TYPING_DELAY = 350; // milliseconds after the last key
@@ -27,7 +29,7 @@ export function change(patch) {
 }
 
 /** Return what a view is given. */
-export const context = () => ({ state: page.state, panels: page.panels, change, get, post, ...page.actions });
+export const context = () => ({ state: page.state, panels: page.panels, change, get, post, selectSentence: page.actions.selectSentence, force: page.actions.force });
 
 export const findRun = (name) => page.runs.find((run) => run.name === name);
 

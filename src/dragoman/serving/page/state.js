@@ -22,6 +22,7 @@ const DEFAULTS = {
   ties: "first", symbols: "characters", // of byte-pair encoding
   bpeVocabulary: "", bpeCompression: "", // limits of byte-pair encoding; "": none
   merge: 0, bpeWord: "lowest", // the number of merges that are shown, and the word that is segmented
+  present: 0, // 1: presentation mode
   forced: {}, // token ids that a translation must begin with, by "panel.sentence"
 };
 const FORMER_NAMES = { compare: "beside", translation: "own" }; // of links from earlier versions

@@ -11,7 +11,7 @@ function apply(changes) {
   Object.assign(settings, changes);
   const root = document.documentElement;
   root.dataset.theme = settings.theme;
-  root.style.setProperty("--size", settings.size);
+  root.style.setProperty("--chosen-size", settings.size);
   byId("theme").textContent = `Theme: ${settings.theme}`;
   byId("smaller").disabled = settings.size === SIZES[0];
   byId("larger").disabled = settings.size === SIZES.at(-1);

@@ -16,6 +16,32 @@ export const displayToken = (token) => token.replace(/▁/g, " ").trim() || (tok
 
 export const startsWord = (token) => token.startsWith("▁") || token.startsWith("<");
 
+/** Group the tokens of a text into words: where each begins and ends in the text, and the indices of its tokens.
+ * Text without spaces is grouped into tokens. A token that is not found in the text, such as part of a character, belongs to the
+ * word before it. */
+export function wordUnits(text, tokens) {
+  const units = [];
+  let cursor = 0;
+  let waiting = []; // indices of tokens that are only a space
+  tokens.forEach((token, n) => {
+    const piece = token.replace(/▁/g, " ").trim();
+    const begin = cursor + /^\s*/.exec(text.slice(cursor))[0].length;
+    const last = units.at(-1);
+    if (!piece) waiting.push(n);
+    else if (!text.startsWith(piece, begin)) {
+      if (last) last.tokens.push(...waiting.splice(0), n);
+      else waiting.push(n);
+    } else {
+      const end = begin + piece.length;
+      const continues = last && begin === last.end && !UNSPACED.test(piece) && !UNSPACED.test(text.slice(last.begin, last.end));
+      if (continues) Object.assign(last, { end, tokens: [...last.tokens, ...waiting, n] });
+      else units.push({ begin, end, tokens: [...waiting, n] });
+      [cursor, waiting] = [end, []];
+    }
+  });
+  return units;
+}
+
 /** Join tokens to text, without special tokens. */
 export const joinTokens = (tokens) => tokens.filter((token) => !/^<\/?\w+>$/.test(token)).join("").replace(/▁/g, " ").trim();
 
