@@ -106,7 +106,7 @@ def listen(service: Service) -> Iterator[tuple[str, int]]:
     bound.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def listening() -> Callable[[Service], Iterator[tuple[str, int]]]:
     """Starts a server, yields its address, and stops it."""
     return listen

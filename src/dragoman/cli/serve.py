@@ -11,7 +11,14 @@ import typer
 
 from dragoman.cli.options import ModelOptions, PrecisionOptions
 from dragoman.cli.serve_config import ENVIRONMENT_PREFIX, apply_config, print_configuration
-from dragoman.cli.serve_options import AnalysisOptions, KeyOptions, LimitOptions, RoutingOptions, ServerOptionGroup
+from dragoman.cli.serve_options import (
+    AnalysisOptions,
+    KeyOptions,
+    LimitOptions,
+    RoutingOptions,
+    ServerOptionGroup,
+    SuggestionOptions,
+)
 
 if TYPE_CHECKING:
     from dragoman.serving import Service
@@ -45,6 +52,7 @@ def serve(
     server: ServerOptionGroup,
     keys: KeyOptions,
     limits: LimitOptions,
+    suggestions: SuggestionOptions,
     routing: RoutingOptions,
     analysis: AnalysisOptions,
     model: ModelOptions,
@@ -67,6 +75,7 @@ def serve(
     service = serving.Service(
         sources, limits.limits(), limits.batching(), keys.read_keys(), serving.Quotas(keys.quota_file)
     )
+    suggestions.apply(service)
     routing.apply(service)
     analysis.apply(service, serving.is_loopback(server.host))
     keys.reload_with(service)

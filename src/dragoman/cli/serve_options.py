@@ -85,6 +85,9 @@ class LimitOptions:
     max_characters: Annotated[int, "Maximum characters per request."] = 10_000
     max_texts: Annotated[int, "Maximum texts per request."] = 100
     max_body_bytes: Annotated[int, "Maximum size of a request in bytes."] = 1_000_000
+    max_file_bytes: Annotated[int, "Maximum size of a document in bytes."] = 10_000_000
+    max_file_characters: Annotated[int, "Maximum characters of the text in a document."] = 100_000
+    file_timeout: Annotated[float, "Maximum seconds until a document is translated."] = 600.0
     max_queue: Annotated[int, "Maximum requests waiting for a run."] = 256
     requests_per_minute: Annotated[int, "Maximum requests of a client per minute; 0: unlimited."] = 600
     clients_per_address: Annotated[
@@ -110,6 +113,9 @@ class LimitOptions:
             max_characters=self.max_characters,
             max_texts=self.max_texts,
             max_body_bytes=self.max_body_bytes,
+            max_file_bytes=self.max_file_bytes,
+            max_file_characters=self.max_file_characters,
+            file_timeout=self.file_timeout,
             max_queue=self.max_queue,
             requests_per_minute=self.requests_per_minute,
             clients_per_address=self.clients_per_address,
@@ -125,6 +131,21 @@ class LimitOptions:
         from dragoman import serving
 
         return serving.BatchingSettings(self.max_batch_tokens, self.batch_delay_ms / 1000)  # seconds
+
+
+@dataclass(frozen=True)
+class SuggestionOptions:
+    """Translations that users suggest."""
+
+    suggestions: Annotated[
+        Path | None, "Accept better translations at /suggest, and append them to this file of JSON lines."
+    ] = None
+
+    def apply(self, service: Service) -> None:
+        """Let the service accept suggestions, if there is a file for them."""
+        from dragoman.serving.suggestions import SuggestionFile
+
+        service.suggestions = None if self.suggestions is None else SuggestionFile(self.suggestions)
 
 
 @dataclass(frozen=True)

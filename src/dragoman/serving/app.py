@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.staticfiles import StaticFiles
@@ -63,7 +64,14 @@ def create_app(
         await asyncio.to_thread(service.close)
 
     # FastAPI's documentation pages load scripts from other hosts, so they are disabled
-    app = FastAPI(title="Dragoman", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Dragoman",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=_operation_id,
+    )
     app.add_middleware(routes_health.StartupGate, service=service)
     app.add_middleware(RequestGuard, limits=service.limits, metrics=service.metrics)
     if access.cors_origins:
@@ -121,3 +129,11 @@ def create_app(
     for error_type in (RequestError, UserError, HTTPException):
         app.add_exception_handler(error_type, error_response)
     return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    """Return the name of an operation in the OpenAPI description, from which clients derive names of functions.
+
+    It is the path without parameters: /v1/runs/{name}/curves becomes v1_runs_curves.
+    """
+    return "_".join(part for part in route.path.replace("-", "_").split("/") if part and not part.startswith("{"))

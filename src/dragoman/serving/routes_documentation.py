@@ -51,6 +51,7 @@ def _groups(description: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
                     "description": operation.get("description", ""),
                     "parameters": operation.get("parameters", []),
                     "content_types": list(contents),
+                    "body": operation.get("requestBody", {}).get("description", ""),
                     "fields": _fields(_first_schema(contents), schemas),
                     "answer": _fields(_first_schema(answers), schemas),
                     "example": _example(method, path, contents),
