@@ -16,7 +16,7 @@ ROOT = Path(dragoman.__file__).parent
 #: the folders in the order of the data flow: each may import from itself and from those before it
 LAYERS = (
     *("text", "data", "parts", "models", "systems", "search", "evaluation"),
-    *("objectives", "run", "training", "lens", "watch", "serving", "interop", "api", "cli"),
+    *("objectives", "run", "bulk", "training", "lens", "watch", "serving", "interop", "api", "cli"),
 )
 #: modules that every folder may import
 SHARED = {

@@ -467,3 +467,25 @@ def test_a_killed_translation_is_resumed_with_the_same_bytes(run: Path, corpus: 
 @pytest.mark.slow
 def test_killed_many_times(run: Path, corpus: Path, tmp_path: Path) -> None:
     assert killed(run, corpus, tmp_path, 100) > 20
+
+
+def test_many_files_are_translated_like_one(dragoman: Dragoman, run: Path, corpus: Path, tmp_path: Path) -> None:
+    inputs = tmp_path / "in"
+    inputs.mkdir()
+    text = (corpus / "test.en").read_bytes()
+    (inputs / "a.txt").write_bytes(text)
+    (inputs / "b.txt.gz").write_bytes(gzip.compress(text, mtime=0))
+    (inputs / "c.jsonl").write_text("".join(f"{json.dumps({'text': line})}\n" for line in text.decode().splitlines()))
+    alone = dragoman("translate", run, corpus / "test.en", "--device", "cpu").out
+    options = ("--input", f"{inputs}/*", "--output", tmp_path / "out", "--device", "cpu")
+    answer = dragoman("translate", run, *options)
+    assert answer.code == 0
+    assert "wrote 30 lines of 3 files" in answer.err
+    assert (tmp_path / "out" / "a.txt").read_bytes() == (tmp_path / "out" / "b.txt").read_bytes() == alone
+    records = [json.loads(line) for line in (tmp_path / "out" / "c.jsonl").read_text().splitlines()]
+    assert [record["translation"] for record in records] == alone.decode().splitlines()
+    assert "holds a job already" in dragoman("translate", run, *options).err
+    assert "wrote 30 lines of 3 files" in dragoman("translate", run, *options, "--resume").err
+    assert "leave one of them out" in dragoman("translate", run, *options, "--alignment").err
+    assert "--block-kib needs --input" in dragoman("translate", run, corpus / "test.en", "--block-kib", 3).err
+    assert "must be local, ray or ray://ADDRESS" in dragoman("translate", run, *options, "--on", "spark").err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from itertools import chain, islice, repeat
@@ -12,6 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dragoman.cli.bulk_translation import (
+    BulkOptions,
+    TranslateLines,
+    check_bulk_options,
+    check_without_input,
+    run_bulk_job,
+)
 from dragoman.cli.checks import check_run
 from dragoman.cli.document_files import DocumentOptions, check_document_options, read_document, translate_document
 from dragoman.cli.inputs import Input, SourceFormat, SourceLayout
@@ -118,6 +125,7 @@ def translate(
     layout: SourceLayout,
     target_language: TargetLanguage = "",
     output: OutputOptions,
+    bulk: BulkOptions,
     stream: Annotated[bool, "Show each translation token by token while it is generated."] = False,
     documents: DocumentOptions,
     translator: TranslatorOptions,
@@ -136,7 +144,16 @@ def translate(
 
     With --output, translations are written to OUT.part, which is renamed to OUT at the end. If the command is
     interrupted, the same command with --resume continues it.
+
+    With --input, many files are translated in blocks by several processes or machines, into the folder OUT.
     """
+    if bulk.input:
+        unsupported = {"stream": stream, "prefixes": constraints.prefixes, "include": constraints.include}
+        unsupported |= {"json": output.json, "json_lines": output.json_lines, "alignment": output.alignment}
+        check_bulk_options(bulk, file, output.output, unsupported | {"warnings": output.warnings})
+        translate_files(run, bulk, search, constraints, layout, target_language, output, translator, show_search)
+        return
+    check_without_input(bulk)
     document_format = documents.find_format(file, layout.format)
     if stream:
         _check_stream(output, constraints)
@@ -209,6 +226,51 @@ def translate(
 
     checked = partial(log_suspicious, loaded, translate=translate_sources)
     output.write(loaded, config, inputs, checked if output.warnings else translate_sources, fingerprint, total)
+
+
+def translate_files(
+    run: Path,
+    bulk: BulkOptions,
+    search: SearchOptions,
+    constraints: ConstraintOptions,
+    layout: SourceLayout,
+    target_language: str,
+    output: OutputOptions,
+    translator: TranslatorOptions,
+    show_search: bool,
+) -> None:
+    """Translate many files, as --input says."""
+    translator.check_runs(run)
+    constraints.check_files()
+
+    from dragoman.bulk import BulkJob
+    from dragoman.run.file_translation import translation_fingerprint
+    from dragoman.search import search_to_dict
+
+    languages = (layout.source_language, target_language)
+    single = replace(translator, num_workers=1)  # each worker of the job translates alone
+    loaded = choose_languages(replace(single, device="cpu").load_translator(run), *languages)
+    config = search_to_dict(search.search_config(loaded))
+    if show_search:
+        print_json(config)
+        return
+    options = {
+        "dictionary": constraints.read_dictionary(),
+        "tag": constraints.corpus_tag,
+        "exclude": tuple(constraints.exclude or ()),
+        "split_sentences": constraints.split_sentences,
+    }
+    fingerprint = translation_fingerprint(loaded, search.search_config(loaded), single.fingerprint() | options)
+    job = BulkJob(
+        bulk.input or [],
+        str(output.output),
+        TranslateLines(run.resolve(), single, languages, config, options),
+        fingerprint,
+        block_bytes=bulk.block_kib << 10,
+        format=layout.format,
+        source_key=layout.source_column,
+    )
+    run_bulk_job(job, bulk, translator.num_workers, output.resume, output.overwrite)
 
 
 def count_lines(inputs: Input) -> int | None:

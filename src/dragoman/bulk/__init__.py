@@ -1,0 +1,17 @@
+"""Jobs over many files: their blocks are processed by a run in parallel, on this machine or on a Ray cluster."""
+
+from dragoman.bulk.block_worker import BlockResult, BlockWorker
+from dragoman.bulk.bulk_job import BulkJob, JobProgress
+from dragoman.bulk.executors import Executor, LocalExecutor, executor_from_text
+from dragoman.bulk.ray_executor import RayExecutor
+
+__all__ = [
+    "BlockResult",
+    "BlockWorker",
+    "BulkJob",
+    "Executor",
+    "JobProgress",
+    "LocalExecutor",
+    "RayExecutor",
+    "executor_from_text",
+]

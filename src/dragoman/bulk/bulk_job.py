@@ -1,0 +1,279 @@
+"""A job over many files: planning, progress, resuming, and joining the blocks of each file to its output."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dragoman.bulk.block_worker import BLOCK_FOLDER, BlockResult, BlockWorker, ProcessTexts, block_name
+from dragoman.bulk.blocks import BlockTask, BulkInput
+from dragoman.bulk.file_storage import StorageFolder, find_files, is_url
+from dragoman.bulk.line_formats import line_format
+from dragoman.data.compression import without_compression_suffix
+from dragoman.errors import UserError
+from dragoman.storage import lock_file, os_errors_as_user_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dragoman.bulk.executors import Executor
+
+JOB_FILE, MANIFEST_NAME, ERROR_FILE, LOCK_FILE = "job.json", "manifest.json", "errors.jsonl", ".lock"
+JOB_VERSION = 1
+
+
+@dataclass(frozen=True)
+class JobProgress:
+    """How much of a job is done, in this session and in earlier ones.
+
+    Attributes:
+        files, blocks: complete ones; `total_files` and `total_blocks` are all, as far as they are known.
+        done_bytes, total_bytes: of the input files, compressed or not.
+        lines, tokens, failed: input lines, output tokens, and lines that failed.
+        session_lines, session_tokens, session_bytes: those of this session, for the speed.
+    """
+
+    total_files: int
+    total_bytes: int
+    files: int = 0
+    blocks: int = 0
+    done_bytes: float = 0.0
+    lines: int = 0
+    tokens: int = 0
+    failed: int = 0
+    session_lines: int = 0
+    session_tokens: int = 0
+    session_bytes: float = 0.0
+
+    def after(self, result: BlockResult, num_bytes: float, in_session: bool = True) -> JobProgress:
+        """Return the progress after a block that took `num_bytes` of an input file."""
+        return replace(
+            self,
+            blocks=self.blocks + 1,
+            done_bytes=self.done_bytes + num_bytes,
+            lines=self.lines + result.lines,
+            tokens=self.tokens + result.tokens,
+            failed=self.failed + len(result.errors),
+            session_lines=self.session_lines + in_session * result.lines,
+            session_tokens=self.session_tokens + in_session * result.tokens,
+            session_bytes=self.session_bytes + in_session * num_bytes,
+        )
+
+
+class BulkJob:
+    """A job: its input files, its output folder, and what is done with every line.
+
+    The output folder has one file per input file, `errors.jsonl` with the lines that failed, and `manifest.json`, which
+    is written last. While the job runs, complete blocks are in the folder `blocks`; a job that was killed continues
+    with the blocks that are missing, and gives the same bytes.
+    """
+
+    def __init__(
+        self,
+        patterns: Sequence[str],
+        output: str,
+        open_process: Callable[[], ProcessTexts],
+        fingerprint: dict[str, Any],
+        *,
+        block_bytes: int,
+        format: str = "",
+        source_key: str | None = None,
+    ) -> None:
+        """Find the input files; nothing is written yet.
+
+        Args:
+            patterns: paths or URLs of input files, which may contain * and **.
+            output: path or URL of the output folder.
+            open_process: opens the run in a worker process.
+            fingerprint: how the results are made, in JSON values; must be equal to resume.
+            block_bytes: bytes of text in a block.
+            format, source_key: see `line_format`.
+        """
+        locations = find_files(list(patterns))
+        names = _output_names(locations)
+        self.inputs = [BulkInput.describe(location, name) for location, name in zip(locations, names)]
+        formats = [line_format(location, format, source_key) for location in locations]
+        self.folder = StorageFolder(output)
+        self.worker = BlockWorker(self.inputs, formats, output, block_bytes, open_process)
+        files = [{"input": source.location, "output": source.name, "size": source.size} for source in self.inputs]
+        self.description = {"version": JOB_VERSION, "block_bytes": block_bytes, **fingerprint, "files": files}
+
+    def run(self, executor: Executor, *, resume: bool = False, overwrite: bool = False) -> Iterator[JobProgress]:
+        """Process all blocks that are missing, and yield the progress after each; the first value is the start."""
+        with ExitStack() as locks:
+            self._start(resume, overwrite, locks)
+            progress = JobProgress(len(self.inputs), sum(source.size for source in self.inputs))
+            if self.folder.exists(MANIFEST_NAME):
+                self._remove_blocks()
+                yield self._complete_progress(progress)
+                return
+            results = self._finished_blocks()
+            for result in results.values():
+                progress = progress.after(result, self._bytes_of(result), in_session=False)
+            joined = {index for index, source in enumerate(self.inputs) if self._is_joined(source, results, index)}
+            progress = replace(progress, files=len(joined))
+            yield progress
+            worker = replace(self.worker, finished=frozenset(results))
+            for processed in executor.map(worker, self._missing_tasks(results, joined)):
+                for result in processed:
+                    if result.name in results:
+                        continue
+                    results[result.name] = result
+                    progress = progress.after(result, self._bytes_of(result))
+                    if result.file not in joined and self._is_complete(result.file, results):
+                        self._join(result.file, results)
+                        joined.add(result.file)
+                        progress = replace(progress, files=len(joined))
+                    yield progress
+            for index in sorted(set(range(len(self.inputs))) - joined):  # empty, or killed before joining
+                self._join(index, results)
+            self._finish(results)
+            yield replace(progress, files=len(self.inputs), done_bytes=progress.total_bytes)
+
+    # ---- steps
+
+    def _start(self, resume: bool, overwrite: bool, locks: ExitStack) -> None:
+        """Create the output folder, or check that it belongs to this job; lock it against other drivers."""
+        inside = {source.location for source in self.inputs}
+        if any(location.startswith(f"{self.folder.location}/") for location in inside):
+            raise UserError(f"the output folder {self.folder.location} contains input files: choose another folder")
+        names = set(self.folder.names()) - {LOCK_FILE, BLOCK_FOLDER}
+        if names and overwrite and JOB_FILE in names:
+            for name in (*(source.name for source in self.inputs), BLOCK_FOLDER, MANIFEST_NAME, ERROR_FILE, JOB_FILE):
+                self.folder.remove(name)
+        elif names and JOB_FILE not in names:
+            raise UserError(f"the output folder {self.folder.location} is not empty: choose a new one")
+        elif names and not resume:
+            raise UserError(
+                f"{self.folder.location} holds a job already: continue it with --resume, or start it again with "
+                "--overwrite"
+            )
+        elif names:
+            self._check_same_job()
+        self.folder.create(BLOCK_FOLDER)
+        for parent in {source.name.rpartition("/")[0] for source in self.inputs} - {""}:
+            self.folder.create(parent)
+        if not self.folder.is_remote:
+            path = Path(self.folder.path(LOCK_FILE))
+            with os_errors_as_user_errors(path):
+                file = locks.enter_context(path.open("ab"))
+            lock_file(file, f"{self.folder.location} is being written by another job: wait for it, or stop it")
+        if not self.folder.exists(JOB_FILE):
+            self.folder.write(JOB_FILE, json.dumps(self.description, indent=1, ensure_ascii=False).encode())
+
+    def _check_same_job(self) -> None:
+        """Raise a UserError if the output folder was started with other inputs or settings."""
+        try:
+            before = json.loads(self.folder.read(JOB_FILE))
+        except ValueError:
+            raise UserError(f"{self.folder.path(JOB_FILE)} is damaged: start again with --overwrite") from None
+        now = json.loads(json.dumps(self.description))
+        for name in {**before, **now}:
+            if before.get(name) != now.get(name):
+                raise UserError(
+                    f"{self.folder.location} was started with another {name.replace('_', ' ')}: resume with the same "
+                    "inputs and options, or start again with --overwrite"
+                )
+
+    def _finished_blocks(self) -> dict[str, BlockResult]:
+        """Read the results of the blocks that are complete, by their name."""
+        names = set(self.folder.names(BLOCK_FOLDER))
+        results = {}
+        for name in sorted(names):
+            stem, _, suffix = name.rpartition(".")
+            if suffix == "json" and f"{stem}.out" in names:
+                results[stem] = BlockResult.from_dict(json.loads(self.folder.read(f"{BLOCK_FOLDER}/{name}")))
+        return results
+
+    def _missing_tasks(self, results: dict[str, BlockResult], joined: set[int]) -> Iterator[BlockTask]:
+        """Yield the tasks that are left: blocks of plain files, and compressed files."""
+        for index, source in enumerate(self.inputs):
+            count = source.num_blocks(self.worker.block_bytes)
+            if index in joined or self._is_complete(index, results):
+                continue
+            if count is None:
+                yield BlockTask(index, None)
+            else:
+                blocks = (block for block in range(count) if block_name(index, block) not in results)
+                yield from (BlockTask(index, block) for block in blocks)
+
+    def _blocks_of(self, file: int, results: dict[str, BlockResult]) -> list[BlockResult]:
+        """Return the results of the blocks of a file, in order."""
+        return sorted((result for result in results.values() if result.file == file), key=lambda result: result.block)
+
+    def _is_complete(self, file: int, results: dict[str, BlockResult]) -> bool:
+        """Whether all blocks of a file are there."""
+        count = self.inputs[file].num_blocks(self.worker.block_bytes)
+        blocks = self._blocks_of(file, results)
+        if count is None:
+            return bool(blocks) and blocks[-1].is_last and len(blocks) == blocks[-1].block + 1
+        return len(blocks) == count
+
+    def _is_joined(self, source: BulkInput, results: dict[str, BlockResult], index: int) -> bool:
+        """Whether the output file of an input is complete."""
+        return self._is_complete(index, results) and self.folder.exists(source.name)
+
+    def _join(self, file: int, results: dict[str, BlockResult]) -> None:
+        """Write the output file of an input file from its blocks."""
+        with self.folder.writing(self.inputs[file].name) as output:
+            for result in self._blocks_of(file, results):
+                self.folder.append_to(f"{BLOCK_FOLDER}/{result.name}.out", output)
+
+    def _finish(self, results: dict[str, BlockResult]) -> None:
+        """Write the file of errors and the manifest, then remove the blocks."""
+        files, errors = [], []
+        for index, source in enumerate(self.inputs):
+            lines = num_bytes = failed = 0
+            for result in self._blocks_of(index, results):
+                for number, message, text in result.errors:
+                    errors.append({"file": source.location, "line": lines + number + 1, "error": message, "text": text})
+                lines, num_bytes, failed = lines + result.lines, num_bytes + result.bytes, failed + len(result.errors)
+            files.append(
+                {"input": source.location, "output": source.name, "lines": lines, "bytes": num_bytes, "failed": failed}
+            )
+        rows = "".join(f"{json.dumps(error, ensure_ascii=False)}\n" for error in errors)
+        self.folder.write(ERROR_FILE, rows.encode(errors="replace"))
+        self.folder.write(MANIFEST_NAME, json.dumps({"files": files}, indent=1, ensure_ascii=False).encode())
+        self._remove_blocks()
+
+    def _remove_blocks(self) -> None:
+        """Remove the blocks and the lock of a complete job."""
+        self.folder.remove(BLOCK_FOLDER)
+        self.folder.remove(LOCK_FILE)
+
+    def _complete_progress(self, start: JobProgress) -> JobProgress:
+        """Return the progress of a complete job, from its manifest."""
+        files = json.loads(self.folder.read(MANIFEST_NAME))["files"]
+        lines, failed = (sum(file[name] for file in files) for name in ("lines", "failed"))
+        return replace(start, files=len(files), done_bytes=start.total_bytes, lines=lines, failed=failed)
+
+    def _bytes_of(self, result: BlockResult) -> float:
+        """Estimate the bytes of the input file that a block took; a compressed file counts with its last block."""
+        source = self.inputs[result.file]
+        if not source.seekable:
+            return float(source.size) if result.is_last else 0.0
+        return float(min(self.worker.block_bytes, source.size - result.block * self.worker.block_bytes))
+
+
+def _output_names(locations: list[str]) -> list[str]:
+    """Return names for output files: the paths of the inputs below their common folder, without compression suffix."""
+    folders = [location.rpartition("/")[0] for location in map(_with_slashes, locations)]
+    common = os.path.commonpath([f"/{folder}" for folder in folders]).lstrip("/") if any(folders) else ""
+    names = [without_compression_suffix(_with_slashes(location).lstrip("/")) for location in locations]
+    names = [name.removeprefix(f"{common.lstrip('/')}/") for name in names]
+    if duplicate := next((name for name in names if names.count(name) > 1), None):
+        raise UserError(f"several input files would be written to {duplicate}: process them in separate jobs")
+    reserved = {JOB_FILE, MANIFEST_NAME, ERROR_FILE, BLOCK_FOLDER, LOCK_FILE}
+    if taken := next((name for name in names if name in reserved), None):
+        raise UserError(f"an input file is called {taken}, which is a file of the job: rename it")
+    return names
+
+
+def _with_slashes(location: str) -> str:
+    """Return a location as a path with slashes, without the scheme of a URL, and absolute if it is local."""
+    return location.partition("://")[2] if is_url(location) else Path(location).resolve().as_posix()

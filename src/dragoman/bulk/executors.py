@@ -1,0 +1,51 @@
+"""Where the blocks of a job are processed: in this process, in several processes, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from dragoman.bulk.block_worker import BlockResult, BlockWorker
+from dragoman.bulk.blocks import BlockTask
+from dragoman.bulk.ray_executor import RayExecutor
+from dragoman.errors import UserError
+from dragoman.processes import THREAD_VARIABLES, available_cpus, parallel_map
+
+
+class Executor(Protocol):
+    """Maps blocks with a worker."""
+
+    def map(self, worker: BlockWorker, tasks: Iterable[BlockTask]) -> Iterator[list[BlockResult]]:
+        """Yield the results of each task, in any order."""
+        ...
+
+
+@dataclass(frozen=True)
+class LocalExecutor:
+    """This process, or several processes on this machine, each of which opens the run."""
+
+    num_workers: int = 1
+
+    def map(self, worker: BlockWorker, tasks: Iterable[BlockTask]) -> Iterator[list[BlockResult]]:
+        """Yield the results of each task, in order."""
+        if self.num_workers > 1:  # spawned processes read the number of their threads when they import libraries
+            threads = str(max(1, available_cpus() // self.num_workers))
+            for variable in THREAD_VARIABLES:
+                os.environ.setdefault(variable, threads)
+        return parallel_map(worker, tasks, self.num_workers)
+
+
+def executor_from_text(place: str, num_workers: int | None, gpus_per_worker: float, cpus_per_worker: float) -> Executor:
+    """Return the executor of `--on`: local, ray (a new or the default cluster) or ray://ADDRESS.
+
+    Args:
+        num_workers: processes or actors; None: one process, or as many actors as the cluster has room for.
+        gpus_per_worker, cpus_per_worker: share of GPUs and CPUs of a Ray actor.
+    """
+    if place == "local":
+        return LocalExecutor(num_workers or 1)
+    if place == "ray" or place.startswith("ray://"):
+        return RayExecutor(place.removeprefix("ray").removeprefix("://"), num_workers, gpus_per_worker, cpus_per_worker)
+    raise UserError(f"--on must be local, ray or ray://ADDRESS, got {place!r}")

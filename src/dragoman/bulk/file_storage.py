@@ -1,0 +1,193 @@
+"""Files on the local disk, or in any storage that fsspec supports, such as s3://bucket/folder."""
+
+from __future__ import annotations
+
+import glob
+import io
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from dragoman.data.compression import decompressed
+from dragoman.data.text_files import open_file
+from dragoman.errors import UserError
+from dragoman.storage import os_errors_as_user_errors, write_file
+
+COPY_BYTES = 1 << 20  # at a time, when files are concatenated
+
+
+def is_url(location: str) -> bool:
+    """Whether a location has a scheme, such as s3://, and is read through fsspec."""
+    return re.match(r"[a-z][a-z0-9+.-]*://", location) is not None
+
+
+def _remote(location: str) -> tuple[Any, str]:
+    """Return the fsspec file system of a URL, and the path in it."""
+    try:
+        from fsspec.core import url_to_fs  # type: ignore[import-untyped, unused-ignore]
+    except ImportError:
+        raise UserError(
+            f"{location} needs the package fsspec: install it with pip install 'dragoman[cluster]'"
+        ) from None
+    try:
+        system, path = url_to_fs(location)
+    except (ImportError, ValueError) as error:
+        raise UserError(f"{location} cannot be opened: {error}") from None
+    return system, path
+
+
+def find_files(patterns: list[str]) -> list[str]:
+    """Return the files that the patterns match, in order; a pattern that matches no file is a UserError."""
+    found: dict[str, None] = {}  # an ordered set
+    for pattern in patterns:
+        if is_url(pattern):
+            system, path = _remote(pattern)
+            scheme = pattern.partition("://")[0]
+            matches = [f"{scheme}://{name.lstrip('/') if scheme != 'file' else name}" for name in system.glob(path)]
+        else:
+            matches = [name for name in glob.glob(pattern, recursive=True) if Path(name).is_file()]  # noqa: PTH207
+        if not matches:
+            raise UserError(f"no file matches {pattern}: check the path and the pattern")
+        found |= dict.fromkeys(sorted(matches))
+    return list(found)
+
+
+def file_size(location: str) -> int:
+    """Return the size of a file in bytes, compressed or not."""
+    if not is_url(location):
+        return Path(location).stat().st_size
+    system, path = _remote(location)
+    return int(system.size(path))
+
+
+@contextmanager
+def open_binary(location: str) -> Iterator[io.BufferedReader]:
+    """Open a file for reading, without decompressing it."""
+    if not is_url(location):
+        with open_file(Path(location)) as file:
+            yield file
+        return
+    system, path = _remote(location)
+    try:
+        with system.open(path, "rb") as file:
+            yield io.BufferedReader(cast(io.RawIOBase, file))
+    except OSError as error:
+        raise UserError(f"{location} cannot be read: {error.strerror or error}") from None
+
+
+@contextmanager
+def open_stream(location: str) -> Iterator[BinaryIO]:
+    """Open a file for reading; it is decompressed if its first bytes say so."""
+    with open_binary(location) as file, decompressed(file, Path(location)) as stream:
+        yield stream
+
+
+def is_compressed(location: str) -> bool:
+    """Whether a file is compressed, by its first bytes: then it can only be read from its beginning."""
+    with open_binary(location) as file, decompressed(file, Path(location)) as stream:
+        return stream is not file
+
+
+class StorageFolder:
+    """A folder that several machines write, in files that appear as a whole or not at all."""
+
+    def __init__(self, location: str) -> None:
+        """Use the folder at a path or URL; it need not exist."""
+        self.location = location.rstrip("/") or "/"
+        self.is_remote = is_url(location)
+
+    def path(self, name: str) -> str:
+        """Return the path or URL of a file in the folder."""
+        return f"{self.location}/{name}"
+
+    def create(self, name: str = "") -> None:
+        """Create the folder, or one in it; object stores need none."""
+        if self.is_remote:
+            system, path = _remote(self.path(name))
+            system.makedirs(path, exist_ok=True)
+            return
+        with os_errors_as_user_errors(Path(self.location)):
+            Path(self.path(name)).mkdir(parents=True, exist_ok=True)
+
+    def names(self, folder: str = "") -> list[str]:
+        """Return the names of the files in a folder in it; empty if there is none."""
+        if self.is_remote:
+            system, path = _remote(self.path(folder))
+            system.invalidate_cache()
+            return (
+                sorted(name.rpartition("/")[2] for name in system.ls(path, detail=False)) if system.exists(path) else []
+            )
+        local = Path(self.path(folder))
+        return sorted(path.name for path in local.iterdir()) if local.is_dir() else []
+
+    def exists(self, name: str) -> bool:
+        """Whether a file exists."""
+        if self.is_remote:
+            system, path = _remote(self.path(name))
+            return bool(system.exists(path))
+        return Path(self.path(name)).exists()
+
+    def read(self, name: str) -> bytes:
+        """Read a file."""
+        with open_binary(self.path(name)) as file:
+            return file.read()
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write or replace a file atomically."""
+        if not self.is_remote:
+            write_file(Path(self.path(name)), content)
+            return
+        with self.writing(name) as file:
+            file.write(content)
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[BinaryIO]:
+        """Open a file for writing; it appears when the block ends, and not at all if that raises."""
+        if self.is_remote:
+            system, path = _remote(self.path(name))
+            partial = f"{path}.{os.getpid()}.partial"
+            try:
+                with system.open(partial, "wb") as file:
+                    yield file
+                system.mv(partial, path)
+            except OSError as error:
+                raise UserError(f"{self.path(name)} cannot be written: {error.strerror or error}") from None
+            finally:
+                if system.exists(partial):
+                    system.rm(partial)
+            return
+        final = Path(self.path(name))
+        local = final.with_name(f".{final.name}.{os.getpid()}.partial")
+        with os_errors_as_user_errors(final):
+            try:
+                with local.open("wb") as file:
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                local.replace(final)
+            finally:
+                local.unlink(missing_ok=True)
+
+    def append_to(self, name: str, file: BinaryIO) -> None:
+        """Append the content of a file in the folder to an open file."""
+        with open_binary(self.path(name)) as source:
+            while chunk := source.read(COPY_BYTES):
+                file.write(chunk)
+
+    def remove(self, name: str) -> None:
+        """Remove a file or folder, if it exists."""
+        if self.is_remote:
+            system, path = _remote(self.path(name))
+            if system.exists(path):
+                system.rm(path, recursive=True)
+            return
+        local = Path(self.path(name))
+        if local.is_dir():
+            for child in local.iterdir():
+                child.unlink(missing_ok=True)
+            local.rmdir()
+        else:
+            local.unlink(missing_ok=True)

@@ -1,0 +1,117 @@
+"""Blocks processed by Ray Data: actors that hold the run, on all machines of a cluster."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dragoman.bulk.block_worker import BlockResult, BlockWorker
+from dragoman.bulk.blocks import BlockTask
+from dragoman.errors import UserError
+
+MAX_ACTORS = 10_000
+CONNECT_SECONDS = 5.0
+
+
+class RayBlockActor:
+    """An actor that processes tasks, given as rows of a dataset."""
+
+    def __init__(self, worker: BlockWorker) -> None:
+        """Keep the worker, which opens the run when the first task comes."""
+        self.worker = worker
+
+    def __call__(self, row: dict[str, Any]) -> list[dict[str, Any]]:
+        """Process a task; a UserError is returned as a row, since an exception would be repeated by Ray."""
+        block = None if row["block"] < 0 else int(row["block"])
+        try:
+            results = self.worker(BlockTask(int(row["file"]), block))
+        except UserError as error:
+            return [{"error": str(error), "results": "[]"}]
+        return [{"error": "", "results": json.dumps([asdict(result) for result in results])}]
+
+
+@dataclass(frozen=True)
+class RayExecutor:
+    """Actors on a Ray cluster.
+
+    Attributes:
+        address: of the cluster, such as 127.0.0.1:6379; "": the running cluster of this machine, or a new one.
+        num_actors: None: as many as the cluster has room for, more when machines are added.
+        gpus_per_actor, cpus_per_actor: share of GPUs and CPUs that an actor needs.
+    """
+
+    address: str = ""
+    num_actors: int | None = None
+    gpus_per_actor: float = 0.0
+    cpus_per_actor: float = 1.0
+
+    def map(self, worker: BlockWorker, tasks: Iterable[BlockTask]) -> Iterator[list[BlockResult]]:
+        """Yield the results of each task, in any order; tasks of a machine or actor that dies are repeated."""
+        rows = [{"file": task.file, "block": -1 if task.block is None else task.block} for task in tasks]
+        if not rows:
+            return
+        ray = connect(self.address)
+        dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).flat_map(
+            RayBlockActor,
+            fn_constructor_args=(worker,),
+            compute=self._actors(ray, len(rows)),
+            num_gpus=self.gpus_per_actor or None,
+            num_cpus=None if self.gpus_per_actor else self.cpus_per_actor,
+        )
+        try:
+            for row in dataset.iter_rows():
+                if row["error"]:
+                    raise UserError(row["error"])
+                yield [BlockResult.from_dict(values) for values in json.loads(row["results"])]
+        except ray.exceptions.RayError as error:
+            raise UserError(
+                f"the Ray cluster failed: {_first_line(error)}; the same command with --resume goes on"
+            ) from None
+
+    def _actors(self, ray: Any, num_tasks: int) -> Any:
+        """Return the pool of actors: of a fixed size, or growing with the cluster up to one actor per task."""
+        if self.num_actors is not None:
+            return ray.data.ActorPoolStrategy(size=min(self.num_actors, num_tasks))
+        return ray.data.ActorPoolStrategy(min_size=1, max_size=min(MAX_ACTORS, num_tasks))
+
+
+def connect(address: str = "") -> Any:
+    """Connect to a Ray cluster, unless this process is connected, and return the package; a UserError if that fails."""
+    try:
+        import ray  # type: ignore[import-not-found, unused-ignore]
+        import ray.data  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        raise UserError("--on ray needs the package ray: install it with pip install 'dragoman[cluster]'") from None
+    if not ray.is_initialized():
+        _check_reachable(address)
+        try:
+            ray.init(address=address or None, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, ValueError, RuntimeError) as error:  # such as another version of Ray or Python
+            raise UserError(f"the Ray cluster cannot be used: {_first_line(error)}") from None
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    return ray
+
+
+def _check_reachable(address: str) -> None:
+    """Raise a UserError if nothing listens at the address of a cluster: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        if address:
+            socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"there is no Ray cluster at {address!r} ({error}): start one with 'ray start --head --port 6379', and "
+            "give its address as ray://HOST:6379"
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first line of an error message that says something."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
