@@ -226,7 +226,7 @@ def _train(
     from dragoman.lens.run_report import write_report
 
     write_report(load(folder, device="cpu", custom_parts=parts))
-    recorder.finish("interrupted" if outcome.interrupted else "finished", outcome.reason)
+    recorder.finish("interrupted" if outcome.interrupted else "finished", outcome.reason, outcome.state.step)
     return outcome
 
 

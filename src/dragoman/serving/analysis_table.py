@@ -38,6 +38,8 @@ class AnalysisRequest(ApiRequest):
 
     model_config = ConfigDict(extra="forbid")
 
+    source: str | None = Field(None, description="Source language, for a multilingual run.")
+    target: str | None = Field(None, description="Target language.")
     compare: str | None = Field(None, description="Another run, whose translations are shown beside.")
     sort: SortName = Field("chrf", description="score: log p per token; difference: of the chrF of both runs.")
     descending: bool = False

@@ -83,10 +83,10 @@ def routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["Analysis"], responses=schemas.ERROR_RESPONSES)
     jobs = AnalysisJobs(service)
 
-    def run_named(name: str) -> ServedRun:
-        """Return the run with this name for its default languages; reject unknown runs (404)."""
+    def run_named(name: str, source: str | None = None, target: str | None = None) -> ServedRun:
+        """Return the run with this name for two languages, by default its own; reject unknown runs (404)."""
         try:
-            return service.run_by_name(name).for_languages(None, None)
+            return service.run_by_name(name).for_languages(source, target)
         except RequestError as error:
             raise RequestError(404, error.message) from None
 
@@ -95,11 +95,12 @@ def routes(service: Service) -> APIRouter:
         """The test set as a table: translations, scores and errors; the first request starts the analysis.
 
         Fields of the query: compare, sort, descending, offset, limit, min_words, max_words, error, rare, contains,
-        outcome.
+        outcome, and source and target for a multilingual run.
         """
         fields = await service.accept(request, AnalysisRequest)
-        served = run_named(name)
-        runs = [served] + ([] if fields.compare in (None, "", name) else [run_named(str(fields.compare))])
+        names = [name] + ([] if fields.compare in (None, "", name) else [str(fields.compare)])
+        runs = [run_named(other, fields.source, fields.target) for other in names]
+        served = runs[0]
 
         def respond() -> AnalysisResponse:
             """Read the test set, start analyses, and select the rows."""
@@ -110,9 +111,12 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/runs/{name}/diagnosis", responses=NOT_FOUND)
     async def diagnosis(request: Request, name: str) -> DiagnosisResponse:
-        """The known failures of translation, measured on the run; the first request starts the measurement."""
+        """The known failures of translation, measured on the run; the first request starts the measurement.
+
+        Fields of the query: source and target, the languages of a multilingual run.
+        """
         service.authorize(request)
-        served = run_named(name)
+        served = run_named(name, request.query_params.get("source"), request.query_params.get("target"))
         job = await asyncio.to_thread(jobs.diagnose, served)
         return DiagnosisResponse(run=name, state=job.state, error=job.error, diagnosis=job.result)
 
@@ -142,7 +146,7 @@ def routes(service: Service) -> APIRouter:
     async def gradients(request: Request, name: str) -> JSONResponse:
         """How far gradients reach in a run, measured on a few validation sentences; null if it has none."""
         service.authorize(request)
-        run = run_named(name).run
+        run = run_named(name, request.query_params.get("source"), request.query_params.get("target")).run
 
         def measure() -> dict[str, Any] | None:
             """Measure the gradients of some short validation sentences."""

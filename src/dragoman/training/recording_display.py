@@ -66,9 +66,9 @@ class RecordingDisplay(Display):
         self.inner.log_validation(step, result, best)
         self._update(step=step, **({"best_step": step} if best else {}))
 
-    def finish(self, state: str, reason: str) -> None:
-        """Record how the training ended: `finished`, `interrupted` or `failed`, and why."""
-        self._update(state=state, reason=reason, seconds_left=None)
+    def finish(self, state: str, reason: str, step: int | None = None) -> None:
+        """Record how the training ended: `finished`, `interrupted` or `failed`, why, and at which step."""
+        self._update(state=state, reason=reason, seconds_left=None, **({} if step is None else {"step": step}))
 
     def _update(self, **changes: Any) -> None:
         """Write the status with some changes, in place of the previous one."""

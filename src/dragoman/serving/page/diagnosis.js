@@ -1,6 +1,7 @@
 // The diagnosis of runs: known failures of translation, each as a number with its explanation and examples.
 
 import { emptyMessage, formatNumber, html, runSection } from "./dom.js";
+import { languageQuery } from "./session.js";
 
 const POLL_INTERVAL = 2000; // milliseconds
 
@@ -9,13 +10,13 @@ export async function diagnosisView(container, { panels, get }, signal) {
   if (container.childElementCount) return;
   const sections = panels.map((panel) => ({ panel, body: html("div", {}, emptyMessage("The known failures of translation are being measured …")) }));
   container.replaceChildren(html("div", { class: "panels" }, sections.map(({ panel, body }) => runSection(panel, panels, body))));
-  await Promise.all(sections.map(({ panel, body }) => measure(panel.run.name, body, get, signal)));
+  await Promise.all(sections.map(({ panel, body }) => measure(panel.run, body, get, signal)));
 }
 
-async function measure(name, body, get, signal) {
+async function measure(run, body, get, signal) {
   try {
     for (;;) {
-      const { state, error, diagnosis } = await get(`/v1/runs/${encodeURIComponent(name)}/diagnosis`, signal);
+      const { state, error, diagnosis } = await get(`/v1/runs/${encodeURIComponent(run.name)}/diagnosis?${new URLSearchParams(languageQuery(run))}`, signal);
       if (state === "failed") throw new Error(error);
       if (state === "done") {
         body.replaceChildren(html("p", { class: "muted" }, `${diagnosis.sentences} sentences of the test set, and some unusual ones.`), ...diagnosis.findings.map(finding));

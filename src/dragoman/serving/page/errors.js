@@ -3,6 +3,7 @@
 import { debounce, emptyMessage, formatNumber, html, select, toggleGroup } from "./dom.js";
 import { diagnosisView } from "./diagnosis.js";
 import { sentenceDetail } from "./error_detail.js";
+import { languageQuery } from "./session.js";
 import { markedDifference } from "./word_difference.js";
 
 export const needsSentence = false;
@@ -27,7 +28,7 @@ let shown = null; // {key, element}: the view that is shown, which is kept while
 let polling = new AbortController();
 
 export function show(container, context) {
-  const key = context.panels.map((panel) => panel.run.name).join(" ");
+  const key = JSON.stringify(context.panels.map(({ run }) => [run.name, languageQuery(run)]));
   if (shown?.key === key && container.contains(shown.element)) return;
   polling.abort();
   polling = new AbortController();
@@ -71,7 +72,7 @@ function errorsView(element, context, signal) {
 
   async function load() {
     clearTimeout(timer);
-    const fields = new URLSearchParams(Object.entries({ ...query, compare: second?.name ?? "", limit: PAGE_SIZE }).filter(([name, value]) => value !== "" && name !== "part"));
+    const fields = new URLSearchParams(Object.entries({ ...query, ...languageQuery(first), compare: second?.name ?? "", limit: PAGE_SIZE }).filter(([name, value]) => value !== "" && name !== "part"));
     const asked = query;
     try {
       const answer = await get(`/v1/runs/${encodeURIComponent(first.name)}/analysis?${fields}`, signal);

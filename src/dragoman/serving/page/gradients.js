@@ -3,7 +3,7 @@
 import { dataTable, emptyMessage, formatPercent, html, runSection, svg } from "./dom.js";
 import { figureSvg, framedFigure, round } from "./figures.js";
 import { matrixFigure } from "./matrix_figure.js";
-import { runFields } from "./session.js";
+import { languageQuery, runFields } from "./session.js";
 import { displayToken } from "./tokens.js";
 
 export const needsSentence = true;
@@ -45,7 +45,7 @@ export async function show(container, { state, panels, get, post }) {
       const { saliency } = await cached(JSON.stringify(fields), () => post("/v1/saliency", fields, signal));
       if (signal.aborted) return;
       body.replaceChildren(...saliencyFigures(saliency));
-      const { gradients } = await cached(`reach ${panel.run.name}`, () => get(`/v1/runs/${encodeURIComponent(panel.run.name)}/gradients`, signal));
+      const { gradients } = await cached(`reach ${panel.run.name}`, () => get(`/v1/runs/${encodeURIComponent(panel.run.name)}/gradients?${new URLSearchParams(languageQuery(panel.run))}`, signal));
       if (!signal.aborted && gradients) body.append(...reachFigures(gradients));
     } catch (error) {
       if (!signal.aborted) body.append(emptyMessage(error.message));

@@ -43,6 +43,9 @@ export function languagesOf(run) {
 /** Return the fields of a request that select the run and its languages. */
 export const runFields = (run) => ({ run: run.name, ...(run.languages.length ? languagesOf(run) : {}) });
 
+/** Return the fields of a query that select the languages of a multilingual run; none for other runs. */
+export const languageQuery = (run) => (run.languages.length ? languagesOf(run) : {});
+
 /** Return the search for a run: undefined for its default, or a beam search of the selected size. */
 export function searchConfig(run) {
   if (!page.state.beam) return undefined;
