@@ -21,7 +21,7 @@ def tune_search(
     references: References | None = None,
     *,
     metric: str | None = None,
-    tag: Tag = None,
+    tag: Tag | None = None,
 ) -> SearchChoice:
     """Choose beam size and length penalty of a trained run anew, and store them in its config.yaml.
 

@@ -118,7 +118,7 @@ def sample_pairs(run: Run, sentences: Sequence[str] | None) -> ExportSamples:
     return ExportSamples(sources, source_ids, target_ids)
 
 
-def sample_texts(run: Run, sentences: Sequence[str] | None) -> tuple[list[Source], Tag, list[str] | None]:
+def sample_texts(run: Run, sentences: Sequence[str] | None) -> tuple[list[Source], Tag | None, list[str] | None]:
     """Return sources, their corpus tags, and references (None if there are none)."""
     if sentences is not None:
         texts: list[Source] = []

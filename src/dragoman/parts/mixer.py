@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: Nested dict of tensors, batch first, of constant shape, dtype and stride: key–value caches and recurrent states.
 State = dict[str, Any]
 
-#: Collects attention weights: path of a layer → one tensor per call; None if they are not needed.
+#: Collects attention weights: path of a layer → one tensor per call. Arguments are None if weights are not needed.
 Recorder = dict[str, list[Tensor]]
 
 

@@ -154,7 +154,7 @@ def write_translations(
         overwrite: replace an existing output, or a partial one that is not resumed
     """
     check_output(output, overwrite)
-    with closing(_PartialOutput(output, fingerprint, resume, overwrite)) as partial:
+    with closing(_PartialOutput(output, fingerprint, resume=resume, overwrite=overwrite)) as partial:
         progress, remaining, digest = partial.progress, iter(sources), blake2b(digest_size=16)
         if progress.lines:
             for source in islice(remaining, progress.lines):

@@ -89,7 +89,7 @@ def tag(run: Run, texts: Sequence[str]) -> list[TaggedSentence]:
     normalized = [[normalizer.normalize_words(word) for word in words] for words in sentences]
     word_tokens = encode_words(normalized, run.source_tokenizer)
     max_tokens, prefix_length = max_source_tokens(run), len(run.framing.source_prefix)
-    results = [TaggedSentence([], [], [])] * len(texts)
+    results = [TaggedSentence(words=[], tags=[], probabilities=[])] * len(texts)  # of empty texts
     nonempty = [i for i, words in enumerate(sentences) if words]
     rows = [[token for word in word_tokens[i] for token in word][:max_tokens] for i in nonempty]
     special = special_labels(run.target_tokenizer, run.model.num_labels)
@@ -214,12 +214,13 @@ def _fill_spans(run: Run, texts: Sequence[str], search: Beam) -> list[FillResult
 
 def _generate_texts(run: Run, texts: Sequence[str], search: Beam) -> list[FillResult]:
     """Fill gaps with a denoising model, such as BART: reads masks, generates the text (Lewis et al. 2020, §2.2)."""
-    results = [FillResult(text, []) for text in texts]
+    results = [FillResult(text, choices=[]) for text in texts]
     with_gaps = [n for n, text in enumerate(texts) if GAP_PATTERN.search(text)]
     rows = [encode_masked(run.source_tokenizer, texts[n]) for n in with_gaps]
     for row, hypotheses in _decode_rows(run, rows, search):
         generated = [(run.target_tokenizer.decode(h.tokens), h.score) for h in hypotheses]
-        results[with_gaps[row]] = FillResult(generated[0][0], [], generated[1:])
+        best_text, _ = generated[0]
+        results[with_gaps[row]] = FillResult(best_text, choices=[], alternatives=generated[1:])
     return results
 
 
@@ -228,7 +229,8 @@ def _decode_rows(run: Run, rows: Sequence[list[int]], search: Beam) -> Iterator[
     batch_tokens = max(1, run.config.search.batch_tokens // search.rows_per_source)  # a beam takes several rows
     for batch in batch_by_length([len(ids) for ids in rows], batch_tokens) if rows else []:
         source, lengths = run.pad_batch([frame_source(run, rows[n]) for n in batch])
-        yield from zip(batch.tolist(), search.decode(run, SearchRequest(source, lengths, torch.from_numpy(batch))))
+        request = SearchRequest(source, lengths, keys=torch.from_numpy(batch))
+        yield from zip(batch.tolist(), search.decode(run, request))
 
 
 def repair_corrupted(run: Run, rows: Sequence[BatchRow]) -> list[list[int]] | None:
@@ -244,8 +246,8 @@ def repair_corrupted(run: Run, rows: Sequence[BatchRow]) -> list[list[int]] | No
         return [_predict_labels(run, row) for row in rows]
     decoder = _with_sentinels_allowed(run) if infilling == "span" else run
     source, lengths = run.pad_batch([row.source.tolist() for row in rows])
-    request = SearchRequest(source, lengths, torch.arange(len(rows)))
-    search = Beam(1, length_limit=run.length_limit)
+    request = SearchRequest(source, lengths, keys=torch.arange(len(rows)))
+    search = Beam(size=1, length_limit=run.length_limit)
     return [hypotheses[0].tokens for hypotheses in search.decode(decoder, request)]
 
 

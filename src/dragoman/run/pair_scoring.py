@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def score(run: Run, sources: Sequence[Source] | None, targets: Sequence[str]) -> list[ScoredText]:
     """Compute log p(y|x) of given translations, or log p(y) if a decoder-only model gets no sources."""
-    results = [ScoredText(0.0, [], [])] * len(targets)
+    results = [ScoredText(score=0.0, tokens=[], token_scores=[])] * len(targets)  # replaced below
     if run.framing.languages is not None:  # a multilingual model without a language pair
         run.framing.for_languages()  # raises the error
     for indices, source_ids, target_ids in _batches(run, sources, targets):
@@ -146,7 +146,8 @@ def attention(run: Run, source: Source, target: str | None) -> SentenceAttention
         source_tokens, source_words = run.source_tokenizer.tokens(ids), TokenWordMap.from_ids(run.source_tokenizer, ids)
     else:
         positions = 0 if cross is None else cross.shape[-1]
-        source_tokens, source_words = [str(position + 1) for position in range(positions)], TokenWordMap([], [])
+        source_tokens = [str(position + 1) for position in range(positions)]
+        source_words = TokenWordMap(word_ids=[], core_word_ids=[])
     target_words = TokenWordMap.from_ids(run.target_tokenizer, target_ids[1:])
     return SentenceAttention(
         source=source_tokens,

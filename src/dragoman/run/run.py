@@ -129,13 +129,13 @@ class Run:
         """Use the special tokens of `framing`, with the codes of its default languages if it has any."""
         self.model_framing, self.framing = framing, (used := framing.for_default_languages())
         self.special_tokens = SpecialTokens(
-            used.bos,
-            used.eos,
-            used.suppressed,
-            used.forced_bos,
-            used.force_eos_at_limit,
-            used.suppressed_first,
-            used.prompt_length,
+            bos=used.bos,
+            eos=used.eos,
+            suppressed=used.suppressed,
+            forced_bos=used.forced_bos,
+            force_eos_at_limit=used.force_eos_at_limit,
+            suppressed_first=used.suppressed_first,
+            prompt_length=used.prompt_length,
         )
 
     @property
@@ -339,7 +339,7 @@ class Run:
         search: SearchConfig | None = None,
         alignment: bool = True,
         dictionary: Mapping[str, str] | None = None,
-        tag: Tag = None,
+        tag: Tag | None = None,
         prefixes: Sequence[str] | None = None,
         include: Sequence[Sequence[str]] | None = None,
         exclude: Sequence[str] = (),
@@ -399,7 +399,7 @@ class Run:
         *,
         alignment: bool = False,
         dictionary: Mapping[str, str] | None = None,
-        tag: Tag = None,
+        tag: Tag | None = None,
         first_index: int = 0,
         prefixes: Iterable[str] | None = None,
         include: Iterable[Sequence[str]] | None = None,
@@ -426,7 +426,7 @@ class Run:
             exclude=exclude,
             token_scores=token_scores,
         )
-        return translator.stream(texts, first_index, prefixes, include, split_sentences)
+        return translator.stream(texts, first_index, prefixes, include, split_sentences=split_sentences)
 
     def translate_document(
         self,
@@ -473,7 +473,7 @@ class Run:
         *,
         search: SearchConfig | None = None,
         alignment: bool = True,
-        tag: Tag = None,
+        tag: Tag | None = None,
         prefix: str = "",
         include: Sequence[str] = (),
         exclude: Sequence[str] = (),
@@ -557,10 +557,10 @@ class Run:
             return beam if size is None else replace(beam, size=size)
         default_size = Beam.size if settings.beam_size is None else settings.beam_size
         return Beam(
-            min(default_size, self.max_beam_size) if size is None else size,
-            Beam.length_penalty if settings.length_penalty is None else settings.length_penalty,
-            settings.early_stopping,
-            settings.num_finished,
+            size=min(default_size, self.max_beam_size) if size is None else size,
+            length_penalty=Beam.length_penalty if settings.length_penalty is None else settings.length_penalty,
+            early_stopping=settings.early_stopping,
+            num_finished=settings.num_finished,
             length_limit=self.length_limit,
             length_normalization=settings.length_normalization,
             coverage_penalty=settings.coverage_penalty,
@@ -578,7 +578,10 @@ class Run:
         """The length limit of targets in the run's configuration."""
         settings = self.config.search
         limit = LengthLimit(
-            settings.length_ratio, settings.length_offset, settings.max_target_length, settings.min_length
+            ratio=settings.length_ratio,
+            offset=settings.length_offset,
+            max=settings.max_target_length,
+            min=settings.min_length,
         )
         return limit.or_else(DEFAULT_LENGTH_LIMIT)
 
@@ -641,7 +644,9 @@ class Run:
         if not self.model.can_generate:
             raise self.usage_error("score")
         run = self.with_languages(source_language, target_language)
-        return pair_scoring.score(run, sources and self.with_features(sources, features), targets)
+        if sources:
+            sources = self.with_features(sources, features)
+        return pair_scoring.score(run, sources, targets)
 
     def evaluate(
         self,
@@ -737,7 +742,7 @@ class Run:
             raise UserError(f"{self.folder} was trained without features of sources: leave out the features")
         return join_features([str(text) for text in texts], features)
 
-    def encode_sources(self, texts: Sequence[Source], tag: Tag = None) -> list[Any]:
+    def encode_sources(self, texts: Sequence[Source], tag: Tag | None = None) -> list[Any]:
         """Return token ids with the special tokens of sources (framing), or feature arrays; both are truncated."""
         return [frame_source(self, ids) for ids in encode_without_framing(self, texts, tag)]
 

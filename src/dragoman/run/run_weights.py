@@ -23,7 +23,7 @@ def lora_of(config: Config) -> LoRA | None:
     if not settings.rank:
         return None
     alpha = 2.0 * settings.rank if settings.alpha is None else settings.alpha
-    return LoRA(settings.rank, alpha, settings.dropout, settings.targets)
+    return LoRA(rank=settings.rank, alpha=alpha, dropout=settings.dropout, targets=settings.targets)
 
 
 def read_weights(folder: Path, checkpoint_name: str, model: nn.Module, config: Config) -> dict[str, Tensor]:

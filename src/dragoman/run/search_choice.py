@@ -126,7 +126,7 @@ def choose_search(
     sources: Sequence[Source],
     references: References,
     metric: TextMetric,
-    tag: Tag = None,
+    tag: Tag | None = None,
     names: Sequence[str] | None = None,
 ) -> SearchChoice:
     """Decode sentences with several beam sizes and length penalties, and choose the best by a metric.
@@ -153,18 +153,22 @@ def choose_search(
     outputs: dict[tuple[int, float], list[str]] = {}
     for size in sorted(size for size in sizes if size <= run.max_beam_size):
         beam = replace(default, size=size)
-        tried = sorted(penalties) if size > 1 else [default.length_penalty]  # greedy search compares nothing
+        # greedy search has one hypothesis, which no length penalty changes
+        tried = sorted(penalties) if size > 1 else [default.length_penalty]
         if run.engine_cache:
             run.engine_cache.clear()  # on a GPU, keep the memory of one engine only
         texts = decode_with_penalties(run, beam, tried, sources, tag)
         outputs |= {(size, penalty): texts[place] for place, penalty in enumerate(tried)}
-    return _compare(outputs, (default.size, default.length_penalty), references, metric, varied)
+    return _compare(outputs, (default.size, default.length_penalty), references, metric, varied=varied)
 
 
 def decode_with_penalties(
-    run: Run, beam: Beam, length_penalties: Sequence[float], sources: Sequence[Source], tag: Tag = None
+    run: Run, beam: Beam, length_penalties: Sequence[float], sources: Sequence[Source], tag: Tag | None = None
 ) -> list[list[str]]:
-    """Return the translations of all sources with each length penalty, by one search if that is exact."""
+    """Return the translations of all sources for each length penalty: a list per penalty.
+
+    They come from one search where `LengthPenaltySweep` supports the beam, since it returns what separate ones would.
+    """
     if len(length_penalties) > 1 and LengthPenaltySweep.supports(beam):
         sweep = LengthPenaltySweep.of(beam, tuple(length_penalties))
         ranked = [(best, *best.alternatives) for best in run.translate(sources, search=sweep, alignment=False, tag=tag)]
@@ -181,24 +185,37 @@ def _compare(
     metric: TextMetric,
     varied: tuple[str, ...],
 ) -> SearchChoice:
-    """Score the outputs of each beam size and length penalty, and choose; `default` is the pair to compare with."""
-    overall, names = metric(outputs[default], references), list(outputs)
+    """Score the outputs of each pair (beam size, length penalty), and choose a pair.
+
+    `default` is the pair to compare with; `varied` are the names of the settings that are chosen.
+    """
+    overall, pairs = metric(outputs[default], references), list(outputs)
     sign = 1 if overall.better == "higher" else -1
     scores = resample_scores(_statistics(list(outputs.values()), references, metric), CHOICE_RESAMPLES)
-    place, sentences = names.index(default), len(references)
+    default_index, sentences = pairs.index(default), len(references)
     candidates = []
-    for number, (size, penalty) in enumerate(names):
-        advantage = sign * float(scores.scores[number] - scores.scores[place])
-        # what resampling cannot see: one more sentence might differ
-        variance = float(np.var(scores.samples[number] - scores.samples[place])) + (100 / sentences) ** 2
-        error = 0.0 if number == place else math.sqrt(variance)
-        candidates.append(SearchCandidate(size, penalty, float(scores.scores[number]), advantage, error))
-    chosen = select_candidate(candidates, candidates[place])
-    return SearchChoice(varied, overall.name, sentences, tuple(candidates), candidates[place], chosen)
+    for index, (size, penalty) in enumerate(pairs):
+        score = float(scores.scores[index])
+        advantage = sign * (score - float(scores.scores[default_index]))
+        # plus the effect of one sentence: equal outputs have a bootstrap variance of 0, but another one might differ
+        variance = float(np.var(scores.samples[index] - scores.samples[default_index])) + (100 / sentences) ** 2
+        error = 0.0 if index == default_index else math.sqrt(variance)
+        candidates.append(SearchCandidate(size, penalty, score, advantage=advantage, standard_error=error))
+    return SearchChoice(
+        varied=varied,
+        metric=overall.name,
+        sentences=sentences,
+        candidates=tuple(candidates),
+        default=candidates[default_index],
+        chosen=select_candidate(candidates, candidates[default_index]),
+    )
 
 
 def select_candidate(candidates: Sequence[SearchCandidate], default: SearchCandidate) -> SearchCandidate:
-    """Return the smallest beam within the tolerance of the best lower bound, with the default penalty if possible."""
+    """Return the smallest beam whose lower bound is at most EQUAL_POINTS below the best one.
+
+    Of several with this beam size, the one with the default length penalty is returned if it is among them.
+    """
     threshold = max(candidate.lower_bound for candidate in candidates) - EQUAL_POINTS
     good = [candidate for candidate in candidates if candidate.lower_bound >= threshold]
     smallest = min(candidate.beam_size for candidate in good)
@@ -210,8 +227,8 @@ def _statistics(
     outputs: Sequence[Sequence[str]], references: References, metric: TextMetric
 ) -> list[SentenceStatistics]:
     """Return the sentence statistics of several outputs; equal translations of a sentence are scored once."""
-    lists = reference_lists(outputs[0], references)
-    rows: dict[tuple[int, str], int] = {}
+    lists = reference_lists(outputs[0], references)  # the references of each sentence
+    rows: dict[tuple[int, str], int] = {}  # (number of a sentence, a translation of it): row of its statistics
     indices: list[NDArray[np.int64]] = [
         np.array([rows.setdefault((number, text), len(rows)) for number, text in enumerate(texts)]) for texts in outputs
     ]

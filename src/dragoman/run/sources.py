@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # A text, or for a run that reads images or speech: the path of a file, or a feature array (length × features).
 Source = str | Path | NDArray[Any]
-Tag = str | Sequence[str] | None  # one tag for all texts, or one for each; None: the run's default
+Tag = str | Sequence[str]  # one corpus tag for all texts, or one for each; where it is None: the run's default
 
 
 def is_empty(source: Source) -> bool:
@@ -98,7 +98,7 @@ def split_into_sentences(run: Run, text: str) -> SplitText:
     return split_sentences(text, count_tokens, min(max_source_tokens(run), run.config.data.max_length))
 
 
-def tag_ids(run: Run, count: int, tag: Tag) -> list[list[int]]:
+def tag_ids(run: Run, count: int, tag: Tag | None) -> list[list[int]]:
     """Return the ids that go before each of `count` texts: the token of its corpus tag, or nothing for the tag ''.
 
     `tag` is one name for all texts, or one for each; None is the first of the run's `data.corpus_tags`.
@@ -132,7 +132,7 @@ def encode_features(run: Run, sources: Sequence[str]) -> tuple[list[list[int]], 
     return [symbols.encode(features) for _, features in split], [text for text, _ in split]
 
 
-def encode_without_framing(run: Run, sources: Sequence[Source], tag: Tag = None) -> list[Any]:
+def encode_without_framing(run: Run, sources: Sequence[Source], tag: Tag | None = None) -> list[Any]:
     """Return the token ids of texts without special tokens (framing), or checked feature arrays; nothing is truncated.
 
     A text begins with the token of its corpus tag and its feature symbols. A dialogue, with tabs between its turns, has

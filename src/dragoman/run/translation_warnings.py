@@ -100,6 +100,7 @@ class TranslationChecker:
     def learn(self) -> None:
         """Learn what is usual, unless that has been done: it takes a second or two, and scores validation pairs."""
         with self._lock:
+            # cached properties: reading them computes them
             _ = self._coverage, self._detector, self._min_mean_score, self._spelled_share, self._usual_repetitions
 
     # ---- what is usual
@@ -115,7 +116,7 @@ class TranslationChecker:
 
     @cached_property
     def _coverage(self) -> LexicalCoverage | None:
-        """The coverage of source tokens; None without training pairs."""
+        """Finds the source tokens that no token of a translation translates; None without training pairs."""
         store, run = self._store("train"), self.run
         sizes = (run.source_tokenizer.vocab_size, run.target_tokenizer.vocab_size)
         return None if store is None else LexicalCoverage(store, sizes)
@@ -145,7 +146,10 @@ class TranslationChecker:
 
     @cached_property
     def _spelled_share(self) -> float:
-        """The share of training words that are read letter by letter: 1 without training pairs."""
+        """The share of training words that are split into tokens of about one letter.
+
+        Without training pairs it is 1, so that no such word is reported as unknown.
+        """
         store = self._store("train")
         if store is None:
             return 1.0
@@ -158,7 +162,7 @@ class TranslationChecker:
 
     @cached_property
     def _usual_repetitions(self) -> frozenset[tuple[str, ...]] | None:
-        """Phrases that are repeated at once in the training targets, such as 'die' in German; None without these."""
+        """Phrases that occur twice in a row in the training targets, such as 'die' in German; None without targets."""
         store, decode = self._store("train"), self.run.target_tokenizer.decode
         if store is None:
             return None
@@ -183,19 +187,22 @@ class TranslationChecker:
         known, known_target = (self._detector.known_share(language, source) for language in ("source", "target"))
         if known is None or known_target is None:
             return
-        whole = ((0, len(source)),)
+        whole = ((0, len(source)),)  # the span of the whole source
         if known_target - known > MIN_LANGUAGE_DISTANCE:
             message = f"The text looks like {names.target}, but this run translates from {names.source}."
-            yield TranslationWarning("language", message, whole)
+            yield TranslationWarning("language", message, source_spans=whole)
         elif known < MIN_KNOWN_SHARE:
             message = (
                 f"Only {100 * known:.0f} % of the letter sequences occur in the training sentences: the text may not "
                 f"be in {names.source}, or is about something that the run has not learned."
             )
-            yield TranslationWarning("language", message, whole)
+            yield TranslationWarning("language", message, source_spans=whole)
 
     def _check_repetition(self, source: str, text: str) -> Iterator[TranslationWarning]:
-        """Yield a warning if a phrase is repeated at once, which is not usual, and the source repeats none as often."""
+        """Yield a warning if a phrase occurs several times in a row, but no phrase of the source as often.
+
+        A phrase that occurs just twice counts only if it never does in the training targets (`_usual_repetitions`).
+        """
         in_source = max((repetition.times for repetition in _repetitions(source)), default=1)
         usual = self._usual_repetitions
         found = [
@@ -212,7 +219,7 @@ class TranslationChecker:
     def _check_coverage(
         self, source: str, source_ids: Sequence[int], translation: Translation
     ) -> Iterator[TranslationWarning]:
-        """Yield a warning if words of the source have no translation, after the lexical model."""
+        """Yield a warning if words of the source have no translation in the target, by the lexical model p(t|s)."""
         if self._coverage is None:
             return
         target_ids = self.run.target_tokenizer.encode(normalize_text(self.run, translation.text))
@@ -226,7 +233,7 @@ class TranslationChecker:
 
         if spans := self._word_spans(source, source_ids, is_uncovered):
             message = f"{_quoted(source, spans)} may be missing from the translation."
-            yield TranslationWarning("uncovered", message, spans)
+            yield TranslationWarning("uncovered", message, source_spans=spans)
 
     def _check_unknown(self, source: str, source_ids: Sequence[int]) -> Iterator[TranslationWarning]:
         """Yield a warning if words of the source have unknown tokens, or are read letter by letter."""
@@ -236,7 +243,7 @@ class TranslationChecker:
             spans = self._spelled_words(source, source_ids)
         if spans:
             message = f"{_quoted(source, spans)} did not occur in the training data: the translation is a guess."
-            yield TranslationWarning("unknown", message, spans)
+            yield TranslationWarning("unknown", message, source_spans=spans)
 
     def _check_score(self, translation: Translation) -> Iterator[TranslationWarning]:
         """Yield a warning if the mean log p per token is unusually low; EOS counts if it was generated."""
@@ -281,7 +288,8 @@ def _check_numbers(source: str, text: str) -> Iterator[TranslationWarning]:
         if len(number := re.sub(r"\D", "", match.group())) > 1 and number not in digits
     )
     if spans:
-        yield TranslationWarning("number", f"{_quoted(source, spans)} may be missing from the translation.", spans)
+        message = f"{_quoted(source, spans)} may be missing from the translation."
+        yield TranslationWarning("number", message, source_spans=spans)
 
 
 class Repetition(NamedTuple):

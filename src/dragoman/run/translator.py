@@ -59,7 +59,7 @@ class Translator:
         *,
         alignment: bool,
         dictionary: Mapping[str, str] | None = None,
-        tag: Tag = None,
+        tag: Tag | None = None,
         exclude: Sequence[str] = (),
         token_scores: bool = False,
     ) -> None:
@@ -112,7 +112,7 @@ class Translator:
         first_index: int,
         prefixes: Iterable[str] | None,
         include: Iterable[Sequence[str]] | None,
-        tag: Tag,
+        tag: Tag | None,
     ) -> Iterator[Translation]:
         """Translate texts in windows of SORT_WINDOW_TEXTS; `tag` (one for all, or one per text) overrides self.tag."""
         run, texts, index = self.run, iter(texts), 0
@@ -121,17 +121,18 @@ class Translator:
         include = None if include is None else iter(include)
         while window := [normalize_source(run, text) for text in islice(texts, window_size)]:
             tags = tag if tag is None or isinstance(tag, str) else tag[index : index + len(window)]  # of this window
+            count = len(window)
             constraints = Constraints(
-                None if prefixes is None else [normalize_text(run, text) for text in islice(prefixes, len(window))],
-                None if include is None else [normalize_phrases(run, line) for line in islice(include, len(window))],
-                self.forbidden,
+                prefixes=None if prefixes is None else [normalize_text(run, text) for text in islice(prefixes, count)],
+                include=None if include is None else [normalize_phrases(run, line) for line in islice(include, count)],
+                exclude=self.forbidden,
             )
             translations = self._translate_window(window, first_index + index, tags, constraints)
             yield from self._replace_unknown_words(window, translations, tags) if self.replacer else translations
             index += len(window)
 
     def _translate_window(
-        self, texts: list[Source], first_index: int, tag: Tag, constraints: Constraints
+        self, texts: list[Source], first_index: int, tag: Tag | None, constraints: Constraints
     ) -> list[Translation]:
         """Translate texts in batches of similar length; `first_index` is the index of the first one.
 
@@ -141,7 +142,7 @@ class Translator:
         token_ids = encode_without_framing(run, texts, tag)
         sources = [frame_source(run, ids) for ids in token_ids]  # truncated, with special tokens
         empty = Translation(
-            "", 0.0, alignment=[] if self.align else None, token_scores=[] if self.token_scores else None
+            text="", score=0.0, alignment=[] if self.align else None, token_scores=[] if self.token_scores else None
         )
         results = [
             self.copy(str(text)) if self.copies(text, *constraints.at(i)) else empty for i, text in enumerate(texts)
@@ -177,7 +178,11 @@ class Translator:
             truncated = [len(token_ids[i]) > max_source_tokens(run) for i in indices]
             return [
                 to_translation(
-                    run, ranked, alignments[n] if alignments else None, truncated[n], scores[n] if scores else None
+                    run,
+                    ranked,
+                    alignment=alignments[n] if alignments else None,
+                    truncated_source=truncated[n],
+                    token_scores=scores[n] if scores else None,
                 )
                 for n, ranked in enumerate(hypotheses)
             ]
@@ -204,7 +209,7 @@ class Translator:
         if self.run.num_workers == 1:
             return map(translate, batches)
         _ = self.run.inference_models  # optimizes the weights before the process forks, so that workers share them
-        return fork_map(translate, batches, self.run.num_workers, torch.set_num_threads)
+        return fork_map(translate, batches, workers=self.run.num_workers, initialize=torch.set_num_threads)
 
     def _stream_split(self, texts: Iterable[Source], first_index: int) -> Iterator[Translation]:
         """Translate the sentences of each text separately, with the tag of the text, and join their translations."""
@@ -235,10 +240,10 @@ class Translator:
         tokens = self.run.target_tokenizer.tokens(self.run.target_tokenizer.encode(text))
         alignment = [(n, n) for n in range(len(alignment_words(text)))] if self.align else None
         token_scores = [0.0] * (len(tokens) + 1) if self.token_scores else None
-        return Translation(text, 0.0, tokens, alignment, copied=True, token_scores=token_scores)
+        return Translation(text, score=0.0, tokens=tokens, alignment=alignment, copied=True, token_scores=token_scores)
 
     def _replace_unknown_words(
-        self, texts: list[Source], translations: list[Translation], tag: Tag
+        self, texts: list[Source], translations: list[Translation], tag: Tag | None
     ) -> Iterator[Translation]:
         """Yield the translations and their alternatives with unknown words replaced.
 
@@ -298,10 +303,10 @@ def _join_one_translation_each(text: SplitText, translations: Sequence[Translati
     token_scores = [score for translation in translations for score in translation.token_scores or ()]
     proven = [t.proven_optimal for t in translations if t.proven_optimal is not None]
     return Translation(
-        text.join([translation.text for translation in translations]),
-        sum(translation.score for translation in translations),
-        [token for translation in translations for token in translation.tokens],
-        alignment,
+        text=text.join([translation.text for translation in translations]),
+        score=sum(translation.score for translation in translations),
+        tokens=[token for translation in translations for token in translation.tokens],
+        alignment=alignment,
         finished=all(translation.finished for translation in translations),
         truncated_source=any(translation.truncated_source for translation in translations),
         proven_optimal=all(proven) if proven else None,
@@ -324,7 +329,7 @@ def continue_prompts(run: Run, prompts: Sequence[str], search: SearchConfig) -> 
     remaining = run.model.max_target_length(torch.tensor([longest]))
     if remaining is not None and (excess := 1 - int(remaining)) > 0:
         raise UserError(f"a prompt has {longest:,} tokens, {excess:,} more than the model can continue: shorten it")
-    results = [Translation("", 0.0)] * len(prompts)
+    results = [Translation(text="", score=0.0)] * len(prompts)  # replaced below
     batch_tokens = max(1, run.config.search.batch_tokens // search.rows_per_source)  # a beam takes several rows
     for batch in batch_by_length([len(ids) for ids in token_ids], batch_tokens) if len(prompts) else []:
         source, lengths = run.pad_batch([token_ids[i][:-1] for i in batch])
@@ -352,9 +357,9 @@ def to_translation(
     tokenizer = run.target_tokenizer
     best, *alternatives = (
         Translation(
-            tokenizer.decode(hypothesis.tokens),
-            hypothesis.score,
-            tokenizer.tokens(hypothesis.tokens),
+            text=tokenizer.decode(hypothesis.tokens),
+            score=hypothesis.score,
+            tokens=tokenizer.tokens(hypothesis.tokens),
             finished=hypothesis.finished,
             proven_optimal=hypothesis.proven_optimal,
             token_scores=None if token_scores is None else token_scores[rank],

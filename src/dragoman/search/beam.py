@@ -283,7 +283,9 @@ class DiverseBeamSearch(Strategy):
         """Divide the beam, and the hypotheses to find, among the groups: `self.group` is the beam search of each."""
         size = config.size // config.num_groups
         n_best = min(size, config.n_best)
-        num_finished = config.num_finished and max(n_best, config.num_finished // config.num_groups)
+        num_finished = config.num_finished  # None: the size of the group
+        if num_finished is not None:
+            num_finished = max(n_best, num_finished // config.num_groups)
         group = replace(config, size=size, num_groups=1, n_best=n_best, num_finished=num_finished)
         self.config, self.rows_per_source, self.group = config, config.size, BeamSearch(group, eos)
 
@@ -298,8 +300,8 @@ class DiverseBeamSearch(Strategy):
     ) -> tuple[SearchState, Tensor]:
         """Let the groups select continuations one after the other: logits B K V, `log_normalizer` B K their log Σ exp.
 
-        Tokens that earlier groups have selected are penalized. Returns the new state, and the row that each row
-        continues, B K.
+        Tokens that earlier groups have selected are penalized. `attention` is unused: diverse beam search has no
+        coverage penalty. Returns the new state, and the row that each row continues, B K.
         """
         logits = at_least_float32(logits)  # precise enough for small penalties
         size, penalty = self.group.rows_per_source, torch.zeros_like(logits[:, 0])  # B V
@@ -314,7 +316,7 @@ class DiverseBeamSearch(Strategy):
                 attention=None,
                 penalty=penalty,
             )
-            # rows of a group that has ended hold no hypothesis, and penalize nothing
+            # rows of a group that has ended hold no hypothesis, and penalize nothing; K/G: rows of one of G groups
             live = (group.scores > -torch.inf) | (at_limit & (group.strategy.truncated.scores > -torch.inf))  # B K/G
             penalty = penalty.scatter_add(1, group.tokens, (live * self.config.diversity_penalty).to(penalty.dtype))
             groups.append(group)

@@ -36,7 +36,7 @@ def search_from_dict(data: Any, where: str = "a search") -> SearchConfig:
     """
     if not isinstance(data, dict):
         raise UserError(f"{where} must be a mapping such as {{'kind': 'Beam', 'size': 5}}, but is {data!r}")
-    search = from_dict(_translate_stopping(data), CONFIG_KINDS, "search")
+    search = from_dict(_translate_stopping(data), known=CONFIG_KINDS, what="search")
     if not isinstance(search, SearchConfig):
         raise UserError(
             f"{type(search).__name__} is a setting of a search, not a search: use one of {', '.join(SEARCHES)}"
@@ -66,7 +66,7 @@ def _translate_stopping(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     current = {name: _translate_stopping(item) for name, item in value.items()}
-    return translate_stopping(current, "Beam.") if value.get("kind") == "Beam" else current
+    return translate_stopping(current, where="Beam.") if value.get("kind") == "Beam" else current
 
 
 def _with_folders(value: Any) -> Any:

@@ -239,7 +239,10 @@ class Sample(TokenSearch):
         return self.n_best == 1
 
     def strategy(self, special_tokens: SpecialTokens, vocab_size: int, has_required_phrases: bool) -> Strategy:
-        """Return the object that draws the tokens of each step; required phrases are an error."""
+        """Return the object that draws the tokens of each step; required phrases are an error.
+
+        `vocab_size` is unused: any number of samples can be drawn from any vocabulary.
+        """
         if has_required_phrases:
             raise UserError("required phrases need beam search, but the search is sampling: use Beam")
         return Sampling(self, special_tokens.eos)

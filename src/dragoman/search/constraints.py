@@ -50,6 +50,7 @@ class NoRepeatNGram(LogitsProcessor):
         """Return the logits B K V with −∞ for tokens that would complete an n-gram of their hypothesis again.
 
         These follow an earlier occurrence of the last n−1 tokens. `state.step` (B) is the number of generated tokens.
+        `own_state` is unused.
         """
         tokens, step, n = state.output_tokens, state.step, self.size
         max_length = tokens.shape[-1]
@@ -81,7 +82,7 @@ class Constraints:
         """Return the constraints on the translations of some texts, by their indices `rows`."""
         prefixes = None if self.prefixes is None else [self.prefixes[row] for row in rows]
         include = None if self.include is None else [self.include[row] for row in rows]
-        return Constraints(prefixes, include, self.exclude)
+        return Constraints(prefixes=prefixes, include=include, exclude=self.exclude)
 
     def at(self, row: int) -> tuple[TargetPrefix, Sequence[str]]:
         """Return the prefix and the required phrases of one translation."""

@@ -206,13 +206,17 @@ class SearchEngine:
         """
         count, device = len(source), source.device
         use_cuda_graphs = source.is_cuda if self.use_cuda_graphs is None else self.use_cuda_graphs
-        progress = self._begin_batch(max_lengths.tolist(), min(max_sources or count, count), use_cuda_graphs)
+        num_slots = min(max_sources or count, count)
+        progress = self._begin_batch(max_lengths.tolist(), count=num_slots, use_cuda_graphs=use_cuda_graphs)
         if use_cuda_graphs and not self.has_position_limit:
             padding = round_up_size(source.shape[1]) - source.shape[1]  # so that there are few shapes
             source = pad(source, (*(0, 0) * (source.dim() - 2), 0, padding))  # N S, or N S F
         first = first_tokens(self.special_tokens.bos, count, device)
         constraints = constraints or ConstraintTensors()
-        inputs = SearchInputs(source, lengths, max_lengths, keys.to(device), constraints, first, empty=lengths < 0)
+        no_empty_slots = torch.zeros_like(lengths, dtype=torch.bool)  # `_enter` marks them
+        inputs = SearchInputs(
+            source, lengths, max_lengths, keys.to(device), constraints, first_tokens=first, empty=no_empty_slots
+        )
         state, entered = self._enter(inputs, progress.sources, progress, first=True), max(progress.sources) + 1
         results: dict[int, list[Hypothesis]] = {}
         pending: AsyncRead | None = None
@@ -318,10 +322,13 @@ class SearchEngine:
         """
         rows, batch = self.strategy.rows_per_source, len(inputs.source)
         starts = [
-            model.start_decoding(inputs.source, inputs.lengths, rows, cache_length, inputs.first_tokens)
+            model.start_decoding(
+                inputs.source, inputs.lengths, beam=rows, max_length=cache_length, first=inputs.first_tokens
+            )
             for model in self.models
         ]
-        decoders = [DecoderState.start(start, batch, self.strategy.reorders_rows) for start in starts]
+        reorders_rows = self.strategy.reorders_rows
+        decoders = [DecoderState.start(start, batch, reorders_rows=reorders_rows) for start in starts]
         source_mask = None
         if self.strategy.needs_attention:
             source_mask = _source_mask(inputs, decoders[0].memory)
@@ -434,7 +441,7 @@ class SearchEngine:
         return logits
 
     def _suppressed_tokens(self, device: torch.device) -> Tensor:
-        """N: the tokens that are never generated; copied to a device once, since copying would make it wait."""
+        """Return the ids of the N tokens that are never generated, copied to a device once: each copy makes it wait."""
         if device not in self._suppressed:
             self._suppressed[device] = torch.tensor(self.special_tokens.suppressed, dtype=torch.long, device=device)
         return self._suppressed[device]
@@ -501,7 +508,10 @@ def _source_mask(inputs: SearchInputs, memory: Memory | None) -> Tensor:
 
 
 def _force_token(token: int, logits: Tensor, log_normalizer: Tensor, sources: Tensor) -> Tensor:
-    """Let some sources (B, truth values) generate nothing but `token`, with log p = 0."""
+    """Return the logits (B K V) with which some sources (B, truth values) generate only `token`, with log p = 0.
+
+    The forced logit is `log_normalizer` (B K), log Σ exp of the logits, so that their difference is 0.
+    """
     forced = torch.full_like(logits, -torch.inf)
     forced[..., token] = log_normalizer
     return torch.where(sources[:, None, None], forced, logits)

@@ -73,7 +73,9 @@ class ExactSearch(SearchConfig):
         if request.constraints:
             raise UserError("exact search does not support prefixes, required or forbidden phrases: use Beam")
         num_tokens = run.models[0].vocab_size - len(run.special_tokens.suppressed) - 1  # without EOS
-        beam = Beam(min(INITIAL_BEAM_SIZE, num_tokens), self.length_penalty, length_limit=self.length_limit)
+        beam = Beam(
+            size=min(INITIAL_BEAM_SIZE, num_tokens), length_penalty=self.length_penalty, length_limit=self.length_limit
+        )
         initial = [hypotheses[0] for hypotheses in beam.decode(run, request)]
         max_lengths = self.length_limit.or_else(run.length_limit).max_lengths(request.lengths, run.models).tolist()
         model, special_tokens = run.inference_models[0], request.special_tokens(run)
@@ -83,7 +85,8 @@ class ExactSearch(SearchConfig):
             row = slice(i, i + 1)
             source, source_length = request.source[row, :length], request.lengths[row]
             start = model.start_decoding(source, source_length, beam=1, max_length=max_length, first=first[row])
-            results.append([BranchAndBound(model, start, special_tokens, max_length, self, initial[i]).search()])
+            tree = BranchAndBound(model, start, special_tokens, max_length, config=self, initial=initial[i])
+            results.append([tree.search()])
         return results
 
 
@@ -134,7 +137,7 @@ class BranchAndBound:
         """
         if self.initial is not None and self.initial.finished and len(self.initial.tokens) < self.max_length:
             self._propose(self.initial.tokens, self.initial.score)
-        self._expand([[]], [0.0], self.start.state, self.start.tokens)
+        self._expand(prefixes=[[]], scores=[0.0], cache=self.start.state, tokens=self.start.tokens)
         while self.branches and self.expansions < self.config.max_expansions:
             self._expand_best()
         for branch in self.branches:
@@ -193,7 +196,7 @@ class BranchAndBound:
             self._expand(prefixes, scores, cache, last)
 
     def _expand(self, prefixes: list[list[int]], scores: list[float], cache: State, tokens: Tensor) -> None:
-        """Decode the last tokens (R) of some prefixes: record targets that end here, and push the rest as branches.
+        """Decode the last tokens (R) of R prefixes: record targets that end here, and push the rest as branches.
 
         `scores` are log p of the prefixes. Continuations that cannot become better than the best target are left out.
         """
@@ -230,7 +233,7 @@ class BranchAndBound:
             self.best = Hypothesis(tokens, score, normalized_score, finished=True)
 
     def _restrict(self, log_p: Tensor, prefixes: list[list[int]]) -> Tensor:
-        """Set log p (R V) of tokens that must not be generated to −∞, and that of forced tokens to 0, in place."""
+        """Set log p (R V) of tokens that must not follow R prefixes to −∞, and that of forced ones to 0, in place."""
         special = self.special_tokens
         log_p[:, list(special.suppressed)] = -torch.inf
         for row, prefix in zip(log_p, prefixes):

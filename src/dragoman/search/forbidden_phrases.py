@@ -221,11 +221,12 @@ class ForbiddenPhrases(LogitsProcessor):
             )
         next_states, hit = self._read_groups(list(groups))
         if not partial:
+            # groups of tokens with a text (not 0) that a search can generate
             usable = {group[token] for token in range(vocab_size) if token not in special_tokens.suppressed} - {0}
             hit = self._forbid_dead_ends(next_states, hit, sorted(usable))
         max_bytes = max((len(forms[token]) for token in partial), default=0)
         partial_bytes = [[*forms[token]] + [-1] * (max_bytes - len(forms[token])) for token in partial]
-        unused = np.zeros(1, np.int64), np.zeros(2, np.int64)
+        unused = np.zeros(1, np.int64), np.zeros(2, np.int64)  # the tables of code points are only read for bytes
         classes, letters_before = self.automaton.unicode_classes() if partial else unused
         partial_index = np.full(vocab_size, -1)
         partial_index[partial] = np.arange(len(partial))
@@ -283,7 +284,8 @@ class ForbiddenPhrases(LogitsProcessor):
     def init_state(self, state: SearchState) -> ReadState:
         """Start the automaton for each hypothesis, and move its tables to the device."""
         self.tables = map_tensors(lambda table: table.to(state.tokens.device), self.tables)
-        return ReadState(*(torch.zeros_like(state.tokens) for _ in range(3)))
+        zeros = torch.zeros_like(state.tokens)  # B K: the automaton's first state, and no incomplete character
+        return ReadState(state=zeros, bits=zeros.clone(), missing=zeros.clone())
 
     def __call__(self, state: SearchState, own_state: ReadState, logits: Tensor) -> Tensor:
         """Return the logits B K V with −∞ for tokens that complete a phrase.
@@ -303,7 +305,7 @@ class ForbiddenPhrases(LogitsProcessor):
         return logits.masked_fill_(hit, -torch.inf)
 
     def _partial_hit(self, own_state: ReadState, last: Tensor) -> Tensor:
-        """B K P: whether a token with a part of a character completes a phrase, now or with whatever byte follows.
+        """B K P: whether each of P tokens with a part of a character completes a phrase, now or with any byte after it.
 
         The latter holds after a phrase if none of the characters that the missing bytes can yield is a letter: the
         phrase is then a whole word. `last` (B 1): it is the last token before the length limit.
@@ -316,7 +318,7 @@ class ForbiddenPhrases(LogitsProcessor):
         return hit | (tables.ends[after.state] & (dead | last[..., None]))
 
     def _read_bytes(self, before: ReadState, token_bytes: Tensor) -> tuple[Tensor, ReadState]:
-        """Read the bytes of tokens, … L: whether they complete phrases, and the states after them.
+        """Read the bytes of tokens (… L, padded with −1): whether they complete phrases, and the states after them.
 
         Bytes are decoded as UTF-8: `bits` are those of a character so far, `missing` is the number of bytes that it
         lacks. The automaton reads a character when it is whole, and OTHER for one that is broken off.

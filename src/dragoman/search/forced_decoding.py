@@ -81,12 +81,12 @@ class TokenWordMap:
     def from_tokens(cls, word_ids: list[int], tokens: Sequence[str]) -> TokenWordMap:
         """Create the map of tokens, given by the indices of their words and their texts.
 
-        In `core`, punctuation that is attached to a word has no word (−1).
+        In `core_word_ids`, punctuation that is attached to a word has no word (−1).
         """
         is_mark = [_is_punctuation(token) for token in tokens]
         with_letters = {word for word, mark in zip(word_ids, is_mark) if not mark}
         core = [-1 if mark and word in with_letters else word for word, mark in zip(word_ids, is_mark)]
-        return cls(word_ids, core, frozenset(word_ids) - with_letters)
+        return cls(word_ids, core_word_ids=core, punctuation=frozenset(word_ids) - with_letters)
 
 
 def _is_punctuation(token: str) -> bool:

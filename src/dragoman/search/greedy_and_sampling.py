@@ -152,7 +152,7 @@ def _uniform_numbers(seed: int, key: int, row: int, length: int) -> np.ndarray:
 
 
 def draw(logits: Tensor, uniform: Tensor, config: Sample) -> Tensor:
-    """Draw a token per row: logits R V, random numbers from [0, 1) R → R.
+    """Draw a token for each of R rows (hypotheses): logits R V, random numbers from [0, 1) R → tokens R.
 
     Logits are divided by the temperature, and improbable tokens are left out as `config` says. The token is the one at
     which the cumulative probability exceeds the random number.
@@ -172,7 +172,9 @@ def draw(logits: Tensor, uniform: Tensor, config: Sample) -> Tensor:
 
 
 def truncate(p: Tensor, config: Sample) -> tuple[Tensor, Tensor]:
-    """Sort probabilities R V in descending order, and set those to 0 that `min_p`, `top_k` or `top_p` exclude.
+    """Sort each of R rows of probabilities (R V) in descending order, and set those to 0 that `config` excludes.
+
+    These are the ones that `min_p`, `top_k` or `top_p` leave out.
 
     Returns them with their token ids, R V. Sorting takes most of the time of a draw.
     """
@@ -187,9 +189,10 @@ def truncate(p: Tensor, config: Sample) -> tuple[Tensor, Tensor]:
 
 
 def typical(p: Tensor, mass: float) -> Tensor:
-    """Typical sampling (Meister et al. 2023): keep the tokens whose −log p is closest to the entropy; R V → R V.
+    """Typical sampling (Meister et al. 2023): keep the tokens whose −log p is closest to the entropy.
 
-    Keeps the smallest number of tokens with at least the probability `mass`, and sets the others to 0.
+    Takes probabilities R V (R rows) and returns them with all others set to 0. It keeps the smallest number of tokens
+    with at least the probability `mass`.
     """
     log_p = p.clamp(min=torch.finfo(p.dtype).tiny).log()
     # |−log p − entropy|
@@ -200,9 +203,9 @@ def typical(p: Tensor, mass: float) -> Tensor:
 
 
 def _beyond_mass(p: Tensor, mass: float) -> Tensor:
-    """R V truth values: the tokens to drop, after the first ones whose probabilities reach a share `mass` of the total.
+    """Return which tokens to drop (R V truth values): those after the first ones whose `p` reach a share of the total.
 
-    The first token of a row is never dropped.
+    The share is `mass`. The first token of a row is never dropped.
     """
     beyond = p.cumsum(-1) - p >= mass * p.sum(-1, keepdim=True)
     beyond[:, 0] = False

@@ -21,7 +21,7 @@ MIN_RANK = -(2**31)  # below the rank of every number
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
-    """log Σ exp of each row of logits, R V → R, in float32."""
+    """Return log Σ exp of each of R rows of logits, R V → R, in float32."""
     rows, width = logits.shape
     result = torch.empty(rows, dtype=torch.float32, device=logits.device)
     block = _block_size(rows, width, LOGITS_BLOCK)
@@ -53,7 +53,7 @@ def greedy_step(logits: Tensor, suppressed: Tensor, special_tokens: SpecialToken
 
 
 def topk(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """R V → the `count` largest values in float32, largest first, and their indices, R N each.
+    """Return the `count` (N) largest of each row of R V values, in float32, largest first, and their indices, R N each.
 
     The largest values are in the chunks with the largest maxima: only these chunks are read again.
     """
@@ -101,6 +101,7 @@ def _num_warps(block: int) -> int:
 
 @triton.jit
 def _log_sum_exp_kernel(logits, result, width, stride, BLOCK: tl.constexpr):
+    """One program per row: log Σ exp by a running maximum and a running sum, BLOCK logits at a time."""
     row = tl.program_id(0).to(tl.int64)
     offset = tl.arange(0, BLOCK)
     maximum = -float("inf")
@@ -134,12 +135,16 @@ def _greedy_step_kernel(
     min_length,
     BLOCK: tl.constexpr,
 ):
+    """One program per row: find the most probable token and log Σ exp in one pass, then update the search state.
+
+    Only if that token must not be generated, the logits are read again without such tokens.
+    """
     row, offset = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     now, limit, has_ended = tl.load(step + row), tl.load(max_length + row), tl.load(ended + row) != 0
     forbidden_eos = tl.where(now < tl.minimum(limit - 1, min_length), eos, -1)
     maximum = -float("inf")
     total = 0.0
-    token = now * 0
+    token = now * 0  # 0 of the integer type of `now`
     for start in range(0, width, BLOCK):
         x = tl.load(logits + row * stride + start + offset, mask=start + offset < width, other=-float("inf"))
         x = x.to(tl.float32)
@@ -177,6 +182,7 @@ def _greedy_step_kernel(
 
 @triton.jit
 def _chunk_maxima_kernel(logits, maxima, width, chunks, stride, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
+    """Store the maximum of every chunk of CHUNK logits; a program reads CHUNKS chunks of one row."""
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1) * CHUNKS + tl.arange(0, CHUNKS)
     index = chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
     x = tl.load(logits + row * stride + index, mask=index < width, other=-float("inf")).to(tl.float32)
@@ -185,19 +191,20 @@ def _chunk_maxima_kernel(logits, maxima, width, chunks, stride, CHUNK: tl.conste
 
 @triton.jit
 def _rank(x):
-    """float32 as integers of the same order, above MIN_RANK, which marks numbers that were taken."""
+    """Return float32 numbers as integers of the same order, above MIN_RANK, which marks numbers that were taken."""
     bits = x.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
 def _from_rank(rank):
-    """The inverse of `_rank`."""
+    """Return the float32 number whose rank `_rank` returned."""
     return (rank ^ ((rank >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _topk_kernel(logits, values, indices, width, count, stride, BLOCK: tl.constexpr, MIN_RANK: tl.constexpr):
+    """One program per row of at most BLOCK logits: store the `count` largest ones and their indices."""
     row, index = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     x = tl.load(logits + row * stride + index, mask=index < width, other=0.0).to(tl.float32)
     rank = tl.where(index < width, _rank(x), MIN_RANK)
@@ -223,6 +230,7 @@ def _topk_of_chunks_kernel(
     COUNT: tl.constexpr,
     MIN_RANK: tl.constexpr,
 ):
+    """One program per row: choose the `count` chunks with the largest maxima, then the largest logits in them."""
     row, chunk, number = tl.program_id(0).to(tl.int64), tl.arange(0, CHUNKS), tl.arange(0, COUNT)
     x = tl.load(maxima + row * chunks + chunk, mask=chunk < chunks, other=0.0).to(tl.float32)
     rank = tl.where(chunk < chunks, _rank(x), MIN_RANK)

@@ -45,7 +45,7 @@ class LengthPenaltySweep(Beam):
 
     @staticmethod
     def of(beam: Beam, length_penalties: tuple[float, ...]) -> LengthPenaltySweep:
-        """Return the sweep over length penalties of a beam search."""
+        """Return the sweep over length penalties of a beam search; it finds one hypothesis for each penalty."""
         values = {field.name: getattr(beam, field.name) for field in fields(beam)} | {"n_best": 1}
         return LengthPenaltySweep(**values, length_penalties=length_penalties)
 
@@ -101,7 +101,11 @@ class LengthPenaltySweepSearch(BeamSearch):
         return replace(beam, finished=finished)
 
     def _search_ends(self, finished: Tensor, live: Tensor, length: Tensor, max_length: Tensor) -> Tensor:
-        """Return the sources (B) for which the search of every length penalty ends; `finished` (B A) has their best."""
+        """Return the sources (B) for which the search of every length penalty ends before the length limit.
+
+        `finished` (B A) has the best normalized score for each of A penalties, `live` (B K) log p of the hypotheses
+        that can be continued.
+        """
         ends = [
             search_ends(beam, finished[:, place : place + 1], live, length, max_length)
             for place, beam in enumerate(self.beams)
@@ -118,13 +122,13 @@ class LengthPenaltySweepSearch(BeamSearch):
         buffer = beam.finished
         columns = (buffer.tokens, buffer.lengths, buffer.scores, buffer.normalized_scores)
         results = []
-        for truncated, *source in zip(all_truncated, *(column.tolist() for column in columns)):
+        for truncated, *finished in zip(all_truncated, *(column.tolist() for column in columns)):
             results.append(
                 [
                     Hypothesis(tokens[:length], score, normalized, finished=True)
                     if score > -torch.inf
                     else truncated[0]
-                    for tokens, length, score, normalized in zip(*source)
+                    for tokens, length, score, normalized in zip(*finished)  # one for each penalty
                 ]
             )
         return results

@@ -94,7 +94,9 @@ class MinimumBayesRisk(SearchConfig):
                 "minimum Bayes risk needs at least one candidate and one reference, but a search found none"
             )
         weights = self.reference_weights(reference_scores)
-        expected = expected_utilities(candidates, references, weights, self.utility, self.aggregate_references)
+        expected = expected_utilities(
+            candidates, references, weights, utility=self.utility, aggregate_references=self.aggregate_references
+        )
         first_index = {text: index for index, text in reversed(list(enumerate(candidates)))}  # of equal texts
         # rounded, so that rounding errors do not decide between equal utilities: the first candidate wins
         ranked = sorted(sorted(first_index.values()), key=lambda index: -round(float(expected[index]), 9))

@@ -65,7 +65,7 @@ def match_all_pairs(counts: NGramCounts, left: Array, right: Array) -> Array:
     occurrences in at least two texts need columns, which are processed in blocks. A text matches itself completely.
     `left` and `right` are indices of texts in `counts`.
     """
-    columns = _second_largest_counts(counts)  # G, per n-gram
+    columns = _second_largest_counts(counts)  # G: for each of G different n-grams
     first = columns.cumsum() - columns  # G: index of the first column
     width = max(1, MAX_MATRIX_SIZE // max(1, len(counts.totals)))  # columns of a block
     starts = np.arange(0, int(columns.sum()), width)
@@ -96,7 +96,7 @@ def match_pairs(counts: NGramCounts, left: Array, right: Array) -> Array:
 
 
 def _second_largest_counts(counts: NGramCounts) -> Array:
-    """G: of each n-gram, its count in the text with the second most occurrences, 0 if only one text contains it.
+    """Return for each of G n-grams its count in the text with the second most occurrences, 0 if only one contains it.
 
     Counts are sorted by n-gram and then by size, so the second largest is next to last.
     """
@@ -107,14 +107,14 @@ def _second_largest_counts(counts: NGramCounts) -> Array:
 
 
 def _occurrence_table(counts: NGramCounts, columns: Array, first: Array, ngrams: slice, block: slice) -> Array:
-    """N F: 1 where text n contains an n-gram at least k times; F columns stand for pairs (n-gram, k).
+    """Return N F: 1 where one of N texts contains an n-gram at least k times; F columns stand for pairs (n-gram, k).
 
     Sums of products of its rows are exact in float32 up to 2²⁴.
 
     Args:
         counts: text `counts.text[i]` contains n-gram `counts.ngram[i]` `counts.count[i]` times.
-        columns: G, the number of columns of each n-gram, which is the largest k.
-        first: G, the index of the first of these columns.
+        columns: the number of columns of each n-gram, which is the largest k.
+        first: the index of the first of these columns, by n-gram.
         ngrams: the n-grams of this block.
         block: the entries of `counts` with these n-grams.
     """
@@ -163,7 +163,8 @@ class NGramMetric(ABC):
         text_weights[right] = weights
         matches = []
         for order in orders:
-            mean_count = np.bincount(order.ngram, order.count * text_weights[order.text], order.num_ngrams)  # G
+            # by n-gram: its mean count in the references
+            mean_count = np.bincount(order.ngram, order.count * text_weights[order.text], order.num_ngrams)
             shared = np.bincount(order.text, np.minimum(order.count, mean_count[order.ngram]), len(order.totals))
             matches.append(shared[left])
         in_candidates = [order.totals[left].astype(float) for order in orders]
@@ -281,7 +282,7 @@ class Gleu(NGramMetric):
 
     def count_ngrams(self, texts: Sequence[str]) -> list[NGramCounts]:
         """Return the word n-grams of the texts, by order."""
-        return Bleu(self.max_order).count_ngrams(texts)
+        return Bleu(max_order=self.max_order).count_ngrams(texts)
 
     def score(self, candidates: Sequence[Array], references: Sequence[Array], matches: Sequence[Array]) -> Array:
         """Return GLEU from numbers of n-grams; arguments as in `NGramMetric.score`."""

@@ -46,7 +46,7 @@ class TableModel(Model):
             before = table.get(parent, 0.0)
             following = {prefix[-1]: total - before for prefix, total in table.items() if prefix[:-1] == parent}
             self.conditional[parent] = self._log_p(" ".join(parent), following)
-        self.unknown_prefix = self._log_p("", {})
+        self.unknown_prefix = self._log_p(prefix="", following={})  # log p (V) after a prefix that is not in the table
 
     def _log_p(self, prefix: str, following: Mapping[str, float]) -> Tensor:
         """Return log p of every token, V, after `prefix`: those of `following`, and the rest over all other words."""
@@ -65,13 +65,20 @@ class TableModel(Model):
     def start_decoding(
         self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
     ) -> DecodingStart:
-        """Create the state of a search with `beam` rows per source, which have written nothing; −1 is no token."""
+        """Create the state of a search with `beam` rows per source, which have written nothing; −1 is no token.
+
+        The table does not depend on the source: only the number of sources counts.
+        """
         tokens = first_tokens(first, len(source), source.device).repeat_interleave(beam)
         state: State = {"written": torch.full((len(tokens), max_length + 1), -1)}
-        return DecodingStart(None, state, tokens, torch.zeros_like(tokens), max_length + 1)
+        positions = torch.zeros_like(tokens)
+        return DecodingStart(memory=None, state=state, tokens=tokens, positions=positions, max_length=max_length + 1)
 
     def decode(self, target: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
-        """Append one token, R 1, to what each row has written, and return log p of the next ones, R 1 V."""
+        """Append one token (R 1) to what each of R rows has written.
+
+        Returns log p of the next tokens, R 1 V, and the new state.
+        """
         assert state is not None
         written = state["written"].scatter(1, context.layout.positions, target)  # R S
         prefixes = [self.prefix([token for token in row[1:] if token >= 0]) for row in written.tolist()]
@@ -83,7 +90,7 @@ class TableModel(Model):
         return map_state(lambda leaf: leaf.index_select(0, rows), state)
 
     def grow_state(self, state: State, rows: int, max_length: int) -> tuple[State, int]:
-        """Return a copy of the state with `max_length` positions."""
+        """Return a copy of the state with `max_length` positions, and this length; `rows` is unused."""
         return {"written": F.pad(state["written"], (0, max_length - state["written"].shape[1]), value=-1)}, max_length
 
     def prefix(self, tokens: Sequence[int]) -> tuple[str, ...]:

@@ -113,7 +113,7 @@ class Rerank(SearchConfig):
 
     @property
     def other_runs(self) -> list[str | OtherRun]:
-        """The channel model and the language model, if there are any."""
+        """The channel model and the language model, if there are any; each is an open run or a run's folder."""
         return [model for model in (self.channel_model, self.language_model) if model is not None]
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
@@ -159,10 +159,11 @@ def score_candidates(
     texts = list(dict.fromkeys(text for _, text in pairs))
     channel, language = dict.fromkeys(pairs, 0.0), dict.fromkeys(texts, 0.0)
     if channel_model is not None and pairs:
-        scored = run.open_run(channel_model, reverse=True).score([text for _, text in pairs], [x for x, _ in pairs])
+        sources_of_channel, targets_of_channel = [text for _, text in pairs], [x for x, _ in pairs]
+        scored = run.open_run(channel_model, reverse=True).score(sources_of_channel, targets_of_channel)
         channel = {pair: score.score for pair, score in zip(pairs, scored)}
     if language_model is not None and texts:
-        scored = run.open_run(language_model).score(None, texts)
+        scored = run.open_run(language_model).score(sources=None, targets=texts)
         language = {text: score.score for text, score in zip(texts, scored)}
     return [
         [
@@ -204,7 +205,7 @@ def tune_rerank_weights(
     # a feature that is always 0 (no such model) has the weight 0; column 0 is log p(y|x), with weight 1
     grids = [grid if features[:, column].any() else (0.0,) for column, grid in enumerate(all_grids, 1)]
     baseline = score(RerankWeights())
-    best = TuningResult(RerankWeights(), baseline, baseline)
+    best = TuningResult(RerankWeights(), score=baseline, baseline_score=baseline)
     for weights in product(*grids):
         best = _better(best, RerankWeights(*weights), score)
     step = INITIAL_STEP
@@ -224,7 +225,7 @@ def _better(best: TuningResult, weights: RerankWeights, score: Callable[[RerankW
     """Return the result for the weights if their score is higher than the best one so far, or else the best one."""
     new_score = score(weights)
     improves = new_score > best.score + 1e-9  # more than a rounding error
-    return TuningResult(weights, new_score, best.baseline_score) if improves else best
+    return replace(best, weights=weights, score=new_score) if improves else best
 
 
 def _features(candidates: Sequence[Candidate]) -> Array:
@@ -251,7 +252,8 @@ def _corpus_score(
     text_references = [reference for candidates, reference in zip(nbest, references) for _ in candidates]
     features = np.full((len(nbest), int(rank.max()) + 1, 4), (-np.inf, 0, 0, 0))  # B N 4; padding is never selected
     features[source, rank] = _features(all_candidates)
-    statistics = np.array(scorer._extract_corpus_statistics(texts, [text_references]))  # N F
+    # one row of counts (n-gram matches and totals) per candidate
+    statistics = np.array(scorer._extract_corpus_statistics(texts, [text_references]))
     first = np.flatnonzero(rank == 0)  # B: index of the first candidate of each source
 
     def score(weights: RerankWeights) -> float:

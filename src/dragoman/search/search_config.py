@@ -203,7 +203,10 @@ class StepwiseSearch(SearchConfig):
         raise NotImplementedError
 
     def length_divisor(self, length: Any) -> Any:
-        """Return lp(y) for a length, EOS included, by which log p(y|x) is divided: a number, or a tensor of numbers."""
+        """Return lp(y) for a length, EOS included, by which log p(y|x) is divided: a number, or a tensor of numbers.
+
+        By default 1: scores are not normalized by length.
+        """
         return 1.0
 
     def engine(self, run: DecodingRun, request: SearchRequest) -> SearchEngine:
@@ -260,7 +263,8 @@ class TokenSearch(StepwiseSearch):
         constraints, special_tokens = request.constraints, request.special_tokens(run)
         models, processors = run.inference_models, constraints.logits_processors
         if run.engine_cache is None or processors or constraints.include is not None or request.first_token is not None:
-            return build_engine(models, special_tokens, self, processors, constraints.include is not None)
+            has_required_phrases = constraints.include is not None
+            return build_engine(models, special_tokens, self, processors, has_required_phrases=has_required_phrases)
         key = (self, special_tokens, *(weight.data_ptr() for model in models for weight in model.parameters()))
         if key not in run.engine_cache:
             while len(run.engine_cache) >= MAX_CACHED_ENGINES:
@@ -310,7 +314,7 @@ def build_engine(
     strategy = config.strategy(special_tokens, models[0].vocab_size, has_required_phrases)
     own_processors = [NoRepeatNGram(config.no_repeat_ngram_size)] if config.no_repeat_ngram_size else []
     special_tokens = replace(special_tokens, min_length=config.length_limit.min)
-    return SearchEngine(models, special_tokens, strategy, [*own_processors, *logits_processors], compile)
+    return SearchEngine(models, special_tokens, strategy, [*own_processors, *logits_processors], compile=compile)
 
 
 def check_n_best(config: SearchConfig, candidates: SearchConfig) -> None:

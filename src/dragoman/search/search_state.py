@@ -116,7 +116,8 @@ class HypothesisBuffer:
         """Create a buffer for `size` hypotheses of each source, of at most `max_length` tokens."""
         scores = torch.full((batch, size), -torch.inf, device=device)
         lengths = torch.zeros((batch, size), dtype=torch.long, device=device)
-        return HypothesisBuffer(scores, scores.clone(), lengths, lengths[..., None].repeat(1, 1, max_length))
+        tokens = lengths[..., None].repeat(1, 1, max_length)  # all 0
+        return HypothesisBuffer(normalized_scores=scores, scores=scores.clone(), lengths=lengths, tokens=tokens)
 
     def to_hypotheses(self, finished: bool) -> list[list[Hypothesis]]:
         """Return the hypotheses of each source, best first; `finished` says whether they ended with EOS."""
@@ -293,6 +294,7 @@ def partial_result(
             tokens = [token for token in row if token != PAD]
             hypotheses.append(Hypothesis(tokens, score, score / length_divisor(len(tokens)), finished=False))
     for buffer in [buffer for beam in state.strategy.beams for buffer in (beam.finished, beam.truncated)]:
+        # whether they are finished plays no part here
         if buffer is not None:
             (found,) = map_tensors(lambda leaf: leaf[slot : slot + 1], buffer).to_hypotheses(finished=True)
             hypotheses += found

@@ -147,6 +147,7 @@ def learn_shortlist(
     model = learn_lexical_model(store, sizes, max_pairs)
     occurrences = np.zeros(model.target_size, np.int64)
     for links in token_links(store, spread_rows(store, max_pairs)):
+        # one link for each target token, whatever the number of its source tokens
         occurrences += np.bincount(links.target[links.starts], minlength=model.target_size)
     most_frequent = np.argsort(-occurrences, kind="stable")[:frequent]
     most_frequent = np.sort(most_frequent[occurrences[most_frequent] > 0])
@@ -159,6 +160,7 @@ def _best_translations(model: LexicalModel, translations: int) -> tuple[IntArray
 
     Returns (starts, targets): the tokens for source s are targets[starts[s] : starts[s + 1]].
     """
+    # a key stands for a pair of tokens: source · target_size + target
     source, target = model.keys // model.target_size, model.keys % model.target_size
     order = np.lexsort((-model.counts, source))  # by source token, the most probable translation first
     source, target, counts = source[order], target[order], model.counts[order]

@@ -78,7 +78,7 @@ class Speculative(StepwiseSearch):
 
     @property
     def other_runs(self) -> list[str | OtherRun]:
-        """The run of the draft model."""
+        """The run of the draft model: an open run or a run's folder."""
         return [self.draft_model]
 
     @property
@@ -90,9 +90,8 @@ class Speculative(StepwiseSearch):
         """Return an engine that generates the same tokens as `self.search`, but has them drafted by the draft model."""
         draft = run.open_run(self.draft_model)
         run.check_same_vocabulary(draft, "the run reads the tokens of the draft")
-        return SpeculativeEngine(
-            self.search.engine(run, request), run.inference_weights(draft.model), self.draft_tokens
-        )
+        plain = self.search.engine(run, request)
+        return SpeculativeEngine(plain, draft=run.inference_weights(draft.model), draft_tokens=self.draft_tokens)
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
         """Return the hypothesis of each source; an error if the run uses a shortlist."""
@@ -203,7 +202,7 @@ class SpeculativeEngine(SearchEngine):
         after, generated = self._verify(state.without_decoders, average_probabilities(all_logits), drafts)
         for model, decoder, (copy, is_recurrent) in zip(self.models, decoders, copies):
             if is_recurrent and not bool((generated == tokens.shape[1]).all()):
-                _read_tokens(model, decoder, tokens, generated)  # the accepted tokens only
+                _read_tokens(model, decoder, tokens, count=generated)  # the accepted tokens only
             else:
                 decoder.cache = copy.cache
             decoder.positions = decoder.positions + generated[:, None]
@@ -226,7 +225,7 @@ class SpeculativeEngine(SearchEngine):
         return fits()
 
     def _draft(self, state: SpeculativeState) -> Tensor:
-        """B N: the tokens that the draft model, which is the last model, generates next.
+        """Return the N = `draft_tokens` tokens (B N) that the draft model, which is the last model, generates next.
 
         It first reads the tokens that were accepted since its last draft. The drafted ones are read by a copy of its
         state, `ahead`, since they may be rejected.
@@ -237,7 +236,7 @@ class SpeculativeEngine(SearchEngine):
         index = state.draft_read[:, None] + torch.arange(max_unread + 1, device=unread.device)  # B M
         all_tokens = torch.cat((state.first_token[:, None], state.output_tokens[:, 0]), 1)  # B 1+T
         tokens = all_tokens.gather(1, index.clamp(max=all_tokens.shape[1] - 1)).clamp(min=0)
-        logits = _read_tokens(model, decoder, tokens, unread + 1 if max_unread else None)
+        logits = _read_tokens(model, decoder, tokens, count=unread + 1 if max_unread else None)
         last = unread.clamp(min=0)[:, None, None]  # B 1 1
         logits = logits.gather(1, last.expand(-1, 1, logits.shape[-1]))  # B 1 V
         decoder.positions, state.draft_read = decoder.positions + unread[:, None] + 1, state.step + 1

@@ -44,7 +44,7 @@ def topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def first_true(chosen: Tensor, count: int) -> Tensor:
-    """B N truth values → B C: the indices of the first `count` true values of each row, by top-k of −index."""
+    """Return the indices (B `count`) of the first true values of each row of B N, by top-k of −index."""
     order = torch.arange(0, -chosen.shape[1], -1, dtype=torch.float32, device=chosen.device)
     order = order.where(chosen, -torch.inf)
     return topk(order, count)[1] if order.device.type != "cpu" else order.topk(count, dim=-1).indices
@@ -188,7 +188,7 @@ def _keys(scores: Tensor, index: Tensor) -> Tensor:
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
-    """log Σ exp, … V → …; on a CPU for as many rows at a time as fit in its cache."""
+    """Return log Σ exp over the last dimension, … V → …; on a CPU for as many rows at a time as fit in its cache."""
     if TRITON_AVAILABLE and logits.is_cuda:
         return kernels.log_sum_exp(logits.reshape(-1, logits.shape[-1])).view(logits.shape[:-1])
     if logits.device.type != "cpu" or logits.numel() < MIN_SPLIT_SIZE or torch.compiler.is_compiling():
@@ -199,7 +199,10 @@ def log_sum_exp(logits: Tensor) -> Tensor:
 
 
 def _log_sum(rows: Tensor) -> Tensor:
-    """log Σ exp of rows (R V → R) that fit in the processor's cache, minus their maximum against overflow."""
+    """Return log Σ exp of R rows (R V → R) that fit in the processor's cache.
+
+    The maximum of a row is subtracted first, against overflow.
+    """
     limit = torch.finfo(rows.dtype).max  # avoids ∞ − ∞
     maximum = rows.amax(-1, keepdim=True).clamp(-limit, limit)
     return ((rows - maximum).exp_().sum(-1, keepdim=True).log_() + maximum)[:, 0]

@@ -71,7 +71,7 @@ class UnknownWordReplacer:
             weights: T S, attention of each target token, EOS last, to the source tokens.
         """
         weights = self._point_to_equal_words(source, ids, weights)
-        source_tokens = _token_texts(self.source, source)[: weights.shape[1] - 1]
+        source_tokens = _token_texts(self.source, source)[: weights.shape[1] - 1]  # the last column is that of EOS
         source_words = _span_indices(source_tokens, self.target.type.word_spans(source))
         target_tokens = [*range(len(ids))]  # every target token is a word
         alignment = word_alignment(
@@ -91,7 +91,11 @@ class UnknownWordReplacer:
         pairs = word_alignment(weights, token_words, TokenWordMap.from_tokens(part_words, parts))
         # a dictionary may translate one word by several
         num_words = {word: len(alignment_words(part)) for word, part in zip(part_words, parts)}
-        return text, sorted((s, t + n) for s, t in pairs for n in range(max(1, num_words[t])))
+        return text, sorted(
+            (source_word, target_word + n)
+            for source_word, target_word in pairs
+            for n in range(max(1, num_words[target_word]))
+        )
 
     def _point_to_equal_words(self, source: str, ids: Sequence[int], weights: Tensor) -> Tensor:
         """Return the attention (T S) with that of copied unknown words directed to the source words with their tokens.
