@@ -53,12 +53,12 @@ class TableModel:
         return row
 
     def start_decoding(
-        self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor
+        self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
     ) -> DecodingStart:
         rows = source.shape[0] * beam
-        state: State = {"written": torch.full((rows, longest + 1), -1)}
+        state: State = {"written": torch.full((rows, max_length + 1), -1)}
         tokens = first_tokens(first, len(source), source.device).repeat_interleave(beam)
-        return DecodingStart(None, state, tokens, torch.zeros_like(tokens), longest + 1)
+        return DecodingStart(None, state, tokens, torch.zeros_like(tokens), max_length + 1)
 
     def decode(self, tokens: Tensor, ctx: Context, state: State) -> tuple[Tensor, State]:
         written = state["written"].scatter(1, ctx.layout.positions, tokens)
@@ -123,12 +123,12 @@ class RandomTable:
         return self.rows[key]
 
     def start_decoding(
-        self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor
+        self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
     ) -> DecodingStart:
         tokens = first_tokens(first, len(source), source.device).repeat_interleave(beam)
-        written = torch.full((len(tokens), longest + 1), -1)
+        written = torch.full((len(tokens), max_length + 1), -1)
         state: State = {"source": source[:, 0].repeat_interleave(beam), "written": written}
-        return DecodingStart(None, state, tokens, torch.zeros_like(tokens), longest + 1)
+        return DecodingStart(None, state, tokens, torch.zeros_like(tokens), max_length + 1)
 
     def decode(self, tokens: Tensor, ctx: Context, state: State) -> tuple[Tensor, State]:
         self.steps += 1

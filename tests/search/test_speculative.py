@@ -43,10 +43,10 @@ class Parrot(nn.Module):
         self.fed: list[list[int]] = []  # of the first row, call by call
 
     def start_decoding(
-        self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor
+        self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
     ) -> DecodingStart:
         tokens = first_tokens(first, len(source), source.device)
-        return DecodingStart(None, {"last": torch.zeros(len(source))}, tokens, torch.zeros_like(tokens), longest)
+        return DecodingStart(None, {"last": torch.zeros(len(source))}, tokens, torch.zeros_like(tokens), max_length)
 
     def decode(self, tokens: Tensor, ctx: Context, state: State) -> tuple[Tensor, State]:
         real = tokens if ctx.layout.token_mask is None else tokens.where(ctx.layout.token_mask, -1)

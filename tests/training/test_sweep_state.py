@@ -109,7 +109,7 @@ def test_a_run_that_finished_early_keeps_its_result() -> None:
     for run in state.runs:
         record(run, 1 / 2, 3.0)
     state.runs[0].status = "finished"  # patience was exhausted before the rung
-    assert state.runs[0].fraction_at(1.0)
+    assert state.runs[0].has_reached(1.0)
     assert state.score_at("default", 1.0) == (3.0, -1.0)
     assert state.score_at("001", 1.0) is None
 

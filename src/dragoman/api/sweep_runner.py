@@ -153,7 +153,7 @@ class SweepRunner:
         """Train the configurations that compete at a rung up to its fraction of their budgets."""
         names = self.state.competitors(rung)
         runs = [run for name in names for run in self.state.runs_of(name)]
-        waiting = deque(run for run in runs if not run.fraction_at(fraction))
+        waiting = deque(run for run in runs if not run.has_reached(fraction))
         if not waiting:
             return
         self.display.start_rung(rung, fraction, len(runs), len(waiting), self.parallel)

@@ -56,7 +56,14 @@ class DecoderOnlyModel(Model):
         self.decoder = spec.decoder.build(spec.dim)
         self.target_embedding = spec.embedding.build_embedding(spec.vocab_size, spec.dim)
         tied = self.target_embedding if spec.tied_embeddings else None
-        self.output = OutputLayer(spec.vocab_size, spec.dim, tied, spec.output_bias, spec.transform, spec.output_scaled)
+        self.output = OutputLayer(
+            outputs=spec.vocab_size,
+            dim=spec.dim,
+            tied=tied,
+            bias=spec.output_bias,
+            transform=spec.transform,
+            scaled=spec.output_scaled,
+        )
         spec.initialization.apply(self)
         assign_paths(self)  # tells each layer its name in the model
 

@@ -154,7 +154,7 @@ class EncoderDecoderModel(Model):
         return None if limit is None else torch.full_like(source_lengths, limit)
 
     def encode(self, source: Tensor, layout: Layout, recorder: Recorder | None = None) -> Memory:
-        """Encode tokens, B S, or feature vectors, B S F; the result holds the encoder's output, B S D.
+        """Encode tokens, B S, or vectors of F features, B S F; the result holds the encoder's output, B S D.
 
         The layout holds their positions and lengths; `recorder` collects attention weights.
         """
@@ -166,12 +166,12 @@ class EncoderDecoderModel(Model):
         encoded = self.encoder(x, Context(encoded_layout, recorder=recorder))
         copied_tokens = self.output.copied_tokens(source, layout, encoded.output.shape[1])
         return Memory(
-            encoded.output,
-            replace(encoded_layout, position_ids=None),  # the decoder attends to columns
-            encoded.stack_inputs,
-            encoded.final_state,
-            copied_tokens,
-            encoded.auxiliary_losses,
+            states=encoded.output,
+            layout=replace(encoded_layout, position_ids=None),  # the decoder attends to columns
+            encoder_inputs=encoded.stack_inputs,
+            final_state=encoded.final_state,
+            copied_tokens=copied_tokens,
+            auxiliary_losses=encoded.auxiliary_losses,
         )
 
     def forward_features(
@@ -192,7 +192,7 @@ class EncoderDecoderModel(Model):
     def forward_targets(
         self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor, source_rows: Tensor
     ) -> MixerOutput:
-        """Encode each source once, and return the inputs of the output layer for several targets of each, R T D.
+        """Encode each source once, and return the inputs of the output layer for R targets, several of each, R T D.
 
         Target r (R T, of `target_lengths` R) belongs to source `source_rows[r]` (of B S, `source_lengths` B).
         """

@@ -57,7 +57,7 @@ class EncoderOnly(ModelSpec):
         The labels are those of words, W h, or of the whole sequence, W tanh(W' h_1) (Devlin et al. 2019, §4.1); a spec
         that is already that of a classifier keeps its activation.
         """
-        transform = (self.transform if self.labels_sequence else Transform("tanh")) if of_sequence else None
+        transform = (self.transform if self.labels_sequence else Transform(activation="tanh")) if of_sequence else None
         changes = {"num_labels": num_labels, "tied_embeddings": False, "pooled_labels": 0}
         return replace(self, **changes, transform=transform, labels_sequence=of_sequence)  # type: ignore[arg-type]
 

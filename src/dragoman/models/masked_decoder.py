@@ -189,7 +189,10 @@ class MaskedDecoderModel(DecoderOnlyModel):
     def _read(
         self, tokens: Tensor, positions: Tensor, context: Context, state: State, is_mask: bool = False
     ) -> MixerOutput:
-        """Read one token of the target per row, or a mask after it, whose attention is not recorded: R 1 → R 1 D."""
+        """Read one token of the target per row, or a mask after it, whose attention is not recorded: R 1 → R 1 D.
+
+        R is the number of rows. Keys and values of the token are written into the caches of the state.
+        """
         ancestors = context.ancestors
         if ancestors is not None:  # room for a mask; a hypothesis sees its own
             batch, beam, _ = ancestors.shape

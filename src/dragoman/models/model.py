@@ -136,7 +136,7 @@ class Model(nn.Module):
     def forward_targets(
         self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor, source_rows: Tensor
     ) -> MixerOutput:
-        """Return `forward_features` for several targets of each source, padded: R T D.
+        """Return `forward_features` for R padded targets, several of each source: R T D.
 
         Target r (R T, of `target_lengths` R) belongs to source `source_rows[r]` (of B S, `source_lengths` B).
         """
@@ -220,7 +220,8 @@ class Model(nn.Module):
         Tensors with one entry per position are shared. The others (recurrent states), which a call overwrites, are
         copied: those whose shape is that of a cache for a single position.
         """
-        return _copy_single(state, self.decoder.init_state(1, 1, torch.empty(0, device="meta")))
+        single = self.decoder.init_state(batch=1, max_length=1, like=torch.empty(0, device="meta"))
+        return _copy_single(state, single)
 
     def max_target_length(self, source_lengths: Tensor) -> Tensor | None:
         """B: largest supported number of target tokens for sources of these lengths; None, as here, if unlimited."""

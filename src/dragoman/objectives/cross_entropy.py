@@ -143,7 +143,7 @@ class RDropCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight)
         grad_bias = None if bias is None else torch.zeros_like(bias)
         sums = [_zero(x) for _ in range(3)]
-        rows = max(1, rows // 2)
+        rows = max(1, rows // 2)  # of each pass
         for start in range(0, half, rows):
             stop = min(half, start + rows)
             chunk = passes[:, start:stop].flatten(0, 1)  # 2n D

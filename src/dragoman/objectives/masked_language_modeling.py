@@ -71,7 +71,8 @@ class MaskedLanguageObjective(Objective):
                 f"objective.settings.max_length={max_length} cannot hold two sentences: set at least {shortest}"
             )
         self.masker = make_masker(task, mask_rate)
-        self.distinct_epochs, self.next_sentence, self.max_length = mask_copies, next_sentence, max_length
+        self.distinct_epochs = mask_copies  # the maskings repeat after this number of epochs; None: never
+        self.next_sentence, self.max_length = next_sentence, max_length
         self.supports_packing &= not next_sentence  # which is predicted from the first token of a row
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
@@ -102,7 +103,7 @@ class MaskedLanguageObjective(Objective):
         source = concat_ids(prefix, first, suffix, second, suffix)
         target = concat_ids(no_prefix_labels, first_labels, no_suffix_labels, second_labels, no_suffix_labels)
         in_second = np.arange(len(source)) >= len(prefix) + len(first) + len(suffix)
-        return BatchRow(source, target, in_second.astype(np.int64), is_random)  # token types 0 and 1, sentence label
+        return BatchRow(source, target, token_type_ids=in_second.astype(np.int64), sentence_label=is_random)
 
     def describe_row(self, row: BatchRow) -> str:
         """Say whether the second sentence of a row is the next or a random one; empty without such pairs."""
@@ -217,7 +218,10 @@ class ReplacedTokenObjective(MaskedLanguageObjective):
         return "the discriminator finds the tokens that the generator gets wrong"
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
-        """Add the generator's loss and the discriminator's, on tokens that are sampled from the generator."""
+        """Add the generator's loss and the discriminator's, on tokens that are sampled from the generator.
+
+        `step` is not used.
+        """
         features, sums = self._generator_loss(batch)
         with torch.no_grad():
             replacements = sample_tokens(self.model.generator.output(features))
@@ -260,7 +264,7 @@ class ReplacedTokenObjective(MaskedLanguageObjective):
         losses = F.binary_cross_entropy_with_logits(logits, replaced, reduction="none").masked_fill(~mask, 0.0)
         detection_loss = losses.sum() / mask.sum()
         accuracy = (((logits > 0) == (replaced > 0)) & mask).sum() / mask.sum()
-        loss = reduce_loss(sums, batch.labels, [self.discriminator_weight * detection_loss])
+        loss = reduce_loss(sums, batch.labels, auxiliary_losses=[self.discriminator_weight * detection_loss])
         metrics = {
             "detection_loss": detection_loss.detach() * loss.num_labels,
             "detection_accuracy": accuracy * loss.num_labels,

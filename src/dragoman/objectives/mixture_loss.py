@@ -40,6 +40,7 @@ def mixture_loss(
         first, last = log_p[:, 0], log_p[:, -1]  # of the two passes
         divergence = ((first.exp() - last.exp()) * (first - last)).sum(-1)
         correct = (log_p.argmax(-1) == labels).to(log_p.dtype)
+        # the divergence is divided because it is added for the label of each pass
         values = (nll, -log_p.mean(-1), divergence[:, None] / passes, correct)
         return tuple((value * is_label).sum() for value in values)
 
@@ -70,7 +71,10 @@ def mixture_log_probs(output: OutputLayer, x: Tensor, copying: CopyDistribution 
 
 
 def _chunk_rows(output: OutputLayer, x: Tensor) -> int:
-    """Return for how many of the features x (N D) at a time log-probabilities are computed: all that exist already."""
+    """Return for how many of the features x (N D) at a time log-probabilities are computed.
+
+    If the features are log-probabilities already, these are all.
+    """
     return max(1, len(x)) if output.reads_log_probs else chunk_rows(x, output.weight)
 
 

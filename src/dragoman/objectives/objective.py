@@ -252,6 +252,7 @@ def token_loss(
     x = output_inputs(output, x)
     rows = chunk_rows(x, output.weight)
     if torch.is_grad_enabled() and rdrop_alpha:
+        # half as many tokens at a time, because p and log p of both passes exist together
         total, nll, smooth, divergence = RDropCrossEntropy.apply(
             x, output.weight, output.bias, labels, smoothing, rdrop_alpha, rows // 2
         )
@@ -265,7 +266,10 @@ def token_loss(
 
 
 def output_inputs(output: OutputLayer, features: Tensor) -> Tensor:
-    """Return what the weights of the output layer are multiplied with, N D → N W, in the precision of autocast."""
+    """Return what the weights of the output layer are multiplied with, in the precision of autocast.
+
+    Shape: features (N, D) → (N, W), W being the width of these weights.
+    """
     x = output.output_features(features)
     device = x.device.type
     return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x

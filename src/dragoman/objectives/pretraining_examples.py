@@ -62,7 +62,7 @@ def render_row(objective: Objective, row: BatchRow) -> PretrainingExample:
         labeled = np.asarray(row.target) != objective.task.framing.pad
         borders = np.flatnonzero(np.diff(labeled, prepend=False, append=False))  # start, end, start, end, …
         target = " … ".join(_render(objective, row.target[start:end]) for start, end in borders.reshape(-1, 2))
-    return PretrainingExample(_render(objective, row.source), target, objective.describe_row(row))
+    return PretrainingExample(input=_render(objective, row.source), target=target, note=objective.describe_row(row))
 
 
 def _render(objective: Objective, ids: Sequence[int] | np.ndarray) -> str:

@@ -59,7 +59,7 @@ class CandidateSet:
         return np.bincount(self.sentence, values).astype(float)[self.sentence]
 
     def advantages(self) -> Floats:
-        """C: reward minus baseline, times the share of the candidate among those of its sentence."""
+        """Return for each of C candidates reward minus baseline, times its share of the sentence's candidates."""
         generated = self.sum_by_sentence(self.counts.astype(float))
         if self.baseline is not None:
             baseline = self.baseline[self.sentence]
@@ -105,7 +105,10 @@ class RewardObjective(SequenceObjective):
 
     @classmethod
     def training_cost(cls, settings: Mapping[str, Any]) -> float:
-        """Count every candidate like a target of its own: generated, which is a third of training, and trained on."""
+        """Return the training FLOPs of a pair relative to teacher forcing: the reference, and all candidates.
+
+        A candidate is trained on like a target, and generated before, which costs a third of training on it.
+        """
         return 1.0 + settings.get("num_candidates", cls.default_candidates) * 4 / 3
 
     def __init__(
@@ -133,9 +136,9 @@ class RewardObjective(SequenceObjective):
         if likelihood_weight < 0:
             raise UserError(f"objective.settings.likelihood_weight must be at least 0, but is {likelihood_weight}")
         self.metric, self.baseline, self.likelihood_weight = REWARD_METRICS[reward], baseline, likelihood_weight
-        self.search: Beam | Sample = Sample(temperature, n_best=num_candidates)
+        self.search: Beam | Sample = Sample(temperature=temperature, n_best=num_candidates)
         if candidates == "beam":
-            self.search = Beam(num_candidates, n_best=num_candidates)
+            self.search = Beam(size=num_candidates, n_best=num_candidates)
         self.subword_samplers = bpe_dropout_segmenters(task)
         self.static_shapes = self.supports_packing = False  # the candidates of every step have other lengths
 
@@ -233,7 +236,7 @@ class RewardObjective(SequenceObjective):
     @cached_property
     def greedy_engine(self) -> SearchEngine:
         """The engine that generates the greedy translation, whose reward may be the baseline."""
-        return build_engine([self.model], self._special_tokens, Beam(1))
+        return build_engine([self.model], self._special_tokens, Beam(size=1))
 
     @property
     def _special_tokens(self) -> SpecialTokens:

@@ -72,7 +72,8 @@ class UnifiedMaskedObjective(Objective):
     ) -> None:
         """Set the probabilities of the masks; the mask of sequence-to-sequence has what the three others leave.
 
-        `bounds` are cumulative: bidirectional, left to right, right to left.
+        A random number from 0 to 1 below `bounds[0]` chooses the bidirectional mask, below `bounds[1]` left-to-right,
+        below `bounds[2]` right-to-left, and above it sequence-to-sequence.
         """
         super().__init__(task)
         self.bounds = np.cumsum([bidirectional, left_to_right, right_to_left])
@@ -84,10 +85,10 @@ class UnifiedMaskedObjective(Objective):
         The text is BOS x EOS, or BOS x EOS SEP x′ EOS in two segments.
         """
         framing, ids = self.task.framing, store.source(index)
-        choice, half = random.random(2)
+        choice, split_choice = random.random(2)
         kind = (FIRST_SEGMENT, LEFT_TO_RIGHT, RIGHT_TO_LEFT, SOURCE_SEGMENT)[int((choice >= self.bounds).sum())]
         split = len(ids)
-        if len(ids) > 1 and (kind == SOURCE_SEGMENT or (kind == FIRST_SEGMENT and half < 0.5)):
+        if len(ids) > 1 and (kind == SOURCE_SEGMENT or (kind == FIRST_SEGMENT and split_choice < 0.5)):
             split = 1 + int(random.random() * (len(ids) - 1))
         elif kind == SOURCE_SEGMENT:
             kind = LEFT_TO_RIGHT  # a single token cannot be split
@@ -147,7 +148,7 @@ class MaskedTargetObjective(SequenceObjective):
         self.subword_samplers = bpe_dropout_segmenters(task)
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Estimate the lengths of rows: source and target with their special tokens, SEP and EOS of the target both."""
+        """Estimate the lengths of rows: source and target with their special tokens, both SEP and EOS of the target."""
         return super().row_length(source, target + 1)
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:

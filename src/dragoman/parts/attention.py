@@ -111,7 +111,10 @@ class SelfAttentionMixer(Mixer):
         self.rotary_values = spec.rotary_values
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create empty caches of `max_length` keys and values, B S G E each, with dtype and device of `like`."""
+        """Create empty caches of `max_length` keys and values, B S G E each, with dtype and device of `like`.
+
+        G = `kv_heads` is the number of heads of keys and values.
+        """
         widths = {"key": self.width, "value": self.value_width}
         return {name: like.new_zeros(batch, max_length, self.kv_heads, width) for name, width in widths.items()}
 
@@ -121,6 +124,7 @@ class SelfAttentionMixer(Mixer):
 
     def args(self, context: Context, length: int) -> AttentionArgs:
         """Collect the arguments of the attention function for `length` keys; layers of one `mask_key` share a mask."""
+        # `length_key` is hashable also while a model is exported, when `length` is a symbol
         shared, mask_key = context.shared_position, ("self", length_key(length), self.visibility_key)
         positions = (self.position,) if shared is None else (self.position, shared)
         dropout = self.dropout if self.training else 0.0
@@ -155,8 +159,9 @@ class SelfAttentionMixer(Mixer):
     ) -> Tensor:
         """Write keys and values, R T G E, into the caches of the state, R S G E, and attend to all of them.
 
-        Query R H T E → R T H·E. In beam search (`context.ancestors`, T = 1), R = B·K: the K hypotheses of a source are
-        its queries and see the keys of all K, masked to those of their ancestors.
+        R is the number of rows of the batch, G = `kv_heads`. Query R H T E → R T H·E. In beam search
+        (`context.ancestors`, T = 1), R = B·K: the K hypotheses of a source are its queries and see the keys of all K,
+        masked to those of their ancestors.
         """
         keys, values, positions = state["key"], state["value"], context.layout.positions
         if key.shape[1] == 1 and self.visibility.causal and use_kernel(query, value, context, args):
@@ -252,7 +257,10 @@ class CrossAttentionMixer(Mixer):
         self.dropout, self.scale = spec.dropout, spec.scale
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
-        """Project the encoder's output (B S D) to keys and values, B G S E each, in the fastest memory layout."""
+        """Project the encoder's output (B S D) to keys and values of G = `kv_heads` heads, B G S E each.
+
+        Their memory layout is the fastest one for `matmul_attention`.
+        """
         key, value = (split_heads(x, self.kv_heads) for x in self.project(memory.states).split(self.sizes, dim=-1))
         key, value = matmul_layout(self.key_norm(key), value)
         return {"key": key, "value": value}  # B G S E

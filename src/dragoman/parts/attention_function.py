@@ -156,7 +156,7 @@ def use_kernel(query: Tensor, value: Tensor, context: Context, args: AttentionAr
 
 
 def matmul_layout(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Arrange keys and values, B G S E, in memory so that `matmul_attention` is fast on a CPU: keys transposed.
+    """Arrange keys and values, B G S E (G heads), for a fast `matmul_attention` on a CPU: keys transposed in memory.
 
     The shapes stay. On other devices, and if gradients are needed, both are returned unchanged.
     """
@@ -166,7 +166,7 @@ def matmul_layout(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def matmul_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
-    """Compute attention by two matrix products: query B H T E, key and value B G S E → B H T E.
+    """Compute attention by two matrix products: query B H T E, key and value B G S E (G heads) → B H T E.
 
     The H/G query heads that share a key head are rows of one product. `mask` (B 1 T S or B H T S) is boolean, True
     where visible, or is added to the scores.
@@ -195,8 +195,9 @@ def explicit_attention(
 ) -> Tensor:
     """Compute attention with explicit weights: to record them, and for scores that no fused kernel implements.
 
-    Query B H T E, key and value B G S E → B H T E. `queries` and `keys` are the layouts (positions and lengths) of
-    their tokens, `args` the settings of the layer: score, biases, visibility, dropout.
+    Query B H T E, key and value B G S E, with G heads that H/G query heads share → B H T E. `queries` and `keys` are
+    the layouts (positions and lengths) of their tokens, `args` the settings of the layer: score, biases, visibility,
+    dropout.
     """
     bias, visible = _score_bias(query, queries, keys, args), _visible(queries, keys, context, args)
     query_heads_per_key_head = query.shape[1] // key.shape[1]  # more than 1 in grouped-query attention
@@ -329,5 +330,8 @@ def head_width(dim: int, heads: int, kv_heads: int | None, head_dim: int | None)
 
 
 def fold_beams(x: Tensor, memory: Memory) -> Tensor:
-    """R T D → B K·T D: the K = R/B hypotheses of a source side by side, so that its encoder output is not repeated."""
+    """Fold R rows of T vectors into B sources: R T D → B K·T D, the K = R/B hypotheses of a source side by side.
+
+    So the encoder's output of a source need not be repeated for its hypotheses.
+    """
     return x.reshape(memory.states.shape[0], beam_size(x.shape[0], memory) * x.shape[1], x.shape[2])

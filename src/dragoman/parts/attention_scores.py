@@ -18,7 +18,10 @@ class Score(nn.Module):
     formula = "q·k"
 
     def prepare(self, key: Tensor) -> Tensor:
-        """Compute what depends on the keys alone, once per source: B S D → B S A; here the keys, unchanged."""
+        """Compute what depends on the keys alone, once per source; here the keys, unchanged.
+
+        Shape: B S D → B S A, with A numbers per key.
+        """
         return key
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
@@ -26,7 +29,7 @@ class Score(nn.Module):
         return query @ prepared.transpose(-1, -2)
 
     def terms(self, query: Tensor, prepared: Tensor) -> Tensor:
-        """Return the terms whose sums are the scores of one query (D) and the prepared keys: S A → S A."""
+        """Return the A terms whose sum is the score of one query (D) and each of the S prepared keys: S A → S A."""
         return query * prepared
 
     def flops(self, work: Workload) -> int:
@@ -117,7 +120,7 @@ class AdditiveScore(Score):
         return self.key(key)
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
-        """v·tanh(W q + U k): queries B … T D, prepared keys U k, B … S A → scores B … T S."""
+        """v·tanh(W q + U k): queries B … T D, prepared keys U k, B … S A (A = `inner_dim`) → scores B … T S."""
         inner = torch.tanh(self.query(query).unsqueeze(-2) + prepared.unsqueeze(-3))  # B … T S A
         return self.value(inner).squeeze(-1)
 
@@ -189,7 +192,7 @@ class ConcatScore(Score):
         self.value = nn.Linear(inner_dim, 1, bias=False)
 
     def prepare(self, key: Tensor) -> Tensor:
-        """Multiply the keys by their half of W, the second one, once per source: B S D → B S A."""
+        """Multiply the keys by their half of W, the second one, once per source: B S D → B S A, A = `inner_dim`."""
         return key @ self.both.weight[:, key.shape[-1] :].T
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:

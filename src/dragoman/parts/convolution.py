@@ -44,7 +44,10 @@ class Convolution(nn.Module):
         return {"seen": like.new_zeros(batch, self.before, self.width)}
 
     def forward(self, x: Tensor, layout: Layout, state: State | None) -> tuple[Tensor, State | None]:
-        """x, B T D, and its layout (positions and lengths) → B T O, and the state with the last inputs, or None."""
+        """x, B T D, and its layout (positions and lengths) → outputs of `linear`, B T …, and the state or None.
+
+        The state holds the last inputs of each row.
+        """
         count = x.shape[1]
         if state is not None:
             x = torch.cat((state["seen"], x), 1)  # B before+T D
@@ -165,7 +168,10 @@ class MultiStepAttentionMixer(Mixer):
         return {"value": (memory.states + memory.encoder_inputs) * m**0.5}  # B S D
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """Attend from W x + b + decoder embeddings to the encoder's outputs: R T D → R T D; the state is unchanged."""
+        """Attend from W x + b + decoder embeddings to the encoder's outputs: R T D → R T D; the state is unchanged.
+
+        R = B·K rows are K hypotheses of each of B sources.
+        """
         memory = context.encoded_source
         decoder_embeddings = context.stack_inputs  # R T D
         query = fold_beams(self.query(x) + decoder_embeddings, memory)[:, None]  # B 1 K·T D
@@ -341,6 +347,7 @@ class UnfoldingMixer(Mixer):
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """Add to x, R T D, at target position t the vector W z_t + b of source position t, or zeros beyond its end.
 
+        R = B·K rows are K hypotheses of each of B sources.
         `columns` (B S+1 D) holds these vectors of the encoder's output z, and zeros as the last one.
         """
         columns = self.memory_projections(context.encoded_source)["columns"]

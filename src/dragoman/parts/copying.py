@@ -63,7 +63,7 @@ class CopyAttention(Mixer):
         self.coverage_loss = coverage_loss
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
-        """Return keys W h_i (B S D), w_h·h_i (B S), and what each position copies: token ids (B S), or nothing.
+        """Return keys W h_i (B S D), w_h·h_i (B S), the token that each position copies (B S), and whether it does.
 
         Because h* is a weighted sum, w_h·h* = Σ_i a_i w_h·h_i.
         """
@@ -172,7 +172,7 @@ class CopyingOutput(OutputLayer):
         return nn.functional.pad(tokens, (0, width - tokens.shape[1]), value=-1)
 
     def attend_to_source(self, decoded: MixerOutput, context: Context) -> MixerOutput:
-        """Return the decoder's output, R T D, with the probabilities of copying and the coverage loss."""
+        """Return the decoder's output, R T D (R rows), with the probabilities of copying and the coverage loss."""
         copying, losses = self.pointer.forward_copying(decoded, context)
         return decoded._replace(copying=copying, auxiliary_losses=decoded.auxiliary_losses + losses)
 

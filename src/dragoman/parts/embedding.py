@@ -156,7 +156,7 @@ class OutputLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
 
     def output_features(self, x: Tensor) -> Tensor:
-        """Return the vectors that are multiplied by W: the transformed and scaled input, B T D → B T W."""
+        """Return the vectors that are multiplied by W: the transformed and scaled input, B T D → B T (width of W)."""
         x = self.transform(x)
         return x if self.scale == 1.0 else x * self.scale
 

@@ -30,7 +30,7 @@ def next_input(cells: Cells, x: Tensor, hidden: Tensor) -> Tensor:
     f = W x, B T 4D, are the inputs of the gates, and ½f is the half for the input and forget gates.
     Computes half of f a second time, because torch's kernel does not return it.
     """
-    weight, bias = cells.weight("ih", 0)
+    weight, bias = cells.weight("ih", 0)  # from input to gates, of layer 0
     half = F.linear(x, weight[: 2 * cells.dim], bias[: 2 * cells.dim])
     return torch.cat((half, hidden), -1)
 
@@ -154,7 +154,7 @@ class FastForwardDecoderMixer(Mixer):
         return {"bottom": self.bottom.init_state(batch, max_length, like)} | states
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, R T D → output of the top layer, R T D, the new state, and the bottom's attention over the source.
+        """x, R T D (R rows) → output of the top layer, R T D, the new state, and the bottom's attention to the source.
 
         The input of a layer is [½f; h] of the layer below (`next_input`): half of its gate inputs, and its output.
         """

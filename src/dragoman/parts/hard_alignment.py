@@ -55,7 +55,7 @@ class Transition(nn.Module):
         self.key = nn.Linear(dim, dim, bias=False)
 
     def tables(self, x: Tensor, key: Tensor, source_mask: Tensor) -> tuple[Tensor, ...]:
-        """Return what the recursion needs of all steps, R T … each: here log p(a_t), R T S.
+        """Return what the recursion needs of all steps, B K·T … each: here log p(a_t), B K·T S.
 
         x (B K·T D) are the decoder's states of K rows per source, `key` (B S D) is `self.key` of the encoder's states,
         and `source_mask` (B S) is False at padding.
@@ -68,11 +68,14 @@ class Transition(nn.Module):
         return scores.masked_fill(~source_mask[:, None], IMPOSSIBLE)
 
     def step(self, previous: Tensor, *tables: Tensor) -> Tensor:
-        """log p(a_{t−1} | y_<t), R S, and the tables of step t, R … → log p(a_t | y_<t), R S: here the table itself."""
+        """Return log p(a_t | y_<t) of R rows, R S, from log p(a_{t−1} | y_<t), R S, and the tables of step t, R ….
+
+        Here it is the table itself, because a_t does not depend on a_{t−1}.
+        """
         return tables[0]
 
     def forward(self, start: Tensor, tables: tuple[Tensor, ...], emissions: Tensor) -> Tensor:
-        """Forward algorithm: log p(a_t | y_<t, x) of all steps, R T S.
+        """Forward algorithm: return log p(a_t | y_<t, x) of R rows at all steps, R T S.
 
         `start` (R S) is log p(a_0 | y_0) of the position before the first step; `emissions` (R T−1 S) are
         log p(y_t | a_t) of all steps but the last. Here no step depends on the one before.
@@ -101,7 +104,7 @@ class MonotonicTransition(Transition):
         return scores, cumulative_logsumexp(scores.flip(-1)).flip(-1)
 
     def step(self, previous: Tensor, *tables: Tensor) -> Tensor:
-        """log p(a_t = i) = e_i + log Σ_{j ≤ i} p(a_{t−1} = j) / normalizer_j: R S, in time linear in S."""
+        """log p(a_t = i) = e_i + log Σ_{j ≤ i} p(a_{t−1} = j) / normalizer_j of R rows: R S, in time linear in S."""
         scores, normalizer = tables
         return scores + cumulative_logsumexp(previous - normalizer)
 
@@ -125,7 +128,7 @@ class JumpTransition(Transition):
         self.key = nn.Linear(dim, self.jumps, bias=False)
 
     def tables(self, x: Tensor, key: Tensor, source_mask: Tensor) -> tuple[Tensor, ...]:
-        """Return log p(a_t = i | a_{t−1} = i − Δ) for all jumps Δ by which i can be reached: B T S W."""
+        """Return log p(a_t = i | a_{t−1} = i − Δ) for all W = `jumps` jumps Δ by which i can be reached: B T S W."""
         logits = at_least_float32(self.query(x)[:, :, None] + key[:, None])  # B T S W: of the position before the jump
         reachable = F.pad(source_mask, (self.max_return, self.max_jump)).unfold(1, self.jumps, 1).flip(-1)  # B S W
         log_p = logits.masked_fill(~reachable[:, None], IMPOSSIBLE).log_softmax(-1)
@@ -134,7 +137,7 @@ class JumpTransition(Transition):
         return (torch.stack([log_p[:, :, k : k + length, k] for k in range(self.jumps)], -1),)
 
     def step(self, previous: Tensor, *tables: Tensor) -> Tensor:
-        """log p(a_t = i) = log Σ_Δ p(a_{t−1} = i − Δ) p(Δ | i − Δ): R S."""
+        """log p(a_t = i) = log Σ_Δ p(a_{t−1} = i − Δ) p(Δ | i − Δ) of R rows, over W = `jumps` jumps Δ: R S."""
         origins = F.pad(previous, (self.max_jump, self.max_return), value=IMPOSSIBLE).unfold(1, self.jumps, 1)  # R S W
         return (origins + tables[0]).logsumexp(-1)
 
@@ -161,11 +164,14 @@ class Emission(nn.Module):
         self.output = OutputLayer(vocab_size, dim, tied, bias)
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return the logits of all tokens at all pairs of positions: query R T D, key R S D → R T S V."""
+        """Return the logits of all tokens at all pairs of positions of R rows: query R T D, key R S D → R T S V."""
         return at_least_float32(self.output(torch.tanh(query[:, :, None] + key[:, None])))
 
     def token_logits(self, query: Tensor, key: Tensor, tokens: Tensor) -> Tensor:
-        """Return the logits of one token per row at all source positions: query R D, key R S D, tokens R → R S."""
+        """Return the logits of one token per row at all source positions.
+
+        Shape: query R D, key R S D, tokens R, for R rows → R S.
+        """
         features = torch.tanh(query[:, None] + key)  # R S D
         logits = (features @ self.output.weight[tokens][:, :, None])[..., 0]
         if self.output.bias is not None:
@@ -179,7 +185,7 @@ class Emission(nn.Module):
 
 
 def following_emissions(logits: Tensor, log_normalizer: Tensor, tokens: Tensor) -> Tensor:
-    """Return log p of the token after each of `tokens` (R T) but the last, at all source positions: R T−1 S.
+    """Return log p of the token after each of `tokens` (R rows, R T) but the last, at all source positions: R T−1 S.
 
     `logits` (R T S V) are those of the next tokens, `log_normalizer` (R T S) their log Σ exp.
     """
@@ -247,7 +253,7 @@ class HardAlignmentLayer(Mixer):
         }
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
-        """Return the keys of transition (B S D, or B S W) and emission (B S D)."""
+        """Return the keys of transition (B S D, or B S × number of jumps) and emission (B S D)."""
         return {"transition": self.transition.key(memory.states), "emission": self.emission.key(memory.states)}
 
     def restrict_vocabulary(self, tokens: Tensor) -> HardAlignmentLayer:
@@ -305,7 +311,7 @@ class HardAlignmentLayer(Mixer):
         return torch.cat((torch.where(known[..., None], posterior, predicted[:, :-1]), predicted[:, -1:]), 1)
 
     def _inputs(self, x: Tensor, tokens: Tensor, context: Context, state: State | None) -> ForwardInputs:
-        """Return what the forward algorithm reads, for decoder states x (R T D) after `tokens` (R T)."""
+        """Return what the forward algorithm reads, for decoder states x (R T D, R = B·K rows) after `tokens` (R T)."""
         memory = context.encoded_source
         keys, source_mask = self.memory_projections(memory), memory.layout.token_mask
         if source_mask is None:
@@ -323,6 +329,7 @@ class HardAlignmentLayer(Mixer):
     def _start(self, tokens: Tensor, key: Tensor, context: Context, state: State | None) -> Tensor:
         """Return log p(a | y) of the position before the first of `tokens` (R T), now that this token is known: R S.
 
+        R is the number of rows; `key` (R S D) are the keys of the emissions.
         At the start of a sequence it is the first position; otherwise it follows from the state.
         """
         first = at_least_float32(key.new_full(key.shape[:2], IMPOSSIBLE))
@@ -338,8 +345,8 @@ class HardAlignmentLayer(Mixer):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return log p(y_t | y_<t) (R T V), log p(a_t | y_<t) (R T S) and the normalizers of the emissions (R T S).
 
-        `tokens` (R T) are y_{t−1}, `start` (R S) is log p of the position before, query (R T D) and key (R S D) are
-        those of the emissions, and `tables` those of the transitions.
+        `tokens` (R T) of R rows are y_{t−1}, `start` (R S) is log p of the position before, query (R T D) and key
+        (R S D) are those of the emissions, and `tables` those of the transitions.
         """
         logits = self.emission(query, key)  # R T S V
         log_normalizer = logits.logsumexp(-1)  # R T S
@@ -349,7 +356,7 @@ class HardAlignmentLayer(Mixer):
         return log_p, log_alignment, log_normalizer
 
     def _last_state(self, new: State, context: Context, state: State) -> State:
-        """Return the state after the last token of each row: `new` (R T …) there, or the old one without tokens."""
+        """Return the state after the last token of R rows: `new` (R T …) there, or the old one if it has none."""
         token_mask = context.layout.token_mask
         if token_mask is None:
             return map_state(lambda leaf: leaf[:, -1].contiguous(), new)

@@ -224,7 +224,7 @@ class InferenceCrossAttention(CrossAttentionMixer):
         self.plain = isinstance(part.query_norm, Identity)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, R T D → R T D, attending to the encoder's output by two matrix products.
+        """x, R T D (R = B·K rows) → R T D, attending to the encoder's output by two matrix products.
 
         Uses the base class to record attention, with norms of queries, and if keys are not stored transposed.
         """

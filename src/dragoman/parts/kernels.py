@@ -25,6 +25,7 @@ def cached_attention_step(
 ) -> Tensor:
     """Attention of one token per row: query R H E, its key and value R G E → R H E; key and value enter the caches.
 
+    R is the number of rows, G the number of heads of keys and values, each shared by H/G query heads.
     The caches `keys` and `values`, R S G E, hold what precedes `positions` (R). With `ancestors` (B K S), hypothesis k
     reads at position s what hypothesis ancestors[k, s] of the same source has written.
     """
@@ -42,6 +43,7 @@ def _single_query(
 ) -> Tensor:
     """Attention of one query per row, R H E → R H E, over the first `ends` (R) keys and values, R S G E.
 
+    R is the number of rows, G the number of heads of keys and values, each shared by H/G query heads.
     `new` is a further key and value, R G E each, which the kernel also writes into `keys` and `values`; None: only what
     is stored is read. `ancestors` (B K S): which hypothesis of the beam wrote each key; None without a beam.
     """
@@ -77,7 +79,10 @@ def _single_query(
 
 
 def short_query_attention(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scale: float) -> Tensor:
-    """Attention of few queries, B H T E, over the first `lengths` (B) keys and values of B G S E → B H T E."""
+    """Attention of few queries, B H T E, over the first `lengths` (B) keys and values of B G S E → B H T E.
+
+    G is the number of heads of keys and values, each shared by H/G query heads.
+    """
     batch, heads, count, width = query.shape
     if count == 1:
         keys, values = key.transpose(1, 2), value.transpose(1, 2)  # B S G E
@@ -251,6 +256,7 @@ def add_and_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, epsi
 def _add_and_norm_kernel(
     x, y, output, weight, bias, width, EPSILON: tl.constexpr, BIAS: tl.constexpr, WIDTH: tl.constexpr
 ):
+    """One program per vector: store LayerNorm(x + y) of `width` numbers; WIDTH is `width` as a power of 2."""
     row, d = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
     inside = d < width
     a = tl.load(x + row * width + d, mask=inside, other=0.0)

@@ -67,12 +67,12 @@ class LongAttentionMixer(Mixer):
 
 
 def row_numbers(x: Tensor) -> Tensor:
-    """B 1: row indices, for advanced indexing."""
+    """Return the indices of all rows of x, B 1, for advanced indexing."""
     return torch.arange(x.shape[0], device=x.device)[:, None]
 
 
 def token_counts(layout: Layout) -> Tensor:
-    """B: number of tokens in each row without padding; the layout holds their positions and lengths."""
+    """Return the number of tokens in each row without padding, B; the layout holds their positions and lengths."""
     positions, token_mask = layout.positions, layout.token_mask
     return positions.new_full(positions.shape[:1], positions.shape[1]) if token_mask is None else token_mask.sum(1)
 
@@ -132,7 +132,7 @@ class LocalAttentionMixer(LongAttentionMixer):
     def _in_blocks(self, inputs: Projections, block: int, context: Context) -> Tensor:
         """Attend within blocks of `block` tokens, each block as a row of a larger batch; token 0 starts a block.
 
-        `inputs` are query, key and value, B T H E each → B T H E.
+        `inputs` are query, key and value, B T H E each → B T H E. A sequence has N blocks.
         """
         batch, count = inputs[0].shape[:2]
 
@@ -159,7 +159,7 @@ class LocalAttentionMixer(LongAttentionMixer):
         """Attend from several tokens per row, across block borders: B T H E, and the state of the last block.
 
         A row may continue in the middle of a block. It is shifted right by its `offset` in this block, and the keys of
-        the state are put before it, so that column 0 starts a block and whole blocks can be computed.
+        the state are put before it, so that column 0 starts a block and N whole blocks can be computed.
         """
         query, key, value = inputs
         rows, layout, count = row_numbers(query), context.layout, query.shape[1]
@@ -241,7 +241,7 @@ class CompressedAttentionMixer(LongAttentionMixer):
 
         A convolution compresses every `stride` keys to one slot; slot 0 is zeros. Without a state, whole sequences are
         compressed, and attended to in groups of `stride` queries unless attention weights are recorded. With a state,
-        new keys and values are first appended to its slots.
+        new keys and values are first appended to its slots. C is the number of slots.
         """
         query, key, value = self.split(x)  # B T H E
         if state is None:
@@ -257,7 +257,7 @@ class CompressedAttentionMixer(LongAttentionMixer):
         return MixerOutput(self.output(y.flatten(2)), state)
 
     def _convolve(self, name: str, windows: Tensor) -> Tensor:
-        """Compress windows of keys or values (`name` is "key" or "value"): B C kernel H E → B C H E."""
+        """Compress C windows of keys or values (`name` is "key" or "value"): B C kernel H E → B C H E."""
         return self.compress[name](windows.flatten(2)).unflatten(-1, (self.heads, self.width))
 
     def _compress(self, name: str, raw: Tensor) -> Tensor:
@@ -267,7 +267,7 @@ class CompressedAttentionMixer(LongAttentionMixer):
         return F.pad(self._convolve(name, windows.movedim(-1, 2)), (0, 0, 0, 0, 1, 0))
 
     def _in_groups(self, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Tensor:
-        """Attend from queries, B T H E, to compressed keys and values (slots), B C H E → B T H E.
+        """Attend from queries, B T H E, to C compressed keys and values (slots), B C H E → B T H E.
 
         Groups of `stride` queries that see the same slots are computed as heads of one query. Query i sees the slots up
         to ⌊(i + 1) / stride⌋, the number of its group, so that group g sees slots s ≤ g: the causal mask of fused

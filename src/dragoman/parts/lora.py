@@ -152,7 +152,7 @@ def _adaptable_layers(model: nn.Module) -> Iterator[AdaptedLayer]:
             linear = getattr(mixer, name)
             if isinstance(linear, nn.Linear):  # not if the spec leaves the projection out
                 blocks = getattr(mixer, "blocks", {}).get(f"{name}.weight", (linear.out_features,))
-                yield AdaptedLayer(f"{path}.{name}", dict(zip(matrices, blocks, strict=True)), ())
+                yield AdaptedLayer(f"{path}.{name}", rows=dict(zip(matrices, blocks, strict=True)), adapted=())
 
 
 def _patterns(target: str) -> list[str]:

@@ -93,7 +93,9 @@ class Layout:
     @property
     def num_positions(self) -> int | None:
         """Upper bound of the number of different `encoded_positions`; None in decoding steps."""
-        return self.max_length if self.max_length is None or self.position_ids is None else self.max_length + 1
+        if self.max_length is None or self.position_ids is None:
+            return self.max_length
+        return self.max_length + 1  # `position_ids` go up to `max_length`
 
     @property
     def token_mask(self) -> Tensor | None:
@@ -121,7 +123,14 @@ class Memory:
         inputs = None if self.encoder_inputs is None else self.encoder_inputs[rows]
         final = None if self.final_state is None else map_state(lambda leaf: leaf[rows], self.final_state)
         copied = None if self.copied_tokens is None else self.copied_tokens[rows]
-        return Memory(self.states[rows], layout, inputs, final, copied, self.auxiliary_losses)
+        return Memory(
+            self.states[rows],
+            layout,
+            encoder_inputs=inputs,
+            final_state=final,
+            copied_tokens=copied,
+            auxiliary_losses=self.auxiliary_losses,
+        )
 
 
 class AttentionMasks:
@@ -255,8 +264,9 @@ class Mixer(nn.Module):
         return self.project_memory(memory) if projections is None else projections
 
     def score_terms(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return the terms whose sums are the attention scores of a traced query (E) and traced keys, S E → S A.
+        """Return the terms whose sums are the attention scores of a traced query (E) and S traced keys.
 
+        Shape: keys S E → terms S A, of which A belong to each score.
         Here the products of their elements, with the scale of the layer.
         """
         scale = getattr(self, "scale", None) or query.shape[-1] ** -0.5
@@ -320,7 +330,14 @@ class LayerSequence(Mixer):
                 context = replace(context, source_context=result.source_context)
         y, state = self.finish(x, y, context.layout), None if state is None else new_state
         context.trace(self.path, self.output_quantity, y)
-        return MixerOutput(y, state, context.source_context, final_state, losses, context.stack_inputs)
+        return MixerOutput(
+            y,
+            state,
+            source_context=context.source_context,
+            final_state=final_state,
+            auxiliary_losses=losses,
+            stack_inputs=context.stack_inputs,
+        )
 
 
 def assign_paths(root: nn.Module) -> None:

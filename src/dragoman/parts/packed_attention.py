@@ -32,6 +32,7 @@ def packed_attention(
 ) -> Tensor:
     """Compute attention within the sequences of a packed row by FlexAttention: 1 H T E, keys 1 G S E → 1 H T E.
 
+    Each of the G heads of keys and values is shared by H/G query heads.
     `queries` and `keys` are the layouts, which say which columns of the row belong to which sequence. Layers with the
     same `args.mask_key` share their mask in `masks`. Values, and with them the output, may be wider or narrower.
     """

@@ -104,11 +104,14 @@ class Cells(nn.Module):
         return moved
 
     def init_state(self, batch: int, like: Tensor) -> State:
-        """Create a state of zeros for `batch` rows, B L D per name, with dtype and device of `like`."""
+        """Create a state of zeros for `batch` rows and L layers, B L D per name, with dtype and device of `like`."""
         return {name: like.new_zeros(batch, self.layers, self.state_dims[name]) for name in self.state_names}
 
     def run_sequence(self, x: Tensor | PackedSequence, state: State | None = None) -> tuple[Any, State]:
-        """Read whole sequences, B T I or packed, with torch's module; return its outputs (B T D) and final state."""
+        """Read whole sequences, B T I (I = input width) or packed; return the outputs (B T D) and the final state.
+
+        They are read with torch's module.
+        """
         rnn = self.rnn[0]
         replaced = [name for name, weight in self.named_parameters() if getattr(rnn, name) is not weight]
         if replaced:  # loading or moving a model can replace the shared weights
@@ -122,6 +125,7 @@ class Cells(nn.Module):
     def run_layer(self, x: Tensor, padding: Tensor, layer: int, backward: bool, initial: State) -> tuple[Tensor, State]:
         """Read whole sequences with one layer and direction, B T I → B T D; `padding` (B T) is True at padding.
 
+        I is the width of the layer's input.
         `initial` is the state before the first token, B D per name. The returned state holds what is not an output: the
         LSTM's cell after the last token of each row.
         """
@@ -139,7 +143,7 @@ class Cells(nn.Module):
         return [getattr(self, f"{name}_l{layer}{'_reverse' if backward else ''}") for name in names]
 
     def continue_sequence(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """Continue sequences, x B T I → outputs of the top layer B T D, and the new state."""
+        """Continue sequences: x, B T I (I = input width) → outputs of the top layer, B T D, and the new state."""
         if x.shape[1] == 1:  # a decoding step: plain operations, which can be compiled
             gates = self.project(x[:, 0])
             hidden, state = self.step(gates, state)
@@ -195,7 +199,10 @@ class Cells(nn.Module):
         return self.weight("hh", layer)
 
     def next_state(self, gates: Tensor, previous: State, *weights: Tensor) -> State:
-        """One step of one layer: `gates` = W x (B G), previous state (B D), matrix U and its bias → new state, B D."""
+        """One step of one layer: `gates` = W x, previous state (B D), matrix U and its bias → new state, B D.
+
+        `gates` are B G, with G = D times the number of gates.
+        """
         return self.cell(gates, F.linear(previous["hidden"], *weights), previous)
 
     def cell(self, gates: Tensor, recurrent: Tensor, previous: State) -> State:
@@ -203,17 +210,17 @@ class Cells(nn.Module):
         return {"hidden": torch.tanh(gates + recurrent)}
 
     def pack(self, state: State) -> Tensor | tuple[Tensor, ...]:
-        """Convert a state to torch's format: L B D, for the LSTM a tuple of hidden state and cell."""
+        """Convert a state (B L D, with L layers) to torch's format: L B D, for the LSTM a tuple of hidden and cell."""
         hidden, *cell = (state[name].transpose(0, 1).contiguous() for name in self.state_names)
         return (hidden, *cell) if cell else hidden
 
     def unpack(self, last: Tensor | tuple[Tensor, ...]) -> State:
-        """Convert torch's final state to a State, B L D per name."""
+        """Convert torch's final state to a State, B L D per name, with L layers."""
         values = (last,) if isinstance(last, Tensor) else last
         return {name: self._batch_first(value) for name, value in zip(self.state_names, values)}
 
     def _batch_first(self, last: Tensor) -> Tensor:
-        """Torch's final state, L·2 B D/2 (bidirectional) or L B D → B L D, with the strides of states from `step`."""
+        """Torch's final state of L layers, L·2 B D/2 (bidirectional) or L B D → B L D, with the strides of `step`."""
         rows = last.unflatten(0, (self.layers, -1)).permute(2, 0, 1, 3).flatten(2)
         return rows.clone(memory_format=torch.contiguous_format)
 
@@ -241,6 +248,7 @@ class LSTMCells(Cells):
     def run_layer(self, x: Tensor, padding: Tensor, layer: int, backward: bool, initial: State) -> tuple[Tensor, State]:
         """Read whole sequences with one layer and direction: x, B T I → outputs B T D, and the final cell, B D.
 
+        I is the width of the layer's input.
         At padding (`padding`, B T) the cell stays unchanged: an additional input, 1 at padding, has such large weights
         that the input gate i is 0 and the forget gate f is 1.
         """
@@ -298,7 +306,7 @@ class ProjectedLSTMCells(LSTMCells):
         return *super().recurrent_weights(layer), getattr(self, f"weight_hr_l{layer}")
 
     def next_state(self, gates: Tensor, previous: State, *weights: Tensor) -> State:
-        """One step of one layer: `gates` = W x (B G), previous state, U, its bias and W_r → new state."""
+        """One step of one layer: `gates` = W x (B × all gates), previous state, U, its bias, W_r → new state."""
         weight, bias, projection = weights
         state = super().next_state(gates, previous, weight, bias)
         return state | {"hidden": F.linear(state["hidden"], projection)}
@@ -511,7 +519,7 @@ class RecurrentMixer(Mixer):
 
 
 def continue_rows(cells: Cells, x: Tensor, layout: Layout, state: State) -> tuple[Tensor, State]:
-    """Continue the sequences of `state` with x, B T I → B T D, and return the state after each row's last token.
+    """Continue the sequences of `state` with x, B T I (I = input width) → B T D, and the state after the last tokens.
 
     The layout holds the number of tokens of each row; the others are padding.
     """

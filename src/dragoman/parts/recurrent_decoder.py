@@ -48,7 +48,7 @@ class Summary(Spec):
         return dim
 
     def __call__(self, memory: Memory) -> Tensor:
-        """Summarize the sources: one vector each, B W; by default, the final state of the encoder's top layer."""
+        """Summarize the sources: one vector each, B × `width`; by default, the final state of the top layer."""
         return encoder_final_state(memory)["hidden"][:, -1]
 
 
@@ -142,7 +142,7 @@ class ProjectedInitialState(InitialState):
         self.hidden = nn.Linear(summary.width(dim) if summary else dim, layers * dim)
 
     def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
-        """Return the hidden state tanh(W v), B L D; other parts of the state, such as the LSTM's cell, are zero.
+        """Return the hidden state tanh(W v) of L layers, B L D; other parts, such as the LSTM's cell, are zero.
 
         v is the summary of the encoded sources `memory`, or else the source vector `projections["context"]`, which is
         the same at every step.
@@ -207,11 +207,11 @@ class ContextModule(nn.Module):
         return {}
 
     def score_terms(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return the terms of the scores of one query (D) and the keys, S A → S A; see `Mixer.score_terms`."""
+        """Return the A terms of each score of one query (D) and S keys, S A → S A; see `Mixer.score_terms`."""
         return query * key
 
     def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
-        """What the decoder sees of the source at each step: query R T D → context R T D; here zeros.
+        """What the decoder sees of the source at each step: query R T D (R rows) → context R T D; here zeros.
 
         `projections` is the result of `project_memory`; `path` is the name under which attention weights are recorded.
         """
@@ -256,7 +256,7 @@ class AttentionContextModule(ContextModule):
         return {"key": self.score.prepare(memory.states)}
 
     def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
-        """query R T D → weighted sum of the encoder's states, R T D, by attention.
+        """query R T D (R rows) → weighted sum of the encoder's states, R T D, by attention.
 
         `projections` holds the prepared keys; `path` is the name under which attention weights are recorded.
         """
@@ -268,7 +268,7 @@ class AttentionContextModule(ContextModule):
         return attend(folded, key, value, context.layout, memory.layout, context, args).reshape(query.shape)
 
     def score_terms(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return the terms of the scores of one query (D) and the prepared keys, S A → S A."""
+        """Return the A terms of each score of one query (D) and S prepared keys, S A → S A."""
         return self.score.terms(query, key)
 
     def flops(self, work: Workload) -> int:
@@ -432,11 +432,11 @@ class RecurrentDecoderMixer(Mixer):
         return projections | {f"start_{name}": value for name, value in start.items()}
 
     def score_terms(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return the terms of the scores of one query (D) and the keys of the context, S A → S A."""
+        """Return the A terms of each score of one query (D) and the S keys of the context, S A → S A."""
         return self.context.score_terms(query, key)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, R T D → output R T D, the new state, and the attention over the source at each step, R T D.
+        """x, R T D (R rows) → output R T D, the new state, and the attention over the source at each step, R T D.
 
         Runs step by step if a step needs a result of the previous one (`sequential`) or is traced, otherwise all steps
         at once.
@@ -485,6 +485,7 @@ class RecurrentDecoderMixer(Mixer):
     ) -> tuple[Tensor, Tensor, State, Tensor]:
         """Compute step by step: output R T D, attention over the source R T D, final state and last feedback R D.
 
+        R is the number of rows, G below is D times the number of gates of a cell.
         At each step, the attention is computed before or after the cells, and the feedback (attention or output) enters
         the gates. The input's contribution to the gates is computed for all steps in advance. `token_mask` (R T)
         is False at padding, which leaves state and feedback unchanged.

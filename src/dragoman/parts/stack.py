@@ -256,6 +256,7 @@ class StackMixer(LayerSequence):
         recomputes = self.gradient_checkpointing and torch.is_grad_enabled()
         if not recomputes or state is not None or context.recorder is not None:
             return self.named_layers()
+        # no names: these are the keys of a state, and there is none here
         return [("", partial(checkpoint, block, use_reentrant=False)) for block in self._blocks]
 
     def finish(self, x: Tensor, y: Tensor, layout: Layout) -> Tensor:

@@ -53,7 +53,7 @@ def add_language(parent: ParentRun, config: Config, sources: Texts, targets: Tex
     if is_target or (framing.languages is not None and framing.languages.reads_source_code):
         like, codes = _codes_before(parent, config)
         side = "source" if codes.target_position == "source_prefix" else "target"
-        code_id = extension.add_code(language, codes.ids[like], side)
+        code_id = extension.add_code(language, like=codes.ids[like], side=side)
         codes = replace(codes, ids=dict(codes.ids) | {language: code_id})
         hidden = () if codes.target_position == "forced_bos" else (code_id,)  # a forced token must not be suppressed
         framing = replace(framing, languages=codes, suppressed=(*framing.suppressed, *hidden))
@@ -110,12 +110,15 @@ class VocabularyExtension:
         return self.parent.spec.with_vocabulary_sizes(self._size("source"), self._size("target"))
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the weights with a row for every new token: the mean of others, or of all if there are none."""
+        """Return the weights with a row for every new token.
+
+        It starts as the mean of the rows that `new_rows` names, or of all rows if there are none.
+        """
         weights = dict(self.parent.weights())
         for name, side in self._tables().items():
             table = weights[name]
             if rows := self.new_rows[side]:
-                new = [table[row].mean(0) if row else table.mean(0) for row in rows]
+                new = [table[origins].mean(0) if origins else table.mean(0) for origins in rows]
                 weights[name] = torch.cat([table, torch.stack(new).to(table.dtype)])
         return weights
 
@@ -132,7 +135,7 @@ class VocabularyExtension:
         return {name: sides[id(weight)] for name, weight in model.named_parameters() if id(weight) in sides}
 
     def _append(self, side: str, rows: list[int]) -> None:
-        """Append a token that starts as the mean of others, to both sides of a joint vocabulary."""
+        """Append a token, to both sides of a joint vocabulary; it starts as the mean of the tokens `rows`."""
         for name in ("source", "target") if self.is_joint else (side,):
             self.new_rows[name].append(rows)
 
@@ -176,7 +179,7 @@ def _codes_before(parent: ParentRun, config: Config) -> tuple[str, LanguageCodes
         raise UserError(
             f"the target language of {parent.folder} is not known: name it with --like, so that it can be chosen later"
         )
-    return old, LanguageCodes({old: framing.bos}, "none", "bos", target=old)
+    return old, LanguageCodes({old: framing.bos}, source_position="none", target_position="bos", target=old)
 
 
 def _extension(files: Iterable[str]) -> str:

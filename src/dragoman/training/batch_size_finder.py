@@ -147,7 +147,7 @@ def widest_batch(batches: Batches) -> Batch:
     columns = (np.asarray(column.lengths[rows], np.int64) for column in batches.store.columns)
     lengths = batches.rows.row_length(*columns)
     longest = int(lengths.argmax())
-    copies = max(1, batches.budget // int(lengths[longest]))
+    copies = max(1, batches.budget // int(lengths[longest]))  # the budget is in tokens
     return batches.build_batch(np.full(copies, longest), epoch=0)
 
 
@@ -160,8 +160,9 @@ def estimate_batch_size(config: Config, spec: ModelSpec, lowest: int, highest: i
     checkpointing = bool(config.training.gradient_checkpointing)
     single, double = (estimate_activations(spec, tokens, checkpointing) for tokens in (sample, 2 * sample))
     per_token = (double - single) / sample
-    counts = count_trained(spec, config)  # weights, gradients and two moments, and the logits of a chunk
-    fixed = MemoryEstimate.for_adam(counts.total, counts.trained, 0).total + single - sample * per_token
+    counts = count_trained(spec, config)
+    # bytes that do not depend on the batch: weights, gradients and Adam's two moments, and the logits of a chunk
+    fixed = MemoryEstimate.for_adam(counts.total, counts.trained, activations=0).total + single - sample * per_token
     tokens = int((USABLE_MEMORY * free - fixed) / per_token)
     if tokens < lowest:
         needed = (fixed + lowest * per_token) / 2**30

@@ -92,7 +92,7 @@ class TrainState:
             return True
         tie_break = score.tie_break if self.best_tie_break is None else self.best_tie_break
         best_loss = math.inf if self.best_loss is None else self.best_loss
-        return score > ValidationScore(self.best_metric, tie_break, -best_loss)
+        return score > ValidationScore(self.best_metric, tie_break, negative_loss=-best_loss)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON values, for the manifest of a checkpoint."""

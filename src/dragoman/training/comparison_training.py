@@ -115,7 +115,8 @@ def split_label(label: str) -> SystemLabel:
         section = "" if "." in setting else "system." if setting == "size" else "system.settings."
         settings.append(section + assignment)
     of_base = [assignment for assignment in assignments if not assignment.startswith("objective.")]
-    return SystemLabel(name, settings, objective or None, "@".join([name, *of_base]) if objective else label)
+    base = "@".join([name, *of_base]) if objective else label
+    return SystemLabel(name, settings, objective=objective or None, base=base)
 
 
 def check_systems(labels: Sequence[str]) -> None:
@@ -131,7 +132,8 @@ def check_systems(labels: Sequence[str]) -> None:
         for setting in override_settings(Config(), own_settings).system.settings:
             if setting not in SYSTEMS[name].settings():
                 raise unknown_name(f"setting of {name}", setting, SYSTEMS[name].settings())
-        model = meta_model(get_system(name).spec(VocabularySizes(100, 100, joint=True), "tiny"))
+        # any vocabulary and size will do: only properties of the model are read
+        model = meta_model(get_system(name).spec(VocabularySizes(source=100, target=100, joint=True), size="tiny"))
         if model.source_features is not None or not model.can_generate:
             raise UserError(f"{name} does not translate text: leave it out of --systems")
 
@@ -155,7 +157,7 @@ def check_request(folder: Path, config: Config, budget: ComparisonBudget) -> Non
     request = {"budget": asdict(budget)} | asdict(config)
     for section, name in (("training", "seed"), ("training", "device"), ("system", "name")):
         del request[section][name]
-    save_or_check_request(folder / REQUEST_FILE, request, "comparison")
+    save_or_check_request(folder / REQUEST_FILE, request, kind="comparison")
 
 
 def run_folder(folder: Path, name: str, seed: int) -> Path:
@@ -184,7 +186,7 @@ def train_system(
         settings = {key: value for key, value in config.system.settings.items() if key in available}
         system, training = replace(config.system, name=name, settings=settings), replace(config.training, seed=seed)
         run_config = override_settings(replace(config, system=system, training=training), own_settings)
-        prepare_run(run, run_config, lambda text: None)
+        prepare_run(run, run_config, log=lambda text: None)  # the display shows only the training
     if not has_checkpoint(run, "last"):
         _apply_budget(run, budget, config.training)
     saved = from_yaml(run / CONFIG_FILE)
@@ -247,7 +249,7 @@ class TrainingCosts:
         self.framing_length = len(framing.source_prefix) + len(framing.source_suffix)  # special tokens of a source
         objective = objective_class(config.objective.name or "translation")
         self.predicts_source = objective.predicts_source
-        self.cost_factor = objective.training_cost(config.objective.settings)
+        self.cost_factor = objective.training_cost(config.objective.settings)  # FLOPs relative to teacher forcing
         spec = read_spec(run)
         model = meta_model(spec)
         # training FLOPs of a pair by its lengths
@@ -303,6 +305,7 @@ def evaluate_run(
             sum(score.score for score in scores), sum(len(score.tokens) for score in scores)
         ).value,
         texts=[translation.text for translation in run.translate(sources, alignment=False)],
+        # what the device could have computed at best in the time of the training
         device_flops=state.seconds * matmul_flops_per_second(run.device, run.config.training.precision),
     )
     base = split_label(label).base

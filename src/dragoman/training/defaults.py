@@ -175,8 +175,8 @@ def choose_settings(
         optimizer, schedule = (defaults.config.training.resolved(key) for key in ("optimizer", "schedule"))
         defaults.set_and_report("training.recipe", recipe_name, f"{optimizer}, {schedule}; {recipe.reason}")
     if new_model:
-        _choose_system(defaults, recipe, len(store), device)
-    _choose_bpe_dropout(defaults, recipe, len(store))
+        _choose_system(defaults, recipe, pairs=len(store), device=device)
+    _choose_bpe_dropout(defaults, recipe, pairs=len(store))
     _choose_training(defaults, recipe, build(defaults.config), store, device)
 
 
@@ -315,7 +315,8 @@ def _choose_learning_rate(
         defaults.set_and_report("training.warmup_steps", warmup, reason)
     if training.learning_rate is None:
         warm_start = training.start_from is not None
-        peak, reason = recipe.peak_learning_rate(dim, warmup, defaults.config.system.size, warm_start)
+        size = defaults.config.system.size
+        peak, reason = recipe.peak_learning_rate(dim, warmup, size=size, warm_start=warm_start)
         objective = objective_class(defaults.config.objective.name or "translation")
         if objective.learning_rate_factor != 1:
             factor = objective.learning_rate_factor

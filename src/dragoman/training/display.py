@@ -21,7 +21,7 @@ class Display:
         live: show a bar, for a terminal.
     """
 
-    EVERY = LOG_INTERVAL_SECONDS  # between plain lines
+    EVERY = LOG_INTERVAL_SECONDS  # seconds between plain lines
 
     def __init__(self, live: bool = False) -> None:
         """Create the bar, which is hidden unless `live`."""

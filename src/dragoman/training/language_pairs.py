@@ -41,7 +41,7 @@ def resolve_languages(
                 "data.corpus_languages needs a multilingual model to start from: give --start-from with such a model, "
                 "or distinguish the corpora by data.corpus_tags"
             )
-        return CorpusLanguages(framing, [("", "")] * len(train), [("", "")] * len(valid))
+        return CorpusLanguages(framing, train=[("", "")] * len(train), valid=[("", "")] * len(valid))
 
     def known_codes(source: str | None, target: str | None) -> LanguagePair:
         """Return the codes of a pair of languages, with the defaults of the model."""
@@ -62,4 +62,4 @@ def resolve_languages(
                 "give one per corpus"
             )
     source, target = named[0]
-    return CorpusLanguages(framing.with_default_languages(source or None, target), named, named_valid)
+    return CorpusLanguages(framing.with_default_languages(source or None, target), train=named, valid=named_valid)

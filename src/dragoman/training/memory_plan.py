@@ -82,7 +82,10 @@ def plan_memory(
     if recompute:
         plans += [(number, True) for number in divisions(efficient_tokens)]
     plans += [(number, recompute) for number in divisions(min_tokens)]
-    sized = [MemoryPlan(number, recomputes, estimate(tokens // number, recomputes)) for number, recomputes in plans]
+    sized = [
+        MemoryPlan(batches=number, gradient_checkpointing=recomputes, needed=estimate(tokens // number, recomputes))
+        for number, recomputes in plans
+    ]
     return next((plan for plan in sized if plan.needed <= free), sized[-1])
 
 
@@ -96,7 +99,7 @@ def choose_memory_plan(defaults: Defaults, spec: ModelSpec, device: str) -> None
         return
     config, free = defaults.config, free_memory(device)
     tokens, accumulation = config.training.batch_tokens or 0, config.training.gradient_accumulation
-    is_open = defaults.is_chosen("training.batch_tokens")
+    is_open = defaults.is_chosen("training.batch_tokens")  # not set by the user, so that the batch may be divided
     longest_row = 2 * (config.data.max_length + 2) if is_open else tokens
     given = config.training.gradient_checkpointing
     halves = device.startswith("cuda") and config.training.precision != "float32"  # activations in bfloat16
@@ -109,11 +112,16 @@ def choose_memory_plan(defaults: Defaults, spec: ModelSpec, device: str) -> None
 
     efficient = MIN_EFFICIENT_TOKENS.get(device.split(":")[0], 1024) if is_open else tokens
     plan = plan_memory(
-        estimate, PLANNED_MEMORY * free, tokens, longest_row, efficient, given is None and can_recompute(spec)
+        estimate,
+        free=PLANNED_MEMORY * free,
+        tokens=tokens,
+        min_tokens=longest_row,
+        efficient_tokens=efficient,
+        recompute=given is None and can_recompute(spec),
     )
     if plan.needed > PLANNED_MEMORY * free:
         defaults.warnings.append(_does_not_fit(config, counts, plan, free))
-    reason = f"{_gib(estimate(tokens, False))} are needed otherwise, {_gib(free)} are free"
+    reason = f"{_gib(estimate(tokens, recomputes=False))} are needed otherwise, {_gib(free)} are free"
     if plan.batches > 1:
         defaults.set_and_report("training.batch_tokens", tokens // plan.batches, reason)
         reason = f"so that a step has {tokens:,} tokens"
@@ -128,7 +136,7 @@ def can_recompute(spec: ModelSpec) -> bool:
     """Whether the layers of a model support gradient checkpointing."""
     try:
         described_model(replace_everywhere(spec, Stack, gradient_checkpointing=True))
-    except UserError:  # batch normalization
+    except UserError:  # batch normalization does not support it
         return False
     return bool(find_specs(spec, Stack))
 
@@ -166,7 +174,7 @@ def _does_not_fit(config: Config, counts: ParameterCounts, plan: MemoryPlan, fre
     message = f"training needs about {_gib(plan.needed)} of memory, but {_gib(free)} are free"
     if config.lora.rank or not config.training.start_from:
         return f"{message}: lower data.max_length or training.batch_tokens, or choose a smaller model"
-    saved = 12 * counts.trained  # of gradients and Adam's moments, which the small updates hardly need
+    saved = 12 * counts.trained  # bytes of gradients and Adam's two moments, of which LoRA's updates need hardly any
     return f"{message}: --lora-rank {SUGGESTED_RANK} would need about {_gib(plan.needed - saved)}"
 
 

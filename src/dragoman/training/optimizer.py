@@ -128,7 +128,7 @@ def _root_mean_square(tensor: Tensor) -> Tensor:
 
 
 def orthogonalize(matrices: Tensor, precision: torch.dtype = torch.float32, steps: int = 5) -> Tensor:
-    """Approximate U Vᵀ of every matrix M = U S Vᵀ in N R C by Newton–Schulz iterations, which bring S close to 1.
+    """Approximate U Vᵀ of N matrices M = U S Vᵀ (N × rows × columns) by Newton–Schulz iterations, which bring S near 1.
 
         X ← a X + (b G + c G²) X,   G = X Xᵀ,   X₀ = M / ‖M‖
 
@@ -140,7 +140,7 @@ def orthogonalize(matrices: Tensor, precision: torch.dtype = torch.float32, step
     x = matrices.mT if tall else matrices  # so that X Xᵀ is the smaller of both products
     x = (x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=1e-7)).to(precision)
     for _ in range(steps):
-        gram = x @ x.mT  # N R R
+        gram = x @ x.mT  # G
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return (x.mT if tall else x).to(matrices.dtype)
 
@@ -208,7 +208,7 @@ class Muon(torch.optim.Optimizer):
         skip = self.found_inf > 0
         for shape, blocks in by_shape.items():
             matrices, gradients, momenta = (list(tensors) for tensors in zip(*blocks))
-            gradient, before = torch.stack(gradients), torch.stack(momenta)  # N R C
+            gradient, before = torch.stack(gradients), torch.stack(momenta)  # blocks × rows × columns
             after = before.lerp(gradient, 1 - group["momentum"])
             update = orthogonalize(gradient.lerp(after, group["momentum"]), self.precision)
             update = update * (group["lr"] * (-0.2 * math.sqrt(max(shape))))  # as large as the updates of AdamW
@@ -229,7 +229,8 @@ class Muon(torch.optim.Optimizer):
         options = {name: group[name] for name in ("lr", "weight_decay", "eps")}
         options |= {"beta1": beta1, "beta2": beta2, "fused": True, "amsgrad": False, "maximize": False}
         gradients: list[Any] = [weight.grad for weight in weights]
-        torch_adamw.adamw(weights, gradients, averages, squares, [], steps, found_inf=self.found_inf, **options)  # type: ignore[arg-type]
+        maxima: list[Tensor] = []  # of the squares, which only AMSGrad needs
+        torch_adamw.adamw(weights, gradients, averages, squares, maxima, steps, found_inf=self.found_inf, **options)  # type: ignore[arg-type]
 
 
 def adamw(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:

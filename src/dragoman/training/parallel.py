@@ -46,7 +46,8 @@ class ProcessGroup:
         world_size = int(os.environ.get("WORLD_SIZE", 1)) if "RANK" in os.environ else 1
         if world_size == 1:
             return ProcessGroup()
-        processes = ProcessGroup(int(os.environ["RANK"]), world_size, int(os.environ.get("LOCAL_RANK", 0)))
+        rank, local_rank = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", 0))
+        processes = ProcessGroup(rank, world_size, local_rank)
         if not dist.is_initialized():
             with processes.report_lost_process(
                 lambda: "the processes of this training did not find each other: start all of them"
@@ -234,7 +235,7 @@ def make_strategy(parallelism: str, processes: ProcessGroup, device: torch.devic
 def broadcast_weights(module: nn.Module) -> None:
     """Copy the initial weights of the first process: other machines may initialize them with other last bits."""
     for tensor in checkpoint.named_weights(module).values():
-        dist.broadcast(tensor, 0)
+        dist.broadcast(tensor, src=0)
 
 
 def running_statistics(module: nn.Module) -> list[Tensor]:

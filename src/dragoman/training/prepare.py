@@ -175,7 +175,8 @@ def prepare_run(
     with atomic_folder(folder) as partial:
         surveyed = _survey(request, partial, log, cache)
         request = surveyed.request
-        vocabulary = _make_vocabulary(surveyed, defaults, config.data.features_column is None, log, cache)
+        names_features = config.data.features_column is None
+        vocabulary = _make_vocabulary(surveyed, defaults, names_features=names_features, log=log, cache=cache)
         write_tokenizers(partial, *vocabulary.tokenizers)
         stored = _store_text(surveyed, vocabulary, defaults.config.data, folder / "data", partial / "data", log, cache)
         choose_system(defaults, config, request.data_format, vocabulary.tokenizers, vocabulary.sizes, stored.train)
@@ -209,7 +210,7 @@ def _survey(request: resolve.RunRequest, folder: Path, log: Log, cache: Preparat
     request, cleaning = _clean(request, folder, workers, log, cache)
     survey = cache.compute_once(
         lambda: corpus_passes.survey_corpora(data_format, request.train, config.data.validation_size, workers, log),
-        *("survey", config.data, config.cleaning, config.features, data_format.key),
+        *("survey", config.data, config.cleaning, config.features, data_format.key),  # what the survey depends on
     )
     split, validation = _choose_validation_pairs(request, survey, cleaning)
     if config.text.add_language:
@@ -235,7 +236,9 @@ def _make_vocabulary(
         symbols = ", ".join(source.features.names[:3])
         defaults.set_and_report("data.features_column", column, f"it holds features of the sources: {symbols} …")
     choose_copying(defaults, data_format, survey.copying)
-    sizes = VocabularySizes(source.vocab_size, target.vocab_size, source is target, source.features.id_range)
+    sizes = VocabularySizes(
+        source=source.vocab_size, target=target.vocab_size, joint=source is target, features=source.features.id_range
+    )
     spec = request.build_spec(defaults.config, sizes)
     resolve.check_vocabulary(spec, sizes, data_format)
     continued_run = request.parent if request.parent_spec else None  # whose model is trained further
@@ -300,7 +303,10 @@ def _check_and_choose_search(
     training, train, valid = config.training, stored.train, stored.valid
     source_tokenizer, target_tokenizer = vocabulary.tokenizers
     smoothing, dropout = training.label_smoothing or 0.0, config.text.bpe_dropout or 0.0
-    task = TaskContext(meta_model(spec), source_tokenizer, target_tokenizer, framing, smoothing, dropout)
+    model = meta_model(spec)
+    task = TaskContext(
+        model, source_tokenizer, target_tokenizer, framing, label_smoothing=smoothing, bpe_dropout=dropout
+    )
     objective = build_objective(config.objective.name or "", task, config.objective.settings)
     lengths = train.length_counts()
     translates = data_format.is_translation or data_format.source_is_features
@@ -363,7 +369,7 @@ def _clean(
     languages = resolve.languages_to_identify(config, request.train)
     cleaned = cache.compute_once(
         lambda: clean_corpora(data_format, request.train, config.cleaning, folder, workers, log, languages),
-        *("cleaning", config.data, config.cleaning, config.features, data_format.key),
+        *("cleaning", config.data, config.cleaning, config.features, data_format.key),  # what cleaning depends on
     )
     return replace(request, train=cleaned.corpora), cleaned.report
 
@@ -385,7 +391,7 @@ def _add_language(request: resolve.RunRequest, split: HoldoutSplit | None, log: 
         for pair in split.training_pairs(pairs) if split else pairs:
             yield (pair.source, pair.target or "")[side]
 
-    parent = add_language(request.parent, request.config, lambda: read(0), lambda: read(1), log)
+    parent = add_language(request.parent, request.config, sources=lambda: read(0), targets=lambda: read(1), log=log)
     return replace(request, parent=parent, parent_spec=parent.spec, spec=parent.spec)
 
 

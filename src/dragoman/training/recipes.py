@@ -99,8 +99,8 @@ def textbook(system: System | None) -> Recipe:
     derived = ("learning_rate", "warmup_steps")  # by the recipe's methods, from model and length of the training
     training = {name: value for name, value in paper.training_settings.items() if name not in derived}
     reason = "as in the paper" if system else "as in the Transformer's paper"
-    differences = f", but: {system.differences}" if system and system.differences else ""
-    return Recipe(f"{reason}{differences}", training, system=paper.system_settings, paper=paper)
+    reason += f", but: {system.differences}" if system and system.differences else ""
+    return Recipe(reason, training, system=paper.system_settings, paper=paper)
 
 
 def modern(system: System | None) -> Recipe:

@@ -60,7 +60,7 @@ class RunRequest:
         spec = self.parent_spec or build_spec(config, vocabulary)
         if not self.data_format.target_is_labels:
             return spec
-        return spec.with_labels(vocabulary.target, self.data_format.labels_sequence)
+        return spec.with_labels(num_labels=vocabulary.target, of_sequence=self.data_format.labels_sequence)
 
 
 def resolve_request(config: Config, open_parent: OpenParent = ParentRun.open) -> RunRequest:
@@ -323,7 +323,8 @@ def build_spec(config: Config, vocabulary: VocabularySizes) -> ModelSpec:
     if not vocabulary.features:
         return spec
     first, count = vocabulary.features.start, len(vocabulary.features)
-    return spec.with_feature_symbols(first, count, config.data.feature_positions == "invariant")
+    invariant = config.data.feature_positions == "invariant"
+    return spec.with_feature_symbols(first, count, invariant_positions=invariant)
 
 
 def check_trained_weights(config: Config, spec: ModelSpec) -> None:

@@ -88,6 +88,7 @@ def make_tokenizers(
 
         tokenizers = cache.compute_once(
             learn,
+            # all that the tokenizers depend on
             *("tokenizers", replace(text, bpe_dropout=None), request.config.data, request.config.features),
             *(request.config.cleaning, data_format.key),
         )
@@ -263,8 +264,8 @@ def _learn_tokenizers(
         return learn_tokenizer(
             texts(use_source, use_target),
             kind or "",
-            limit.size,
-            text.space_marker,
+            size=limit.size,
+            marker=text.space_marker,
             compression_ratio=text.compression_ratio,
             log=log,
         )

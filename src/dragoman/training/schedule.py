@@ -145,7 +145,7 @@ def learning_rate(config: TrainingConfig, step: int, horizon: ScheduleHorizon | 
 
     `horizon` says how long training takes; without it, training ends at `training.steps`.
     """
-    point = SchedulePoint(config, step, horizon or ScheduleHorizon(config.steps))
+    point = SchedulePoint(config, step, horizon or ScheduleHorizon(steps=config.steps))
     peak = config.learning_rate or 0.0
     if point.steps_per_warmup <= 1:  # the step is within the warmup
         start = config.resolved("warmup_start_factor")

@@ -45,10 +45,10 @@ class StoreWriter:
     ) -> None:
         """Prepare to write the token stores (tokenized text on disk) of training and validation into `folder`."""
         self.folder, self.config, self.data_format, self.workers, self.log = folder, config, data_format, workers, log
-        self.held_out: list[tuple[int, EncodedColumns]] = []
-        self.names: list[str] = []
+        self.held_out: list[tuple[int, EncodedColumns]] = []  # validation pairs, each chunk with its corpus number
+        self.names: list[str] = []  # of the corpora
         self.languages, framing = languages, languages.framing.for_default_languages()
-        self.encoding = Encoding(*tokenizers, config.max_length, framing)
+        self.encoding = Encoding(*tokenizers, max_length=config.max_length, framing=framing)
         self.inspection = CorpusInspection(purpose="validate on")
 
     def write_train(

@@ -171,7 +171,7 @@ def parse_space(texts: Sequence[str]) -> dict[str, Values]:
             raise UserError(f"--set names {name} twice: give all its values at once, separated by commas")
         if match := RANGE.fullmatch(value.strip()):
             points = int(match["points"]) if match["points"] else None
-            space[name] = _make_range(name, match["low"], match["high"], bool(match["log"]), points)
+            space[name] = _make_range(name, match["low"], match["high"], log=bool(match["log"]), points=points)
         else:
             items = [parse_settings([f"{name}={item}"])[name] for item in _split(value)]
             space[name] = [item for index, item in enumerate(items) if item not in items[:index]]
@@ -223,7 +223,8 @@ def _range_from_mapping(name: str, value: Mapping[str, Any]) -> ValueRange:
             f"the range of {name} needs min and max, and scale linear or log, such as {{min: 1e-4, max: 1e-2, scale: "
             f"log}}, got {dict(value)}"
         )
-    return _make_range(name, value["min"], value["max"], value.get("scale") == "log", value.get("points"))
+    is_log = value.get("scale") == "log"
+    return _make_range(name, value["min"], value["max"], log=is_log, points=value.get("points"))
 
 
 def _make_range(name: str, low: Any, high: Any, log: bool, points: int | None) -> ValueRange:

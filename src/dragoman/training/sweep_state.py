@@ -79,8 +79,8 @@ class SweepRun:
             return None
         return reached[-1]
 
-    def fraction_at(self, fraction: float) -> bool:
-        """Whether the run need not be trained any further for a rung."""
+    def has_reached(self, fraction: float) -> bool:
+        """Whether the run need not be trained any further for the rung at this fraction of the training budget."""
         return self.status in ("failed", "duplicate") or self.result_at(fraction) is not None
 
 
@@ -104,7 +104,7 @@ class SweepState:
     @staticmethod
     def create(configurations: Iterable[dict[str, Any]], seeds: Sequence[int], factor: int | None) -> SweepState:
         """Return the state of a sweep that has not started."""
-        state = SweepState({}, [], factor)
+        state = SweepState(configurations={}, runs=[], factor=factor)
         state.extend(configurations, seeds)
         return state
 
@@ -148,7 +148,8 @@ class SweepState:
     @property
     def rungs(self) -> list[float]:
         """Fractions of the training budget at which configurations are compared; 1 alone without halving."""
-        return [1.0] if self.factor is None else rung_fractions(len(self.configurations) - 1, self.factor)
+        count = len(self.configurations) - 1  # without the default one, which never drops out
+        return [1.0] if self.factor is None else rung_fractions(count, self.factor)
 
     def runs_of(self, configuration: str) -> list[SweepRun]:
         """Return the runs of a configuration, one for each seed; those of another one if it is a duplicate of that."""
@@ -206,7 +207,7 @@ class SweepState:
     def is_complete(self) -> bool:
         """Whether nothing is left to train."""
         return all(
-            run.fraction_at(fraction)
+            run.has_reached(fraction)
             for rung, fraction in enumerate(self.rungs)
             if self._rung_is_open(rung)
             for name in self.competitors(rung)
@@ -216,7 +217,7 @@ class SweepState:
     def _rung_is_open(self, rung: int) -> bool:
         """Whether all runs have reached the rungs before this one, so that its competitors are known."""
         return all(
-            run.fraction_at(fraction)
+            run.has_reached(fraction)
             for earlier, fraction in enumerate(self.rungs[:rung])
             for name in self.competitors(earlier)
             for run in self.runs_of(name)

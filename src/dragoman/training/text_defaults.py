@@ -112,7 +112,10 @@ def _tokenizer_choices(
     validation: CorpusCounts | None,
     profile: CorpusProfile,
 ) -> tuple[TokenizerChoice, TokenizerChoice]:
-    """Return the tokenizers of source and target by the recipe, by other settings of the text, or by its statistics."""
+    """Return the tokenizers of source and target by the recipe, by other settings of the text, or by its statistics.
+
+    `validation` counts the text of the validation files, `profile` has the statistics of the training text.
+    """
     text = defaults.config.text
     _, recipe = configured_recipe(defaults.config)
     if recipe.paper and recipe.paper.tokenizer:  # only in the recipe `textbook`
@@ -130,7 +133,8 @@ def _tokenizer_choices(
         )
     ]
     if data_format.target_is_labels:  # labels have a tokenizer of their own
-        choose = choose_for_text if data_format.labels_sequence else _choice_for_words  # every word has a tag
+        # the words of a tagger are never spelled: every word has a tag
+        choose = choose_for_text if data_format.labels_sequence else _choice_for_words
         choice = choose(profile.source, unknown[0])
         return choice, choice
     if profile.source is None or profile.target is None:
@@ -147,6 +151,7 @@ def choose_for_pairs(
     The unknown shares are those of symbols of the validation text that do not occur in training.
     """
     source, target = profile.source, profile.target
+    # the choices for source and target
     first, second = choose_for_text(source, unknown_source), choose_for_text(target, unknown_target)
     if source is None or target is None:
         return first, second
@@ -154,7 +159,8 @@ def choose_for_pairs(
     if second.kind == CHARACTERS and is_about_sentences and _is_phrase(target, MAX_WORD_CHARACTERS):
         return first, TokenizerChoice(SUBWORDS, "as in the source")
     are_words = target.words_per_line <= MAX_WORDS and _may_be_spelled(target, second, profile)
-    if first.kind == SYMBOLS and are_words and _is_phrase(source, MAX_PHRASE_CHARACTERS):  # every form occurs often
+    # an inflection table, whose targets look like a closed inventory because every form occurs often
+    if first.kind == SYMBOLS and are_words and _is_phrase(source, MAX_PHRASE_CHARACTERS):
         second = TokenizerChoice(CHARACTERS, f"single words, {target.characters_per_line:.1f} characters per line")
     letters_per_phoneme = source.characters_per_line / target.words_per_line
     is_pronounced = MIN_LETTERS_PER_PHONEME < letters_per_phoneme < MAX_LETTERS_PER_PHONEME
@@ -316,6 +322,7 @@ def _vocabulary_limit(text: TextConfig, kind: str, sides: list[tuple[int, TextCo
 
     Subwords get 8·√words tokens, with which rare ones are still frequent enough to be learned; with a compression
     ratio, which says how many merges are wanted, it is the largest size. Of characters and symbols all are wanted.
+    `sides` has, for each side that uses the vocabulary, its number of words and its counts.
     """
     if text.vocab_size is not None:
         return VocabularyLimit(text.vocab_size)

@@ -67,7 +67,8 @@ def iterate_steps(
     while True:
         planned = list(islice(indices, accumulation_steps))
         numbers = list(range(rank, accumulation_steps, world_size))  # of the batches of this process
-        dummies = [0] if lockstep and len(numbers) < -(-accumulation_steps // world_size) else []
+        max_batches = -(-accumulation_steps // world_size)  # of a process: rounded up
+        dummies = [0] if lockstep and len(numbers) < max_batches else []
         built = []
         for number in numbers + dummies:
             pair_indices, epoch, _ = planned[number]
@@ -77,7 +78,7 @@ def iterate_steps(
         tokens = sum(batch.target_tokens for _, batch in built)
         sentences = sum(batch.num_sentences for _, batch in built)
         _, _, next_position = planned[-1]
-        yield StepBatches(built, next_position, tokens, sentences, dummy)
+        yield StepBatches(built, next_position, target_tokens=tokens, num_sentences=sentences, dummy_batch=dummy)
 
 
 #: messages of libraries, and of the allocator of the CPU, that raise other errors than torch.OutOfMemoryError

@@ -40,16 +40,17 @@ def prepare_weights(model: nn.Module, config: Config, new_weights: Iterable[str]
     lora, freeze = lora_of(config), config.training.freeze
     if lora is not None:
         model.requires_grad_(False)
-        trained = {*new_weights, *match_parameters(model, config.lora.train_also, "lora.train_also")}
+        trained_names = {*new_weights, *match_parameters(model, config.lora.train_also, setting="lora.train_also")}
         for name, weight in model.named_parameters():
-            weight.requires_grad_(name in trained)
+            weight.requires_grad_(name in trained_names)
         add_adapters(model, lora)
-    for name in match_parameters(model, freeze, "training.freeze"):
+    for name in match_parameters(model, freeze, setting="training.freeze"):
         model.get_parameter(name).requires_grad_(False)
     counts = [(weight.numel(), weight.requires_grad) for weight in model.parameters()]
-    if not any(trained for _, trained in counts):
+    if not any(is_trained for _, is_trained in counts):
         raise UserError("training.freeze freezes all weights, so that nothing can be trained: leave out a pattern")
-    return ParameterCounts(sum(size for size, _ in counts), sum(size for size, trained in counts if trained))
+    total, trained = sum(size for size, _ in counts), sum(size for size, is_trained in counts if is_trained)
+    return ParameterCounts(total=total, trained=trained)
 
 
 def trains_all_weights(config: Config) -> bool:
@@ -70,7 +71,8 @@ def match_parameters(model: nn.Module, patterns: Sequence[str], setting: str) ->
     without a match is a UserError that names the setting.
     """
     names = [name for name, _ in model.named_parameters()]
-    tables = {id(weight) for part in model.modules() if is_embedding_table(part) for weight in part.parameters(False)}
+    embedding_tables = [part for part in model.modules() if is_embedding_table(part)]
+    tables = {id(weight) for part in embedding_tables for weight in part.parameters(recurse=False)}
     embeddings = {name for name, weight in model.named_parameters() if id(weight) in tables}
     chosen: set[str] = set()
     for pattern in patterns:

@@ -118,7 +118,9 @@ class Trainer:
             folder, self.config, self.model, source_tokenizer, target_tokenizer, framing, checkpoint_name="last"
         )
         self.objective = self._build_objective(
-            self.model, training.label_smoothing or 0.0, self.config.text.bpe_dropout or 0.0
+            self.model,
+            label_smoothing=training.label_smoothing or 0.0,
+            bpe_dropout=self.config.text.bpe_dropout or 0.0,
         )
         packed = self._use_packing()
         self.batches = self._build_batches(packed)
@@ -149,7 +151,7 @@ class Trainer:
         self.state = self.checkpoints.resume() or TrainState()
         steps_per_epoch = max(1, self.batches.batches_per_epoch // training.gradient_accumulation)
         validates_average = training.average_checkpoints and self.average is None
-        chooses_search = self.validator.num_choice_sentences(1) > 0
+        chooses_search = self.validator.num_choice_sentences(num_validations=1) > 0
         self.budget = TrainingBudget(self.config, steps_per_epoch, validates_average, chooses_search)
         self.budget.update_budget(self.state)
         self.train_step = TrainStep(
@@ -179,7 +181,14 @@ class Trainer:
     def _build_objective(self, model: Model, label_smoothing: float = 0.0, bpe_dropout: float = 0.0) -> Objective:
         """Build the objective of the run for a model, without regularization unless it is given."""
         run = self.run
-        task = TaskContext(model, run.source_tokenizer, run.target_tokenizer, run.framing, label_smoothing, bpe_dropout)
+        task = TaskContext(
+            model,
+            run.source_tokenizer,
+            run.target_tokenizer,
+            run.framing,
+            label_smoothing=label_smoothing,
+            bpe_dropout=bpe_dropout,
+        )
         return build_objective(self.config.objective.name or "translation", task, self.config.objective.settings)
 
     def _use_packing(self) -> bool:
@@ -202,8 +211,8 @@ class Trainer:
         training, rows = self.config.training, replace(self.objective.row_format, model_framing=self.run.model_framing)
         return Batches(
             TokenStore(self.folder / "data" / "train"),
-            training.batch_tokens or 4096,
-            training.seed,
+            max_tokens=training.batch_tokens or 4096,
+            seed=training.seed,
             rows=rows if training.batch_by == "row" else replace(rows, row_length=longer_side),
             packed=packed,
             pad_to_multiples=(32, 4) if self.device.type == "cuda" else (1, 1),  # of the number and length of rows
@@ -256,7 +265,15 @@ class Trainer:
         self.metrics_log.close()
         kind, step = ("averaged", state.step) if averaged else ("valid", state.best_step)
         best = self.metrics_log.last_record(kind, step)
-        return TrainingOutcome(reason or "paused", self.interrupted, state, averaged, best, paused, search)
+        return TrainingOutcome(
+            reason or "paused",
+            interrupted=self.interrupted,
+            state=state,
+            averaged_checkpoints=averaged,
+            best=best,
+            paused=paused,
+            search=search,
+        )
 
     @property
     def seconds(self) -> float:
@@ -447,7 +464,7 @@ class Trainer:
         state.unlogged = {}  # the loss may have begun to rise before the checkpoint was saved
         state.loss_history.high_losses = []
         self.metrics_log.truncate_after(state.step)
-        self.meter = TrainingMeter(self.train_step, {}, self.processes)
+        self.meter = TrainingMeter(self.train_step, unlogged={}, processes=self.processes)
         self.processes.on_first_rank(lambda: self.checkpoints.update_state(state))
         self.saved_at = self.seconds
 

@@ -117,7 +117,13 @@ class TrainingBudget:
         """Return what the learning-rate schedule depends on: the length of the training, as far as it is known."""
         time_used = None if self.training.minutes is None else state.time_used
         limits_warmup = "training.warmup_steps" in self.config.chosen  # automatically, not by the user
-        return ScheduleHorizon(self.steps, self.steps_per_epoch, state.reductions, time_used, limits_warmup)
+        return ScheduleHorizon(
+            steps=self.steps,
+            steps_per_epoch=self.steps_per_epoch,
+            reductions=state.reductions,
+            time_used=time_used,
+            limits_warmup=limits_warmup,
+        )
 
     def fraction_used(self, state: TrainState) -> float | None:
         """Return the used fraction of the budget that ends first; None if only patience ends training."""

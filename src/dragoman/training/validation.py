@@ -201,7 +201,7 @@ class Validator:
         self.sources = [source for corpus in self.corpora for source in corpus.sources]
         self.references = [reference for corpus in self.corpora for reference in corpus.references]
         texts = [source for source in self.sources if isinstance(source, str)]
-        automatic = default_metric(type(objective), self.references, texts)[0]
+        automatic, _ = default_metric(type(objective), self.references, texts)
         self.metric: str = automatic if metric == "auto" else metric
         tokenizer: str = training.bleu_tokenizer
         if tokenizer == "auto":
@@ -236,7 +236,7 @@ class Validator:
         model, training = self.run.model, self.run.model.training
         model.eval()
         with torch.inference_mode():
-            choice = choose_search(self.run, sources, references, metric, tags)
+            choice = choose_search(self.run, sources, references, metric, tag=tags)
         model.train(training)
         return choice
 
@@ -247,7 +247,7 @@ class Validator:
         """
         tie_break = self._oriented(self.tie_break, result) if self.tie_break else 0.0
         metric = -result.loss if self.metric == "loss" else self._oriented(self.metric, result)
-        return ValidationScore(metric, tie_break, -result.loss)
+        return ValidationScore(metric, tie_break, negative_loss=-result.loss)
 
     def _oriented(self, name: str, result: ValidationResult) -> float:
         """Return a metric of a validation so that higher is better.
@@ -295,9 +295,16 @@ class Validator:
         perplexity = evaluation.perplexity(-sums["nll_loss"], count).value
         expert_load = {path: layer.load_fractions for path, layer in usage.items()}
         metrics = {name: metrics[name] for name in (self.metric, *metrics) if name in metrics}  # it comes first
-        mean_loss = sums["total"] / count
         return ValidationResult(
-            mean_loss, perplexity, metrics, samples, search, expert_load, self.metric, signatures, by_corpus
+            loss=sums["total"] / count,
+            perplexity=perplexity,
+            metrics=metrics,
+            samples=samples,
+            search=search,
+            expert_load=expert_load,
+            selection_metric=self.metric,
+            signatures=signatures,
+            corpora=by_corpus,
         )
 
     def _translate_sources(self) -> tuple[list[str], str]:

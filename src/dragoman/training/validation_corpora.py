@@ -50,11 +50,21 @@ def decoded_corpora(run: Run, store: TokenStore, count: int) -> list[DecodedCorp
         start = end - corpus.pairs
         chosen = [index for index in indices if start <= index < end]
         if len(set(languages)) > 1:
-            chosen = [start + index for index in evenly_spaced(corpus.pairs, -(-count // len(languages)))]
+            share = -(-count // len(languages))  # equal shares, rounded up
+            chosen = [start + index for index in evenly_spaced(corpus.pairs, share)]
         if chosen:
             sources, tags, references = _read_sentences(run, store, chosen)
             name, (source, target) = _corpus_title(store, number), languages[number]
-            corpora.append(DecodedCorpus(name, source, target, sources, tags, references))
+            corpora.append(
+                DecodedCorpus(
+                    name,
+                    source_language=source,
+                    target_language=target,
+                    sources=sources,
+                    tags=tags,
+                    references=references,
+                )
+            )
     return corpora
 
 

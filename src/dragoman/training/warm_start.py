@@ -147,6 +147,7 @@ def write_initial_weights(
     values: dict[str, Any] = {}  # for the manifest of the checkpoint
     if parent:
         objective = objective_class(config.objective.name or "translation")
+        # objectives whose models solve this task; None: an imported model, whose objective is not known
         solving = (None, config.objective.name, *objective.improves)
         values["same_task"] = parent.usage == objective.usage and parent.config.objective.name in solving
         values[NEW_WEIGHTS] = load_matching_weights(model, parent, log)
