@@ -138,7 +138,8 @@ class BatchArrays:
             _grow_to_fit(length, len(column.values)) for length, column in zip(shape.row_lengths, columns)
         )
         max_source, max_target = (
-            _grow_to_fit(length, int(column.lengths.max()) - 1) for length, column in zip(shape.max_lengths, columns)
+            _grow_to_fit(length, int(column.lengths.max()) - 1)  # minus 1, since the result exceeds this number
+            for length, column in zip(shape.max_lengths, columns)
         )
         source_lengths = self.source.packed_lengths(source_row, shape.max_sequences, max_source)
         target_lengths = self.target.packed_lengths(target_row, shape.max_sequences, max_target)
@@ -159,7 +160,7 @@ class BatchArrays:
             arrays["label_positions"] = positions
         if self.token_type_ids is not None:
             arrays["token_type_ids"] = self.token_type_ids.packed(0, source_row)
-        return self._to_batch(indices, arrays, (max_source, max_target))
+        return self._to_batch(indices, arrays, max_lengths=(max_source, max_target))
 
     def _to_batch(self, indices: Indices, arrays: dict[str, Ids], max_lengths: tuple[int, int] | None = None) -> Batch:
         """Convert arrays, named after the fields of a batch, to tensors."""
@@ -176,7 +177,10 @@ class BatchArrays:
 
 
 def _grow_to_fit(length: int, tokens: int, step: float = 1 / 8) -> int:
-    """Increase a row length until it exceeds `tokens`, in steps of the share `step` of it, so that few shapes occur."""
+    """Increase a row length until it exceeds `tokens`, in steps of the share `step` of it, so that few shapes occur.
+
+    A length of 0 stays 0: there is no such row.
+    """
     increment = max(1, int(length * step))
     return length + increment * max(0, -(-(tokens + 1 - length) // increment)) if length else 0
 
@@ -236,9 +240,14 @@ def _halve_packed(batch: Batch) -> tuple[Batch, Batch]:
     pad = int(text[0, -1])  # a packed row is never full
     halves = []
     for pairs in (slice(0, middle), slice(middle, None)):
-        types = None if arrays.token_type_ids is None else arrays.token_type_ids[pairs]
-        columns = (arrays.source[pairs], arrays.target[pairs], arrays.labels[pairs], arrays.labels_source, types)
-        half = BatchArrays(*columns).to_packed_batch(batch.indices[pairs], pad, shape.halved())
+        half_arrays = BatchArrays(
+            arrays.source[pairs],
+            arrays.target[pairs],
+            arrays.labels[pairs],
+            labels_source=arrays.labels_source,
+            token_type_ids=None if arrays.token_type_ids is None else arrays.token_type_ids[pairs],
+        )
+        half = half_arrays.to_packed_batch(batch.indices[pairs], pad, shape.halved())
         halves.append(half.duplicate_rows() if batch.doubled else half)
     return halves[0], halves[1]
 
@@ -248,7 +257,8 @@ def _unpack(batch: Batch) -> tuple[BatchArrays, PackedShape]:
     assert batch.max_lengths is not None
     pairs, copies = len(batch), batch.copies
     row_lengths = (batch.source.shape[1] // copies, batch.target.shape[1] // copies)
-    shape = PackedShape(row_lengths, len(batch.source_lengths) // copies, batch.max_lengths)
+    max_sequences = len(batch.source_lengths) // copies
+    shape = PackedShape(row_lengths, max_sequences=max_sequences, max_lengths=batch.max_lengths)
 
     def unpack(row: Tensor, lengths: Tensor) -> RaggedArray:
         """Return the sequences that are packed into a row (1 T), without its padding."""

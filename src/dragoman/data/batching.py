@@ -56,7 +56,7 @@ class RowFormat:
         labels_source: whether the labels are for tokens of the source instead of a target.
         row_length: estimates the lengths of padded rows from the lengths of source and target in the store.
         packed_lengths: estimates the lengths that rows take in the two packed rows.
-        distinct_epochs: number of epochs with different rows, after which they repeat; None: all.
+        distinct_epochs: number of epochs whose rows (such as their masks) differ; then they repeat. None: never.
         doubled: whether every pair is in its batch twice.
         subword_samplers: segment source and target anew in every epoch (subword regularization).
     """
@@ -306,7 +306,7 @@ class Batches:
         if not self.epoch_rows.resegments:
             return [1.0, 1.0]
         pairs = self.order.pair_indices(epoch=0, start=0, stop=1000)
-        stored, resegmented = self.epoch_rows.stored_lengths(pairs), self.epoch_rows.lengths(pairs, 0)
+        stored, resegmented = self.epoch_rows.stored_lengths(pairs), self.epoch_rows.lengths(pairs, epoch=0)
         if self.packed:
             before, after = self.rows.packed_lengths(*stored), self.rows.packed_lengths(*resegmented)
         else:

@@ -153,7 +153,13 @@ class PairFilter:
                 side_counts[script] += bool(script)
             numbers = tuple(script_names.setdefault(script, len(script_names)) for script in scripts)
             rows.append((digest, ratio, numbers, reasons.setdefault(reason, len(reasons))))
-        return MeasuredChunk(chunk.corpus, np.array(rows, PAIR_MEASURES), list(reasons), list(script_names), counts)
+        return MeasuredChunk(
+            chunk.corpus,
+            measures=np.array(rows, PAIR_MEASURES),
+            reasons=list(reasons),
+            scripts=list(script_names),
+            script_counts=counts,
+        )
 
     def find_flaw(self, texts: Sequence[str | None]) -> str:
         """Return why a pair is removed, "" if it is not; a text is None where the corpus has none to examine."""
@@ -245,7 +251,7 @@ def _measure(
             pairs[chunk.corpus] += len(chunk.measures)
             progress(sum(pairs))
         file.flush()
-        measures = np.memmap(file, PAIR_MEASURES, "r+") if sum(pairs) else np.zeros(0, PAIR_MEASURES)
+        measures = np.memmap(file, PAIR_MEASURES, mode="r+") if sum(pairs) else np.zeros(0, PAIR_MEASURES)
     starts = np.cumsum([0, *pairs]).tolist()
     return MeasuredPairs(measures, starts, list(reasons), list(scripts), script_counts)
 
@@ -342,7 +348,7 @@ class MeasuredPairs:
             for number, reason in enumerate(self.reasons)
             if number != KEPT and counts[number]
         }
-        return CleaningReport(len(self.measures), int(counts[KEPT]), removed, usual)
+        return CleaningReport(pairs_read=len(self.measures), pairs=int(counts[KEPT]), removed=removed, usual=usual)
 
     def _blocks(self) -> Iterator[_Measures]:
         """Yield the measures in blocks; changes of a block change the file."""

@@ -98,15 +98,15 @@ class Corpus:
     ) -> Corpus:
         """Return the corpus of a source file, its target file and its file of features, with the columns of `data`."""
         return cls(
-            Path(source),
-            Path(target) if target else None,
-            data.format,
-            data.source_column,
-            data.target_column,
-            features,
-            data.header,
-            data.source_language,
-            data.target_language,
+            source=Path(source),
+            target=Path(target) if target else None,
+            format=data.format,
+            source_column=data.source_column,
+            target_column=data.target_column,
+            features=features,
+            header=data.header,
+            source_language=data.source_language,
+            target_language=data.target_language,
             features_column=data.features_column,
             source_features=Path(source_features) if source_features else None,
         ).with_language_files()
@@ -230,7 +230,7 @@ class Corpus:
     def read_sources(self, allow_empty: bool = False) -> Iterator[SentencePair]:
         """Read the source sentences only; the target is None."""
         for number, text in self.file_format.read_sources(self, allow_empty):
-            yield SentencePair(text, None, self.name, number)
+            yield SentencePair(text, target=None, corpus=self.name, line=number)
 
     def read_dialogues(self) -> Iterator[SentencePair]:
         """Read dialogues, one per line; the source is the tab-separated turns, the target is None."""
@@ -238,12 +238,13 @@ class Corpus:
             if turns is None or len(turns) < 2:
                 found = "neither 'turns' nor 'messages'" if turns is None else "fewer than 2 turns"
                 raise UserError(f"{self.source}, line {number:,} has {found}: expected one dialogue per line")
-            yield SentencePair("\t".join(turns), None, self.name, number)
+            yield SentencePair("\t".join(turns), target=None, corpus=self.name, line=number)
 
 
 def zip_lines(items: Iterable[Item], path: Path, extra: Path) -> Iterator[tuple[Item, str]]:
     """Yield items, each read from a line of the file `path`, with the lines of `extra`, which must have as many."""
-    lines = (decode_line(line, extra, number) for number, line in enumerate(read_raw_lines(extra, True), 1))
+    raw_lines = read_raw_lines(extra, allow_empty=True)
+    lines = (decode_line(line, extra, number) for number, line in enumerate(raw_lines, 1))
     for number, (item, line) in enumerate(zip_longest(items, lines), 1):
         if item is None or line is None:
             more, fewer = (extra, path) if item is None else (path, extra)

@@ -145,7 +145,7 @@ def _hash(pair: SentencePair) -> int:
 
 @dataclass
 class CorpusSurvey:
-    """The size of the corpora, the candidates for the holdout, and what is known about their text."""
+    """The size of the corpora, candidates for the holdout (pairs held out for validation), and counts of their text."""
 
     holdout: HoldoutSampler
     pairs: int = 0
@@ -200,10 +200,18 @@ def _survey_chunk(chunk: PairChunk) -> ChunkSurvey:
     copying = CopyEvidence()
     for index, pair in enumerate(pairs):
         if pair.target is not None and pair.features is None:
+            # numbers and marks within lines are compared in a sample of the pairs only
             collect = CopyEvidence.from_pair if index < COPY_SAMPLE_PAIRS else CopyEvidence.from_line
             copying += collect(pair.source, pair.target)
     text = count_chunk(pairs) if is_profiled(chunk.number) else None
-    return ChunkSurvey(len(pairs), source_words, target_words, source_hashes(pairs), copying, text)
+    return ChunkSurvey(
+        pairs=len(pairs),
+        source_words=source_words,
+        target_words=target_words,
+        source_hashes=source_hashes(pairs),
+        copying=copying,
+        text=text,
+    )
 
 
 # Second pass: encoding

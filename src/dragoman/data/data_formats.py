@@ -319,10 +319,11 @@ def _split_line(pair: SentencePair, ids: list[int], encoding: Encoding) -> Itera
     max_length = encoding.max_length
     follows = FOLLOWS_PREVIOUS_ROW if pair.follows_previous else 0
     if len(ids) <= max_length:
-        yield EncodedPair(pair, ids, None, follows)
+        yield EncodedPair(pair, source=ids, target=None, flags=follows)
         return
     for start in range(0, len(ids), max_length):
         row = ids[start : start + max_length]
         flags = FOLLOWS_PREVIOUS_ROW | STARTS_MID_LINE if start else follows
         flags |= ENDS_MID_LINE if start + max_length < len(ids) else 0
-        yield EncodedPair(pair._replace(source=encoding.source_tokenizer.decode(row)), row, None, flags)
+        text = encoding.source_tokenizer.decode(row)
+        yield EncodedPair(pair._replace(source=text), source=row, target=None, flags=flags)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +57,7 @@ def read_feature_pairs(corpus: Corpus) -> Iterator[SentencePair]:
         line, text = target
         digest = blake2b(np.ascontiguousarray(features).data, digest_size=8).hexdigest()
         description = f"{describe_features(features)} {digest}" if len(features) else ""
-        yield SentencePair(description, text, corpus.name, line, features)
+        yield SentencePair(description, text, corpus.name, line, features=features)
 
 
 def feature_dim(corpus: Corpus) -> int:
@@ -182,4 +182,5 @@ def _map_array(path: Path, file: BinaryIO) -> NDArray[Any]:
         raise ValueError("it contains pickled Python objects, which are never loaded")
     if not np.prod(shape):
         return np.empty(shape, dtype)
-    return np.memmap(path, dtype, "r", file.tell(), shape, "F" if fortran else "C")
+    order: Literal["F", "C"] = "F" if fortran else "C"
+    return np.memmap(path, dtype, mode="r", offset=file.tell(), shape=shape, order=order)

@@ -117,7 +117,7 @@ def find_column(choice: ColumnChoice, names: Sequence[str], only_columns: bool =
     language = [name for code in language_spellings(choice.language) for name in (code, f"translation.{code}")]
     found = next((name for name in [*language, choice.role] if name in names), None)
     if found is None and only_columns and len(names) == 2:
-        return names[choice.role == "target"]
+        return names[1] if choice.role == "target" else names[0]
     return found
 
 

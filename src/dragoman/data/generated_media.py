@@ -68,7 +68,7 @@ def _sample_group(random: Random) -> str:
 def draw_caption(caption: str, random: Random) -> Pixels:
     """Draw the groups that a caption names, into halves of an image if there are two of them."""
     image, groups = _background(random), re.split(" left of | above ", caption)
-    step = IMAGE_PIXELS // len(groups)
+    step = IMAGE_PIXELS // len(groups)  # pixels of a part: side by side, or one above the other
     for start, group in zip(range(0, IMAGE_PIXELS, step), groups):
         rows, columns = (0, IMAGE_PIXELS), (start, start + step)
         _draw_group(image, group, random, *((columns, rows) if " above " in caption else (rows, columns)))

@@ -69,7 +69,7 @@ class ColumnCounts:
         """Return the statistics of the lengths; None if nothing was counted."""
         histograms = (self.words, self.characters, self.tokens)
         words, characters, tokens = (LengthStats.from_histogram(counts) if counts else None for counts in histograms)
-        return ColumnReport(words, characters, tokens, self.unknown / tokens.total) if tokens else None
+        return ColumnReport(words, characters, tokens, unknown=self.unknown / tokens.total) if tokens else None
 
 
 @dataclass
@@ -282,7 +282,14 @@ class _OtherCorpus:
         """Return how much of this corpus was found in the training corpus, and the reverse."""
         sources, pairs = (int(counts[found].sum()) for (_, counts), found in zip(self.hashes, self.found))
         training_sources, training_pairs = self.training_matches
-        return CorpusOverlap(name, self.pairs, pairs, sources, training_pairs, training_sources)
+        return CorpusOverlap(
+            name,
+            pairs=self.pairs,
+            pairs_in_train=pairs,
+            sources_in_train=sources,
+            train_pairs=training_pairs,
+            train_sources=training_sources,
+        )
 
 
 def _drop_reason(encoded: EncodedPair, max_length: int) -> str:

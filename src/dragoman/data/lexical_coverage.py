@@ -1,4 +1,4 @@
-"""Coverage of source words by a translation, after the lexical translation model p(t|s)."""
+"""Coverage of source words by a translation: whether it contains a translation of them, by a lexical model p(t|s)."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ class LexicalCoverage:
             source = store.source(row)
             for token, coverage in zip(source.tolist(), self.coverage(source, store.target(row)).tolist()):
                 observed[token].append(coverage)
-        self._thresholds = {
+        #: token id → the least coverage that is usual; below it, the token counts as not translated
+        self._min_coverage = {
             token: COVERAGE_MARGIN * float(np.quantile(values, COVERAGE_QUANTILE))
             for token, values in observed.items()
             if len(values) >= MIN_OCCURRENCES
         }
 
     def coverage(self, source: TokenIds, target: TokenIds) -> NDArray[np.float64]:
-        """Return max_t p(t|s) of each source token s; 0 if the translation is empty."""
+        """Return the coverage max_t p(t|s) of each source token s by the target tokens t; 0 without target tokens."""
         if not len(target) or not len(source) or not len(self._model.keys):
             return np.zeros(len(source))
         keys = np.asarray(source, np.int64)[:, None] * self._model.target_size + np.asarray(target, np.int64)  # S T
@@ -55,6 +56,9 @@ class LexicalCoverage:
         return np.asarray(np.where(self._model.keys[index] == keys, self._probabilities[index], 0.0).max(1))
 
     def uncovered(self, source: Sequence[int], target: Sequence[int]) -> list[bool]:
-        """Return for each source token whether it is uncovered; tokens that are rare in training pairs never are."""
+        """Return for each source token whether no target token translates it, as far as the lexical model knows.
+
+        Tokens that are rare in the training pairs never count as uncovered.
+        """
         coverage = self.coverage(source, target).tolist()
-        return [value < self._thresholds.get(token, 0.0) for token, value in zip(source, coverage)]
+        return [value < self._min_coverage.get(token, 0.0) for token, value in zip(source, coverage)]

@@ -68,7 +68,8 @@ def learn_lexical_model(
     the rarest are dropped. `sizes` are those of the source and the target vocabulary.
     """
     rows = spread_rows(store, max_pairs)
-    model = LexicalModel(np.zeros(0, np.int64), np.zeros(0), *sizes)
+    source_size, target_size = sizes
+    model = LexicalModel(np.zeros(0, np.int64), np.zeros(0), source_size=source_size, target_size=target_size)
     for links in token_links(store, rows):
         _add_cooccurrences(model, links.source * model.target_size + links.target)
     for _ in range(iterations):
@@ -157,4 +158,9 @@ def token_links(store: TokenStore, rows: IntArray) -> Iterator[TokenLinks]:
         first_source = np.repeat(np.cumsum(lengths) - lengths, target_lengths[batch])
         # in `sources`: for each target token, all tokens of its source sentence
         index = np.arange(counts.sum()) + np.repeat(first_source - starts, counts)
-        yield TokenLinks(sources[index], np.repeat(targets, counts), starts, target_lengths[batch])
+        yield TokenLinks(
+            source=sources[index],
+            target=np.repeat(targets, counts),
+            starts=starts,
+            target_lengths=target_lengths[batch],
+        )

@@ -91,19 +91,22 @@ def _with_plain_format(content: bytes) -> bytes:
 
 
 def normalized_log_mel(samples: Samples, settings: FeatureConfig) -> Samples:
-    """Return the log-mel energies of samples, T M, normalized over the recording if the settings say so."""
+    """Return the log-mel energies of samples, T M (frames × mel filters), normalized if the settings say so.
+
+    Each filter is normalized over the recording to mean 0 and standard deviation 1.
+    """
     features = log_mel(samples, settings)
     return (features - features.mean(0)) / (features.std(0) + 1e-5) if settings.normalize_utterances else features
 
 
 def log_mel(samples: Samples, settings: FeatureConfig) -> Samples:
-    """Return the log-mel energies of samples, T M; samples after the last whole frame are dropped.
+    """Return the log-mel energies of samples, T M (frames × mel filters); a last incomplete frame is dropped.
 
     A sound shorter than a frame is padded with zeros to one frame.
     """
     length, shift = frame_samples(settings)
     samples = np.pad(samples, (0, max(0, length - len(samples))))
-    frames = np.lib.stride_tricks.sliding_window_view(samples, length)[::shift]  # T N, a view
+    frames = np.lib.stride_tricks.sliding_window_view(samples, length)[::shift]  # T length, a view
     filters = mel_filters(settings.mel_bins, fft_size(length), settings.sample_rate)
     energies = [
         power_spectrum(frames[start : start + BLOCK_FRAMES]) @ filters.T
@@ -124,7 +127,7 @@ def fft_size(length: int) -> int:
 
 
 def power_spectrum(frames: Samples) -> Samples:
-    """Return |FFT|² of frames, T N, multiplied by the Hann window: T × (fft_size / 2 + 1)."""
+    """Return |FFT|² of T frames of N samples, T N, multiplied by the Hann window: T × (fft_size / 2 + 1)."""
     length = frames.shape[-1]
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(length) / length) if length > 1 else np.ones(1)
     spectrum = np.fft.rfft(frames * window, fft_size(length))
@@ -148,8 +151,8 @@ def mel_filters(mel_bins: int, size: int, sample_rate: int) -> NDArray[np.float6
 
     Filter m rises linearly from 0 at the center of filter m − 1 to 1 at its own center, and falls to 0 at the next.
     """
-    corners = mel_centers(mel_bins, sample_rate)[:, None]  # M+2 1
-    frequencies = np.arange(size // 2 + 1) * sample_rate / size  # K
+    corners = mel_centers(mel_bins, sample_rate)[:, None]  # M+2 1, M being `mel_bins`
+    frequencies = np.arange(size // 2 + 1) * sample_rate / size  # K: of the FFT
     widths = np.diff(corners, axis=0)  # M+1 1
     rising = (frequencies - corners[:-2]) / widths[:-1]
     falling = (corners[2:] - frequencies) / widths[1:]

@@ -54,7 +54,7 @@ class LengthStats:
         total = sum(length * count for length, count in counts.items())
         # the shortest length that 50 % and 95 % of the sentences do not exceed
         median, p95 = (int(lengths[np.searchsorted(cumulative, -(-sentences * share // 100))]) for share in (50, 95))
-        return cls(total, total / sentences, median, p95, int(lengths[-1]))
+        return cls(total=total, mean=total / sentences, median=median, p95=p95, max=int(lengths[-1]))
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class MemoryEstimate:
     def for_adam(cls, parameters: int, trained: int, activations: int) -> MemoryEstimate:
         """Estimate from the number of parameters, of those that are trained, and the bytes of activations."""
         model = 4 * parameters + 12 * trained  # weights; gradients and two moments, of 4 bytes each
-        return cls(parameters, model, activations, total=model + activations)
+        return cls(parameters, model=model, activations=activations, total=model + activations)
 
 
 @dataclass(frozen=True)

@@ -76,17 +76,17 @@ class MappedRows(TokenRows):
     def row(self, index: int) -> NDArray[Any]:
         """Return the tokens, or feature vectors, of one row."""
         row = super().row(index)
-        self._count_read(1, row.nbytes)
+        self._count_read(rows=1, size=row.nbytes)
         return row
 
     def rows(self, indices: Indices) -> NDArray[Any]:
         """Return the tokens, or feature vectors, of some rows, concatenated."""
         tokens = super().rows(indices)
-        self._count_read(len(indices), tokens.nbytes)
+        self._count_read(rows=len(indices), size=tokens.nbytes)
         return tokens
 
     def _count_read(self, rows: int, size: int) -> None:
-        """Release pages after enough reads; a row of `size` bytes counts once per 64 KiB."""
+        """Release pages after enough reads; rows of `size` bytes together count at least once per 64 KiB."""
         self._unreleased += max(rows, size >> 16)
         if self._release_after and self._unreleased > self._release_after:
             self.release()

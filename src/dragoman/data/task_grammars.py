@@ -81,7 +81,7 @@ class Fact:
 
 
 def _put_fact(person: str, other: str, thing: str, random: Random) -> Fact:
-    """Anna put the red ball in the kitchen ."""
+    """Return a fact such as “Anna put the red ball in the kitchen .”; the person `other` does not occur in it."""
     color, place = random.choice(COLORS), random.choice(PLACES)
     words = (person, "put", "the", color, thing, "in", "the", place, ".")
     questions = (
@@ -90,11 +90,11 @@ def _put_fact(person: str, other: str, thing: str, random: Random) -> Fact:
         (f"What did {person} put in the {place} ?", 2, 5),
         (f"What is the color of the {thing} ?", 3, 4),
     )
-    return Fact(words, questions, (f"Is the {thing} in the {{}} ?", place, PLACES))
+    return Fact(words, questions, statement=(f"Is the {thing} in the {{}} ?", place, PLACES))
 
 
 def _give_fact(person: str, other: str, thing: str, random: Random) -> Fact:
-    """Anna gave the ball to Ben on Monday ."""
+    """Return a fact such as “Anna gave the ball to Ben on Monday .”, with questions about it."""
     day = random.choice(DAYS)
     words = (person, "gave", "the", thing, "to", other, "on", day, ".")
     questions = (
@@ -103,11 +103,11 @@ def _give_fact(person: str, other: str, thing: str, random: Random) -> Fact:
         (f"What did {other} get from {person} ?", 2, 4),
         (f"When did {person} give the {thing} to {other} ?", 6, 8),
     )
-    return Fact(words, questions, (f"Did {{}} get the {thing} ?", other, PEOPLE))
+    return Fact(words, questions, statement=(f"Did {{}} get the {thing} ?", other, PEOPLE))
 
 
 def _buy_fact(person: str, other: str, thing: str, random: Random) -> Fact:
-    """Anna bought the ball from Ben for seven coins ."""
+    """Return a fact such as “Anna bought the ball from Ben for seven coins .”, with questions about it."""
     price = random.choice(NUMBER_WORDS)
     words = (person, "bought", "the", thing, "from", other, "for", price, "coins", ".")
     questions = (
@@ -116,7 +116,7 @@ def _buy_fact(person: str, other: str, thing: str, random: Random) -> Fact:
         (f"Who bought the {thing} ?", 0, 1),
         (f"What did {other} sell to {person} ?", 2, 4),
     )
-    return Fact(words, questions, (f"Did the {thing} cost {{}} coins ?", price, NUMBER_WORDS))
+    return Fact(words, questions, statement=(f"Did the {thing} cost {{}} coins ?", price, NUMBER_WORDS))
 
 
 def _story(random: Random) -> list[Fact]:
@@ -285,7 +285,7 @@ COMPARISONS: Mapping[str, tuple[str, Callable[[int, int], bool]]] = {
 
 
 def _list_phrase(random: Random) -> Phrase:
-    """The squares of the even numbers from 2 to 9."""
+    """Return a phrase for a list of numbers, such as “the squares of the even numbers from 2 to 9”."""
     low = random.randint(1, 9)
     high = low + random.randint(2, 12)
     kind, code, values = random.choice(
@@ -311,7 +311,10 @@ def _list_phrase(random: Random) -> Phrase:
 
 
 def _number_phrase(random: Random, depth: int = 0) -> Phrase:
-    """The sum of the odd numbers from 1 to 7; 3 plus 4; the length of the word apple."""
+    """Return a phrase for a number: “the sum of the odd numbers from 1 to 7”, “the length of the word apple”, ….
+
+    A phrase inside another one (`depth` 1) is a constant or made from a list, so that operations are not nested.
+    """
     kind = random.choice(("constant", "list", "list", "operation", "length") if depth == 0 else ("constant", "list"))
     if kind == "constant":
         number = random.randint(1, 20)
@@ -322,7 +325,7 @@ def _number_phrase(random: Random, depth: int = 0) -> Phrase:
     if kind == "operation":
         name = random.choice(tuple(OPERATORS))
         sign, compute = OPERATORS[name]
-        left, right = _number_phrase(random, 1), _number_phrase(random, 1)
+        left, right = _number_phrase(random, depth=1), _number_phrase(random, depth=1)
         return Phrase(
             f"{left.text} {name} {right.text}", f"{left.code} {sign} {right.code}", compute(left.value, right.value)
         )
@@ -339,7 +342,7 @@ def _number_phrase(random: Random, depth: int = 0) -> Phrase:
 
 
 def _text_phrase(random: Random) -> Phrase:
-    """The word apple in upper case, reversed, repeated; its first letters."""
+    """Return a phrase for a text: the word apple in upper case, reversed or repeated, or its first letters."""
     word, count = random.choice(WORDS), random.randint(2, 4)
     text, code, value = random.choice(
         (
@@ -353,10 +356,10 @@ def _text_phrase(random: Random) -> Phrase:
 
 
 def _choice_phrase(random: Random) -> Phrase:
-    """The word plum if the sum of the numbers from 1 to 3 is greater than 5, otherwise the word peach."""
+    """Return a phrase for a choice: “the word plum if the sum of … is greater than 5 , otherwise the word peach”."""
     name = random.choice(tuple(COMPARISONS))
     sign, holds = COMPARISONS[name]
-    number, limit = _number_phrase(random, 1), random.randint(1, 60)
+    number, limit = _number_phrase(random, depth=1), random.randint(1, 60)
     yes, no = random.sample(WORDS, 2)
     return Phrase(
         f"the word {yes} if {number.text} is {name} {limit} , otherwise the word {no}",

@@ -75,7 +75,7 @@ class TokenStore:
             if index["version"] == SINGLE_FOLDER_VERSION:
                 folders, pairs = [folder], np.array([self.pairs])
                 tokens = {name: [column["tokens"]] for name, column in index["sides"].items()}
-                self.corpora = [StoredCorpus(folder.name, self.pairs, self.pairs)]
+                self.corpora = [StoredCorpus(folder.name, pairs=self.pairs, draws=self.pairs)]
             else:
                 folders = [folder / shard["folder"] for shard in index["shards"]]
                 pairs = np.array([shard["pairs"] for shard in index["shards"]])
@@ -170,7 +170,7 @@ def merge_length_counts(counts: list[LengthCounts]) -> LengthCounts:
     lengths, inverse = np.unique(source << 32 | target, return_inverse=True)  # both lengths in one integer
     sums = np.zeros(len(lengths), np.int64)
     np.add.at(sums, inverse, pairs)
-    return LengthCounts(lengths >> 32, lengths & 0xFFFFFFFF, sums)
+    return LengthCounts(source=lengths >> 32, target=lengths & 0xFFFFFFFF, pairs=sums)
 
 
 def _check_file_sizes(info: ColumnInfo, folders: list[Path], pairs: list[int]) -> None:
@@ -271,7 +271,13 @@ def write_shards(
         merged_counts = np.stack(merge_length_counts(length_counts), 1).astype(np.int64)
         (partial / LENGTH_COUNTS_FILE).write_bytes(merged_counts.tobytes())
         _write_index(
-            partial, SHARDED_VERSION, sum(counts), longest, columns, corpora=list(map(asdict, corpora)), shards=shards
+            partial,
+            SHARDED_VERSION,
+            pairs=sum(counts),
+            longest=longest,
+            columns=columns,
+            corpora=list(map(asdict, corpora)),
+            shards=shards,
         )
     return TokenStore(folder)
 
@@ -300,9 +306,8 @@ def _write_shard(folder: Path, chunks: Iterable[EncodedColumns]) -> dict[str, An
                 writer.write(columns[name])
             pairs += len(columns["source"].lengths)
     longest = max((writer.max_length for writer in writers.values()), default=0)
-    return _write_index(
-        folder, SINGLE_FOLDER_VERSION, pairs, longest, {name: writer.info() for name, writer in writers.items()}
-    )
+    infos = {name: writer.info() for name, writer in writers.items()}
+    return _write_index(folder, SINGLE_FOLDER_VERSION, pairs=pairs, longest=longest, columns=infos)
 
 
 def _write_index(

@@ -133,9 +133,9 @@ class _UnitParser:
         """Yield the units of an open file."""
         try:
             while chunk := stream.read(TMX_READ_BYTES):
-                self.expat.Parse(chunk, False)
+                self.expat.Parse(chunk, False)  # not the end
                 yield from self._take_units()
-            self.expat.Parse(b"", True)
+            self.expat.Parse(b"", True)  # the end
             yield from self._take_units()
         except (expat.ExpatError, UnicodeError, LookupError, ValueError) as error:
             reason = expat.errors.messages.get(getattr(error, "code", 0), str(error))

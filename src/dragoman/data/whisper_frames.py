@@ -26,9 +26,9 @@ Numbers = NDArray[np.float64]
 
 
 def whisper_log_mel(samples: Numbers, settings: FeatureConfig) -> Numbers:
-    """Return the frames of a recording, T M; each part of `features.seconds` is padded and normalized by itself.
+    """Return the frames of a recording, T M (frames × mel filters), in parts of `features.seconds`.
 
-    The model reads the first part.
+    Each part is padded and normalized by itself. The model reads the first one.
     """
     count = round(settings.seconds * settings.sample_rate)
     padded = np.pad(samples, (0, -len(samples) % count if len(samples) else count))
@@ -36,14 +36,14 @@ def whisper_log_mel(samples: Numbers, settings: FeatureConfig) -> Numbers:
 
 
 def _frames_of_part(samples: Numbers, settings: FeatureConfig) -> Numbers:
-    """Return the normalized log energies of samples, ⌊samples / shift⌋ M."""
+    """Return the normalized log energies of samples, T M: T = ⌊samples / shift⌋ frames, M mel filters."""
     window = round(settings.frame_length * settings.sample_rate / 1000)
     shift = round(settings.frame_shift * settings.sample_rate / 1000)
     mirrored = np.pad(samples, window // 2, mode="reflect")
     frames = np.lib.stride_tricks.sliding_window_view(mirrored, window)[::shift][: len(samples) // shift]  # T N
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)
     spectrum = np.fft.rfft(frames * hann)
-    power = spectrum.real**2 + spectrum.imag**2  # T K
+    power = spectrum.real**2 + spectrum.imag**2  # T K, with K frequencies
     energies = power @ slaney_filters(settings.mel_bins, window, settings.sample_rate).T
     log_energies = np.log10(np.maximum(energies, MIN_FILTER_ENERGY))
     return (np.maximum(log_energies, log_energies.max() - DYNAMIC_RANGE) + 4) / 4

@@ -156,7 +156,8 @@ class _VectorFile:
             count, size = int(header[1]), int(header[2])
             if not 1 <= size <= MAX_RECORD_BYTES // 4:
                 raise _damaged(path, "line 1", f"expected a size from 1 to {MAX_RECORD_BYTES // 4:,}, found {size:,}")
-            return cls(stream, path, size, count, b"", _is_binary(stream.peek(DETECTION_BYTES)[:DETECTION_BYTES], size))
+            is_binary = _is_binary(stream.peek(DETECTION_BYTES)[:DETECTION_BYTES], size)
+            return cls(stream, path, size=size, count=count, first_line=b"", binary=is_binary)
         size = _count_trailing_numbers(line)
         if not size:
             raise UserError(
@@ -166,7 +167,7 @@ class _VectorFile:
         spaced_word = line.rstrip().split(b" ")[1:-size]  # the rest of a word that contains spaces
         if any(map(_NUMBER.fullmatch, spaced_word)):
             raise _invalid_value(path, "line 1", len(spaced_word), spaced_word[-1].decode(errors="replace"))
-        return cls(stream, path, size, None, line, False)
+        return cls(stream, path, size=size, count=None, first_line=line, binary=False)
 
     def parse(self, values: bytes, location: str) -> NDArray[np.float32]:
         """Return the float32 vector of a record; raise a UserError if a value is no finite number."""

@@ -73,7 +73,7 @@ def packed_int8(weight: Tensor, bias: Tensor | None) -> Product:
             warnings.filterwarnings("ignore", message=".*quantized tensor creation functions")  # deprecated in torch
             scale = weight.abs().amax(1).clamp(min=1e-8).double() / 127
             zero_point = torch.zeros_like(scale, dtype=torch.long)
-            quantized = torch.quantize_per_channel(weight, scale, zero_point, axis=0, dtype=torch.qint8)
+            quantized = torch.quantize_per_channel(weight, scale, zero_point, 0, torch.qint8)  # axis 0: rows
             packed = torch.ops.quantized.linear_prepack(quantized, inner_bias)
     except (AttributeError, RuntimeError):
         return packed_float32(weight, bias)

@@ -91,7 +91,7 @@ def write(folder: str | Path, pairs: int = 20000, seed: int = 0, valid: int = 50
     if folder.exists():
         raise UserError(f"{folder} already exists: choose a new folder")
     with atomic_folder(folder) as partial:
-        for name, split in splits(pairs, valid, test, seed).items():
+        for name, split in splits(train=pairs, valid=valid, test=test, seed=seed).items():
             columns = {
                 "en": [pair.source for pair in split],
                 "de": [pair.target for pair in split],

@@ -99,14 +99,14 @@ class Pronoun(Nominal):
     def personal(cls, subject_form: str) -> Pronoun:
         """Return a personal pronoun; "you" is always the familiar singular."""
         object_form, nominative, accusative, dative, agreement = lexicon.PRONOUNS[subject_form]
-        return cls(subject_form, object_form, (nominative, accusative, dative), agreement)
+        return cls(subject_form, object_form, german=(nominative, accusative, dative), agreement=agreement)
 
     @classmethod
     def question(cls, thing: bool = False) -> Pronoun:
         """Return "what" for a thing, else "who"."""
         if thing:
-            return cls("what", "what", ("was", "was", "was"), opens_clause=True)
-        return cls("who", "whom", ("wer", "wen", "wem"), opens_clause=True)
+            return cls(subject_form="what", object_form="what", german=("was", "was", "was"), opens_clause=True)
+        return cls(subject_form="who", object_form="whom", german=("wer", "wen", "wem"), opens_clause=True)
 
     @classmethod
     def relative(cls, noun: Noun, plural: bool = False) -> Pronoun:
@@ -114,7 +114,8 @@ class Pronoun(Nominal):
         who, whom = ("who", "whom") if "person" in noun.kinds else ("that", "that")
         nom, acc, dat = (GERMAN_DETERMINERS["the", case, "p" if plural else noun.gender][0] for case in CASES)
         german = (nom, acc, "denen" if plural else dat)
-        return cls(who, whom, german, PLURAL if plural else THIRD_SINGULAR, opens_clause=True)
+        agreement = PLURAL if plural else THIRD_SINGULAR
+        return cls(subject_form=who, object_form=whom, german=german, agreement=agreement, opens_clause=True)
 
 
 @dataclass(eq=False)
@@ -229,7 +230,7 @@ class Clause:
         """
         inverted = order == "question" and not self.subject.opens_clause  # the verb comes before the subject
         frequency, manner, time, last = map(_realize, (self.frequency, self.manner, self.time, self.after))
-        verbs = self._verbs(inverted, order == "subordinate", frequency.english)
+        verbs = self._verbs(inverted=inverted, verb_last=order == "subordinate", frequency=frequency.english)
         subject = self.subject.realize("nom") + _relative_clause(self.subject)
         front = _realize(self.front)
         if isinstance(self.front, Subordinate):
@@ -315,7 +316,8 @@ class Clause:
             finite = Word(verb.finite[person], *helper, main, *([] if verb.prefix else particle))
             rest = [Word(verb.prefix, *(particle or [main]))] if verb.prefix else []
         separate_negation = [negation] if negation and negation not in helper else []
-        return VerbGroup(helper, negation, [*separate_negation, *frequency, *chain], finite, rest)
+        english_rest = [*separate_negation, *frequency, *chain]
+        return VerbGroup(helper, negation, english_rest=english_rest, finite=finite, german_rest=rest)
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,20 @@ NOUNS = {noun.singular: noun for noun in map(_noun, csv.DictReader(_read("nouns.
 VERBS = _verbs("verbs.csv")
 CLAUSE_VERBS = _verbs("clause_verbs.csv")  # their object is a clause
 AUXILIARIES = {"have": ("habe", "hast", "hat", "haben"), "be": ("bin", "bist", "ist", "sind")}
-BE = Verb("be", "is", "been", "", "sein", AUXILIARIES["be"], "gewesen", "", "be", (), (), ())
+BE = Verb(
+    base="be",
+    third="is",
+    participle="been",
+    particle="",
+    infinitive="sein",
+    finite=AUXILIARIES["be"],
+    german_participle="gewesen",
+    prefix="",
+    auxiliary="be",
+    subject=(),
+    objects=(),
+    adjuncts=(),
+)
 MODALS = {base: Modal(base, third, tuple(finite)) for base, (third, *finite) in _WORDS["modals"].items()}
 
 TIMES, FREQUENCIES, MANNERS = _adverbs("times"), _adverbs("frequencies"), _adverbs("manners")

@@ -122,7 +122,7 @@ class PhraseSampler:
             elif noun.plural:
                 determiners += ("every",)
         adjective = None if plain else self.adjective(noun)
-        return NounPhrase(noun, self.pick(determiners), adjective, plural)
+        return NounPhrase(noun, determiner=self.pick(determiners), adjective=adjective, plural=plural)
 
     def adjective(self, noun: Noun) -> Adjective | None:
         """Sample an adjective that suits the noun; None with probability 0.7."""

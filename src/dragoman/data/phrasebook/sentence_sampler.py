@@ -141,7 +141,8 @@ class SentenceSampler(PhraseSampler):
             return self.clause(subject=Pronoun.question(), verb=verb, without=("negation",))
         if word in ("whom", "what"):
             verb = self.pick_unused(_VERBS_BY_OBJECT["person"] if word == "whom" else _THING_VERBS)
-            return self.clause(verb=verb, only_object=Pronoun.question(word == "what"), without=("negation",))
+            question_word = Pronoun.question(thing=word == "what")
+            return self.clause(verb=verb, only_object=question_word, without=("negation",))
         if word == "where":
             verb = self.pick_unused(_PLACED)
             where = lexicon.WHERE_TO if "goal" in verb.adjuncts else lexicon.QUESTIONS["where"]
@@ -240,7 +241,8 @@ class SentenceSampler(PhraseSampler):
             noun = self.pick_unused(_THINGS)
             plural = self.chance(0.3) and noun.is_countable
             determiners = known_determiners(noun) if "unowned" in noun.kinds else POSSESSED_DETERMINERS
-            subject = NounPhrase(noun, self.pick(determiners), self.pick((None, *noun.adjectives)), plural)
+            determiner, adjective_before = self.pick(determiners), self.pick((None, *noun.adjectives))
+            subject = NounPhrase(noun, determiner=determiner, adjective=adjective_before, plural=plural)
         adjectives = noun.adjectives
         if isinstance(subject, NounPhrase) and subject.adjective:
             adjectives = tuple(other for other in adjectives if not _same_dimension(other, subject.adjective))
