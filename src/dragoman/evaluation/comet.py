@@ -25,7 +25,7 @@ def comet(hypotheses: Sequence[str], references: References, sources: Sequence[s
     """
     scores = comet_by_sentence(hypotheses, references, sources, model=model)
     signature = f"model:{model or DEFAULT_COMET_MODEL}"
-    return MetricScore("COMET", sum(scores) / len(scores), "higher", signature=signature)
+    return MetricScore("COMET", sum(scores) / len(scores), better="higher", signature=signature)
 
 
 def comet_by_sentence(

@@ -25,7 +25,9 @@ Counts = list[tuple[int, int]]
 def exact_match(hypotheses: Sequence[str], references: References) -> MetricScore:
     """Percentage of hypotheses that equal one of their references, character by character."""
     right, items = _sum_counts(exact_match_counts(hypotheses, references), "items")
-    return MetricScore("exact match", 100 * right / items, "higher", unit="%", detail={"right": right, "items": items})
+    return MetricScore(
+        "exact match", 100 * right / items, better="higher", unit="%", detail={"right": right, "items": items}
+    )
 
 
 def item_error_rate(hypotheses: Sequence[str], references: References) -> MetricScore:
@@ -35,7 +37,7 @@ def item_error_rate(hypotheses: Sequence[str], references: References) -> Metric
     """
     right, items = _sum_counts(exact_match_counts(hypotheses, references), "items")
     detail = {"wrong": items - right, "items": items}
-    return MetricScore("item error rate", 100 * (items - right) / items, "lower", unit="%", detail=detail)
+    return MetricScore("item error rate", 100 * (items - right) / items, better="lower", unit="%", detail=detail)
 
 
 def token_accuracy(hypotheses: Sequence[str], references: References) -> MetricScore:
@@ -47,7 +49,7 @@ def token_accuracy(hypotheses: Sequence[str], references: References) -> MetricS
     """
     errors, tokens = _sum_counts(mismatch_counts(hypotheses, references), "tokens")
     detail = {"right": tokens - errors, "tokens": tokens}
-    return MetricScore("token accuracy", 100 * (tokens - errors) / tokens, "higher", unit="%", detail=detail)
+    return MetricScore("token accuracy", 100 * (tokens - errors) / tokens, better="higher", unit="%", detail=detail)
 
 
 def span_f1(hypotheses: Sequence[str], references: References) -> MetricScore:
@@ -56,7 +58,7 @@ def span_f1(hypotheses: Sequence[str], references: References) -> MetricScore:
     As in the CoNLL shared tasks (Tjong Kim Sang and De Meulder 2003): F₁ = 2 · right / (predicted + gold spans). A tag
     may carry a label ("B-PER"); an I that continues nothing begins a span.
     """
-    return _f1("span F1", "spans", span_f1_counts(hypotheses, references))
+    return _f1("span F1", unit="spans", counts=span_f1_counts(hypotheses, references))
 
 
 def bracket_f1(hypotheses: Sequence[str], references: References) -> MetricScore:
@@ -65,7 +67,7 @@ def bracket_f1(hypotheses: Sequence[str], references: References) -> MetricScore
     A constituent counts if its label, its first and its last word are right. Brackets around a single word (parts of
     speech) do not count. Brackets that are never closed or opened are ignored.
     """
-    return _f1("bracket F1", "constituents", bracket_f1_counts(hypotheses, references))
+    return _f1("bracket F1", unit="constituents", counts=bracket_f1_counts(hypotheses, references))
 
 
 def word_error_rate(hypotheses: Sequence[str], references: References) -> MetricScore:
@@ -90,7 +92,7 @@ def character_error_rate(hypotheses: Sequence[str], references: References) -> M
     """Insertions, deletions and substitutions of characters, spaces included, in % of the reference characters."""
     errors, characters = _sum_counts(character_edit_counts(hypotheses, references), "characters")
     detail = {"errors": errors, "characters": characters}
-    return MetricScore("character error rate", 100 * errors / characters, "lower", unit="%", detail=detail)
+    return MetricScore("character error rate", 100 * errors / characters, better="lower", unit="%", detail=detail)
 
 
 def phoneme_error_rate(hypotheses: Sequence[str], references: References) -> MetricScore:
@@ -175,7 +177,7 @@ def _f1(name: str, unit: str, counts: Counts) -> MetricScore:
     """Return the score `name` from 2 · matches and the number of items on both sides; `unit` names the items."""
     matched, items = _sum_counts(counts, unit)
     detail = {"right": matched // 2, f"predicted_and_gold_{unit}": items}
-    return MetricScore(name, 100 * matched / items, "higher", unit="%", detail=detail)
+    return MetricScore(name, 100 * matched / items, better="higher", unit="%", detail=detail)
 
 
 def _f1_counts(hypotheses: Sequence[str], references: References, items: Callable[[str], Counter[Hashable]]) -> Counts:
@@ -225,7 +227,7 @@ def _constituents(text: str) -> Counter[Hashable]:
 def _edit_rate(name: str, unit: str, hypotheses: Sequence[str], references: References) -> MetricScore:
     """Return the score `name`: the edit distance in % of the length of the references; `unit` names the tokens."""
     errors, tokens = _sum_counts(edit_counts(hypotheses, references), unit)
-    return MetricScore(name, 100 * errors / tokens, "lower", unit="%", detail={"errors": errors, unit: tokens})
+    return MetricScore(name, 100 * errors / tokens, better="lower", unit="%", detail={"errors": errors, unit: tokens})
 
 
 def _closest_counts(
@@ -293,7 +295,7 @@ def alignment_error_rate(
         "sure_links": sure_links,
     }
     value = 1 - (sure_found + possible_found) / (links + sure_links)
-    return MetricScore("AER", value, "lower", detail=detail, decimals=4)
+    return MetricScore("AER", value, better="lower", detail=detail, decimals=4)
 
 
 def parse_pharaoh(line: str, where: str = "alignment") -> frozenset[Link]:

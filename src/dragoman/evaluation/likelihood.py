@@ -18,7 +18,7 @@ def perplexity(total_log_probability: float, tokens: int) -> MetricScore:
 
     Perplexities are comparable only for the same tokenizer.
     """
-    return _perplexity("perplexity", total_log_probability, tokens, "token")
+    return _perplexity("perplexity", total_log_probability, count=tokens, unit="token")
 
 
 def word_perplexity(total_log_probability: float, texts: Sequence[str]) -> MetricScore:
@@ -27,7 +27,7 @@ def word_perplexity(total_log_probability: float, texts: Sequence[str]) -> Metri
     Words are separated by white space; the EOS of every text counts as a word.
     """
     words = sum(len(text.split()) + 1 for text in texts)  # + 1: EOS
-    return _perplexity("word perplexity", total_log_probability, words, "word")
+    return _perplexity("word perplexity", total_log_probability, count=words, unit="word")
 
 
 def bits_per_character(total_log_probability: float, texts: Sequence[str]) -> MetricScore:
@@ -39,7 +39,7 @@ def bits_per_character(total_log_probability: float, texts: Sequence[str]) -> Me
     if not characters:
         raise UserError("bits per character cannot be computed: there are no texts")
     value = -total_log_probability / math.log(2) / characters
-    return MetricScore("bits per character", value, "lower", detail={"characters": characters}, decimals=4)
+    return MetricScore("bits per character", value, better="lower", detail={"characters": characters}, decimals=4)
 
 
 def likelihood_metric(name: str, total_log_probability: float, tokens: int, texts: Sequence[str]) -> MetricScore:
@@ -62,4 +62,4 @@ def _perplexity(metric: str, total_log_probability: float, count: int, unit: str
         value = math.exp(cross_entropy)
     except OverflowError:  # a token of vanishing probability; exp of infinity itself does not overflow
         value = math.inf
-    return MetricScore(metric, value, "lower", detail={"cross_entropy": cross_entropy, f"{unit}s": count})
+    return MetricScore(metric, value, better="lower", detail={"cross_entropy": cross_entropy, f"{unit}s": count})

@@ -160,7 +160,7 @@ def _are_unspaced_words(texts: Sequence[str], sources: Sequence[str]) -> bool:
     if _most(texts, lambda text: _SENTENCE_END.search(text) is not None):
         return False  # they end as sentences do
     from_words = bool(sources) and not unspaced_language(sources) and _most(sources, lambda text: not text.count(" "))
-    return median(map(len, texts)) <= (2.4 if from_words else 1) * MAX_SHORT_WORD
+    return median(map(len, texts)) <= (2.4 if from_words else 1) * MAX_SHORT_WORD  # at most 12 or 5 characters
 
 
 def _punctuation_share(text: str) -> float:

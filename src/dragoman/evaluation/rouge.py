@@ -26,7 +26,7 @@ def rouge(hypotheses: Sequence[str], references: References, *, kind: str, stem:
     scores, tokenizer = rouge_by_sentence(hypotheses, references, kind=kind, stem=stem)
     version = importlib.metadata.version("rouge-score")
     signature = f"measure:f1|stem:{'porter' if stem else 'no'}|tok:{tokenizer}|package:rouge-score {version}"
-    return MetricScore(ROUGE_NAMES[kind], fmean(scores), "higher", signature=signature)
+    return MetricScore(ROUGE_NAMES[kind], fmean(scores), better="higher", signature=signature)
 
 
 def rouge_by_sentence(

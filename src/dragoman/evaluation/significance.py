@@ -179,11 +179,11 @@ def resample_scores(outputs: Sequence[SentenceStatistics], samples: int, seed: i
         offsets = count * np.arange(len(drawn))[:, None]
         # how often each resample contains each sentence: resamples, sentences
         times = np.bincount((drawn + offsets).ravel(), minlength=drawn.size).reshape(drawn.shape)
-        totals = np.tensordot(times.astype(np.float64), by_sentence, 1)  # resamples, seeds, statistics
+        totals = np.tensordot(times.astype(np.float64), by_sentence, axes=1)  # resamples, seeds, statistics
         for number, seed_totals in enumerate(totals):
             resampled[:, start + number] = [score(total) for total in seed_totals]
     full_scores = np.array([score(total) for total in by_sentence.sum(0)])
-    return BootstrapScores(full_scores, resampled, count)
+    return BootstrapScores(scores=full_scores, samples=resampled, sentences=count)
 
 
 def contrast_test(systems: Sequence[BootstrapScores], weights: Sequence[float]) -> tuple[float, float]:

@@ -220,8 +220,9 @@ class SystemComparison:
 
     @cached_property
     def differences(self) -> list[TestedDifference]:
-        """Significance tests: BLEU of all pairs of systems that have learned, and attention on long sentences.
+        """Significance tests of all pairs of systems that have learned to translate, by the first metric.
 
+        If there are systems with and without attention, both groups are also compared on long sentences.
         p-values are corrected for their number (Holm).
         """
         bootstrap = {
@@ -238,7 +239,9 @@ class SystemComparison:
         differences = []
         for (name, other, metric, value, p), corrected in zip(tests, adjusted):
             better, worse = (name, other) if (value >= 0) == self.higher_is_better else (other, name)
-            differences.append(TestedDifference(better, worse, metric, abs(value), p, corrected))
+            differences.append(
+                TestedDifference(better, worse, metric, difference=abs(value), p_value=p, adjusted_p_value=corrected)
+            )
         return differences
 
     def _attention_contrast(self) -> tuple[float, float] | None:

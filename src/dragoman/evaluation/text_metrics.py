@@ -68,7 +68,7 @@ def bleu(
         "hypothesis_length": result.sys_len,
         "reference_length": result.ref_len,
     }
-    return MetricScore("BLEU", result.score, "higher", signature=str(metric.get_signature()), detail=detail)
+    return MetricScore("BLEU", result.score, better="higher", signature=str(metric.get_signature()), detail=detail)
 
 
 def _bleu_metric(
@@ -120,7 +120,7 @@ def chrf(
 
     metric = CHRF(word_order=word_order, lowercase=lowercase)
     result = _corpus_score(metric, hypotheses, references)
-    return MetricScore("chrF" + "+" * word_order, result.score, "higher", signature=str(metric.get_signature()))
+    return MetricScore("chrF" + "+" * word_order, result.score, better="higher", signature=str(metric.get_signature()))
 
 
 def ter(
@@ -137,7 +137,9 @@ def ter(
     metric = TER(normalized=normalized, case_sensitive=not lowercase)
     result = _corpus_score(metric, hypotheses, references)
     detail = {"edits": result.num_edits, "reference_length": result.ref_length}
-    return MetricScore("TER", result.score, "lower", unit="%", signature=str(metric.get_signature()), detail=detail)
+    return MetricScore(
+        "TER", result.score, better="lower", unit="%", signature=str(metric.get_signature()), detail=detail
+    )
 
 
 def reference_streams(hypotheses: Sequence[str], references: References) -> list[tuple[str | None, ...]]:
@@ -278,7 +280,8 @@ def _bleu_text_metric(tokenize: str = "auto") -> TextMetric:
         return _metric_statistics(_bleu_metric(tokenize, references, warn_if_tokenized=False), hypotheses, references)
 
     meaning = "geometric mean of the shares of n-grams that are in the reference, with a penalty for brevity"
-    return TextMetric("BLEU", meaning, partial(bleu, tokenize=tokenize), statistics, unit="", compares_ngrams=True)
+    function = partial(bleu, tokenize=tokenize)
+    return TextMetric("BLEU", meaning, function=function, statistics=statistics, unit="", compares_ngrams=True)
 
 
 def _rouge_metric(title: str, stem: bool = False) -> TextMetric:
@@ -287,9 +290,9 @@ def _rouge_metric(title: str, stem: bool = False) -> TextMetric:
     shared = {"rouge1": "words", "rouge2": "word pairs", "rougeL": "words in the same order"}[kind]
     return TextMetric(
         title,
-        f"F₁ of shared {shared}, mean over sentences",
-        partial(rouge, kind=kind, stem=stem),
-        _mean_statistics(lambda *texts: rouge_by_sentence(*texts, kind=kind, stem=stem)[0]),
+        meaning=f"F₁ of shared {shared}, mean over sentences",
+        function=partial(rouge, kind=kind, stem=stem),
+        statistics=_mean_statistics(lambda *texts: rouge_by_sentence(*texts, kind=kind, stem=stem)[0]),
         unit="",
         compares_ngrams=True,
     )
@@ -298,8 +301,14 @@ def _rouge_metric(title: str, stem: bool = False) -> TextMetric:
 def _comet_metric(model: str = "") -> TextMetric:
     """Return COMET with the model of this folder or checkpoint; empty is the default model."""
     by_sentence = partial(comet_by_sentence, model=model)
-    meaning, function = "quality predicted by a neural network", partial(comet, model=model)
-    return TextMetric("COMET", meaning, function, _mean_statistics(by_sentence), unit="", needs_sources=True)
+    return TextMetric(
+        "COMET",
+        meaning="quality predicted by a neural network",
+        function=partial(comet, model=model),
+        statistics=_mean_statistics(by_sentence),
+        unit="",
+        needs_sources=True,
+    )
 
 
 def _error_rate(unit: str, function: Callable[..., MetricScore], counts: EditCounts = edit_counts) -> TextMetric:
@@ -308,7 +317,8 @@ def _error_rate(unit: str, function: Callable[..., MetricScore], counts: EditCou
     `counts` returns edits and length of each sentence.
     """
     meaning = f"insertions, deletions and substitutions in % of the {unit}s of the reference"
-    return TextMetric(f"{unit} error rate", meaning, function, _rate_statistics(counts), better="lower")
+    statistics = _rate_statistics(counts)
+    return TextMetric(f"{unit} error rate", meaning, function=function, statistics=statistics, better="lower")
 
 
 def _chrf_metric(word_order: int) -> TextMetric:
@@ -316,9 +326,9 @@ def _chrf_metric(word_order: int) -> TextMetric:
     words = " and of words and word pairs" if word_order else ""
     return TextMetric(
         "chrF" + "+" * word_order,
-        f"F-score of character n-grams{words}",
-        partial(chrf, word_order=word_order),
-        _sacrebleu_statistics("CHRF", word_order=word_order),
+        meaning=f"F-score of character n-grams{words}",
+        function=partial(chrf, word_order=word_order),
+        statistics=_sacrebleu_statistics("CHRF", word_order=word_order),
         unit="",
         compares_ngrams=True,
     )
@@ -468,5 +478,5 @@ def score_by_length(
             exact = exact_match(bucket_hypotheses, bucket_references)
             # effective order: a bucket may have no sentence of four words, and so no 4-grams
             quality = bleu(bucket_hypotheses, bucket_references, tokenize=tokenizer, effective_order=True)
-            buckets.append(LengthBucket(label, len(indices), exact.value, quality.value))
+            buckets.append(LengthBucket(label, sentences=len(indices), exact_match=exact.value, bleu=quality.value))
     return buckets

@@ -35,12 +35,16 @@ def recorded_searches(
     special_tokens, tokenizer = run.special_tokens, run.target_tokenizer
     max_lengths = search.length_limit.or_else(run.length_limit).max_lengths(lengths, run.models)
     engine = build_engine(
-        run.inference_models, special_tokens, search, constraints.logits_processors, constraints.include is not None
+        run.inference_models,
+        special_tokens,
+        search,
+        constraints.logits_processors,
+        has_required_phrases=constraints.include is not None,
     )
     recorder = RecordingStrategy(engine.strategy, special_tokens.eos, search)
     engine.strategy, engine.use_cuda_graphs = recorder, False  # a replayed graph calls no Python
     tensors = constraints.to_tensors(tokenizer, max_lengths, len(special_tokens.forced_bos))
-    results = engine.search(source, lengths, max_lengths, torch.arange(len(source)), tensors)
+    results = engine.search(source, lengths, max_lengths, keys=torch.arange(len(source)), constraints=tensors)
     trees = []
     for number, hypotheses in enumerate(results):
         root, *nodes = assign_ranks(recorder.records[number].nodes, hypotheses)
@@ -183,12 +187,12 @@ class RecordingStrategy(Strategy):
             eos_score = float(total[row, self.eos])
             normalized = [after for before, after in finished if isclose(before, eos_score, rel_tol=1e-5)]
             if normalized and (row, self.eos) not in recorded:
-                add(row, self.eos, "finished", row, normalized[0])
+                add(row, self.eos, "finished", new_row=row, normalized=normalized[0])
         continuations = total.masked_fill(ended[:, None], -torch.inf).flatten()
         for index in continuations.topk(min(2 * len(scores), len(continuations))).indices.tolist():
             row, token = divmod(index, log_p.shape[1])
             if (row, token) not in recorded and continuations[index] > -torch.inf:
-                add(row, token, "pruned", row)
+                add(row, token, "pruned", new_row=row)
 
 
 def assign_ranks(nodes: list[BeamNode], hypotheses: list[Hypothesis]) -> list[BeamNode]:

@@ -117,12 +117,13 @@ def line_chart(
         legend_x -= svg.CHARACTER_WIDTH * cell_len(name) + 40
         legend_y = 38 + shift
         parts.append(svg.line(legend_x, legend_y, legend_x + 24, legend_y, **_stroke(n)))
-        parts.append(svg.text(legend_x + 30, legend_y + 4, name, "note"))
+        parts.append(svg.text(legend_x + 30, legend_y + 4, name, css_class="note"))
     for n, (name, points) in enumerate(curves.items()):
         path = " ".join(f"{plot.x(x):.1f},{plot.y(y):.1f}" for x, y in points)
         parts.append(tag("polyline", points=path, **_stroke(n)))
         for x, y in points if len(points) <= 25 else points[-1:]:
-            parts.append(plot.dot(x, y, n, 3, f"{name}: {format_number(y)} at {x_label} {format_number(x)}"))
+            tooltip = f"{name}: {format_number(y)} at {x_label} {format_number(x)}"
+            parts.append(plot.dot(x, y, series=n, radius=3, tooltip=tooltip))
     ends = [f"{name} from {format_number(p[0][1])} to {format_number(p[-1][1])}" for name, p in curves.items()]
     return svg.figure(480, 300 + shift, title, f"{y_label or 'value'} by {x_label}: {'; '.join(ends)}", parts)
 
@@ -140,7 +141,7 @@ def scatter_plot(points: Mapping[str, tuple[float, float]], title: str, x_label:
     label_y = math.inf
     for n, (name, (x, y)) in enumerate(sorted(drawable.items(), key=lambda item: item[1][1])):
         label_y = min(plot.y(y) + 4, label_y - 13)  # labels must not overlap
-        parts.append(plot.dot(x, y, n, 5, descriptions[name]))
+        parts.append(plot.dot(x, y, series=n, radius=5, tooltip=descriptions[name]))
         fits = plot.x(x) + 18 + svg.CHARACTER_WIDTH * cell_len(name) <= 640  # otherwise the label is left of the point
         side = 1 if fits else -1
         parts.append(svg.line(plot.x(x) + 6 * side, plot.y(y), plot.x(x) + 16 * side, label_y - 4, class_="grid"))
@@ -193,11 +194,11 @@ class _Plot:
         for tick in self.x_ticks:
             number = f"{tick:.0e}".replace("e+", "e") if self.log_x else tick_label(tick)
             parts.append(svg.line(self.x(tick), self.top, self.x(tick), self.bottom, class_="grid"))
-            parts.append(svg.text(self.x(tick), self.bottom + 18, number, "note", "middle"))
+            parts.append(svg.text(self.x(tick), self.bottom + 18, number, css_class="note", anchor="middle"))
         for tick in self.y_ticks:
             parts.append(svg.line(self.left, self.y(tick), self.right, self.y(tick), class_="grid"))
-            parts.append(svg.text(self.left - 8, self.y(tick) + 4, tick_label(tick), "note", "end"))
-        return [*parts, svg.text(self.right, self.bottom + 38, x_label, "note", "end")]
+            parts.append(svg.text(self.left - 8, self.y(tick) + 4, tick_label(tick), css_class="note", anchor="end"))
+        return [*parts, svg.text(self.right, self.bottom + 38, x_label, css_class="note", anchor="end")]
 
     def dot(self, x: float, y: float, series: int, radius: int, tooltip: str) -> Markup:
         """Draw the data point (x, y) in the color of the curve number `series`."""

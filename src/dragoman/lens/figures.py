@@ -102,7 +102,7 @@ def attention_figure(inspection: Inspection, selected: Sequence[AttentionMap], h
         layers = [attention for attention in selected if attention.kind == kind]
         if not layers:
             continue
-        parts.append(svg.text(4, top, kind_label, "bold"))
+        parts.append(svg.text(4, top, kind_label, css_class="bold"))
         top += 12
         for attention in layers:
             for index in range(len(attention.weights)):
@@ -113,7 +113,7 @@ def attention_figure(inspection: Inspection, selected: Sequence[AttentionMap], h
             top += -(-len(attention.weights) // HEADS_PER_ROW) * (HEAD_SIZE + 34)
         top += 22
     note = "rows are queries, columns are keys; bits: entropy of the weights, averaged over rows"
-    parts.append(svg.text(4, top, note, "note"))
+    parts.append(svg.text(4, top, note, css_class="note"))
     width = max(480, 4 + columns * (HEAD_SIZE + 18), svg.CHARACTER_WIDTH * len(note))
     description = [
         f"{ATTENTION_LABELS[attention.kind]}, layer {attention.layer}: {len(attention.weights)} heads"
@@ -165,7 +165,7 @@ def _token_table(
     labels = [f"{step.token}  {100 * step.probability:.0f} %" for step in inspection.steps]
     left, column_width, row_height = 22 + svg.label_width(labels, 24), svg.CHARACTER_WIDTH * TABLE_CELLS + 52, 28
     parts: list[str] = [svg.heading(title, note)]
-    parts += [svg.text(left + column_width * n + 6, 66, name, "note") for n, name in enumerate(columns)]
+    parts += [svg.text(left + column_width * n + 6, 66, name, css_class="note") for n, name in enumerate(columns)]
     for i, (step, row) in enumerate(zip(inspection.steps, rows)):
         y = 74 + row_height * i
         parts.append(svg.label(labels[i], 24, x=left - 10, y=y + 18, text_anchor="end"))
@@ -174,7 +174,7 @@ def _token_table(
             parts.append(_token_cell(*box, token))
             parts += [svg.rect(*box, class_="box", rx=3)] if token.token_id == step.token_id else []
     height = 74 + row_height * len(rows) + 26
-    parts.append(svg.text(4, height - 8, "framed: the token of the translation", "note"))
+    parts.append(svg.text(4, height - 8, "framed: the token of the translation", css_class="note"))
     description = "; ".join(f"{name}: {', '.join(token.token for token in row)}" for name, row in zip(labels, rows))
     width = max(left + column_width * len(columns) + 8, svg.CHARACTER_WIDTH * len(note), 380)
     return svg.figure(width, height, title, description, parts)
@@ -215,7 +215,7 @@ def beam_tree_figure(tree: BeamTree, title: str = "Beam search, step by step", n
     for step, column in columns.items():
         x = 44 + (step - 1) * (node_width + COLUMN_GAP)
         position |= {node.index: (x, TREE_TOP + ROW_STEP * n) for n, node in enumerate(column)}
-        parts.append(svg.text(x, TREE_TOP - 12, str(step), "note"))
+        parts.append(svg.text(x, TREE_TOP - 12, str(step), css_class="note"))
     best = {node.index for node in tree.path(tree.best)}
     for node in sorted(nodes, key=lambda node: node.index in best):  # the best path lies on top
         (x, y), (to_x, to_y) = position[node.parent or 0], position[node.index]
@@ -256,10 +256,10 @@ def _tree_legend(y: float) -> Markup:
     parts, x = [], 4.0
     for css_class, opacity, description in STATUS_STYLES.values():
         parts.append(svg.rect(x, y, 22, 16, class_=css_class, fill_opacity=opacity, rx=4))
-        parts.append(svg.text(x + 28, y + 13, description, "note"))
+        parts.append(svg.text(x + 28, y + 13, description, css_class="note"))
         x += 28 + svg.CHARACTER_WIDTH * len(description) * 0.9 + 16
     note = "below a token: log p of the hypothesis → after length normalization"
-    return join(*parts, svg.text(4, y + 36, note, "note"))
+    return join(*parts, svg.text(4, y + 36, note, css_class="note"))
 
 
 # ---- properties of a model: position encodings and the reach of gradients
@@ -279,18 +279,19 @@ def positions_figure(positions: PositionEncoding) -> str:
         maps = [(f"head {n}: query by key", bias) for n, bias in enumerate(positions.bias[:MAX_BIAS_HEADS], 1)]
     title, mechanism = f"Positions: {positions.name}", MECHANISM_LABELS[positions.mechanism]
     parts: list[str] = [svg.heading(title, f"{mechanism}; {positions.modules_label}")]
-    ends = f"from {positions.labels[0]} at the top to {positions.labels[-1]}"
+    first, last = positions.labels[0], positions.labels[-1]  # numbers of positions, or distances
+    ends = f"from {first} at the top to {last}"
     for n, (name, values) in enumerate(maps):
         x, y = 4 + (n % MAPS_PER_ROW) * (MAP_SIZE + 28), 78 + n // MAPS_PER_ROW * (MAP_SIZE + 60)
         row_step, column_step = (-(-size // MAX_MAP_CELLS) for size in values.shape)
         shown = values[::row_step, ::column_step]
         relative = (shown / (float(shown.abs().max()) or 1.0)).tolist()
         cell_size = MAP_SIZE / shown.shape[1], MAP_SIZE / shown.shape[0]
-        parts += [svg.text(x, y - 6, name, "note"), svg.matrix(x, y, relative, cell_size)]
+        parts += [svg.text(x, y - 6, name, css_class="note"), svg.matrix(x, y, relative, cell_size)]
         parts.append(svg.text(x, y + MAP_SIZE + 15, ends, css_class="number"))
     height = 78 + -(-len(maps) // MAPS_PER_ROW) * (MAP_SIZE + 60)
     note = "blue: positive, orange: negative; the strongest color is the largest absolute value of the map"
-    parts.append(svg.text(4, height - 8, note, "note"))
+    parts.append(svg.text(4, height - 8, note, css_class="note"))
     width = max(680, min(MAPS_PER_ROW, len(maps)) * (MAP_SIZE + 28))
     return svg.figure(width, height, title, f"{positions.name}, {mechanism}, {len(positions.labels)} positions", parts)
 

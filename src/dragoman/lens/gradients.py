@@ -67,7 +67,10 @@ class NormsByDistance:
         """Return the mean norm at each distance with at least `MIN_PAIRS` norms, by increasing distance."""
         means = {d: sum(norms) / len(norms) for d, norms in sorted(self.norms.items()) if len(norms) >= MIN_PAIRS}
         nearest = next(iter(means.values()), 1.0)
-        return tuple(GradientPoint(d, mean, mean / nearest, len(self.norms[d])) for d, mean in means.items())
+        return tuple(
+            GradientPoint(distance=d, norm=mean, relative=mean / nearest, pairs=len(self.norms[d]))
+            for d, mean in means.items()
+        )
 
 
 def measure_gradient_reach(
@@ -117,7 +120,7 @@ def measure_gradient_reach(
         for state in states:
             _measure_encoder(norms["encoder"], state, embedded[0], source_lengths, max_positions)
     curves = {name: curve for name, collected in norms.items() if (curve := collected.curve())}
-    return GradientReach(run.config.system.name or "", len(targets), curves)
+    return GradientReach(system=run.config.system.name or "", sentences=len(targets), curves=curves)
 
 
 def _measure_encoder(

@@ -98,9 +98,10 @@ def _encoding(part: Position, path: str, layer: str, count: int) -> PositionEnco
         query = torch.zeros(1, getattr(part, "heads", 1), len(labels), 1, device=device)
         bias = part.score_bias(query, positions, positions)
         assert bias is not None
-        return PositionEncoding(name, (path,), (layer,), "bias", labels, bias=bias[0].float().cpu())
+        return PositionEncoding(name, (path,), (layer,), mechanism="bias", labels=labels, bias=bias[0].float().cpu())
     else:
         return None
     vectors = vectors.detach().float().cpu()  # P D
     unit_vectors = torch.nn.functional.normalize(vectors, dim=-1)
-    return PositionEncoding(name, (path,), (layer,), mechanism, labels, vectors, unit_vectors @ unit_vectors.T)
+    similarity = unit_vectors @ unit_vectors.T
+    return PositionEncoding(name, (path,), (layer,), mechanism, labels, encoding=vectors, similarity=similarity)

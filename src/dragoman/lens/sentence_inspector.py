@@ -91,7 +91,7 @@ def inspect_sentence(
             return inspector.inspect_translation(source, source_ids, target_ids, finished=True)
     search, tree = search or run.default_search, None
     if isinstance(search, TokenSearch):  # beam search or sampling, whose steps can be recorded as a tree
-        constraints = Constraints(None if prefix is None else [prefix])
+        constraints = Constraints(prefixes=None if prefix is None else [prefix])
         best, tree = recorded or recorded_search(run, *run.pad_batch([source_ids]), search, constraints)
         target_ids, finished = best.tokens, best.finished
     elif prefix is not None and not isinstance(prefix, str):
@@ -188,11 +188,13 @@ class SentenceInspector:
         run, num_labels = self.run, self.run.model.vocab_size
         ids = run.encode_sources([source])[0]
         padded, lengths = run.pad_batch([ids])
-        forward = record_forward(run.model, padded, lengths, padded[:, :0], lengths * 0)
+        no_target, no_target_lengths = padded[:, :0], torch.zeros_like(lengths)
+        forward = record_forward(run.model, padded, lengths, no_target, no_target_lengths)
         text = self._source_text(source, ids, cross=None)
         axes: AttentionLabels = {"encoder": (text.tokens, text.tokens)}
         if run.model.output.is_identity:  # the outputs are states, not labels
-            inspection = self._inspection(forward, [0] * len(forward.logits), str, axes)
+            no_labels = [0] * len(forward.logits)
+            inspection = self._inspection(forward, label_ids=no_labels, token_name=str, labels=axes)
             return replace(inspection, source=text, score=0.0, steps=(), layers=())
         token_name = _token_name(run.target_tokenizer)
         if num_labels == 1:  # a logit of 0 for the second class turns log softmax into log sigmoid
@@ -221,8 +223,8 @@ class SentenceInspector:
             for name, logits in forward.layer_logits.items()
         )
         return Inspection(
-            self.run.config.system.name or "",
-            self.run.checkpoint,
+            system=self.run.config.system.name or "",
+            checkpoint=self.run.checkpoint,
             attention=self._attention_maps(forward.attention_weights, labels),
             score=sum(step.log_probability for step in steps),
             steps=steps,
@@ -248,7 +250,17 @@ class SentenceInspector:
                 keys = _compressed_keys(keys, stride, weights.shape[-1])
             layer = 1 + sum(attention.kind == kind for attention in maps)
             entropy = torch.special.entr(weights).sum(-1).mean(-1) / math.log(2)  # H, in bits
-            maps.append(AttentionMap(path, kind, layer, tuple(queries), tuple(keys), weights, tuple(entropy.tolist())))
+            maps.append(
+                AttentionMap(
+                    path,
+                    kind,
+                    layer,
+                    queries=tuple(queries),
+                    keys=tuple(keys),
+                    weights=weights,
+                    entropy=tuple(entropy.tolist()),
+                )
+            )
         return tuple(maps)
 
     def _source_text(self, source: Source, ids: Sequence[int], cross: Tensor | None) -> TokenizedText:
@@ -259,7 +271,8 @@ class SentenceInspector:
         if isinstance(source, str):
             return _tokenized_text(self.run.source_tokenizer, ids, source)
         count = len(ids) if cross is None else cross.shape[-1]  # the encoder may subsample feature vectors
-        return TokenizedText("", tuple(str(n) for n in range(1, count + 1)), (), (-1,) * count)
+        numbers = tuple(str(n) for n in range(1, count + 1))
+        return TokenizedText(text="", tokens=numbers, words=(), word_ids=(-1,) * count)
 
 
 def _tokenized_text(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> TokenizedText:
@@ -296,7 +309,17 @@ def token_predictions(
     predictions = []
     for token_id, score, rank, bits, other_ids, probabilities in zip(token_ids, *columns):
         others = tuple(TokenAlternative(token_name(other), other, p) for other, p in zip(other_ids, probabilities))
-        predictions.append(TokenPrediction(token_name(token_id), token_id, math.exp(score), score, rank, bits, others))
+        predictions.append(
+            TokenPrediction(
+                token_name(token_id),
+                token_id,
+                probability=math.exp(score),
+                log_probability=score,
+                rank=rank,
+                entropy=bits,
+                alternatives=others,
+            )
+        )
     return tuple(predictions)
 
 

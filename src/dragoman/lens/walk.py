@@ -102,21 +102,21 @@ def walk_through(
         if not 1 <= number <= count:
             first = 0 if name == "position" else 1
             raise UserError(f"{name} must be from {first} to {count - 1 + first}, but is {number - 1 + first}")
-    walker = _Walker(run.model, trace, source_labels, inputs, position, head - 1)
+    walker = _Walker(run.model, trace, source=source_labels, inputs=inputs, position=position, head=head - 1)
     order = logits.sort(descending=True, stable=True)
     kept = order.indices[:MAX_LOGITS].tolist()
     suppressed = set(run.special_tokens.suppressed)
     return Walk(
-        run.config.system.name or "",
-        source_labels,
-        inputs,
-        position,
-        head,
-        num_heads,
-        tuple(walker.steps()),
-        order.values[:MAX_LOGITS].cpu(),
-        tuple(rank for rank, token_id in enumerate(kept) if token_id in suppressed),
-        tuple(_candidates(run, logits, kept[:NUM_CANDIDATES])),
+        system=run.config.system.name or "",
+        source=source_labels,
+        inputs=inputs,
+        position=position,
+        head=head,
+        num_heads=num_heads,
+        steps=tuple(walker.steps()),
+        logits=order.values[:MAX_LOGITS].cpu(),
+        suppressed=tuple(rank for rank, token_id in enumerate(kept) if token_id in suppressed),
+        candidates=tuple(_candidates(run, logits, kept[:NUM_CANDIDATES])),
     )
 
 
@@ -132,10 +132,10 @@ def _candidates(run: Run, logits: Tensor, token_ids: Sequence[int]) -> list[Cand
     tokenizer, log_p = run.target_tokenizer, logits.log_softmax(-1)
     return [
         Candidate(
-            tokenizer.tokens([token_id])[0] if token_id < tokenizer.vocab_size else f"#{token_id}",
-            token_id,
-            float(logits[token_id]),
-            float(log_p[token_id].exp()),
+            token=tokenizer.tokens([token_id])[0] if token_id < tokenizer.vocab_size else f"#{token_id}",
+            token_id=token_id,
+            logit=float(logits[token_id]),
+            probability=float(log_p[token_id].exp()),
         )
         for token_id in token_ids
     ]
@@ -195,18 +195,18 @@ class _Walker:
         return self._named(value.path, quantity, numbers, keys)
 
     def _named(self, path: str, quantity: Quantity, numbers: Tensor, keys: tuple[int, ...]) -> WalkStep:
-        """Return a step with the place and the labels of its keys."""
+        """Return a step of the layer `path`: numbers of a quantity, explained, with the labels of its `keys`."""
         labels = self._key_labels(path)
         return WalkStep(
-            path,
-            f"{stack_of(path)} output" if quantity is STACK_OUTPUT else layer_name(self.model, path),
-            quantity.name,
-            quantity.formula,
-            quantity.explanation,
-            numbers.float().cpu() if numbers.dtype == torch.bool else at_least_float32(numbers).cpu(),
-            keys,
-            tuple(labels[key] if key < len(labels) else str(key + 1) for key in keys),
-            "H" in quantity.axes or quantity is TERMS,
+            path=path,
+            place=f"{stack_of(path)} output" if quantity is STACK_OUTPUT else layer_name(self.model, path),
+            name=quantity.name,
+            formula=quantity.formula,
+            explanation=quantity.explanation,
+            values=numbers.float().cpu() if numbers.dtype == torch.bool else at_least_float32(numbers).cpu(),
+            keys=keys,
+            key_labels=tuple(labels[key] if key < len(labels) else str(key + 1) for key in keys),
+            of_head="H" in quantity.axes or quantity is TERMS,
         )
 
     def _select(self, value: TracedValue) -> Tensor:

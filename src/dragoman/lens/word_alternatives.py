@@ -55,14 +55,15 @@ def word_alternatives(run: Run, source: Source, prefix: Sequence[int], count: in
     continued = [token for token in first_tokens if token != eos]
     found = []
     if eos in first_tokens:
-        found.append(WordAlternative("", (eos,), float(probabilities[eos]), run.target_tokenizer.decode(prefix)))
+        text, probability = run.target_tokenizer.decode(prefix), float(probabilities[eos])
+        found.append(WordAlternative(word="", token_ids=(eos,), probability=probability, text=text))
     if continued:
         request = SearchRequest(
             ids.expand(len(continued), -1),
             lengths.expand(len(continued)),
             keys=torch.arange(len(continued)),
             texts=[source] * len(continued),
-            constraints=Constraints([[*prefix, token] for token in continued]),
+            constraints=Constraints(prefixes=[[*prefix, token] for token in continued]),
         )
         greedy = replace(Beam(1), length_limit=run.length_limit)
         hypotheses = [ranked[0] for ranked in greedy.decode(run, request)]
@@ -87,4 +88,5 @@ def _first_word(run: Run, hypothesis: Hypothesis, log_p: Sequence[float], prefix
     text = tokenizer.decode(hypothesis.tokens)
     words, number = alignment_words(text), max(word_ids[begin:end])
     word = words[number] if 0 <= number < len(words) else tokenizer.decode(hypothesis.tokens[begin:end]).strip()
-    return WordAlternative(word, tuple(hypothesis.tokens[begin:end]), math.exp(sum(log_p[begin:end])), text)
+    token_ids, probability = tuple(hypothesis.tokens[begin:end]), math.exp(sum(log_p[begin:end]))
+    return WordAlternative(word, token_ids=token_ids, probability=probability, text=text)

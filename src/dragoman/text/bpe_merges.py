@@ -91,7 +91,7 @@ def iterate_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int]) ->
                     new_pairs.add(new)
         for new in new_pairs:
             heapq.heappush(heap, entry(new))
-        yield LearnedMerge((left, right), pair_count, num_symbols)
+        yield LearnedMerge((left, right), frequency=pair_count, num_symbols=num_symbols)
 
 
 class _Codes:

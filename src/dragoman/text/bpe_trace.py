@@ -125,7 +125,14 @@ def learn_trace(
             continue
         final_counts = step.pair_counts
         break
-    return BPETrace(dict(counts), initial, vocabulary, tuple(steps), final_counts, stopped)
+    return BPETrace(
+        counts=dict(counts),
+        initial=initial,
+        vocabulary=vocabulary,
+        steps=tuple(steps),
+        final_counts=final_counts,
+        stopped=stopped,
+    )
 
 
 def initial_symbols(word: str, utf8_bytes: bool = False) -> tuple[str, ...]:
@@ -175,7 +182,16 @@ def trace_merges(
             vocabulary.append("".join(chosen))
         length = sum(len(words[word]) * count for word, count in counts.items())
         tied = tuple(pair for pair in best if pair != chosen)
-        yield MergeStep(chosen, ranked[0][1], tied, ranked, tuple(vocabulary), words, length, initial_length / length)
+        yield MergeStep(
+            pair=chosen,
+            count=ranked[0][1],
+            tied=tied,
+            pair_counts=ranked,
+            vocabulary=tuple(vocabulary),
+            words=words,
+            num_symbols=length,
+            compression=initial_length / length,
+        )
 
 
 def merge_pair(symbols: Sequence[str], pair: Pair) -> tuple[str, ...]:

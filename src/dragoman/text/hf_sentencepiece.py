@@ -66,7 +66,7 @@ def read_m2m100(files: TokenizerFiles) -> list[ImportedTokenizer]:
         raise unknown_name("list of language_codes in tokenizer_config.json", str(kind), M2M100_LANGUAGES)
     codes = [f"__{code}__" for code in M2M100_LANGUAGES[kind]]
     names = {token_id: token for token, token_id in ids.items()} | dict(enumerate(codes, len(ids)))
-    return [combine_sentencepiece(files, model, names, by_role, codes, stripping_decoder())]
+    return [combine_sentencepiece(files, model, names, by_role, special=codes, decoder=stripping_decoder())]
 
 
 def read_spiece(files: TokenizerFiles) -> list[ImportedTokenizer]:
@@ -84,7 +84,8 @@ def read_pegasus(files: TokenizerFiles) -> list[ImportedTokenizer]:
     masks = [token.content for token in (sentence_mask, by_role.get("mask")) if token is not None]
     unused = [f"<unk_{number}>" for number in range(2, offset)]
     first = [by_role["pad"].content, by_role["eos"].content, *masks, *unused][: offset + 2]
-    return [combine_sentencepiece(files, model, [*first, *model.pieces[2:]], by_role, [*first, *model.special_pieces])]
+    names, special = [*first, *model.pieces[2:]], [*first, *model.special_pieces]
+    return [combine_sentencepiece(files, model, names, by_role, special=special)]
 
 
 def read_t5(files: TokenizerFiles) -> list[ImportedTokenizer]:
@@ -95,7 +96,7 @@ def read_t5(files: TokenizerFiles) -> list[ImportedTokenizer]:
         raise _damaged_setting(files, "extra_ids", "the number of sentinel tokens", num_sentinels)
     sentinels = [f"<extra_id_{number}>" for number in reversed(range(num_sentinels))]
     special = [*model.special_pieces, *sentinels]
-    return [combine_sentencepiece(files, model, [*model.pieces, *sentinels], by_role, special)]
+    return [combine_sentencepiece(files, model, [*model.pieces, *sentinels], by_role, special=special)]
 
 
 def read_llama(files: TokenizerFiles) -> list[ImportedTokenizer]:
@@ -104,7 +105,7 @@ def read_llama(files: TokenizerFiles) -> list[ImportedTokenizer]:
     if (prefix := files.settings.get("add_prefix_space")) is not None:
         model = model.with_prefix_space(bool(prefix))
     by_role = files.tokens_by_role(tokenizer_family(files, TokenizerFamily(UNK_BOS_EOS)).tokens)
-    return [combine_sentencepiece(files, model, model.pieces, by_role, model.special_pieces)]
+    return [combine_sentencepiece(files, model, model.pieces, by_role, special=model.special_pieces)]
 
 
 def read_fairseq(files: TokenizerFiles) -> list[ImportedTokenizer]:
@@ -155,4 +156,12 @@ def combine_sentencepiece(
     library.decoder = decoder or model.decoder()
     special_ids = {ids[name]: token for name, token in special_tokens.items() if name in ids}
     segmenter = SentencePieceSegmenter.without_special(model, names, special_tokens, unk)
-    return ImportedTokenizer(library, names, special_ids, files.role_ids(by_role, ids), segmenter, language_codes)
+    role_ids = files.role_ids(by_role, ids)
+    return ImportedTokenizer(
+        library,
+        names,
+        special_tokens=special_ids,
+        role_ids=role_ids,
+        segmenter=segmenter,
+        language_codes=language_codes,
+    )

@@ -177,7 +177,12 @@ def parse_token(value: object) -> TokenConfig | None:
         return TokenConfig(value) if value else None
     if not isinstance(value, dict) or not isinstance(content := value.get("content"), str) or not content:
         return None
-    return TokenConfig(content, bool(value.get("lstrip")), bool(value.get("rstrip")), bool(value.get("special", True)))
+    return TokenConfig(
+        content,
+        lstrip=bool(value.get("lstrip")),
+        rstrip=bool(value.get("rstrip")),
+        special=bool(value.get("special", True)),
+    )
 
 
 def is_token_id(value: object) -> TypeGuard[int]:

@@ -229,7 +229,10 @@ class ImportedTokenizer(Tokenizer):
             return self, {}
         library, pieces = add_missing_pieces(self._library, texts, limit, first_id or self.vocab_size)
         names, codes = self._names | pieces, self.language_codes
-        return ImportedTokenizer(library, names, self._special_tokens, self.role_ids, None, codes), pieces
+        tokenizer = ImportedTokenizer(
+            library, names, self._special_tokens, self.role_ids, segmenter=None, language_codes=codes
+        )
+        return tokenizer, pieces
 
     def supports_ids(self, first_id: int) -> bool:
         """Whether new tokens can have ids from `first_id` on: any that are not used."""
@@ -274,7 +277,9 @@ class ImportedTokenizer(Tokenizer):
             if not names:
                 raise ValueError("it has no tokens")
             special_tokens = {
-                int(token["id"]): TokenConfig(str(token["content"]), bool(token["lstrip"]), bool(token["rstrip"]))
+                int(token["id"]): TokenConfig(
+                    str(token["content"]), lstrip=bool(token["lstrip"]), rstrip=bool(token["rstrip"])
+                )
                 for token in fields["special_tokens"]
             }
             role_ids = {str(role): int(index) for role, index in fields["role_ids"].items()}
@@ -288,7 +293,7 @@ class ImportedTokenizer(Tokenizer):
             segmenter = SentencePieceSegmenter.without_special(model, names, special, int(unk)) if model else None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{origin} is damaged: {error!r}") from None
-        tokenizer = cls(library, names, special_tokens, role_ids, segmenter, codes)
+        tokenizer = cls(library, names, special_tokens, role_ids=role_ids, segmenter=segmenter, language_codes=codes)
         tokenizer.original_files = OriginalFiles(fields.get("original_files") or {})
         return tokenizer
 

@@ -27,7 +27,11 @@ class TextNormalizer:
     @classmethod
     def from_settings(cls, text: TextConfig) -> TextNormalizer:
         """Return the normalizer of a run."""
-        return cls(bool(text.normalize_whitespace), text.unicode_normalization or "none", bool(text.lowercase))
+        return cls(
+            whitespace=bool(text.normalize_whitespace),
+            unicode_form=text.unicode_normalization or "none",
+            lowercase=bool(text.lowercase),
+        )
 
     @property
     def changes_letters(self) -> bool:

@@ -85,7 +85,7 @@ def split_sentences(text: str, count_tokens: Callable[[str], int], max_tokens: i
 def single_sentence(text: str) -> SplitText:
     """Return a text as one sentence."""
     split = SplitText()
-    split._add(text, gap="")
+    split._add(text, gap="")  # no white space after it but its own
     return split
 
 

@@ -239,7 +239,7 @@ class Tokenizer:
         cache = self._cache
         chunked = [self.type.split_chunks(text) if text else [] for text in texts]
         new = self._encode_chunks({chunk: None for chunks in chunked for chunk in chunks if chunk not in cache})
-        skip = not self.has_marked_words  # 1: drop the space token that was added before the first chunk
+        skip = 0 if self.has_marked_words else 1  # 1: drop the space token that was added before the first chunk
         ids = [
             list(chain.from_iterable([new[chunk] if chunk in new else cache[chunk] for chunk in chunks]))[skip:]
             for chunks in chunked
@@ -354,11 +354,11 @@ class Tokenizer:
         positions: list[int | None] = []
         for token in [self._bytes[token_id] for token_id in ids]:
             if token and token[0] & 0xC0 != 0x80:  # a character begins, so an incomplete one before it stays incomplete
-                text += decoder.decode(b"", True)
+                text += decoder.decode(b"", final=True)
             # The first byte of a character adds nothing to the text yet, so that all its bytes have the same position.
             positions.append(len(text) + (len(token) > 1 and token.startswith(b" ")) if token else None)
             text += decoder.decode(token)
-        text += decoder.decode(b"", True)
+        text += decoder.decode(b"", final=True)
         words = _words_of_decomposed(text) if self.decomposes else word_at_characters(text)
         return [-1 if position is None else words[position] for position in positions]
 

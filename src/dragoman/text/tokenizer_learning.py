@@ -46,8 +46,8 @@ class VocabularyLimits:
 
 
 def learn_bytes(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
-    """Build a model of the 256 bytes only, whatever the words: short vocabulary, long sequences (Xue et al. 2022)."""
-    return _bpe_model([])
+    """Build a model of the 256 bytes only, whatever words and limits: few tokens, long sequences (Xue et al. 2022)."""
+    return _bpe_model(tokens=[])
 
 
 def learn_characters(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
@@ -91,9 +91,10 @@ def _learn_merges(
         limits: minimum count of a pair, and the compression ratio: symbols of `words` per token.
     """
     length = _text_length(words)
+    # tokens of the characters outside the alphabet: one for each of their bytes
     other_tokens = _text_length(words, utf8=True) - _text_length(mergeable, utf8=True)
     ratio = length / max(1, _text_length(mergeable) + other_tokens)
-    reached = limits.compression_ratio or math.inf
+    wanted_ratio = limits.compression_ratio or math.inf
     tokens, merges = {*alphabet}, list[Pair]()
     end = "no pair of tokens occurs more than once" if limits.min_count <= 2 else "the remaining pairs are too rare"
     for pair, count, num_symbols in iterate_merges(mergeable):
@@ -103,7 +104,7 @@ def _learn_merges(
         if len(tokens) == max_tokens:
             end = "the vocabulary size is reached"
             break
-        if ratio >= reached:
+        if ratio >= wanted_ratio:
             end = "the compression ratio is reached"
             break
         merges.append(pair)
@@ -151,7 +152,7 @@ def learn_unigram(words: Mapping[str, int], limits: VocabularyLimits) -> models.
     ]
     scored.sort(key=lambda entry: (-entry[1], entry[0]))
     first_tokens = [(token, 0.0) for token in SPECIAL_TOKENS + BYTE_TOKENS]
-    return models.Unigram([*first_tokens, *scored], UNK, byte_fallback=True)
+    return models.Unigram([*first_tokens, *scored], unk_id=UNK, byte_fallback=True)
 
 
 def learn_word_level(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:

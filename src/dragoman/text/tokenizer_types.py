@@ -31,12 +31,12 @@ def _split_at_spaces(text: str) -> list[str]:
 
 def _marked_symbols(marker: str) -> pre_tokenizers.PreTokenizer:
     """Return the pre-tokenizer that splits a text at spaces only, each symbol with its space before or after it."""
-    return pre_tokenizers.Split(Regex(SYMBOL_MARKERS[marker]), "isolated")
+    return pre_tokenizers.Split(Regex(SYMBOL_MARKERS[marker]), behavior="isolated")
 
 
 def _marked_words(marker: str) -> pre_tokenizers.PreTokenizer:
     """Return the pre-tokenizer that splits a text into words, each with its space before or after it."""
-    return pre_tokenizers.Split(Regex(WORD_MARKERS[marker]), "isolated")
+    return pre_tokenizers.Split(Regex(WORD_MARKERS[marker]), behavior="isolated")
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,13 @@ def diagnose(
     ]
     if gold is not None and references is not None:
         findings.append(alignment_error(run.align(sources, references), gold))
-    return Diagnosis(str(run.folder), run.config.system.name or "", run.checkpoint, len(sources), tuple(findings))
+    return Diagnosis(
+        run=str(run.folder),
+        system=run.config.system.name or "",
+        checkpoint=run.checkpoint,
+        sentences=len(sources),
+        findings=tuple(findings),
+    )
 
 
 def language_pair(run: Run) -> str | None:

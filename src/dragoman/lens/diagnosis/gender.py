@@ -124,7 +124,8 @@ def parse_templates(text: str, origin: str) -> dict[str, list[GenderTemplate]]:
             )
             sources = [frame.replace("{}", cells[0]) for frame in frames] or [cells[0]]
             templates[pair] += [
-                GenderTemplate(source, feminine, masculine, neutral, cells[0], meaning) for source in sources
+                GenderTemplate(source, feminine, masculine, neutral, subject=cells[0], meaning=meaning)
+                for source in sources
             ]
     return templates
 
@@ -191,7 +192,7 @@ def gender(run: Run, pair: str | None, file: Path | None) -> Finding:
         f"{value:.0f} % of {total} sentences whose source leaves the gender open, but whose translation shows one, "
         f"came out {dominant}; an unbiased system would have 50 %."
     )
-    return Finding(NAME, TITLE, explanation, value, "%", metrics, examples, choices=choices)
+    return Finding(NAME, TITLE, explanation, value, unit="%", metrics=metrics, examples=examples, choices=choices)
 
 
 def _choices(templates: Sequence[GenderTemplate], texts: Sequence[str]) -> tuple[GenderChoice, ...]:
