@@ -41,7 +41,7 @@ def deployment_settings(run: Run, file_format: str) -> dict[str, Any]:
         )
     shared = run.source_tokenizer is run.target_tokenizer
     tokenizers = {side: "tokenizer.json" if shared else f"tokenizer.{side}.json" for side in ("source", "target")}
-    (tag,) = tag_ids(run, 1, None)  # the token of the first corpus tag, if there are tags
+    (tag,) = tag_ids(run, 1, None)  # for one text without a stated tag: the token of the first corpus tag, if any
     settings: dict[str, Any] = {
         "dragoman": __version__,
         "format": file_format,
@@ -69,7 +69,7 @@ def deployment_settings(run: Run, file_format: str) -> dict[str, Any]:
 def max_target_tokens(run: Run) -> int:
     """Return the largest number of target tokens: that of the run, or of the model's positions if they are fewer."""
     limit = run.length_limit.max or MAX_NEW_TOKENS
-    positions = run.model.max_target_length(torch.tensor([0]))
+    positions = run.model.max_target_length(torch.tensor([0]))  # for a source of 0 tokens: the most that is possible
     return limit if positions is None else min(limit, int(positions))
 
 
@@ -112,7 +112,7 @@ def render_template(template: str, **values: Any) -> str:
 
 @cache
 def _environment() -> Environment:
-    """Return the template engine; programs and Markdown are not escaped."""
+    """Return the template engine (Jinja); it does not escape HTML, since it writes programs and Markdown."""
     loader = PackageLoader("dragoman.interop")
     return Environment(
         loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True

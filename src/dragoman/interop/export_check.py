@@ -134,9 +134,10 @@ def sample_texts(run: Run, sentences: Sequence[str] | None) -> tuple[list[Source
 
 def _texts_of_own_tokens(run: Run, count: int) -> list[str]:
     """Return `count` texts of a few tokens of the source vocabulary each, spread over the vocabulary."""
-    tokenizer, length = run.source_tokenizer, 9
+    tokenizer, length = run.source_tokenizer, 9  # tokens per text
     stride = max(1, tokenizer.vocab_size // (count * length))
     ids = [stride * number % tokenizer.vocab_size for number in range(count * length)]
+    # \ufffd: bytes of a byte-level token that are no character
     texts = [tokenizer.decode(ids[start::count]).replace("\ufffd", "") for start in range(count)]
     return [text for text in texts if text.strip()]
 
@@ -154,7 +155,7 @@ def verification_search(run: Run) -> Beam:
         beam.size,
         beam.length_penalty,
         "never" if beam.early_stopping == "steps" else beam.early_stopping,  # the same result
-        length_limit=LengthLimit(0, limit, limit, 0),
+        length_limit=LengthLimit(ratio=0, offset=limit, max=limit, min=0),
         rank_unfinished="by_score",
     )
 
@@ -205,7 +206,8 @@ def teacher_forced_logits(run: Run, samples: ExportSamples) -> list[Tensor]:
     for source_ids, target_ids in zip(samples.source_ids, samples.target_ids, strict=True):
         source, source_lengths = run.pad_batch([source_ids])
         if target_ids:
-            source = source.long() if run.model.source_features is None else source  # also if it is empty
+            # token ids must be integers; an empty source was padded to a tensor of floats
+            source = source.long() if run.model.source_features is None else source
             logits.append(run.model(source, source_lengths, *run.pad_batch([target_ids]))[0])
         else:
             logits.append(run.model(source, source_lengths)[0])

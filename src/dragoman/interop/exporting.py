@@ -155,11 +155,20 @@ def export_run(
         files = tuple(
             sorted(path.relative_to(unfinished).as_posix() for path in unfinished.rglob("*") if path.is_file())
         )
-    return ExportResult(out, to, written.model, written.notes, check, exporter.library, exporter.extra, files)
+    return ExportResult(
+        out,
+        format=to,
+        model=written.model,
+        notes=written.notes,
+        check=check,
+        library=exporter.library,
+        extra=exporter.extra,
+        files=files,
+    )
 
 
 def create_exporter(to: str, options: ExportOptions) -> Exporter:
-    """Return the exporter of a format; raise a UserError for an unknown format or a number format that it lacks."""
+    """Return the exporter of the format `to`; raise a UserError for an unknown one or a number format that it lacks."""
     if to not in EXPORTERS:
         raise unknown_name("format of an export", to, EXPORTERS)
     module, _, name = EXPORTERS[to].partition(":")

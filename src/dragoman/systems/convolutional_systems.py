@@ -83,7 +83,8 @@ def bytenet(
     Additions to the paper: a layer norm at the end of each stack, and dropout in the blocks.
     """
 
-    extension = SourceExtension(unfolding_ratio, unfolding_offset)
+    extension = SourceExtension(ratio=unfolding_ratio, offset=unfolding_offset)
+    unchanged = SourceExtension(ratio=1.0, offset=0.0)
 
     def blocks(causal: bool) -> tuple[Spec, ...]:
         """Return the residual blocks of a layer, with dilations 1, 2, 4, …; `causal` ones see no later tokens."""
@@ -100,7 +101,7 @@ def bytenet(
         embedding=Embedding(scaled=True),
         shared_embeddings=vocabulary.joint and shared_embeddings,
         tied_embeddings=tied_embeddings,
-        source_extension=extension if extension != SourceExtension(1.0, 0.0) else None,
+        source_extension=extension if extension != unchanged else None,
     )
 
 

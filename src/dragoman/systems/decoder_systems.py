@@ -72,7 +72,10 @@ def transformer_dmca(spec: DecoderOnly, *, block_size: int = 256, kernel_size: i
     attention, feed_forward = spec.decoder.block
     residual = cast(PostNorm, attention)
     heads = cast(SelfAttention, residual.body).heads
-    attentions = (LocalAttention(heads, block_size), CompressedAttention(heads, kernel_size, stride))
+    attentions = (
+        LocalAttention(heads, block_size=block_size),
+        CompressedAttention(heads, kernel=kernel_size, stride=stride),
+    )
     block = [  # all layers, because they differ: one block instead of `depth` equal ones
         part
         for layer in range(spec.decoder.depth)
@@ -98,8 +101,9 @@ def transformer_dmca_moe(
     block = list(spec.decoder.block)
     middle = len(block) // 4 * 2 + 1  # parts are attention, feed-forward, attention, feed-forward, …
     residual = cast(PostNorm, block[middle])
-    gating = NoisyTopKGating(importance_loss_weight, load_loss_weight)
-    mixture = MixtureOfExperts(cast(FeedForward, residual.body), experts, experts_per_token, gating)
+    gating = NoisyTopKGating(importance_loss_weight=importance_loss_weight, load_loss_weight=load_loss_weight)
+    expert = cast(FeedForward, residual.body)
+    mixture = MixtureOfExperts(expert, num_experts=experts, top_k=experts_per_token, gating=gating)
     block[middle] = replace(residual, body=mixture)
     return replace(spec, decoder=replace(spec.decoder, block=tuple(block)))
 
@@ -162,9 +166,9 @@ def unilm(spec: DecoderOnly) -> DecoderOnly:
     attention, feed_forward = (cast(PreNorm, part) for part in spec.decoder.block)
     attention = replace_everywhere(attention, SelfAttention, visibility=Prefix())
     feed_forward = replace_everywhere(feed_forward, FeedForward, activation="gelu")
-    block = tuple(PostNorm(part.body, part.norm, part.dropout) for part in (attention, feed_forward))
+    block = tuple(PostNorm(part.body, norm=part.norm, dropout=part.dropout) for part in (attention, feed_forward))
     decoder = replace(spec.decoder, block=block, norm=None, input_norm=LayerNorm())
-    return replace(spec, decoder=decoder, output_bias=True, transform=Transform("gelu", LayerNorm()))
+    return replace(spec, decoder=decoder, output_bias=True, transform=Transform(activation="gelu", norm=LayerNorm()))
 
 
 @variant_of(unilm)
@@ -238,7 +242,7 @@ def llama(
         output_bias=False if query_key_value_bias else None,
     )
     feed_forward = FeedForward(inner_dim, activation="silu", gated=True, bias=False)
-    block = tuple(PreNorm(part, norm, dropout) for part in (attention, feed_forward))
+    block = tuple(PreNorm(part, norm=norm, dropout=dropout) for part in (attention, feed_forward))
     stack = Stack(block, depth=layers, dropout=dropout, norm=norm)
     return DecoderOnly(
         model_dim, vocabulary.target, stack, tied_embeddings=tied_embeddings, initialization=Normal(std=0.02)

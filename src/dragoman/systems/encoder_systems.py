@@ -41,8 +41,8 @@ def bert(
     """
     projected_dim = None if embedding_dim == model_dim else embedding_dim
     block = (
-        PostNorm(SelfAttention(heads, visibility=Full(), dropout=attention_dropout), BERT_NORM, dropout),
-        PostNorm(FeedForward(ffn_dim, activation="gelu"), BERT_NORM, dropout),
+        PostNorm(SelfAttention(heads, visibility=Full(), dropout=attention_dropout), norm=BERT_NORM, dropout=dropout),
+        PostNorm(FeedForward(ffn_dim, activation="gelu"), norm=BERT_NORM, dropout=dropout),
     )
     return EncoderOnly(
         model_dim,
@@ -100,10 +100,12 @@ def electra(
 
     generator_heads = max(1, heads // generator_divisor)
     generator_ffn_dim = None if ffn_dim is None else max(1, ffn_dim // generator_divisor)
-    generator = encoder(model_dim // heads * generator_heads, generator_heads, generator_ffn_dim)
-    discriminator = encoder(model_dim, heads, ffn_dim)
+    generator_dim = model_dim // heads * generator_heads  # heads of the same dimension
+    generator = encoder(dim=generator_dim, heads=generator_heads, ffn_dim=generator_ffn_dim)
+    discriminator = encoder(dim=model_dim, heads=heads, ffn_dim=ffn_dim)
+    # one logit for every token: whether it was replaced
     discriminator = replace(discriminator, num_labels=1, tied_embeddings=False, transform=Transform("gelu"))
-    return ReplacedTokens(generator, discriminator, shared_embeddings)
+    return ReplacedTokens(generator, discriminator, shared_embeddings=shared_embeddings)
 
 
 def tagger(

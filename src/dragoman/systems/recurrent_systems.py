@@ -139,7 +139,7 @@ def bow(spec: EncoderDecoder, *, pooling: Literal["mean", "sum", "attention"] = 
     """
     layers, dropout = next(find_specs(spec, RecurrentDecoder)).layers, spec.encoder.dropout
     if pooling != "attention":
-        return replace(spec, encoder=Stack((BagOfWords(layers, pooling, dropout=dropout),), dropout=dropout))
+        return replace(spec, encoder=Stack((BagOfWords(layers, pooling=pooling, dropout=dropout),), dropout=dropout))
     words = Stack((FeedForward(activation="tanh", dropout=dropout),), depth=layers, dropout=dropout)
     context, start = _attention("additive"), FromSummary(MeanState())
     spec = replace_everywhere(spec, RecurrentDecoder, context=context, attends="before", initial_state=start)
@@ -199,13 +199,18 @@ def moe_2017(
     mixture has a sigmoid at the end. The gating is the paper's noisy top-k (§2.1), flat with 32 experts; its bilingual
     models use a strictly balanced gating (§F), which fixes the load within a batch.
     """
-    gating = NoisyTopKGating(importance_loss_weight, load_loss_weight)
-    mixture = MixtureOfExperts(FeedForward(ffn_dim), experts, experts_per_token, gating, output_activation="sigmoid")
+    mixture = MixtureOfExperts(
+        FeedForward(ffn_dim),
+        num_experts=experts,
+        top_k=experts_per_token,
+        gating=NoisyTopKGating(importance_loss_weight=importance_loss_weight, load_loss_weight=load_loss_weight),
+        output_activation="sigmoid",
+    )
 
     def stack(bottom: Spec, attention_context: bool) -> Stack:
         """Return bottom layer, experts and further layers; `attention_context`: those above the bottom read it."""
         layer = Recurrent("lstm", attention_context=attention_context, cell_dim=cell_dim)
-        block = tuple(Residual(part, dropout) for part in (bottom, mixture, *[layer] * (layers - 1)))
+        block = tuple(Residual(part, dropout=dropout) for part in (bottom, mixture, *[layer] * (layers - 1)))
         return Stack(block, dropout=dropout)
 
     decoder_bottom = RecurrentDecoder(
@@ -226,8 +231,8 @@ def deep_att(
 
     Embeddings and context have the dimension of the model, 512; the paper's have 256 and 1280.
     """
-    encoder = FastForwardEncoder(layers, dropout)
-    decoder = FastForwardDecoder(decoder_layers or layers, AttentionContext(Additive()), dropout)
+    encoder = FastForwardEncoder(layers, dropout=dropout)
+    decoder = FastForwardDecoder(decoder_layers or layers, context=AttentionContext(Additive()), dropout=dropout)
     return replace(spec, encoder=Stack((encoder,), dropout=dropout), decoder=Stack((decoder,), dropout=dropout))
 
 
@@ -267,7 +272,7 @@ def hard_monotonic(
         decoder=Stack((decoder,), dropout=dropout),
         shared_embeddings=vocabulary.joint and shared_embeddings,
         tied_embeddings=tied_embeddings,
-        alignment=HardAlignment(order, monotonic, max_jump),
+        alignment=HardAlignment(order=order, monotonic=monotonic, max_jump=max_jump),
     )
 
 

@@ -211,6 +211,7 @@ def with_copying(builder: Callable[..., EncoderDecoder]) -> Callable[..., Encode
 
     @variant_of(builder)
     def copying_builder(spec: EncoderDecoder, *, copying: bool = False, coverage_loss: float = 0.0) -> EncoderDecoder:
+        """Let the output layer also copy source tokens if `copying`; `coverage_loss` is the weight of that loss."""
         if coverage_loss and not copying:
             raise UserError("coverage_loss is the loss of the attention that copies: set copying to true as well")
         return replace(spec, copying=Copying(coverage_loss) if copying else None)

@@ -88,7 +88,8 @@ def transformer(
 
     def residual(body: Spec) -> Spec:
         """Return a residual connection around the layer `body`, with the norm before or after."""
-        return PreNorm(body, norm_spec, dropout) if pre_norm else PostNorm(body, norm_spec, dropout)
+        kind = PreNorm if pre_norm else PostNorm
+        return kind(body, norm=norm_spec, dropout=dropout)
 
     def self_attention(visibility: Spec) -> Spec:
         """Return self-attention in a residual connection; `visibility` is its mask, full or causal."""
@@ -138,9 +139,10 @@ def shaw(
 ) -> EncoderDecoder:
     """Transformer with relative positions in keys and values in place of sinusoids (Shaw et al. 2018).
 
-    Distances are clipped at `max_distance`. `relative_values` false: relative positions enter the keys only.
+    Distances are clipped at `max_distance`. `relative_values` false: relative positions enter the keys only. Values of
+    a head have dimension `value_dim`, by default that of keys.
     """
-    position = Shaw(max_distance, relative_values, value_dim)
+    position = Shaw(clip=max_distance, values=relative_values, value_dim=value_dim)
     spec = replace_everywhere(spec, SelfAttention, position=position, value_dim=value_dim)
     spec = replace_everywhere(spec, CrossAttention, value_dim=value_dim)
     return replace_everywhere(spec, Stack, position=NoPosition())
@@ -181,8 +183,8 @@ def moe(
         *attention, feed_forward = stack.block
         residual = cast(PostNorm | PreNorm, feed_forward)
         expert = cast(FeedForward, residual.body)
-        gating = SoftmaxGating(balance_loss_weight, router_noise)
-        mixture = MixtureOfExperts(expert, experts, experts_per_token, gating)
+        gating = SoftmaxGating(balance_loss_weight=balance_loss_weight, router_noise=router_noise)
+        mixture = MixtureOfExperts(expert, num_experts=experts, top_k=experts_per_token, gating=gating)
         block = (*stack.block, *attention, replace(residual, body=mixture))
         return replace(stack, block=block, depth=stack.depth // 2)
 
@@ -236,24 +238,36 @@ def t5(
 
     def residual(body: Spec) -> Spec:
         """Return a residual connection around the layer `body`, with the norm before it."""
-        return PreNorm(body, norm, dropout)
+        return PreNorm(body, norm=norm, dropout=dropout)
 
     def bias(bidirectional: bool) -> Spec:
         """Return the table of position biases that all layers of a stack share; a decoder's is not `bidirectional`."""
-        return RelativeBias(heads, position_buckets, max_distance, bidirectional)
+        return RelativeBias(heads, buckets=position_buckets, max_distance=max_distance, bidirectional=bidirectional)
 
     encoder_attention = residual(SelfAttention(heads, visibility=Full(), bias=False, dropout=dropout))
     decoder_attention = residual(SelfAttention(heads, visibility=Causal(), bias=False, dropout=dropout))
     cross_attention = residual(CrossAttention(heads, bias=False, dropout=dropout))
     activation: Literal["gelu-tanh", "relu"] = "gelu-tanh" if gated_ffn else "relu"
-    feed_forward = residual(FeedForward(ffn_dim, activation, gated_ffn, bias=False, dropout=dropout))
+    feed_forward = residual(FeedForward(ffn_dim, activation=activation, gated=gated_ffn, bias=False, dropout=dropout))
     decoder_block = (decoder_attention, cross_attention, feed_forward)
     return EncoderDecoder(
         model_dim,
         vocabulary.source + extra_tokens,
         vocabulary.target + extra_tokens,
-        encoder=Stack((encoder_attention, feed_forward), layers, bias(bidirectional=True), dropout, norm),
-        decoder=Stack(decoder_block, decoder_layers or layers, bias(bidirectional=False), dropout, norm),
+        encoder=Stack(
+            (encoder_attention, feed_forward),
+            depth=layers,
+            position=bias(bidirectional=True),
+            dropout=dropout,
+            norm=norm,
+        ),
+        decoder=Stack(
+            decoder_block,
+            depth=decoder_layers or layers,
+            position=bias(bidirectional=False),
+            dropout=dropout,
+            norm=norm,
+        ),
         embedding=Embedding(scaled=True),
         shared_embeddings=vocabulary.joint and shared_embeddings,
         tied_embeddings=tied_embeddings,
@@ -277,7 +291,7 @@ def speech(
     frames by `stride`. The paper's attention over time and frequency is left out. With `full_rate_convolution` and
     `stride` 2, the convolutions are those of Whisper (Radford et al. 2023).
     """
-    frames = Frames(feature_dim, stride)
+    frames = Frames(feature_dim, stride=stride)
     if full_rate_convolution:
         frames = replace(frames, activation="gelu", full_rate_layer=True, projection=False)
     return replace(spec, source_vocab_size=0, shared_embeddings=False, input=frames)

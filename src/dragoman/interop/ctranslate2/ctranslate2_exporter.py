@@ -124,16 +124,16 @@ class CTranslate2Exporter:
         return ExportCheck(
             f"CTranslate2 {ctranslate2.__version__}",
             len(samples),
-            error,
-            CT2_TOLERANCES[self.dtype],
-            None if outputs is None else count_equal_outputs(run, samples, outputs),
-            quantity,
+            max_relative_error=error,
+            tolerance=CT2_TOLERANCES[self.dtype],
+            equal_outputs=None if outputs is None else count_equal_outputs(run, samples, outputs),
+            quantity=quantity,
             outputs_must_agree=self.dtype == "float32",
         )
 
 
 def is_tanh_or_linear(output: nn.Module) -> bool:
-    """Whether an output layer is linear, or has a layer with tanh before it."""
+    """Whether an output layer is linear (no activation), or has a layer with tanh before it."""
     return getattr(output.transform, "activation", ACTIVATIONS["tanh"]) is ACTIVATIONS["tanh"]
 
 
@@ -164,7 +164,7 @@ def generation_options(run: Run) -> dict[str, Any]:
 
 
 def _notes(run: Run) -> tuple[str, ...]:
-    """Return what CTranslate2's search does differently."""
+    """Return sentences for the user on what CTranslate2's search does differently from the run's."""
     if run.is_language_model:
         return ()
     beam, notes = run.beam_config(), []
@@ -183,7 +183,10 @@ def _names(run: Run) -> list[str]:
 
 
 def _compare_translator(run: Run, translator: Any, samples: ExportSamples) -> tuple[str, float, Sequence[list[int]]]:
-    """Compare log p of the target tokens of each pair, and return the token ids that a beam search finds."""
+    """Compare log p of the target tokens of each pair.
+
+    Returns what was compared ("scores"), the largest relative error, and the token ids that a beam search finds.
+    """
     from dragoman.interop.ctranslate2.model_conversion import vocabulary
 
     framing, target_names = run.framing, _names(run)
@@ -214,7 +217,11 @@ def _compare_translator(run: Run, translator: Any, samples: ExportSamples) -> tu
 def _compare_generator(
     run: Run, generator: Any, samples: ExportSamples
 ) -> tuple[str, float, Sequence[list[int]] | None]:
-    """Compare the logits of each sequence, and return the token ids that a beam search finds after its source."""
+    """Compare the logits of each sequence.
+
+    Returns what was compared ("logits"), the largest relative error, and the token ids that a beam search finds after
+    each source (None for a language model, which has no sources).
+    """
     sequences = [[*source, *target] for source, target in zip(samples.source_ids, samples.target_ids, strict=True)]
     theirs = []
     for sequence, target in zip(sequences, samples.target_ids, strict=True):
@@ -243,13 +250,16 @@ def _beam_limit(run: Run) -> int:
 
 
 def _beam_options(run: Run, limit: int) -> dict[str, Any]:
-    """Return the options of a beam search that continues to the length limit, as our exact stopping rule does."""
+    """Return the options of a beam search that continues to the length limit, as our exact stopping rule does.
+
+    With a patience of `limit`, it would stop earlier only after `limit` times its beam size finished hypotheses.
+    """
     search = verification_search(run)
     return {"beam_size": search.size, "length_penalty": search.length_penalty, "patience": limit}
 
 
 def _compare_encoder(run: Run, encoder: Any, samples: ExportSamples) -> tuple[str, float]:
-    """Compare the hidden states of each sample."""
+    """Compare the hidden states of each sample; return what was compared and the largest relative error."""
     ours: list[Tensor] = []
     for ids in samples.source_ids:
         source, lengths = run.pad_batch([ids])

@@ -33,7 +33,7 @@ def convert_model(run: Run) -> specs.ModelSpec:
 
 
 def _check_model(model: Model) -> None:
-    """Raise an error if something outside the layers is an obstacle."""
+    """Raise an error if CTranslate2 cannot compute something outside the layers, such as the output layer."""
     spec: Any = model.spec
     if model.source_features is not None:
         raise obstacle("sources that are images or sound", OTHER_FORMAT)
@@ -81,7 +81,8 @@ def _language_model(run: Run) -> specs.TransformerDecoderModelSpec:
     target = target_vocabulary(run)
     converted.register_vocabulary(target)
     config = converted.config
-    config.bos_token = target[run.framing.source_prefix[0] if run.framing.source_prefix else run.framing.bos]
+    first_token = run.framing.source_prefix[0] if run.framing.source_prefix else run.framing.bos
+    config.bos_token = target[first_token]
     config.eos_token = target[run.framing.eos]
     config.unk_token = _unknown_token(run.target_tokenizer, target)
     config.layer_norm_epsilon = norm_epsilon(model.spec)
@@ -96,7 +97,7 @@ def _encoder_model(run: Run) -> specs.TransformerEncoderModelSpec:
     encoder = convert_encoder(spec.encoder, model.encoder, _max_positions(run), **options)
     encoder.embeddings[0].weight = tensor(model.source_embedding.weight)
     encoder.scale_embeddings = model.source_embedding.scale
-    if types is not None:
+    if types is not None:  # CTranslate2 scales these embeddings too, our model does not
         encoder.embeddings[1].weight = tensor(types.weight) / model.source_embedding.scale
     converted = specs.TransformerEncoderModelSpec(encoder, pooling_layer=model.pooler is not None)
     if model.pooler is not None:
@@ -104,14 +105,14 @@ def _encoder_model(run: Run) -> specs.TransformerEncoderModelSpec:
     tokens = vocabulary(run.source_tokenizer, spec.vocab_size)
     converted.register_vocabulary(tokens)
     config = converted.config
-    config.bos_token = config.eos_token = ""
+    config.bos_token = config.eos_token = ""  # an encoder generates nothing
     config.unk_token = _unknown_token(run.source_tokenizer, tokens)
     config.layer_norm_epsilon = norm_epsilon(spec.encoder)
     return converted
 
 
 def _fill_decoder_ends(decoder: specs.TransformerDecoderSpec, model: Any) -> None:
-    """Copy the embedding table and the output layer of a decoder."""
+    """Copy the embedding table and the output layer of our `model` into CTranslate2's `decoder`."""
     output: OutputLayer = model.output
     decoder.embeddings.weight = tensor(model.target_embedding.weight)
     decoder.scale_embeddings = model.target_embedding.scale

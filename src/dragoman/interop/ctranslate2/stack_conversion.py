@@ -86,7 +86,7 @@ def convert_decoder(
 
 
 def _create(kind: Any, options: dict[str, Any]) -> Any:
-    """Create a specification; an error if this version of CTranslate2 does not know an option."""
+    """Create a specification of class `kind`; an error if this version of CTranslate2 does not know an option."""
     try:
         return kind(**options)
     except TypeError as error:
@@ -97,7 +97,7 @@ def _create(kind: Any, options: dict[str, Any]) -> Any:
 
 
 def norm_epsilon(spec: Spec) -> float | None:
-    """Return ε of all norms in a spec, None if it is CTranslate2's default; an error if they differ."""
+    """Return ε of all norms in a spec, None if each has CTranslate2's default of its kind; an error if they differ."""
     norms: list[LayerNorm | RMSNorm] = [*find_specs(spec, LayerNorm), *find_specs(spec, RMSNorm)]
     if all(norm.epsilon == DEFAULT_EPSILONS[type(norm)] for norm in norms):
         return None
@@ -170,7 +170,7 @@ def _same_in_all_layers(layers: list[TransformerLayer]) -> tuple[Any, Any]:
 
 def _position_options(spec: Stack, in_attention: Spec) -> dict[str, Any]:
     """Return the arguments for the positions of a stack, which act on embeddings or `in_attention`."""
-    rotary = {"rotary_dim": 0, "rotary_interleave": False}
+    rotary = {"rotary_dim": 0, "rotary_interleave": False}  # 0: all dimensions of a head are rotated
     match (spec.position, in_attention):
         case (NoPosition() | Sinusoidal() | Learned() | ALiBi(), NoPosition()):
             return {}
@@ -202,7 +202,7 @@ def _fill_stack(
         target.layer_norm = norm_spec(stack.norm)
     if spec.input_norm is not None:
         target.layernorm_embedding = norm_spec(stack.input_norm)
-    for layer_spec, layer in zip(target.layer, layers, strict=True):
+    for layer_spec, layer in zip(target.layer, layers, strict=True):  # CTranslate2's layer, ours
         _fill_attention(layer_spec.self_attention, layer.attention)
         _fill_positions(layer_spec.self_attention, layer.attention.body.position, stack)
         set_linear(layer_spec.self_attention.linear[0], layer.attention.body.project)
@@ -222,7 +222,7 @@ def _fill_stack(
 
 
 def _fill_attention(target: Any, layer: Sublayer) -> None:
-    """Copy the output projection, norms and scale of an attention layer."""
+    """Copy the output projection, norms and scale of our attention `layer` into CTranslate2's, `target`."""
     set_linear(target.linear[-1], layer.body.output)
     if not layer.parallel:
         target.layer_norm = norm_spec(layer.norm)
@@ -233,7 +233,11 @@ def _fill_attention(target: Any, layer: Sublayer) -> None:
 
 
 def _fill_positions(target: Any, in_attention: Any, stack: StackMixer) -> None:
-    """Copy the tables of relative positions into the specification of a self-attention layer."""
+    """Copy the tables of relative positions into `target`, CTranslate2's specification of a self-attention layer.
+
+    `in_attention` is the module for positions of our attention layer: Shaw's vectors of distances, or T5's biases
+    unless the `stack` has them.
+    """
     if "relative_position_keys" in vars(target):
         keys, values = in_attention.distance_vectors(), in_attention.value_distance_vectors()
         target.relative_position_keys = tensor(keys)

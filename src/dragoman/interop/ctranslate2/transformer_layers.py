@@ -72,12 +72,12 @@ def _split(part: Spec, module: Any) -> Iterator[Sublayer]:
     """Yield the sublayers of a part of a stack: one, or two if they are parallel."""
     match part:
         case PreNorm(body):
-            yield Sublayer(body, module.body, module.before, pre_norm=True)
+            yield Sublayer(body, module.body, norm=module.before, pre_norm=True)
         case PostNorm(body):
-            yield Sublayer(body, module.body, module.after, pre_norm=False)
+            yield Sublayer(body, module.body, norm=module.after, pre_norm=False)
         case Parallel(bodies):
             for body, child in zip(bodies, module.bodies, strict=True):
-                yield Sublayer(body, child, module.norm, pre_norm=True, parallel=True)
+                yield Sublayer(body, child, norm=module.norm, pre_norm=True, parallel=True)
         case _:
             raise _unsupported_part(part)
 
@@ -127,7 +127,7 @@ def _layer(group: list[Sublayer]) -> TransformerLayer:
     """Return the Transformer layer of some sublayers, the last of which is the feed-forward network."""
     match [sublayer.spec for sublayer in group]:
         case [SelfAttention(), FeedForward()]:
-            return TransformerLayer(group[0], None, group[1])
+            return TransformerLayer(group[0], cross_attention=None, feed_forward=group[1])
         case [SelfAttention(), CrossAttention(), FeedForward()]:
             return TransformerLayer(*group)
     raise _wrong_order()

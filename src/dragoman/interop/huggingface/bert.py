@@ -32,6 +32,7 @@ UNUSED_WEIGHTS = (r"pooler\..*", r"cls\.seq_relationship\..*", r"embeddings\.(po
 #: fields of DistilBERT that only other tasks read, and how its position table, which is stored, was initialized
 TASK_FIELDS = ("qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds", "tie_weights_")
 
+#: adds an output layer to the converted encoder (the last argument); not every head needs all arguments
 Head = Callable[[BertFamily, HFConfig, StoredWeights, Conversion], Conversion]
 
 
@@ -51,6 +52,7 @@ def _body(family: BertFamily, hf: HFConfig) -> Conversion:
     name = family.field_name
     heads = hf.integer(name("num_attention_heads"), family.heads)
     dim, embedding_dim = hf.integer(name("hidden_size"), family.hidden_size), _embedding_dim(family, hf)
+    # rows of the position table that no token uses
     offset = hf.get("pad_token_id", 1) + 1 if family.positions_after_padding else 0
     max_positions = hf.integer("max_position_embeddings", 512)
     if max_positions <= offset:
@@ -72,12 +74,12 @@ def _body(family: BertFamily, hf: HFConfig) -> Conversion:
         rotary_values=rotary_values,
     )
     ffn_dim = hf.integer(name("intermediate_size"), family.ffn_dim)
-    feed_forward = FeedForward(ffn_dim, hf.activation(name("hidden_act"), "gelu"))
+    feed_forward = FeedForward(ffn_dim, activation=hf.activation(name("hidden_act"), "gelu"))
     stack = Stack(
-        (PostNorm(attention, norm, dropout), PostNorm(feed_forward, norm, dropout)),
-        hf.integer(name("num_hidden_layers"), family.layers),
-        NoPosition() if family.rotary else Learned(max_positions - offset),
-        dropout,
+        tuple(PostNorm(part, norm=norm, dropout=dropout) for part in (attention, feed_forward)),
+        depth=hf.integer(name("num_hidden_layers"), family.layers),
+        position=NoPosition() if family.rotary else Learned(max_positions - offset),
+        dropout=dropout,
         input_norm=norm,
         input_dim=embedding_dim,
     )
@@ -123,7 +125,10 @@ def _rotary_transforms(heads: int, rotary_values: bool) -> dict[str, WeightTrans
     rotated = 3 if rotary_values else 2  # of queries, keys and values, in this order
 
     def reorder_projection(rows: Tensor, layer: int) -> Tensor:
-        """Reorder the rows of queries and keys (and values), which are stacked in one matrix or bias."""
+        """Reorder the rows of queries and keys (and values), which are stacked in one matrix or bias.
+
+        H: heads, E: dimension of a head. The order is the same in every `layer`.
+        """
         by_head = rows.unflatten(0, (3, heads, -1, 2))  # (q k v) H E/2 2 …
         reordered = by_head[:rotated].transpose(2, 3).flatten(0, 3)  # the first of every pair, then the second
         return torch.cat((reordered, by_head[rotated:].flatten(0, 3)))
@@ -151,13 +156,19 @@ def _framing(family: BertFamily, hf: HFConfig) -> Framing:
 
 
 def no_head(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
-    """Add no output layer to the encoder `body`: the model returns the hidden states of the last layer."""
+    """Add no output layer to the encoder `body`: the model returns the hidden states of the last layer.
+
+    `family` and `weights` are not needed: all heads have the same signature (`Head`).
+    """
     hf.boolean("tie_word_embeddings", True)  # read, but without effect
     return _with_head(body, {}, num_labels=0, tied_embeddings=False)
 
 
 def token_classification(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
-    """Add the output layer of a token classifier to the encoder `body`: a label for every token."""
+    """Add the output layer of a token classifier to the encoder `body`: a label for every token.
+
+    `family` and `weights` are not needed: all heads have the same signature (`Head`).
+    """
     hf.boolean("tie_word_embeddings", True)  # read, but without effect
     labels = hf.label_names()
     conversion = _with_head(body, {"output": "classifier"}, num_labels=len(labels), tied_embeddings=False)
@@ -167,7 +178,8 @@ def token_classification(family: BertFamily, hf: HFConfig, weights: StoredWeight
 def sequence_classification(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
     """Add the output layers of a text classifier to the encoder `body`: a label from the state of the first token.
 
-    Only one label per text is supported: neither several independent ones nor a number (regression).
+    Only one label per text is supported: neither several independent ones nor a number (regression). `weights` are
+    not needed: all heads have the same signature (`Head`).
     """
     hf.boolean("tie_word_embeddings", True)  # read, but without effect
     labels, problem = hf.label_names(), hf.get("problem_type", None)
@@ -185,7 +197,10 @@ def sequence_classification(family: BertFamily, hf: HFConfig, weights: StoredWei
 
 
 def replaced_token_detection(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
-    """Add the output layer of ELECTRA's discriminator to the encoder `body`: whether each token was replaced."""
+    """Add the output layer of ELECTRA's discriminator to the encoder `body`: whether each token was replaced.
+
+    `family` and `weights` are not needed: all heads have the same signature (`Head`).
+    """
     hf.boolean("tie_word_embeddings", True)  # read, but without effect
     modules = {
         "output.transform.dense": "discriminator_predictions.dense",
@@ -209,8 +224,8 @@ def masked_lm(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Co
         "output.weight": matrix,
         "output.bias": bias,
     }
-    transform = Transform(activation, _norm(family, hf), width=None if tied else _embedding_dim(family, hf))
-    unused = tuple(map(re.escape, (matrix, f"{family.output}.bias", family.output_bias)))
+    transform = Transform(activation, norm=_norm(family, hf), width=None if tied else _embedding_dim(family, hf))
+    unused = tuple(map(re.escape, (matrix, f"{family.output}.bias", family.output_bias)))  # copies, if tied
     return _with_head(body, modules, unused, tied_embeddings=tied, transform=transform)
 
 

@@ -55,7 +55,7 @@ def convert_gpt2(hf: HFConfig, weights: StoredWeights) -> Conversion:
 
     Fields of config.json are read with transformers' defaults; unsupported values (`hf.expect`) raise an error.
     """
-    hf.expect("is_decoder", False, True)
+    hf.expect("is_decoder", False, True)  # both values are accepted: the model is the same
     hf.expect("add_cross_attention", False)
     dim, layers = hf.integer("n_embd", 768, "hidden_size"), hf.integer("n_layer", 12, "num_hidden_layers")
     norm, dropout = LayerNorm(hf.number("layer_norm_epsilon", 1e-5)), hf.number("resid_pdrop", 0.1)
@@ -66,12 +66,12 @@ def convert_gpt2(hf: HFConfig, weights: StoredWeights) -> Conversion:
         scale=None if hf.boolean("scale_attn_weights", True) else 1.0,
     )
     feed_forward = FeedForward(hf.integer("n_inner", 4 * dim), hf.activation("activation_function", "gelu_new"))
-    block = tuple(PreNorm(part, norm, dropout) for part in (attention, feed_forward))
+    block = tuple(PreNorm(part, norm=norm, dropout=dropout) for part in (attention, feed_forward))
     position = Learned(hf.integer("n_positions", 1024, "max_position_embeddings"))
     spec = DecoderOnly(
         dim,
         hf.integer("vocab_size", 50257),
-        Stack(block, layers, position, hf.number("embd_pdrop", 0.1), norm=norm),
+        Stack(block, depth=layers, position=position, dropout=hf.number("embd_pdrop", 0.1), norm=norm),
         tied_embeddings=hf.boolean("tie_word_embeddings", True) and weights.equal("wte.weight", OUTPUT_MATRIX),
         initialization=Normal(hf.number("initializer_range", 0.02)),
     )
@@ -137,7 +137,7 @@ def convert_llama(family: LlamaFamily, hf: HFConfig, weights: StoredWeights) -> 
 
     Fields of config.json are read with transformers' defaults; unsupported values (`hf.expect`) raise an error.
     """
-    hf.expect("is_decoder", False, True)
+    hf.expect("is_decoder", False, True)  # both values are accepted: the model is the same
     dim, heads = hf.integer("hidden_size", 4096), hf.integer("num_attention_heads", 32)
     norm = RMSNorm(hf.number("rms_norm_eps", 1e-6))
     bias = hf.boolean("attention_bias", False) if family.optional_bias else family.input_bias
@@ -158,10 +158,10 @@ def convert_llama(family: LlamaFamily, hf: HFConfig, weights: StoredWeights) -> 
     )
     visibilities = _visibilities(family, hf)
     blocks = [
-        (PreNorm(replace(attention, visibility=visibility), norm), PreNorm(feed_forward, norm))
+        (PreNorm(replace(attention, visibility=visibility), norm=norm), PreNorm(feed_forward, norm=norm))
         for visibility in visibilities
     ]
-    modules, stack = LLAMA_MODULES, Stack(blocks[0], len(blocks), norm=norm)
+    modules, stack = LLAMA_MODULES, Stack(blocks[0], depth=len(blocks), norm=norm)
     if len(set(visibilities)) > 1:  # a stack repeats equal layers: these become one block
         modules, stack = (
             _modules_of_one_block(len(blocks)),
@@ -190,7 +190,7 @@ def _visibilities(family: LlamaFamily, hf: HFConfig) -> list[Visibility]:
         return [Causal()] * layers
     has_window = hf.values.get("sliding_window", SLIDING_WINDOW) is not None
     window = Window(hf.integer("sliding_window", SLIDING_WINDOW))
-    first = 0
+    first = 0  # first layer with a window
     if "use_sliding_window" in family.windows:
         has_window = hf.boolean("use_sliding_window", False) and has_window
         first = hf.get("max_window_layers", MAX_WINDOW_LAYERS)
@@ -250,16 +250,22 @@ def _rotary(hf: HFConfig) -> Spec:
         """Return a number that this type of rotary positions needs."""
         if rope.get(name, None) is None:
             raise UserError(f"{hf.path}: rotary positions of type {kind} need the field {name}, which is missing")
-        return rope.number(name, None)
+        return rope.number(name, None)  # no default
 
     position: Spec
     if kind == "default":
         position = Rotary(base)
     elif kind == "linear":
-        position = InterpolatedRotary(base, required("factor"))
+        position = InterpolatedRotary(base, factor=required("factor"))
     elif kind == "llama3":
         low, high = required("low_freq_factor"), required("high_freq_factor")
-        position = Llama3Rotary(base, required("factor"), low, high, original_length)
+        position = Llama3Rotary(
+            base,
+            factor=required("factor"),
+            low_freq_factor=low,
+            high_freq_factor=high,
+            original_max_length=original_length,
+        )
     else:
         raise hf.unsupported("rope_type", kind, "supported are default, linear, llama3")
     rope.refuse_unread()

@@ -87,7 +87,7 @@ class Conversion:
         misshapen: list[str] = []
         used: set[str] = set()
         for parameter, shape in shapes.items():
-            names, _, _ = self.source(parameter)
+            names, _, _ = self.source(parameter)  # of the stored weights; transform and layer are not needed
             absent = [name for name in names if name not in weights]
             if absent and parameter in self.optional:
                 continue
@@ -165,7 +165,10 @@ class ConvertedWeights(Mapping[str, Tensor]):
         return rounded if torch.equal(rounded.float(), exact) else exact
 
     def load(self, parameter: str, dtype: torch.dtype, device: torch.device = CPU) -> Tensor:
-        """Return a parameter of this dtype on the device; one that is stored so in a large file stays mapped."""
+        """Return a parameter of this dtype on the device.
+
+        One that a large file stores just so is not read now, but stays mapped into memory (mmap).
+        """
         names, transform, layer = self.conversion.source(parameter)
         if any(name not in self.weights for name in names):
             return torch.zeros(self.shapes[parameter], dtype=dtype, device=device)  # optional parameters
@@ -176,7 +179,10 @@ class ConvertedWeights(Mapping[str, Tensor]):
         return transform(stored, layer).to(device, dtype).contiguous()
 
     def stored_shape(self, parameter: str) -> torch.Size | None:
-        """Return the shape that a parameter gets from the stored weights; None if they cannot be converted."""
+        """Return the shape that a parameter gets from the stored weights; None if they cannot be converted.
+
+        It is found with tensors without data (device "meta").
+        """
         names, transform, layer = self.conversion.source(parameter)
         try:
             stored = torch.cat([torch.empty(self.weights.shape(name), device="meta") for name in names])
@@ -243,9 +249,9 @@ EMBEDDING_TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.emb
 class EmbeddingTables(NamedTuple):
     """Where the embeddings and the output matrix of an encoder–decoder are stored, and which of them are equal."""
 
-    modules: dict[str, str]
-    shared: bool  # source and target
-    tied: bool  # target and output
+    modules: dict[str, str]  # names of our parameters → those of the checkpoint
+    shared: bool  # one embedding table for source and target
+    tied: bool  # the output matrix is the target's embedding table
 
 
 def find_embedding_tables(weights: StoredWeights, share: bool, tie: bool) -> EmbeddingTables:

@@ -67,7 +67,7 @@ class LayerSizes:
         if not isinstance(attention, SelfAttention) or not isinstance(feed_forward, FeedForward) or residual is None:
             return None
         inner_dim = feed_forward.inner_dim or 4 * dim
-        return LayerSizes(attention, feed_forward, inner_dim, residual.dropout, residual.norm)
+        return LayerSizes(attention, feed_forward, inner_dim, dropout=residual.dropout, norm=residual.norm)
 
     @property
     def activation(self) -> str:
@@ -76,7 +76,7 @@ class LayerSizes:
 
     @property
     def epsilon(self) -> float:
-        """The constant of the norms."""
+        """The constant ε of the norms, which is added to the variance."""
         return self.norm.epsilon if isinstance(self.norm, LayerNorm | RMSNorm) else 1e-5
 
 
@@ -96,7 +96,11 @@ def _position_count(stack: Stack, max_positions: int) -> int:
 
 
 def describe_bart(family: BartFamily, spec: ModelSpec, framing: Framing, max_positions: int) -> Description | None:
-    """Describe an encoder–decoder as one of BART, mBART, Marian or Pegasus."""
+    """Describe an encoder–decoder as one of BART, mBART, Marian or Pegasus (`family`); None if it is no Transformer.
+
+    `max_positions` is the length of a table of computed positions. All describing functions have the same signature;
+    this one does not need `framing`.
+    """
     if not isinstance(spec, EncoderDecoder):
         return None
     encoder, decoder = (LayerSizes.of(stack, spec.dim) for stack in (spec.encoder, spec.decoder))
@@ -126,13 +130,17 @@ def describe_bart(family: BartFamily, spec: ModelSpec, framing: Framing, max_pos
     if family.separate_vocabularies:
         fields |= {"share_encoder_decoder_embeddings": one_table, "decoder_vocab_size": spec.target_vocab_size}
     if one_table or (spec.tied_embeddings and not family.separate_vocabularies):
-        return Description(fields, frozenset({SHARED}))
+        return Description(fields, stored=frozenset({SHARED}))
     stored = {ENCODER_TABLE, DECODER_TABLE} | (set() if spec.tied_embeddings else {HEAD_TABLE})
-    return Description(fields, frozenset(stored), {} if family.separate_vocabularies else {SHARED: ENCODER_TABLE})
+    copies = {} if family.separate_vocabularies else {SHARED: ENCODER_TABLE}
+    return Description(fields, stored=frozenset(stored), copies=copies)
 
 
 def describe_t5(family: T5Family, spec: ModelSpec, framing: Framing, max_positions: int) -> Description | None:
-    """Describe an encoder–decoder as T5 or mT5."""
+    """Describe an encoder–decoder as T5 or mT5 (`family`); None if it has no relative biases.
+
+    All describing functions have the same signature; this one needs neither `framing` nor `max_positions`.
+    """
     if not isinstance(spec, EncoderDecoder):
         return None
     encoder, bias = LayerSizes.of(spec.encoder, spec.dim), next(find_specs(spec.encoder, RelativeBias), None)
@@ -161,11 +169,14 @@ def describe_t5(family: T5Family, spec: ModelSpec, framing: Framing, max_positio
     }
     if family.scales_output is None:  # a tied table is that of our scaled embeddings times √D
         fields["scale_decoder_outputs"] = spec.output_scaled or (spec.tied_embeddings and spec.embedding.scaled)
-    return Description(fields, frozenset({SHARED} | (set() if spec.tied_embeddings else {HEAD_TABLE})))
+    return Description(fields, stored=frozenset({SHARED} | (set() if spec.tied_embeddings else {HEAD_TABLE})))
 
 
 def describe_encoder(family: BertFamily, spec: ModelSpec, framing: Framing, max_positions: int) -> Description | None:
-    """Describe an encoder as one of BERT, RoBERTa, ELECTRA or RoFormer; all their heads have the same fields."""
+    """Describe an encoder as one of BERT, RoBERTa, ELECTRA or RoFormer; all their heads have the same fields.
+
+    None if it is no Transformer encoder. `max_positions` is the length of a table of computed positions.
+    """
     if not isinstance(spec, EncoderOnly):
         return None
     encoder = LayerSizes.of(spec.encoder, spec.dim)
@@ -195,14 +206,18 @@ def describe_encoder(family: BertFamily, spec: ModelSpec, framing: Framing, max_
     if family.separate_embedding_size:
         fields["embedding_size"] = spec.embedding.width or spec.dim
     if spec.tied_embeddings:
-        return Description(fields, frozenset({family.output_bias}))
+        return Description(fields, stored=frozenset({family.output_bias}))
     output_bias = f"{family.output}.bias"
     copies = {family.output_bias: output_bias} if family.output_bias != output_bias else {}
-    return Description(fields, frozenset({f"{family.output}.weight", output_bias}), copies)
+    return Description(fields, stored=frozenset({f"{family.output}.weight", output_bias}), copies=copies)
 
 
 def describe_gpt2(spec: ModelSpec, framing: Framing, max_positions: int) -> Description | None:
-    """Describe a decoder as GPT-2."""
+    """Describe a decoder as GPT-2; None if it is no Transformer decoder.
+
+    `max_positions` is the length of a table of computed positions. All describing functions have the same signature;
+    this one does not need `framing`.
+    """
     if not isinstance(spec, DecoderOnly) or (layer := LayerSizes.of(spec.decoder, spec.dim)) is None:
         return None
     fields = {
@@ -221,11 +236,15 @@ def describe_gpt2(spec: ModelSpec, framing: Framing, max_positions: int) -> Desc
         "initializer_range": _standard_deviation(spec),
         "tie_word_embeddings": spec.tied_embeddings,
     }
-    return Description(fields, frozenset(() if spec.tied_embeddings else (HEAD_TABLE, "wte.weight")))
+    return Description(fields, stored=frozenset(() if spec.tied_embeddings else (HEAD_TABLE, "wte.weight")))
 
 
 def describe_llama(family: LlamaFamily, spec: ModelSpec, framing: Framing, max_positions: int) -> Description | None:
-    """Describe a decoder as one of LLaMA, Mistral or Qwen2."""
+    """Describe a decoder as one of LLaMA, Mistral or Qwen2 (`family`); None if it is no Transformer decoder.
+
+    `max_positions` is a field of config.json. All describing functions have the same signature; this one does not
+    need `framing`.
+    """
     if not isinstance(spec, DecoderOnly) or (layer := LayerSizes.of(spec.decoder, spec.dim)) is None:
         return None
     attention = layer.attention
@@ -247,7 +266,7 @@ def describe_llama(family: LlamaFamily, spec: ModelSpec, framing: Framing, max_p
     }
     if family.optional_bias:
         fields |= {"attention_bias": attention.bias, "mlp_bias": layer.feed_forward.bias}
-    return Description(fields, frozenset(() if spec.tied_embeddings else (HEAD_TABLE, "embed_tokens.weight")))
+    return Description(fields, stored=frozenset(() if spec.tied_embeddings else (HEAD_TABLE, "embed_tokens.weight")))
 
 
 def _describe_windows(family: LlamaFamily, attentions: list[SelfAttention], depth: int) -> dict[str, Any]:

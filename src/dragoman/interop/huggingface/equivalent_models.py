@@ -43,7 +43,7 @@ class ModelForm:
         self.spec = replace(self.spec, **fields)
 
     def scale(self, name: str, factor: float, rows: slice = slice(None)) -> None:
-        """Multiply rows of a weight, if there is one of this name."""
+        """Multiply rows of a weight (by default all), if there is one of this name."""
         if name in self.weights:
             self.weights[name] = self.weights[name].clone()
             self.weights[name][rows] *= factor
@@ -69,7 +69,7 @@ def canonical(spec: Any) -> Any:
     for kind in (SelfAttention, CrossAttention):
         spec = replace_parts(spec, kind, lambda part: _explicit_attention(part, dim))
     spec = replace_parts(spec, FeedForward, lambda part: replace(part, inner_dim=part.inner_dim or 4 * dim))
-    return replace(spec, initialization=Glorot())
+    return replace(spec, initialization=Glorot())  # the same for all: it matters in training only
 
 
 def _explicit_attention(part: Any, dim: int) -> Spec:
@@ -89,14 +89,14 @@ def _explicit_attention(part: Any, dim: int) -> Spec:
 # ---- rewrites: each changes the form only where the target differs
 
 
-def _has(target: ModelSpec, form: ModelForm, field: str) -> bool:
+def _only_target_has(target: ModelSpec, form: ModelForm, field: str) -> bool:
     """Whether both specs have a field, and it is set in the target and not in the form."""
     return bool(getattr(target, field, None)) and getattr(form.spec, field, True) in (0, None, False)
 
 
 def _add_zero_output_bias(form: ModelForm, target: ModelSpec) -> None:
     """Add a bias of zeros to the output layer."""
-    if _has(target, form, "output_bias"):
+    if _only_target_has(target, form, "output_bias"):
         form.change(output_bias=True)
         if "target_embedding.weight" in form.weights:
             table = form.weights["target_embedding.weight"]
@@ -105,7 +105,7 @@ def _add_zero_output_bias(form: ModelForm, target: ModelSpec) -> None:
 
 def _add_zero_token_types(form: ModelForm, target: ModelSpec) -> None:
     """Add an embedding of zeros for the only type of tokens."""
-    if _has(target, form, "token_types"):
+    if _only_target_has(target, form, "token_types"):
         form.change(token_types=1)
         if "source_embedding.weight" in form.weights:
             form.weights["types.weight"] = torch.zeros_like(form.weights["source_embedding.weight"][:1])
@@ -134,7 +134,7 @@ def _move_embedding_scale(form: ModelForm, target: ModelSpec) -> None:
 
 
 def _move_attention_scale(form: ModelForm, target: ModelSpec) -> None:
-    """Multiply the weights of queries by 1/√E instead of the attention scores."""
+    """Multiply the weights of queries by 1/√E, E being the dimension of a head, instead of the attention scores."""
     kinds: tuple[tuple[type[Any], str], ...] = ((SelfAttention, "project"), (CrossAttention, "query"))
     for kind, name in kinds:
         ours, theirs = list(find_specs(form.spec, kind)), list(find_specs(target, kind))
@@ -145,7 +145,7 @@ def _move_attention_scale(form: ModelForm, target: ModelSpec) -> None:
         for weight in [w for w in form.weights if re.search(rf"\.{name}\.(weight|bias)$", w)]:
             # the first rows of `project` are queries in self-attention, but keys in cross-attention
             if name == "query" or weight.replace(f".{name}.", ".query.") not in form.weights:
-                form.scale(weight, head_dim**-0.5, slice(ours[0].heads * head_dim))
+                form.scale(weight, head_dim**-0.5, rows=slice(ours[0].heads * head_dim))
 
 
 def _put_sines_first(form: ModelForm, target: ModelSpec) -> None:

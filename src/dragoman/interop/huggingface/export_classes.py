@@ -31,6 +31,7 @@ from dragoman.interop.huggingface.t5 import MT5, T5, UMT5
 from dragoman.models import ModelSpec
 from dragoman.text.framing import Framing
 
+#: describes a model, given its special tokens and the length of a table of positions; None if it is unlike the class
 Describe = Callable[[ModelSpec, Framing, int], Description | None]
 
 
@@ -94,7 +95,7 @@ class PlannedWeights(StoredWeights):
         self._full_names = {name: name for name in sorted(names)}
 
     def equal(self, first: str, second: str) -> bool:
-        """Whether two weights are equal: only if one of them is not stored."""
+        """Whether two weights are equal, that is tied: then only one of them will be stored."""
         return first == second or first not in self or second not in self
 
 
@@ -149,23 +150,23 @@ def plan_export(
 def _plan(
     export_class: ExportClass, description: Description, spec: ModelSpec, framing: Framing, labels: tuple[str, ...]
 ) -> ExportPlan | None:
-    """Return the plan of an export as one class; None if its description is not even a model."""
+    """Return the plan of an export as one class; None if an import would refuse the config.json so described."""
     fields = {
         "architectures": [export_class.name],
         "model_type": export_class.model_type,
         **description.fields,
-        **token_fields(framing, bool(description.fields.get("is_encoder_decoder"))),
+        **token_fields(framing, encoder_decoder=bool(description.fields.get("is_encoder_decoder"))),
     }
     if labels:
         fields |= {"id2label": {str(number): label for number, label in enumerate(labels)}}
         fields |= {"label2id": {label: number for number, label in enumerate(labels)}}
     try:
-        config = HFConfig(dict(fields), {}, Path("config.json"))
+        config = HFConfig(dict(fields), generation={}, path=Path("config.json"))
         conversion = ARCHITECTURES[export_class.name].convert(config, PlannedWeights(description.stored))
         config.refuse_unread()
     except UserError:
         return None
-    form = rewrite(spec, {}, conversion.spec)
+    form = rewrite(spec, {}, conversion.spec)  # without weights: only the spec is compared
     obstacles = remaining_differences(form, conversion.spec)
     return ExportPlan(export_class, fields, conversion, form, obstacles, description.copies)
 

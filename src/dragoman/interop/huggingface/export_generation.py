@@ -16,7 +16,7 @@ DEFAULT_TOP_P = 0.95  # of `Run.generate`
 def generation_fields(run: Run) -> tuple[dict[str, Any], list[str]]:
     """Return the fields of generation_config.json, and which settings of the run's search transformers lacks."""
     framing = run.framing
-    fields = token_fields(framing, not run.model.is_decoder_only)
+    fields = token_fields(framing, encoder_decoder=not run.model.is_decoder_only)
     if suppressed := suppressed_tokens(run):
         fields["bad_words_ids"] = suppressed
     if framing.forced_bos:

@@ -63,7 +63,7 @@ def write_tokenizer(run: Run, folder: Path, max_length: int) -> list[str]:
 
 
 def _write_original_files(tokenizer: ImportedTokenizer, folder: Path) -> list[str]:
-    """Write the files that a tokenizer was imported from."""
+    """Write the files that a tokenizer was imported from, and return what the user should know about them."""
     if not tokenizer.original_files.encoded:
         return [
             "the run was imported by an earlier version, which did not keep the tokenizer files: copy them yourself"
@@ -73,9 +73,12 @@ def _write_original_files(tokenizer: ImportedTokenizer, folder: Path) -> list[st
 
 
 def _write(run: Run, tokenizer: Tokenizer, folder: Path, max_length: int, is_source: bool) -> None:
-    """Write tokenizer.json and tokenizer_config.json of a tokenizer that Dragoman has learned."""
+    """Write tokenizer.json and tokenizer_config.json of a tokenizer that Dragoman has learned.
+
+    `max_length` is the number of tokens that the model reads at most; `is_source`: not the target's tokenizer.
+    """
     document = json.loads(tokenizer.to_json())
-    document["model"].pop("dragoman")
+    document["model"].pop("dragoman")  # settings of ours, which the library does not know
     library = tokenizers.Tokenizer.from_str(json.dumps(document))
     steps = _normalization_steps(TextNormalizer.from_settings(run.config.text))
     if steps:
@@ -84,7 +87,7 @@ def _write(run: Run, tokenizer: Tokenizer, folder: Path, max_length: int, is_sou
     framing = run.framing
     prefix, suffix = list(framing.source_prefix), list(framing.source_suffix)
     if is_source and tokenizer.tags:
-        prefix += tag_ids(run, 1, None)[0]
+        prefix += tag_ids(run, 1, None)[0]  # of one text without a stated tag: the first corpus tag
     if run.model.is_decoder_only and not run.is_language_model:
         suffix.append(framing.bos)  # the separator, after which the target begins
     library.post_processor = _post_processor(library, prefix, suffix if is_source else [framing.eos])

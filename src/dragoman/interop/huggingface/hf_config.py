@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from dragoman.errors import UserError
 from dragoman.parts.feedforward import Activation
 
-Default = TypeVar("Default", bound=int | None)
+Default = TypeVar("Default", bound=int | None)  # type of a default: int, or None if the token may be missing
 
 CONFIG_JSON, GENERATION_CONFIG_JSON = "config.json", "generation_config.json"
 
@@ -168,7 +168,7 @@ class HFConfig:
     def refuse_unread(self) -> None:
         """Raise an error for a field of config.json that has a value but was neither read nor may be ignored."""
         for name, value in self.values.items():
-            if name not in self._read and value:
+            if name not in self._read and value:  # an empty or false value switches nothing on
                 raise self.unsupported(name, value, f"if it changes nothing, remove it from {self.path}")
 
     def unsupported(self, field: str, value: Any, hint: str) -> UserError:

@@ -58,7 +58,8 @@ class HuggingFaceExporter:
         notes = [] if has_no_tokenizer(run) else write_tokenizer(run, folder, plan_positions(run))
         if run.model.can_generate:
             generation, missing = generation_fields(run)
-            generation |= {name: plan.fields[name] for name in ("use_cache",) if plan.fields.get(name) is False}
+            if plan.fields.get("use_cache") is False:  # `generate` reads it from this file
+                generation["use_cache"] = False
             _write_json(folder / GENERATION_CONFIG_JSON, generation)
             notes += missing
         if plan.export_class.name in ("BertModel", "RobertaModel"):
@@ -76,7 +77,7 @@ class HuggingFaceExporter:
             return self._compare(with_rounded_weights(run, TORCH_TYPES[self.options.dtype]), folder, samples)
 
     def _compare(self, run: Run, folder: Path, samples: ExportSamples) -> ExportCheck:
-        """Compare the run with the export in the folder."""
+        """Compare tokenizer, logits and beam outputs of the run with those of the export in the folder."""
         import transformers
 
         model = _open_model(folder, run.device)
@@ -94,8 +95,8 @@ class HuggingFaceExporter:
         return ExportCheck(
             f"transformers {transformers.__version__}",
             len(samples),
-            error,
-            ROUNDING_TOLERANCES[self.options.dtype],
+            max_relative_error=error,
+            tolerance=ROUNDING_TOLERANCES[self.options.dtype],
             equal_outputs=equal,
             outputs_must_agree=self.options.dtype == "float32",
         )
@@ -113,9 +114,9 @@ def plan_run(run: Run) -> ExportPlan:
         model.spec,
         checkpoints.named_weights(model),
         run.framing,
-        plan_positions(run),
-        preferred_class(run),
-        label_names(run, model.spec),
+        max_positions=plan_positions(run),
+        preferred=preferred_class(run),
+        labels=label_names(run, model.spec),
     )
     if plan is None or plan.obstacles:
         raise not_exportable(run, plan)
@@ -171,7 +172,7 @@ def _open_model(folder: Path, device: torch.device) -> Any:
 
 @torch.inference_mode()
 def _logits(run: Run, model: Any, source: list[int], target: list[int]) -> torch.Tensor:
-    """Return the logits of transformers for one pair, T V."""
+    """Return the logits of transformers for one pair: T V, for T positions and a vocabulary (or labels) of size V."""
 
     def row(ids: list[int]) -> torch.Tensor:
         """Return token ids as a batch of one."""
@@ -183,7 +184,7 @@ def _logits(run: Run, model: Any, source: list[int], target: list[int]) -> torch
         output = model(input_ids=row([*source, *target])).logits[0, len(source) :]
     else:
         output = model(input_ids=row(source), decoder_input_ids=row(target)).logits[0]
-    return output if output.dim() == 2 else output[..., None]
+    return output if output.dim() == 2 else output[..., None]  # one label per text, or one logit per token: a 2nd axis
 
 
 def _generate(run: Run, model: Any, sources: Sequence[list[int]]) -> list[list[int]]:
@@ -210,6 +211,7 @@ def _generate(run: Run, model: Any, sources: Sequence[list[int]]) -> list[list[i
         no_repeat_ngram_size=0,
         **({} if is_decoder_only else {"decoder_start_token_id": framing.bos}),
     ).tolist()
+    # without the prompt of a decoder, or the BOS of an encoder–decoder's target
     generated = [tokens[width if is_decoder_only else 1 :] for tokens in output]
     limit = search.length_limit.max
     return [ids[: ids.index(framing.eos) + 1] if framing.eos in ids else ids[:limit] for ids in generated]

@@ -136,7 +136,7 @@ def read_checkpoint(folder: Path) -> ConvertedCheckpoint:
         raise UserError(f"{folder} is not a folder: name one with config.json and model.safetensors")
     hf = HFConfig.from_folder(folder)
     class_name, architecture = _architecture(hf)
-    hf.expect("quantization_config", None)
+    hf.expect("quantization_config", None)  # quantized weights are refused
     weights = open_weights(folder, architecture.base_prefix, class_name)
     conversion = architecture.convert(hf, weights)
     hf.refuse_unread()  # fields of config.json that the conversion does not know
@@ -145,18 +145,18 @@ def read_checkpoint(folder: Path) -> ConvertedCheckpoint:
     converted = conversion.convert(weights, shapes, hf.values)
     return ConvertedCheckpoint(
         class_name,
-        conversion.system,
-        conversion.spec,
-        converted,
-        conversion.framing,
-        hf.generation,
-        conversion.labels,
-        conversion.feature_settings,
+        system=conversion.system,
+        spec=conversion.spec,
+        weights=converted,
+        framing=conversion.framing,
+        generation=hf.generation,
+        labels=conversion.labels,
+        feature_settings=conversion.feature_settings,
     )
 
 
 def _architecture(hf: HFConfig) -> tuple[str, Architecture]:
-    """Return the name of the model class in transformers, and the functions that convert it."""
+    """Return the name of the model class in transformers (the first of `architectures`), and how to convert it."""
     class_names, supported = hf.values.get("architectures"), ", ".join(ARCHITECTURES)
     if not isinstance(class_names, list) or not class_names:
         raise UserError(
@@ -211,7 +211,8 @@ def load_checkpoint(folder: Path, device: str | None = None, weights: InferenceP
     checkpoints.assign_weights(model, checkpoint.weights, folder, torch_device)
     settings = _config(checkpoint, shared_vocabulary=source is target)
     inference_weights = InferenceWeights(weights, torch_device)
-    return Run(folder, settings, model, source, target, checkpoint.framing, checkpoint.architecture, inference_weights)
+    name = checkpoint.architecture  # in place of a checkpoint's name, such as "best"
+    return Run(folder, settings, model, source, target, checkpoint.framing, name, inference_weights)
 
 
 def import_checkpoint(
@@ -244,7 +245,7 @@ def import_checkpoint(
         if precision != "stored":
             weights = {name: checkpoint.weights.load(name, STORED_TYPES[precision]) for name in weights}
         checkpoints.save(unfinished / CHECKPOINT_DIR / "000000", {"model": weights}, values)
-        for link in ("best", "last"):
+        for link in ("best", "last"):  # the only checkpoint is both
             replace_symlink(unfinished / CHECKPOINT_DIR / link, "000000")
     parameters = sum(shape.numel() for shape in checkpoint.weights.shapes.values())
     unsupported = _unsupported_generation_settings(checkpoint.generation)
@@ -254,7 +255,8 @@ def import_checkpoint(
 def _open_checkpoint(folder: Path) -> OpenedCheckpoint:
     """Read a checkpoint of transformers or Marian with its tokenizers."""
     if is_marian_checkpoint(folder):
-        from dragoman.interop.marian import read_marian_checkpoint  # imports this package
+        # imported late, because it imports this package
+        from dragoman.interop.marian import read_marian_checkpoint
 
         return read_marian_checkpoint(folder)
     return OpenedCheckpoint(*_with_tokenizers(folder, read_checkpoint(folder)), messages=[])
@@ -281,9 +283,10 @@ def _with_tokenizers(folder: Path, checkpoint: ConvertedCheckpoint) -> tuple[Con
 def _label_tokenizer(labels: tuple[str, ...]) -> Tokenizer:
     """Return a tokenizer whose tokens are the labels of a classifier, with their ids in the checkpoint."""
     vocabulary = {label: number for number, label in enumerate(labels)}
+    # the library demands an unknown token; no other text than labels is encoded
     library = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=labels[0]))
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return ImportedTokenizer(library, dict(enumerate(labels)), {}, {})  # without special tokens
+    return ImportedTokenizer(library, dict(enumerate(labels)), {}, {})  # {}: without special tokens
 
 
 def _config(checkpoint: ConvertedCheckpoint, shared_vocabulary: bool) -> config.Config:

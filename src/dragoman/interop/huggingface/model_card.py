@@ -23,7 +23,7 @@ CARD_SECTIONS = ("system", "objective", "text", "training", "search")
 
 
 def model_card(run: Run, plan: ExportPlan, options: ExportOptions, notes: list[str]) -> str:
-    """Return the text of README.md."""
+    """Return the text of README.md; `notes` are sentences on what the user of the export should know."""
     class_name, system = plan.export_class.name, run.config.system.name or "imported model"
     metadata = {"library_name": "transformers", "pipeline_tag": _pipeline_tag(run), "tags": ["dragoman", system]}
     if options.license:
@@ -113,7 +113,7 @@ def example_program(run: Run, plan: ExportPlan) -> str:
     class_name, text = plan.export_class.name, _example_text(run)
     lines = [f"from transformers import AutoTokenizer, {class_name}", ""]
     lines += ['folder = "."  # this folder', "tokenizer = AutoTokenizer.from_pretrained(folder)"]
-    decoder = "tokenizer"
+    decoder = "tokenizer"  # name of the variable whose tokenizer decodes the output
     if (
         run.model.can_generate
         and run.target_tokenizer is not run.source_tokenizer
@@ -128,7 +128,7 @@ def example_program(run: Run, plan: ExportPlan) -> str:
         return "\n".join(lines) + "\n"
     lines.append("outputs = model.generate(**inputs)")
     if run.model.is_decoder_only and not run.is_language_model:
-        lines.append("outputs = outputs[:, inputs.input_ids.shape[1] :]")
+        lines.append("outputs = outputs[:, inputs.input_ids.shape[1] :]")  # without the prompt
     lines.append(f"print({decoder}.batch_decode(outputs, skip_special_tokens=True))")
     return "\n".join(lines) + "\n"
 

@@ -66,7 +66,10 @@ def _advice(run: Run) -> str:
 
 
 def _vocabulary(spec: Any, joint: bool) -> VocabularySizes:
-    """Return vocabulary sizes like those of a model: equal or not, but small."""
+    """Return small vocabulary sizes, which differ if those of the model do.
+
+    With them, it is tried which systems can be exported; `joint`: source and target share a vocabulary.
+    """
     sizes = (getattr(spec, "source_vocab_size", 0), getattr(spec, "target_vocab_size", 0))
     return VocabularySizes(300, 300, joint=True) if joint else VocabularySizes(300, 300 + (sizes[0] != sizes[1]))
 
@@ -79,7 +82,7 @@ def _exportable_recipes(
     for recipe in recipes:
         settings = get_recipe(known.default_recipe if recipe == "auto" else recipe, known).system
         spec: ModelSpec = known.spec(vocabulary, "tiny", **{k: v for k, v in settings.items() if k in known.settings()})
-        spec = getattr(spec, "discriminator", spec)
+        spec = getattr(spec, "discriminator", spec)  # of ELECTRA, only the discriminator is exported
         plan = plan_export(spec, {}, spec.default_framing, max_positions=1024, preferred=system)
         if plan is not None and not plan.obstacles:
             yield recipe, plan.export_class.name

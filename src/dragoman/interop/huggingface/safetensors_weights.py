@@ -58,7 +58,7 @@ class StoredWeights:
         return self.load(name, torch.float32)
 
     def load(self, name: str, dtype: torch.dtype, device: torch.device = CPU) -> Tensor:
-        """Return a weight of this dtype on the device; mapped if the file is large and has it so."""
+        """Return a weight of this dtype on the device; memory-mapped if a large file has it in this dtype."""
         full = self._full_names[name]
         self.dtype(name)  # refuses integers
         try:
@@ -88,7 +88,7 @@ class StoredWeights:
         return next((name for name in names if name in self), names[0])
 
     def equal(self, first: str, second: str) -> bool:
-        """Whether two weights are equal, or one of them is not stored."""
+        """Whether two weights are equal (tied), or one of them is not stored, so that nothing contradicts it."""
         if first == second or first not in self or second not in self:
             return True
         names = self._full_names[first], self._full_names[second]

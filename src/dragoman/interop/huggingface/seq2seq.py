@@ -102,7 +102,7 @@ def convert_bart(family: BartFamily, hf: HFConfig, weights: StoredWeights) -> Co
     _check_bart_fields(hf, family)
     share = not family.separate_vocabularies or hf.boolean("share_encoder_decoder_embeddings", True)
     tie = hf.boolean("tie_word_embeddings", True)
-    tables = find_embedding_tables(weights, share, tie)
+    tables = find_embedding_tables(weights, share=share, tie=tie)
     dim, vocab_size = hf.integer("d_model", 1024, "hidden_size"), hf.integer("vocab_size", family.vocab_size)
     target_vocab_size = hf.integer("decoder_vocab_size", vocab_size) if family.separate_vocabularies else vocab_size
     spec = EncoderDecoder(
@@ -154,20 +154,21 @@ def _bart_stack(hf: HFConfig, family: BartFamily, side: str) -> Stack:
     """Return the spec of the encoder's or the decoder's layers; `side` is "encoder" or "decoder"."""
     encoder = side == "encoder"
     dropout, attention_dropout = hf.number("dropout", 0.1), hf.number("attention_dropout", family.attention_dropout)
+    # the encoder's fields have aliases without a side
     heads = hf.integer(f"{side}_attention_heads", 16, *(["num_attention_heads"] if encoder else []))
     depth = hf.integer(f"{side}_layers", 12, *(["num_hidden_layers"] if encoder else []))
     parts: list[Spec] = [SelfAttention(heads, visibility=Full() if encoder else Causal(), dropout=attention_dropout)]
     if not encoder:
         parts.append(CrossAttention(heads, dropout=attention_dropout))
     ffn_dim, activation = hf.integer(f"{side}_ffn_dim", 4096), hf.activation("activation_function", family.activation)
-    parts.append(FeedForward(ffn_dim, activation, dropout=hf.number("activation_dropout", 0.0)))
+    parts.append(FeedForward(ffn_dim, activation=activation, dropout=hf.number("activation_dropout", 0.0)))
     residual = PreNorm if family.pre_norm else PostNorm
     max_positions = hf.integer("max_position_embeddings", 1024)
     return Stack(
-        tuple(residual(part, LayerNorm(), dropout) for part in parts),
-        depth,
-        Learned(max_positions) if family.learned_positions else _sinusoids(hf, family),
-        dropout,
+        tuple(residual(part, norm=LayerNorm(), dropout=dropout) for part in parts),
+        depth=depth,
+        position=Learned(max_positions) if family.learned_positions else _sinusoids(hf, family),
+        dropout=dropout,
         norm=LayerNorm() if family.pre_norm else None,
         input_norm=LayerNorm() if family.learned_positions else None,
     )

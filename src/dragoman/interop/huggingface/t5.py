@@ -30,7 +30,7 @@ class T5Family:
     heads: int
     feed_forward_proj: str
     bias_in_each_layer: bool = False  # each layer has its own position biases; otherwise all share those of the first
-    scales_output: bool | None = None  # what the output layer reads; None: if its matrix is tied
+    scales_output: bool | None = None  # vectors are multiplied by 1/√D before the output layer; None: if it is tied
 
 
 T5 = T5Family(32128, 2048, 6, 8, "relu")
@@ -114,7 +114,7 @@ def _t5_feed_forward(hf: HFConfig, family: T5Family) -> FeedForward:
     activation = hf.get("dense_act_fn", "gelu_new" if kind == "gated-gelu" else activation)
     return FeedForward(
         hf.integer("d_ff", family.ffn_dim),
-        hf.supported_activation("feed_forward_proj", activation),
+        activation=hf.supported_activation("feed_forward_proj", activation),
         gated=hf.boolean("is_gated_act", bool(gate)),
         bias=False,
         dropout=hf.number("dropout_rate", 0.1),
@@ -128,8 +128,8 @@ def _t5_stack(hf: HFConfig, family: T5Family, feed_forward: FeedForward, depth: 
     norm = RMSNorm(hf.number("layer_norm_epsilon", 1e-6))
     bias = RelativeBias(
         heads,
-        hf.integer("relative_attention_num_buckets", 32),
-        hf.integer("relative_attention_max_distance", 128),
+        buckets=hf.integer("relative_attention_num_buckets", 32),
+        max_distance=hf.integer("relative_attention_max_distance", 128),
         bidirectional=encoder,
     )
     of_layer, of_stack = (bias, NoPosition()) if family.bias_in_each_layer else (NoPosition(), bias)
@@ -141,13 +141,13 @@ def _t5_stack(hf: HFConfig, family: T5Family, feed_forward: FeedForward, depth: 
             position=of_layer,
             bias=False,
             dropout=dropout,
-            scale=1.0,
+            scale=1.0,  # T5 does not divide attention scores by √E
         )
     ]
     if not encoder:
         parts.append(CrossAttention(heads, head_dim=head_dim, bias=False, dropout=dropout, scale=1.0))
-    block = tuple(PreNorm(part, norm, dropout) for part in (*parts, feed_forward))
-    return Stack(block, depth, of_stack, dropout, norm=norm)
+    block = tuple(PreNorm(part, norm=norm, dropout=dropout) for part in (*parts, feed_forward))
+    return Stack(block, depth=depth, position=of_stack, dropout=dropout, norm=norm)
 
 
 def _t5_framing(hf: HFConfig) -> Framing:

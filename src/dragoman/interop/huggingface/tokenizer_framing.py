@@ -36,7 +36,9 @@ class LanguageScheme:
 #: by the beginning of the names of tokenizer or model classes
 LANGUAGE_SCHEMES = {
     "MBart50": LanguageScheme("([a-z]{2,3}_[A-Z]{2})"),  # en_XX
-    "MBart": LanguageScheme("([a-z]{2,3}_[A-Z]{2})", "suffix", "bos", default_source="en_XX"),
+    "MBart": LanguageScheme(
+        "([a-z]{2,3}_[A-Z]{2})", source_position="suffix", target_position="bos", default_source="en_XX"
+    ),
     "Nllb": LanguageScheme("([a-z]{3}_[A-Z][a-z]{3})"),  # eng_Latn
     "M2M100": LanguageScheme("__([a-z]{2,3})__"),  # __en__
 }
@@ -56,7 +58,8 @@ def tokenizer_framing(folder: Path, checkpoint: ConvertedCheckpoint, tokenizer: 
     framing = replace(checkpoint.framing, force_eos_at_limit=eos_forced)
     if tokenizer.language_codes:  # Marian with several target languages: >>deu<< before the source
         ids = {token[2:-2]: token_id for token, token_id in tokenizer.language_codes.items()}
-        framing = replace(framing, languages=LanguageCodes(ids, "none", "source_prefix"))
+        codes = LanguageCodes(ids, source_position="none", target_position="source_prefix")
+        framing = replace(framing, languages=codes)
     class_names = (settings.get("tokenizer_class"), _read_object(folder / CONFIG_JSON).get("tokenizer_class"))
     scheme, ids = _find_languages([str(name) for name in (*class_names, checkpoint.architecture)], tokenizer)
     if scheme is not None:
@@ -131,7 +134,7 @@ def _processor_affixes(processor: Mapping[str, Any]) -> Affixes:
         affixes = [_processor_affixes(step) for step in processor["processors"]]
         prefix_ids = tuple(token_id for prefix, _ in affixes for token_id in prefix)
         return prefix_ids, tuple(token_id for _, suffix in affixes for token_id in suffix)
-    if kind == "ByteLevel":
+    if kind == "ByteLevel":  # adds no tokens
         return (), ()
     if kind in ("RobertaProcessing", "BertProcessing"):
         return (int(processor["cls"][1]),), (int(processor["sep"][1]),)

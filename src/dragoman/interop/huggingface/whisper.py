@@ -71,12 +71,12 @@ def _with_zero_key_bias(before: int) -> ReversibleTransform:
     """
 
     def insert(bias: Tensor, layer: int) -> Tensor:
-        """Insert zero biases of the keys before the last part."""
+        """Insert zero biases of the keys before the last part; the number of the layer does not matter."""
         size = bias.shape[0] // (before + 1)
         return torch.cat((bias[: before * size], bias.new_zeros(size), bias[before * size :]))
 
     def remove(bias: Tensor, layer: int) -> Tensor:
-        """Remove the biases of keys."""
+        """Remove the biases of the keys, which come after `before` parts; the number of the layer does not matter."""
         size = bias.shape[0] // (before + 2)
         return torch.cat((bias[: before * size], bias[(before + 1) * size :]))
 
@@ -84,12 +84,18 @@ def _with_zero_key_bias(before: int) -> ReversibleTransform:
 
 
 def _convolution_to_linear(weight: Tensor, layer: int) -> Tensor:
-    """Write a convolution over three frames, D F 3, as a matrix for three concatenated frames, D 3F."""
+    """Write a convolution over three frames, D F 3, as a matrix for three concatenated frames, D 3F.
+
+    F is the number of values of a frame, D that of the outputs. It is the same in every `layer`.
+    """
     return weight.permute(0, 2, 1).flatten(1)
 
 
 def _linear_to_convolution(weight: Tensor, layer: int) -> Tensor:
-    """Write a matrix for three concatenated frames, D 3F, as a convolution, D F 3."""
+    """Write a matrix for three concatenated frames, D 3F, as a convolution over three frames, D F 3.
+
+    F is the number of values of a frame, D that of the outputs. It is the same in every `layer`.
+    """
     return weight.unflatten(1, (3, -1)).permute(0, 2, 1)
 
 
@@ -105,7 +111,7 @@ def convert_whisper(hf: HFConfig, weights: StoredWeights) -> Conversion:
     mel_bins, positions = hf.integer("num_mel_bins", 80), hf.integer("max_source_positions", 1500)
     spec = EncoderDecoder(
         dim,
-        0,
+        0,  # no source vocabulary: the source consists of frames
         vocab_size,
         encoder=_stack(hf, "encoder", positions),
         decoder=_stack(hf, "decoder", hf.integer("max_target_positions", 448)),
@@ -142,10 +148,14 @@ def _stack(hf: HFConfig, side: str, max_positions: int) -> Stack:
         parts.append(CrossAttention(heads, dropout=attention_dropout))
     activation = hf.activation("activation_function", "gelu")
     parts.append(
-        FeedForward(hf.integer(f"{side}_ffn_dim", 1536), activation, dropout=hf.number("activation_dropout", 0.0))
+        FeedForward(
+            hf.integer(f"{side}_ffn_dim", 1536),
+            activation=activation,
+            dropout=hf.number("activation_dropout", 0.0),
+        )
     )
-    block = tuple(PreNorm(part, LayerNorm(), dropout) for part in parts)
-    return Stack(block, depth, Learned(max_positions), dropout, norm=LayerNorm())
+    block = tuple(PreNorm(part, norm=LayerNorm(), dropout=dropout) for part in parts)
+    return Stack(block, depth=depth, position=Learned(max_positions), dropout=dropout, norm=LayerNorm())
 
 
 # ---- the prompt: language, task, no timestamps

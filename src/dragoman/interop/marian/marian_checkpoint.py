@@ -36,7 +36,9 @@ def read_marian_checkpoint(path: Path) -> OpenedCheckpoint:
     model_path = path if path.is_file() else _model_file(folder, decoding)
     file = NpzFile(model_path)
     options = _model_options(file)
-    weights = StoredWeights({name: file for name in file if not name.startswith("special:")}, model_path, "")
+    weights = StoredWeights(
+        {name: file for name in file if not name.startswith("special:")}, model_path, base_prefix=""
+    )
     vocabularies = _vocabulary_files(folder, model_path, decoding)
     source_ids, target_ids = (read_vocabulary(vocabulary) for vocabulary in vocabularies)
     _check_sizes(options, vocabularies, source_ids, target_ids)
@@ -58,17 +60,18 @@ def read_marian_checkpoint(path: Path) -> OpenedCheckpoint:
     target = source if same else marian_tokenizer(vocabularies[1], target_ids, bos, models[1])
     if source.language_codes:
         codes = {code[2:-2]: index for code, index in source.language_codes.items()}
-        framing = replace(framing, languages=LanguageCodes(codes, "none", "source_prefix"))
+        languages = LanguageCodes(codes, source_position="none", target_position="source_prefix")
+        framing = replace(framing, languages=languages)
     conversion = convert_marian(options, framing, set(weights))
     shapes = {name: weight.shape for name, weight in meta_model(conversion.spec).named_parameters()}
     numbers = {name: int(value) for name, value in options.values.items() if str(value).isdecimal()}
     checkpoint = ConvertedCheckpoint(
         "Marian transformer",
-        conversion.system,
-        conversion.spec,
-        conversion.convert(weights, shapes, numbers),
-        framing,
-        _generation(decoding, eos),
+        system=conversion.system,
+        spec=conversion.spec,
+        weights=conversion.convert(weights, shapes, numbers),
+        framing=framing,
+        generation=_generation(decoding, eos),
     )
     message = (
         f"{folder} has no SentencePiece models (source.spm and target.spm): texts must be tokenized as in the training "
@@ -120,7 +123,7 @@ def _model_file(folder: Path, decoding: MarianOptions) -> Path:
 
 
 def _vocabulary_files(folder: Path, model_path: Path, decoding: MarianOptions) -> tuple[Path, Path]:
-    """Return the vocabularies of source and target, which the decoder's options name, or files that look so."""
+    """Return the vocabularies of source and target, which the decoder's options name, or files with a usual name."""
     named = decoding.values.get("vocabs")
     if isinstance(named, list) and len(named) == 2:
         paths = [folder / Path(str(name)).name for name in named]  # the directories are those of the training

@@ -65,8 +65,8 @@ def convert_marian(options: MarianOptions, framing: Framing, names: set[str]) ->
         spec,
         modules,
         framing,
-        transforms,
-        optional,
+        transforms=transforms,
+        optional=optional,
         first_layer=1,
         config_name=MODEL_OPTIONS,
     )
@@ -81,22 +81,26 @@ def _stack(options: MarianOptions, encoder: bool) -> Stack:
     parts: list[Spec] = [SelfAttention(heads, visibility=Full() if encoder else Causal(), bias=bias)]
     if not encoder:
         parts.append(CrossAttention(heads, bias=bias))
-    parts.append(FeedForward(ffn_dim, options.activation(), bias=bias))
+    parts.append(FeedForward(ffn_dim, activation=options.activation(), bias=bias))
     residual = PreNorm if _is_pre_norm(options) else PostNorm
+    # letters of operations: d dropout, a addition of the input, n norm
     has_input_norm = "n" in options.operations("transformer-postprocess-emb", "d", supported="dn")
     has_final_norm = "n" in options.operations("transformer-postprocess-top", "", supported="dn")
     return Stack(
-        tuple(residual(part, MARIAN_NORM, MARIAN_DROPOUT) for part in parts),
-        options.integer("enc-depth" if encoder else "dec-depth"),
-        MARIAN_POSITIONS,
-        MARIAN_DROPOUT,
+        tuple(residual(part, norm=MARIAN_NORM, dropout=MARIAN_DROPOUT) for part in parts),
+        depth=options.integer("enc-depth" if encoder else "dec-depth"),
+        position=MARIAN_POSITIONS,
+        dropout=MARIAN_DROPOUT,
         norm=MARIAN_NORM if has_final_norm else None,
         input_norm=MARIAN_NORM if has_input_norm else None,
     )
 
 
 def _is_pre_norm(options: MarianOptions) -> bool:
-    """Whether norms are in the residual branches, not after the additions; anything else is a UserError."""
+    """Whether norms are in the residual branches, not after the additions; anything else is a UserError.
+
+    The options name operations by letters: d dropout, a addition of the input, n norm.
+    """
     before = options.operations("transformer-preprocess", "", supported="dn")
     after = options.operations("transformer-postprocess", "dan", supported="dan")
     if "a" not in after or ("n" in before) == ("n" in after) or after.find("n") in range(after.find("a")):
@@ -163,7 +167,7 @@ def _names_of_weights(options: MarianOptions) -> tuple[dict[str, str], dict[str,
 
 
 def _flatten(weight: Tensor, layer: int) -> Tensor:
-    """Join vectors that are stored as rows of a matrix."""
+    """Join vectors that are stored as rows of a matrix, in the same way in every `layer`."""
     return weight.flatten()
 
 

@@ -52,7 +52,7 @@ class MarianOptions:
     """Options by name, read with types and Marian's defaults; `origin` names their file in messages."""
 
     def __init__(self, values: Mapping[str, Any], origin: str) -> None:
-        """`values` are texts, lists and dictionaries of them."""
+        """`values` are texts, lists and dictionaries of them, by the names of options; `origin` is their file."""
         self.values, self.origin = values, origin
 
     @classmethod
@@ -72,7 +72,7 @@ class MarianOptions:
                 raise self.unsupported(name, value, "it is not known here")
 
     def unsupported(self, name: str, value: Any, hint: str) -> UserError:
-        """Return the error for an option whose value is not supported."""
+        """Return the error for an option whose value is not supported; `hint` says what is."""
         return UserError(f"{self.origin} has the option {name} {value}, which is not supported: {hint}")
 
     def text(self, name: str, default: str) -> str:

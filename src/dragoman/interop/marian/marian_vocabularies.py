@@ -55,7 +55,15 @@ def marian_tokenizer(path: Path, ids: Mapping[str, int], bos: int, spm: Path | N
     if spm is not None:
         model = SentencePieceModel.read(spm)
         special = model.special_pieces if spm == path else ()
-        return combine_sentencepiece(files, model, names, PLAIN_TOKENS, special, stripping_decoder(), codes)
+        return combine_sentencepiece(
+            files,
+            model,
+            names,
+            by_role=PLAIN_TOKENS,
+            special=special,
+            decoder=stripping_decoder(),
+            language_codes=codes,
+        )
     library = tokenizers.Tokenizer(models.WordLevel({name: i for i, name in names.items()}, unk_token=MARIAN_UNK))
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     token_ids = {name: index for index, name in names.items()}

@@ -34,7 +34,7 @@ class NpzFile(TensorFile):
                     if info.compress_type != zipfile.ZIP_STORED:
                         raise UserError(f"{path} is compressed: write it again with numpy.savez, not savez_compressed")
                     with archive.open(info) as member:
-                        version = np.lib.format.read_magic(member)
+                        version = np.lib.format.read_magic(member)  # of the .npy format
                         header = {(1, 0): np.lib.format.read_array_header_1_0}.get(
                             version, np.lib.format.read_array_header_2_0
                         )

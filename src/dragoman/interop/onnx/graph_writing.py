@@ -53,7 +53,10 @@ def write_graph(graph: Graph, folder: Path) -> None:
 
 
 def _nested_axes(graph: Graph, axes: dict[str, Any]) -> dict[str, Any]:
-    """Return the dynamic axes by argument of the module; those after the named arguments belong to `*tensors`."""
+    """Return the dynamic axes by argument of the module; those after the named arguments belong to `*tensors`.
+
+    Inputs with a "/" in their names, such as past/…, are passed as `*tensors`.
+    """
     named = {name: axes[name] for name in graph.inputs if "/" not in name}
     others = tuple(axes[name] for name in graph.inputs if "/" in name)
     return named | ({"tensors": others} if others else {})

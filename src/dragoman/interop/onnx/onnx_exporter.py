@@ -36,7 +36,7 @@ class OnnxExporter:
     dtypes: ClassVar[tuple[str, ...]] = ("float32",)
 
     def __init__(self, options: ExportOptions) -> None:
-        """Raise an error if the packages that torch's exporter uses are not installed."""
+        """Raise an error if the packages that torch's exporter uses are not installed; `options` are not needed."""
         if missing := [package for package in ("onnx", "onnxscript") if not is_installed(package)]:
             raise UserError(
                 f"an export to ONNX needs the package {missing[0]}: install it with pip install 'dragoman[onnx]'"
@@ -77,17 +77,17 @@ class OnnxExporter:
             raise UserError(f"this model cannot be exported: ONNX Runtime cannot compute it: {message}") from error
 
     def _compare(self, run: Run, folder: Path, samples: ExportSamples) -> ExportCheck:
-        """Open the graphs with ONNX Runtime, and compare."""
+        """Open the graphs with ONNX Runtime, and compare logits and, if the model translates, greedy outputs."""
         import onnxruntime
 
-        outputs = None
+        equal_outputs = None
         if run.model.can_generate:
             graphs = GraphSessions(folder)
             theirs = graphs.forced_logits(run, samples)
             if not run.is_language_model:
                 search = greedy_search(run)
                 found = graphs.greedy(run, list(samples.source_ids), search.length_limit.max or 0)
-                outputs = count_equal_outputs(run, samples, found, search)
+                equal_outputs = count_equal_outputs(run, samples, found, search)
         else:
             session = open_session(folder / "model.onnx")
             theirs = []
@@ -98,12 +98,20 @@ class OnnxExporter:
         error = relative_error(teacher_forced_logits(run, samples), theirs)
         library = f"ONNX Runtime {onnxruntime.__version__}"
         tolerance = MIXTURE_TOLERANCE if run.model.output.is_mixture else LOGIT_TOLERANCE
-        return ExportCheck(library, len(samples), error, tolerance, outputs, search="greedy")
+        return ExportCheck(
+            library,
+            len(samples),
+            max_relative_error=error,
+            tolerance=tolerance,
+            equal_outputs=equal_outputs,
+            search="greedy",
+        )
 
 
 def greedy_search(run: Run) -> Beam:
     """Return the greedy search of the verification."""
-    return Beam(1, 0.0, length_limit=verification_search(run).length_limit, rank_unfinished="by_score")
+    limit = verification_search(run).length_limit
+    return Beam(size=1, length_penalty=0.0, length_limit=limit, rank_unfinished="by_score")
 
 
 def open_session(path: Path, threads: int = 0) -> Any:
@@ -126,9 +134,8 @@ class GraphSessions:
 
     def start(self, run: Run, source_ids: list[Any]) -> Arrays:
         """Encode sources, padded to a batch, and return the inputs of the first decoding step but its tokens."""
-        source, lengths = run.pad_batch(
-            [ids if len(ids) else [run.framing.pad] for ids in source_ids]
-        )  # at least one column
+        # an empty source becomes one padding token, so that the batch has a column
+        source, _ = run.pad_batch([ids if len(ids) else [run.framing.pad] for ids in source_ids])
         lengths = torch.tensor([len(ids) for ids in source_ids])
         feeds = {"source": source.cpu().numpy(), "source_lengths": lengths.numpy()}
         names = [output.name for output in self.encoder.get_outputs()]

@@ -12,7 +12,10 @@ op: Any = opset18
 def recurrent_layer(
     x: Any, hidden: Any, cell: Any, weight: Any, recurrent_weight: Any, bias: Any, kind: str
 ) -> tuple[Any, Any]:
-    """Translate the operation: x, B T I, and states, B D → outputs B T D, and the last cell or hidden state, B D."""
+    """Translate the operation: x, B T I, and states, B D → outputs B T D, and the last cell or hidden state, B D.
+
+    I is the dimension of the inputs, D that of the states; None as an argument leaves out the lengths of sequences.
+    """
     sequence = op.Transpose(x, perm=[1, 0, 2])  # T B I
     zero = op.Constant(value_ints=[0])
     matrices = [op.Unsqueeze(tensor, zero) for tensor in (weight, recurrent_weight, bias)]  # one direction

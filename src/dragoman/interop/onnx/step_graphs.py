@@ -62,14 +62,15 @@ def build_graphs(model: Model, bos: int) -> list[Graph]:
         return [_labelling_graph(model)]
     first, longer = _start(model, bos), _start(model, bos, cached=MANY)
     start, long_start = _named(first), _named(longer)
-    other_batch, other_length = _named(_start(model, bos, OTHER_BATCH)), _named(_start(model, bos, length=OTHER_LENGTH))
+    other_batch = _named(_start(model, bos, batch=OTHER_BATCH))
+    other_length = _named(_start(model, bos, length=OTHER_LENGTH))
     axes = {
         name: _dynamic_axes(tensor, other_batch[name], "batch")
         | _dynamic_axes(tensor, other_length[name], "memory_length")
         | _dynamic_axes(tensor, long_start[name], "cache_length")
         for name, tensor in start.items()
     }
-    growing = _growing_axes(start, long_start, axes, longer.max_length - first.max_length)
+    growing = _growing_axes(start, long_start, axes, positions=longer.max_length - first.max_length)
     always = ("past/", "positions", "memory/mask")
     kept = [name for name in start if name.startswith(always) or _is_read(model, first.state, start, name)]
     tensors = [name for name in kept if name != "positions"]
@@ -78,20 +79,22 @@ def build_graphs(model: Model, bos: int) -> list[Graph]:
     encoder = Graph(
         "encoder",
         _EncoderModule(model, bos, kept),
-        {"source": source, "source_lengths": lengths},
-        {"source": {0: "batch", 1: "source_length"}, "source_lengths": {0: "batch"}},
-        kept,
-        {name: axes[name] for name in kept},
+        inputs={"source": source, "source_lengths": lengths},
+        axes={"source": {0: "batch", 1: "source_length"}, "source_lengths": {0: "batch"}},
+        outputs=kept,
+        output_axes={name: axes[name] for name in kept},
     )
     tokens = torch.full((BATCH,), bos, device=source.device)
     present = [name.replace("past/", "present/", 1) for name in states]
     decoder = Graph(
         "decoder",
         _StepModule(model, first.state, tensors, growing),
-        {"tokens": tokens, "positions": torch.full_like(tokens, CACHED)} | {name: start[name] for name in tensors},
-        {"tokens": {0: "batch"}, "positions": {0: "batch"}} | {name: axes[name] for name in tensors},
-        ["logits", *present],
-        {"logits": {0: "batch"}} | {new: _after_step(axes[old]) for new, old in zip(present, states, strict=True)},
+        inputs={"tokens": tokens, "positions": torch.full_like(tokens, CACHED)}
+        | {name: start[name] for name in tensors},
+        axes={"tokens": {0: "batch"}, "positions": {0: "batch"}} | {name: axes[name] for name in tensors},
+        outputs=["logits", *present],
+        output_axes={"logits": {0: "batch"}}
+        | {new: _after_step(axes[old]) for new, old in zip(present, states, strict=True)},
     )
     return [encoder, decoder]
 
@@ -106,7 +109,8 @@ class _EncoderModule(nn.Module):
 
     def forward(self, source: Tensor, source_lengths: Tensor) -> tuple[Tensor, ...]:
         """Source B S (or B S F) of lengths B → the tensors of the start of a search with empty caches."""
-        tensors = _named(self.model.start_decoding(source, source_lengths, 1, 0, self.bos))
+        start = self.model.start_decoding(source, source_lengths, beam=1, max_length=0, first=self.bos)
+        tensors = _named(start)
         return tuple(tensors[name].clone() for name in self.names)
 
 
@@ -154,7 +158,8 @@ def _labelling_graph(model: Model) -> Graph:
     source, lengths = _example_source(model, BATCH, LENGTH)
     axes: dict[str, Axes] = {"source": {0: "batch", 1: "source_length"}, "source_lengths": {0: "batch"}}
     inputs = {"source": source, "source_lengths": lengths}
-    return Graph("model", _LabellingModule(model), inputs, axes, ["logits"], {"logits": axes["source"]})
+    output_axes = {"logits": axes["source"]}
+    return Graph("model", _LabellingModule(model), inputs, axes, outputs=["logits"], output_axes=output_axes)
 
 
 def _example_source(model: Model, batch: int, length: int) -> tuple[Tensor, Tensor]:
@@ -174,8 +179,8 @@ def _example_source(model: Model, batch: int, length: int) -> tuple[Tensor, Tens
 
 @torch.no_grad()
 def _start(model: Model, bos: int, batch: int = BATCH, length: int = LENGTH, cached: int = CACHED) -> DecodingStart:
-    """Return the start of a search with caches for `cached` tokens."""
-    return model.start_decoding(*_example_source(model, batch, length), 1, cached, bos)
+    """Return the start of a search over example sources, with caches for `cached` target tokens."""
+    return model.start_decoding(*_example_source(model, batch, length), beam=1, max_length=cached, first=bos)
 
 
 def _named(start: DecodingStart) -> dict[str, Tensor]:
@@ -224,9 +229,9 @@ def _memory(tensors: Mapping[str, Tensor]) -> Memory:
     return Memory(
         named.get("states", torch.zeros_like(mask, dtype=torch.float32)[..., None]),
         Layout.padded(mask.shape[1], mask.sum(1)),
-        named.get("encoder_inputs"),
-        parts.get("memory/final_state"),
-        named.get("copied_tokens"),
+        encoder_inputs=named.get("encoder_inputs"),
+        final_state=parts.get("memory/final_state"),
+        copied_tokens=named.get("copied_tokens"),
         projections={part.removeprefix(projections): parts[part] for part in parts if part.startswith(projections)},
     )
 
@@ -271,7 +276,9 @@ def _is_read(model: Model, state: State, start: dict[str, Tensor], name: str) ->
     for position in (0, 1):
         positions = torch.full_like(start["positions"], position)
         results = [
-            _StepModule(model, state, names, {})(torch.zeros_like(positions), positions, *(tensors[n] for n in names))
+            _StepModule(model, state, names, growing={})(
+                torch.zeros_like(positions), positions, *(tensors[n] for n in names)
+            )
             for tensors in (start, changed)
         ]
         if not all(torch.equal(*pair) for pair in zip(*results, strict=True)):
