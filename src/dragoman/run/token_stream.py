@@ -58,16 +58,18 @@ def stream_batch(
     run = translator.run
     texts = [normalize_source(run, text) for text in texts]
     constraints = Constraints(
-        [normalize_text(run, prefix) for prefix in prefixes] if any(prefixes) else None,
-        [normalize_phrases(run, phrases) for phrases in include] if include and any(include) else None,
-        translator.forbidden,
+        prefixes=[normalize_text(run, prefix) for prefix in prefixes] if any(prefixes) else None,
+        include=[normalize_phrases(run, phrases) for phrases in include] if include and any(include) else None,
+        exclude=translator.forbidden,
     )
     searched = []
     for number, text in enumerate(texts):
         if is_empty(text):
             yield (
                 number,
-                StreamedTokens("", translation=Translation("", 0.0, alignment=[] if translator.align else None)),
+                StreamedTokens(
+                    text="", translation=Translation(text="", score=0.0, alignment=[] if translator.align else None)
+                ),
             )
         elif translator.copies(text, *constraints.at(number)):
             copied = translator.copy(str(text))
@@ -115,7 +117,8 @@ class _BatchStream:
         if translator.align:
             alignments = align_batch(run, request.source, request.lengths, [hypothesis.tokens for hypothesis in best])
         for n, (ranked, last) in enumerate(zip(hypotheses, self.last)):
-            translation = to_translation(run, ranked, alignments[n] if alignments else None, truncated[n])
+            alignment = alignments[n] if alignments else None
+            translation = to_translation(run, ranked, alignment, truncated_source=truncated[n])
             is_single = last is None or last.single_hypothesis
             score = best[n].score - (last.score if last else 0.0) if is_single else None
             part = self.detokenizers[n].add(best[n].tokens, best[n].tokens, score, is_last=True)
@@ -173,4 +176,5 @@ class _Detokenizer:
         text = self.tokenizer.decode(stable) if is_last else self.tokenizer.decode_certain(stable)
         new_text = text[len(self.text) :]
         self.tokens, self.text = stable, self.text + new_text
-        return StreamedTokens(new_text, new_tokens, score, self.tokenizer.decode_certain(best)[len(self.text) :])
+        tentative_text = self.tokenizer.decode_certain(best)[len(self.text) :]
+        return StreamedTokens(new_text, new_tokens, score, tentative_text=tentative_text)
