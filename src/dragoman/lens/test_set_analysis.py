@@ -63,7 +63,7 @@ class TestSetAnalysis:
 
     __test__ = False  # not a test, whatever pytest thinks
 
-    total: int
+    total: int  # number of sentences of the test set
     sentences: dict[int, AnalyzedSentence] = field(default_factory=dict)  # by index
     scores: dict[str, MetricScore] = field(default_factory=dict)  # of the whole set, when it is complete
 
@@ -100,7 +100,7 @@ class TestSetAnalyzer:
         return self.analysis
 
     def _translate(self, chunk: Sequence[int]) -> list[TranslatedPair]:
-        """Translate some sentences, and score and align their references."""
+        """Translate the sentences of these numbers, and score and align their references where the model can."""
         run, sources = self.run, [self.sources[n] for n in chunk]
         references = [self.references[n] for n in chunk]
         translations = run.translate(sources)
@@ -115,23 +115,32 @@ class TestSetAnalyzer:
         alignments = (run.align(*chosen) if usable and single else None) or []
         links = dict(zip(usable, alignments))
         return [
-            TranslatedPair(sources[n], references[n], translation, links.get(n), scores.get(n))
+            TranslatedPair(
+                sources[n],
+                references[n],
+                translation,
+                reference_alignment=links.get(n),
+                reference_score=scores.get(n),
+            )
             for n, translation in enumerate(translations)
         ]
 
     def _judge(
         self, index: int, pair: TranslatedPair, shared_words: Collection[str], counts: Counter[str]
     ) -> AnalyzedSentence:
-        """Return scores and errors of a translated sentence."""
+        """Return scores and errors of a translated sentence.
+
+        `shared_words` are words of both languages; `counts` are those of words in the training text.
+        """
         text, reference = pair.translation.text, pair.reference
         return AnalyzedSentence(
             index,
-            pair.source,
-            reference,
-            text,
-            pair.translation.score,
-            len(pair.translation.tokens) + int(pair.translation.finished),
-            pair.reference_score,
+            source=pair.source,
+            reference=reference,
+            translation=text,
+            score=pair.translation.score,
+            num_tokens=len(pair.translation.tokens) + int(pair.translation.finished),  # a finished one ends with EOS
+            reference_score=pair.reference_score,
             bleu=self.sentence_bleu.sentence_score(text, [reference]).score,
             chrf=evaluation.text_metric("chrf")([text], [[reference]]).value,
             source_words=len(split_words(pair.source)),

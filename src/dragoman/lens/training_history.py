@@ -27,19 +27,19 @@ class ForcedTranslation:
     token_scores: tuple[float, ...]  # log p of every token
     cross_attention: Tensor | None  # T S: mean over heads and layers; None without cross-attention
     alignment: Alignment | None  # (source word, target word)
-    finished: bool
+    finished: bool  # whether it ends with EOS, not at the length limit
 
     @classmethod
     def from_inspection(cls, inspection: Inspection) -> ForcedTranslation:
         """Select the fields of an inspection that are compared over checkpoints."""
         assert inspection.target is not None
         return cls(
-            inspection.target,
-            inspection.score,
-            tuple(step.log_probability for step in inspection.steps),
-            inspection.cross_attention,
-            inspection.alignment,
-            inspection.finished,
+            target=inspection.target,
+            score=inspection.score,
+            token_scores=tuple(step.log_probability for step in inspection.steps),
+            cross_attention=inspection.cross_attention,
+            alignment=inspection.alignment,
+            finished=inspection.finished,
         )
 
 
@@ -73,7 +73,7 @@ def history_checkpoints(run: Run, max_count: int | None = None) -> list[Step]:
 
 def open_checkpoint(run: Run, name: str) -> Run:
     """Load another checkpoint of a run, on the same device and for the same languages."""
-    return load(run.folder, name, str(run.device)).with_languages(*run.language_pair)
+    return load(run.folder, checkpoint_name=name, device=str(run.device)).with_languages(*run.language_pair)
 
 
 def inspect_checkpoint(
@@ -93,13 +93,17 @@ def inspect_checkpoint(
     except UserError:  # the checkpoint has translated nothing
         found = None
     assert forced.source is not None
-    return HistoryEntry(*step, forced.source, found, ForcedTranslation.from_inspection(forced))
+    number, checkpoint = step
+    return HistoryEntry(number, checkpoint, forced.source, found=found, final=ForcedTranslation.from_inspection(forced))
 
 
 def sentence_history(
     run: Run, source: str, final: str, steps: list[Step], search: SearchConfig | None = None
 ) -> Iterator[HistoryEntry]:
-    """Yield what each checkpoint makes of a sentence; only one of them is in memory at a time."""
+    """Yield how each checkpoint of `steps` translates a sentence; only one of them is in memory at a time.
+
+    `final` is the translation of the final model, which each checkpoint scores.
+    """
     for step in steps:
         yield inspect_checkpoint(open_checkpoint(run, step[1]), step, source, final, search)
 

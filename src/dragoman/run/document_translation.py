@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SplitDocument:
-    """The blocks of a document with their sentences, for translation with any kind of queue.
+    """The blocks (texts such as paragraphs or headings) of a document with their sentences, to be translated anyhow.
 
     `sentences` are translated first; `unaligned` says which pairs then need an alignment; `join` returns the blocks.
     """
@@ -30,7 +30,7 @@ class SplitDocument:
 
     @classmethod
     def create(cls, run: Run, blocks: Iterable[MarkedText], preserve: Preserve) -> SplitDocument:
-        """Split blocks into sentences as long as the run can read."""
+        """Split blocks into sentences as long as the run can read; `preserve` says what translations must contain."""
         if not run.config.search.copy_untranslatable:  # a task whose targets have other symbols, such as phonemes
             preserve = Preserve.NONE
         return cls([SplitBlock.create(block, split_into_sentences(run, block.text), preserve) for block in blocks])
@@ -41,7 +41,10 @@ class SplitDocument:
         return [sentence for block in self.blocks for sentence in block.sentences]
 
     def unaligned(self, targets: Sequence[str]) -> list[int]:
-        """Return which sentences need an alignment, given the translations of all sentences."""
+        """Return the numbers of the sentences that need a word alignment, given the translations (`targets`) of all.
+
+        They are those inside which a tag begins or ends, or whose translation lacks a placeholder.
+        """
         translations = iter(targets)
         needed = (
             need
@@ -88,7 +91,7 @@ def translate_blocks(
         targets.append(translation.text)
         yield len(targets), len(sentences)
     unaligned = document.unaligned(targets)
-    pairs = [[texts[number] for number in unaligned] for texts in (sentences, targets)]
+    pairs = [[texts[number] for number in unaligned] for texts in (sentences, targets)]  # their sources, their targets
     alignments = run.align(*pairs, occlusion=True) or []
     yield document.join(targets, dict(zip(unaligned, alignments)), language)
 
@@ -107,5 +110,5 @@ def translate_document(
     document = parse_document(content, name, translate_attributes)
     blocks: list[MarkedText] = []
     for result in translate_blocks(run, document.blocks, search, preserve=preserve, language=language):
-        blocks = result if isinstance(result, list) else blocks
+        blocks = result if isinstance(result, list) else blocks  # other results are the progress
     return document.render(blocks, language)

@@ -59,7 +59,7 @@ def infer_language_pair(run: Run) -> LanguagePair | None:
     if all(len(codes) == 1 and codes <= TWO_LETTER_CODES for codes in extensions):
         return LanguagePair(*(next(iter(codes)) for codes in extensions))
     parts = re.split(r"[-_.]", run.folder.resolve().name.lower())
-    for source, target in reversed(list(pairwise(parts))):  # the last pair, as in opus-mt-en-de
+    for source, target in reversed(list(pairwise(parts))):  # the last two neighbors that are codes: opus-mt-en-de
         if source in TWO_LETTER_CODES and target in TWO_LETTER_CODES:
             return LanguagePair(source, target)
     raise UserError(

@@ -36,7 +36,10 @@ def align_by_occlusion(run: Run, sources: Sequence[str], targets: Sequence[str])
 
 @torch.inference_mode()
 def _align_pair(run: Run, source_ids: list[int], target_ids: list[int]) -> Alignment:
-    """Align the words of a sentence pair, given as token ids without framing."""
+    """Align the words of a sentence pair, given as token ids without framing (special tokens around them).
+
+    T, S: tokens of target and source; W: words of the source.
+    """
     source_map = TokenWordMap.from_ids(run.source_tokenizer, source_ids)
     target_map = TokenWordMap.from_ids(run.target_tokenizer, target_ids)
     num_source, num_target = (max(words.word_ids, default=-1) + 1 for words in (source_map, target_map))
@@ -70,7 +73,10 @@ def _with_spaces(words: TokenWordMap) -> list[int]:
 
 
 def _prediction_differences(run: Run, sources: list[list[int]], target_ids: list[int]) -> Tensor:
-    """Return how much less probable each target token is without each word (T W); `sources` has the whole one first."""
+    """Return how much less probable each of T target tokens is without each of W source words, as log p (T W).
+
+    `sources` are the whole source, then one without each word; a token that is more probable without it has 0.
+    """
     target = [run.framing.bos, *target_ids, run.framing.eos]
     scores = torch.empty(len(sources), len(target_ids))
     lengths = [max(len(source), len(target)) for source in sources]
@@ -81,7 +87,7 @@ def _prediction_differences(run: Run, sources: list[list[int]], target_ids: list
 
 
 def _by_target_word(weights: Tensor, target: TokenWordMap, num_words: int) -> Tensor:
-    """Sum the weights of tokens (T W) by their target word, and normalize them over the source words."""
+    """Sum the weights (T W) of T target tokens by their word, and normalize them over the W source words."""
     by_word = sum_by_word(weights.T, target.core_word_ids, num_words).T
     return by_word / by_word.sum(1, keepdim=True).clamp_min(1e-9)
 

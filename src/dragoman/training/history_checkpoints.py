@@ -36,7 +36,7 @@ class HistoryCheckpoints:
         return self.max_count > 0 and is_history_step(step)
 
     def save(self, step: int, weights: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Save the weights of a step, and remove those that are too many."""
+        """Save the weights of a step, and remove checkpoints that are too many; `values` are stored beside them."""
         with os_errors_as_user_errors(self.folder):
             self.folder.mkdir(exist_ok=True)
         remove_partial_files(self.folder)
@@ -54,6 +54,7 @@ class HistoryCheckpoints:
         """Remove checkpoints until there are at most `max_count`; the first and the last one stay if there are two."""
         steps = history_steps(self.run)
         while len(steps) > max(2, self.max_count):
+            # of every checkpoint between the first and the last: the distance of its neighbors; + 1 because of step 0
             gaps = [math.log((steps[n + 1] + 1) / (steps[n - 1] + 1)) for n in range(1, len(steps) - 1)]
             remove_folder(self._path(steps.pop(1 + gaps.index(min(gaps)))))
 

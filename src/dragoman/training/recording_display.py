@@ -36,13 +36,13 @@ class RecordingDisplay(Display):
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Stop the other display, and record an exception that ends the training."""
+        """Stop the other display, and record the exception (type, value, traceback) that ends the training, if any."""
         self.inner.__exit__(*exception)
         if exception and exception[1] is not None:
             self.finish("failed", str(exception[1]) or type(exception[1]).__name__)
 
     def start(self, fraction: float | None, total_steps: int | None) -> None:
-        """Record how much of the budget was used before, and begin a new list of messages unless a run is resumed."""
+        """Record that training starts; `fraction` of the training budget was used before, by a run that is resumed."""
         self.inner.start(fraction, total_steps)
         self._update(fraction_done=fraction, total_steps=total_steps, started=time.time())
 

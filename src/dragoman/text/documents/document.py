@@ -32,7 +32,7 @@ class MarkupFormat:
     name: str
     suffixes: tuple[str, ...]
     media_type: str
-    parse: Callable[[bytes, bool], Document]  # of a file and whether to translate attributes such as alt
+    parse: Callable[[bytes, bool], Document]  # of a file's content, and whether to translate attributes such as alt
 
 
 def _office(kind: OfficeKind) -> Callable[[bytes, bool], Document]:

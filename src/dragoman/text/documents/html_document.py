@@ -94,7 +94,7 @@ class Token:
 
     @property
     def is_untranslated(self) -> bool:
-        """Whether the author excludes the element from translation."""
+        """Whether the author excludes the element from translation: translate="no" or class="notranslate"."""
         values = {name.lower(): double or single or bare for name, double, single, bare in self.all_attributes}
         return values.get("translate", "").lower() == "no" or "notranslate" in values.get("class", "").lower().split()
 
@@ -168,10 +168,10 @@ class HtmlDocument:
 
         attributes = _ATTRIBUTE.sub(replace, token.attributes)
         markup = token.markup.replace(token.attributes, attributes) if token.attributes else token.markup
-        return Token(markup, token.name, attributes=attributes)
+        return Token(markup, name=token.name, attributes=attributes)
 
     def _add_block(self, tokens: Sequence[Token]) -> None:
-        """Append a block and the markup around it."""
+        """Append the tokens between block elements as blocks; tags without a partner and double <br> separate them."""
         matches = _match_tags(tokens)
         depth, group = 0, list[tuple[Token, int]]()
         for number, token in enumerate(tokens):
@@ -235,12 +235,12 @@ def _tokens(source: str) -> Iterator[Token]:
         if name in OPAQUE and not match["closing"] and not (match["attributes"] or "").rstrip().endswith("/"):
             closing = re.compile(rf"</{name}\s*>", re.IGNORECASE).search(source, end)
             end = closing.end() if closing else len(source)
-            yield Token(source[match.start() : end], name if name in INLINE else "")
+            yield Token(source[match.start() : end], name=name if name in INLINE else "")
         elif name == "sup" and (mark := _FOOTNOTE_MARK.match(source, match.start())):
             end = mark.end()
             yield Token(mark[0])
         else:
-            yield Token(match[0], name, bool(match["closing"]), attributes=match["attributes"] or "")
+            yield Token(match[0], name=name, is_closing=bool(match["closing"]), attributes=match["attributes"] or "")
         position = end
     if position < len(source):
         yield Token(source[position:], is_text=True)

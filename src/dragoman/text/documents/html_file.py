@@ -24,7 +24,7 @@ class HtmlFile:
 
     @classmethod
     def parse(cls, content: bytes, translate_attributes: bool = False) -> HtmlFile:
-        """Read an HTML file."""
+        """Read an HTML file; with `translate_attributes`, values of alt, title, … are blocks too."""
         head = content[:DECLARATION_BYTES]
         declared = _XML_ENCODING.search(head) or _CHARSET.search(head)
         text, encoding = decode_text(content, declared[1].decode() if declared else "utf-8")

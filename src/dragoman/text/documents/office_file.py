@@ -75,7 +75,7 @@ class OfficeFile:
         return [block for part in self.parts.values() for block in part.blocks]
 
     def render(self, translated: Sequence[MarkedText], language: str = "") -> bytes:
-        """Return the file with translated paragraphs."""
+        """Return the file with translated paragraphs; the `language` is not written into it."""
         replaced, first = dict[str, bytes](), 0
         for name, part in self.parts.items():
             last = first + len(part.blocks)
@@ -95,7 +95,7 @@ def _check_archive(archive: zipfile.ZipFile, kind: OfficeKind) -> None:
     names = {info.filename for info in files}
     if kind.main_file not in names:
         raise UserError(f"the file is not a {kind.name}: {kind.main_file} is missing in it")
-    if any(info.flag_bits & 1 for info in files):
+    if any(info.flag_bits & 1 for info in files):  # the bit of encryption in the ZIP format
         raise UserError("the file is encrypted: save it without a password")
     if len(files) > MAX_ARCHIVE_FILES or sum(info.file_size for info in files) > MAX_ARCHIVE_BYTES:
         raise UserError(

@@ -21,10 +21,18 @@ _SLOT_NUMBER = re.compile("\0(\\d+)\0")  # zero bytes do not occur in XML
 
 @dataclass(frozen=True)
 class Item:
-    """A part of a paragraph: a text with its format, the beginning or end of an element, or markup without text."""
+    """A part of a paragraph.
+
+    Attributes:
+        kind: a text with its format, the beginning (open) or end (close) of an element, markup without text (point), or
+            a tab or line break (break).
+        markup: the XML of the part; of a text: that of its format.
+        text: the text, of a part of kind text.
+        name: of the element, of a part of kind open.
+    """
 
     kind: Literal["text", "open", "close", "point", "break"]
-    markup: str  # of a text: its format
+    markup: str
     text: str = ""
     name: str = ""
 
@@ -66,14 +74,14 @@ def find_office_blocks(root: Element, prefix: str) -> XmlBlocks:
     blocks = XmlBlocks()
     for paragraph in _paragraphs(root, {f"{prefix}p"}):
         items = list(_merged(_fields(list(_run_items(paragraph, prefix)), prefix)))
-        formats = Counter[str]()
+        formats = Counter[str]()  # of a format: number of characters
         for item in items:
             formats[item.markup] += len(item.text) if item.kind == "text" else 0
         base = formats.most_common(1)[0][0] if formats else ""
 
         def render(block: MarkedText, base: str = base) -> str:
-            """Return a translated block as runs."""
-            return _render_runs(block.text, 0, len(block.text), block.tags, base, prefix)
+            """Return a translated block as runs (pieces of text of one format); `base` is the format without a tag."""
+            return _render_runs(block.text, 0, len(block.text), block.tags, run_format=base, prefix=prefix)
 
         _replace_content(paragraph, blocks, items, base, render, is_collapsed=False)
     blocks.markup = root.to_xml()
@@ -82,12 +90,12 @@ def find_office_blocks(root: Element, prefix: str) -> XmlBlocks:
 
 def _run_items(parent: Element, prefix: str) -> Iterator[Item]:
     """Yield the content of a paragraph, or of an element in it."""
-    properties = {f"{prefix}{name}" for name in ("pPr", "endParaRPr")}
-    opaque = {f"{prefix}{name}" for name in ("del", "moveFrom", "fld")}
+    properties = {f"{prefix}{name}" for name in ("pPr", "endParaRPr")}  # formats of the paragraph
+    opaque = {f"{prefix}{name}" for name in ("del", "moveFrom", "fld")}  # deleted or moved text, and fields
     for child in parent.children:
         if not isinstance(child, Element):
             yield Item("point", child if isinstance(child, str) else child.markup)
-        elif child.name == f"{prefix}proofErr":
+        elif child.name == f"{prefix}proofErr":  # a mark of the spelling checker
             continue
         elif child.name == f"{prefix}r":
             yield from _items_of_run(child, prefix)
@@ -202,7 +210,9 @@ def find_odf_blocks(root: Element) -> XmlBlocks:
     blocks = XmlBlocks()
     for paragraph in _paragraphs(root, {"text:p", "text:h"}):
         items = list(_odf_items(paragraph))
-        _replace_content(paragraph, blocks, items, "", lambda block: block.render(escape_xml), is_collapsed=True)
+        _replace_content(
+            paragraph, blocks, items, base="", render=lambda block: block.render(escape_xml), is_collapsed=True
+        )
     blocks.markup = root.to_xml()
     return blocks
 
@@ -242,7 +252,8 @@ def _replace_content(
 ) -> None:
     """Replace the content of a paragraph by blocks and the markup between them, if it has text with letters.
 
-    `base` is the format that needs no tag.
+    Tabs and line breaks outside elements separate blocks. `base` is the format that needs no tag; `render` returns the
+    XML of a block; `is_collapsed`: several spaces count as one.
     """
     groups: list[list[Item]] = [[]]
     depth = 0
@@ -273,7 +284,7 @@ def _has_letters(items: Sequence[Item]) -> bool:
 
 
 def _add_item(builder: MarkedTextBuilder, item: Item, base: str) -> None:
-    """Append a part of a paragraph to a block."""
+    """Append a part of a paragraph to a block; a text of another format than `base` becomes a tag."""
     if item.kind == "text" and item.markup == base:
         builder.add_text(item.text)
     elif item.kind == "text":

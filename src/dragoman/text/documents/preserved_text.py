@@ -40,7 +40,7 @@ class Preserve(StrEnum):
 
 @dataclass(frozen=True)
 class Literal:
-    """A part of a source text that its translation must contain."""
+    """A part of a source text, from character `start` to `end`, that its translation must contain."""
 
     start: int
     end: int
@@ -83,7 +83,7 @@ def find_literals(text: str, preserve: Preserve, verbatim: Sequence[Span] = ()) 
                 while end < len(text) and text[end].isalnum():
                     end += 1
             if all(end <= other.start or start >= other.end for other in literals):
-                literals.append(Literal(start, end, text[start:end], pattern is _NUMBER))
+                literals.append(Literal(start, end, text[start:end], is_number=pattern is _NUMBER))
     return sorted(literals, key=lambda literal: literal.start)
 
 
@@ -97,7 +97,7 @@ def is_only_literals(text: str, literals: Sequence[Literal]) -> bool:
 
 
 def missing_literals(literals: Sequence[Literal], target: str) -> list[Literal]:
-    """Return the literals that a translation lacks; of several equal ones, the last."""
+    """Return the literals that a translation lacks; of several equal ones, of which it has some, the last."""
     remaining = {literal.text: len(literal.find_all(target)) for literal in literals}
     missing = []
     for literal in literals:

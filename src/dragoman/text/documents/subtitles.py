@@ -52,7 +52,7 @@ class SubtitleFile:
 
     @classmethod
     def parse(cls, content: bytes, translate_attributes: bool = False) -> SubtitleFile:
-        """Read a file; a UserError if it has no time stamps."""
+        """Read a file; a UserError if it has no time stamps. Subtitles have no attributes to translate."""
         text, encoding = decode_text(content)
         lines = re.findall(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+\Z", text)
         cues = list(_cues(lines))
@@ -64,7 +64,7 @@ class SubtitleFile:
         return cls(lines, groups, [_block(group) for group in groups], encoding)
 
     def render(self, translated: Sequence[MarkedText], language: str = "") -> bytes:
-        """Return the file with translated subtitles."""
+        """Return the file with translated subtitles; it names no `language`."""
         lines: list[str] = [*self.lines]
         for group, block in zip(self.groups, translated):
             for cue, text in zip(group, _cut(block, len(group))):
@@ -157,14 +157,18 @@ def _add_cue(builder: MarkedTextBuilder, text: str) -> None:
 
 
 def _cut(block: MarkedText, count: int) -> list[str]:
-    """Return the texts of the subtitles of a translated group; a tag across a cut is closed and opened again."""
+    """Return the texts of the `count` subtitles of a translated group.
+
+    A tag across a cut, the border of two subtitles, is closed and opened again.
+    """
     cuts = sorted(tag.start for tag in block.all_tags() if tag.name == CUT)
     bounds = [0, *cuts, len(block.text)]
     if len(bounds) != count + 1:  # a damaged block: everything in the first subtitle
         bounds = [0, *[len(block.text)] * count]
     parts = []
     for number, (start, end) in enumerate(pairwise(bounds)):
-        tags = (tag.clamped(start, end).moved(-start) for tag in _tags_within(block.tags, start, end, number == 0))
+        within = _tags_within(block.tags, start, end, is_first=number == 0)
+        tags = (tag.clamped(start, end).moved(-start) for tag in within)
         parts.append(MarkedText(block.text[start:end], tuple(tags)).render().strip())
     return parts
 

@@ -21,7 +21,7 @@ from dragoman.text.word_splitting import alignment_spans
 
 Span = tuple[int, int]  # of characters
 Alignment = Sequence[tuple[int, int]]  # (source word, target word)
-FOREIGN_COST = 1.5  # of a word of other source words in the range of a tag; an aligned word gains 1
+FOREIGN_COST = 1.5  # of a word in the range of a tag that is aligned with untagged words; one with tagged ones gains 1
 CUT = "cut"  # name of a point that keeps what is before it apart from what is after it, such as two subtitles
 LETTER_GAIN = 1e-3  # of each letter of an aligned word: of two equal ranges, the longer text is preferred
 
@@ -117,7 +117,10 @@ class _Projection:
             self.word_ranges.append(ranges)
 
     def project(self, tag: Tag) -> Tag:
-        """Return the tag and those inside it with their positions in the translation."""
+        """Return the tag and those inside it with their positions in the translation.
+
+        A tag whose text is not translated (`verbatim`) encloses that text where the translation has it.
+        """
         if not self.source[tag.start : tag.end].strip():
             position = self._cut(tag.start) if tag.name == CUT else self._point(tag.start)
             return tag.clamped(position, position)
@@ -160,7 +163,7 @@ class _Projection:
         return start if is_punctuation(text[0]) else core_start, end if is_punctuation(text[-1]) else core_end
 
     def _best_words(self, tagged: Sequence[int]) -> range | None:
-        """Return the consecutive target words that fit best to some source words; None if none is aligned."""
+        """Return the consecutive target words that fit best to the `tagged` source words; None if none is aligned."""
         tagged_set, aligned, foreign = set(tagged), set[int](), set[int]()
         for source, target in self.links:
             (aligned if source in tagged_set else foreign).add(target)
@@ -190,7 +193,10 @@ class _Projection:
         return (target_start + first - start, target_start + last - start) if first < last else None
 
     def _point(self, position: int) -> int:
-        """Return where a tag without text at a position of the source stands in the translation."""
+        """Return where a tag without text at a position of the source stands in the translation.
+
+        It stands after the translation of the word that it is attached to, or else before that of the next word.
+        """
         before = [n for n, (start, _) in enumerate(self.source_words) if start < position]
         after = [n for n, (start, _) in enumerate(self.source_words) if start >= position]
         if not before:

@@ -35,7 +35,7 @@ class TextFile:
 
     @classmethod
     def parse(cls, content: bytes, translate_attributes: bool = False) -> TextFile:
-        """Split a file into lines."""
+        """Split a file into lines; a text has no attributes to translate."""
         text, encoding = decode_text(content)
         return cls(_LINE_BREAK.split(text), encoding)
 
@@ -45,6 +45,6 @@ class TextFile:
         return [MarkedText(line) for line in self.parts if line.strip()]
 
     def render(self, translated: Sequence[MarkedText], language: str = "") -> bytes:
-        """Return the file with translated lines."""
+        """Return the file with translated lines; it names no `language`."""
         blocks = iter(translated)
         return "".join(next(blocks).text if part.strip() else part for part in self.parts).encode(self.encoding)

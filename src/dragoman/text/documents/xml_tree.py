@@ -76,13 +76,13 @@ def parse_xml(content: bytes, name: str) -> Element:
     Declarations of types and entities, which could make a small file grow without bounds, are rejected.
     """
     try:
-        expat.ParserCreate().Parse(content, True)
+        expat.ParserCreate().Parse(content, True)  # True: the whole file; only to see whether it is valid
         text = content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except (expat.ExpatError, ValueError) as error:
         raise UserError(f"the file is damaged: {name} in it is not valid XML ({error})") from None
     if "<!DOCTYPE" in text:
         raise UserError(f"the file is refused: {name} in it declares a document type, which office files do not do")
-    root = Element("", "")
+    root = Element(name="", opening="")
     stack, position = [root], 0
     for match in _XML_MARKUP.finditer(text):
         if match.start() > position:
@@ -95,7 +95,7 @@ def parse_xml(content: bytes, name: str) -> Element:
         elif match["closing"]:
             stack.pop().closing = match[0]
         else:
-            element = Element(match["name"], match[0])
+            element = Element(name=match["name"], opening=match[0])
             stack[-1].children.append(element)
             if not match[0].endswith("/>"):
                 stack.append(element)
@@ -107,5 +107,5 @@ def parse_xml(content: bytes, name: str) -> Element:
 
 
 def _add_text(element: Element, markup: str) -> None:
-    """Append a text to an element."""
+    """Append a text, as the file writes it, to an element."""
     element.children.append(XmlText(html.unescape(markup), markup))
