@@ -347,7 +347,7 @@ def store_no_options(folder: Path) -> None:
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (truncate, "is no archive of NumPy arrays, or is damaged, get it again"),
     "compressed": (compress, "is compressed: write it again with numpy.savez"),
-    "objects": (store_objects, "the array a in .* has the data type object, which is not supported"),
+    "objects": (store_objects, "the array a in .* has the data type object: write it again as float32"),
     "no options": (store_no_options, "has no entry special:model.yml, and there is no model.npz.yml next to it"),
     "no model": (lambda folder: (folder / "model.npz").rename(folder / "other.npz"), "names the model model.npz, but"),
     "no vocabulary": (lambda folder: (folder / "opus.vocab.yml").unlink(), "names the vocabulary .* has no file opus"),
