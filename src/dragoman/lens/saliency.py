@@ -54,9 +54,9 @@ def measure_saliency(run: Run, source: str, translation: str) -> Saliency:
     weights = torch.stack(rows).cpu()
     size = len(source_ids)
     return Saliency(
-        tuple(run.source_tokenizer.tokens(source_ids)),
-        tuple(tokenizer.tokens(inputs)),
-        tuple(tokenizer.tokens(labels)),
-        weights[:, :size],
-        weights[:, size:],
+        source_tokens=tuple(run.source_tokenizer.tokens(source_ids)),
+        input_tokens=tuple(tokenizer.tokens(inputs)),
+        target_tokens=tuple(tokenizer.tokens(labels)),
+        source=weights[:, :size],
+        target=weights[:, size:],
     )
