@@ -179,6 +179,9 @@ WRITERS = [variant for variant in VARIANTS if generates(variant)]
 ENCODERS = [variant for variant in VARIANTS if not generates(variant)]
 every_system = laws_over(VARIANTS)
 every_writer = laws_over(WRITERS)
+#: for strategies and engines, which see only the state of the decoder: one system for each kind of state
+DECODER_STATES = ("bahdanau", "hard-monotonic", "convs2s", "transformer", "gpt", "speech")
+every_decoder_state = laws_over(WRITERS, always=DECODER_STATES)
 every_encoder = laws_over(ENCODERS)
 #: those that are checked in float32 too; no mixture of experts, where rounding may choose another expert
 in_float32 = pytest.mark.parametrize("variant", ["bahdanau", "luong", "convs2s", "transformer", "shaw", "gpt"])

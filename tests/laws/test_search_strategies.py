@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small import SYMBOLS, every_writer, pairs, small_model
+from small import SYMBOLS, every_decoder_state, pairs, small_model
 
 from dragoman.models import Model
 from dragoman.search import Beam, Hypothesis, LengthLimit, Sample, TokenSearch, build_engine
@@ -52,7 +52,7 @@ def forced(model: Model, variant: str, row: int, one: Hypothesis) -> float:
     return float(token_scores(model, source, lengths[0], framed, lengths[1]).sum())
 
 
-@every_writer
+@every_decoder_state
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_scores_are_those_of_teacher_forcing_in_any_batch(variant: str, name: str) -> None:
     model, settings = small_model(variant), STRATEGIES[name]
@@ -78,7 +78,7 @@ def test_scores_are_those_of_teacher_forcing_in_any_batch(variant: str, name: st
         assert [one.score for one in again] == pytest.approx([one.score for one in together[row]], abs=1e-9)
 
 
-@every_writer
+@every_decoder_state
 @pytest.mark.parametrize(
     "settings",
     [Beam(1, length_limit=SHORT), Beam(3, n_best=2, length_limit=SHORT), Sample(n_best=2, length_limit=SHORT)],
@@ -91,7 +91,7 @@ def test_a_model_together_with_itself_changes_nothing(variant: str, settings: To
         assert [h.score for h in one] == pytest.approx([h.score for h in other], abs=1e-9)
 
 
-@every_writer
+@every_decoder_state
 def test_a_target_begins_as_it_is_told(variant: str) -> None:
     model = small_model(variant)
     prefixes = [[5, 9, 5], [], [7]]
@@ -109,7 +109,7 @@ def test_a_target_begins_as_it_is_told(variant: str) -> None:
             assert one.score == pytest.approx(forced(model, variant, row, one), abs=1e-9)
 
 
-@every_writer
+@every_decoder_state
 @pytest.mark.parametrize(
     "settings",
     [Beam(1, length_limit=LONG), Beam(3, n_best=2, length_limit=SHORT), Sample(n_best=2, length_limit=SHORT)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small import SYMBOLS, WRITERS, as_read, every_writer, pairs, small_model
+from small import SYMBOLS, WRITERS, as_read, every_decoder_state, pairs, small_model
 from torch import Tensor
 
 from dragoman.models import Model
@@ -62,7 +62,7 @@ def both(
     return plain, drafted.acceptance
 
 
-@every_writer
+@every_decoder_state
 def test_a_draft_changes_nothing(variant: str) -> None:
     """Drafts of every quality: the model itself, one that is right now and then, one that knows nothing."""
     model = small_model(variant)
@@ -77,7 +77,7 @@ def test_a_draft_changes_nothing(variant: str) -> None:
     assert any(0 < one.accepted < one.proposed for one in accepted)
 
 
-@every_writer
+@every_decoder_state
 def test_the_draft_may_be_another_system(variant: str) -> None:
     if variant in READS_VECTORS:
         pytest.skip("it reads no tokens")
@@ -86,7 +86,7 @@ def test_the_draft_may_be_another_system(variant: str) -> None:
         both(model, small_model(draft), variant, Beam(1, length_limit=SHORT), ahead=2)
 
 
-@every_writer
+@every_decoder_state
 def test_a_target_begins_as_it_is_told_with_a_draft_too(variant: str) -> None:
     constraints = ConstraintTensors(torch.tensor([[5, 9, 5], [0, 0, 0], [7, 0, 0]]), torch.tensor([3, 0, 1]))
     model, settings = small_model(variant), Beam(1, length_limit=SHORT)

@@ -9,6 +9,7 @@ import pytest
 
 from dragoman.config import Config, from_dict
 from dragoman.data import phrasebook
+from dragoman.models import meta_model
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.training.display import SilentDisplay
 from dragoman.training.prepare import prepare_run
@@ -47,7 +48,7 @@ def small_config(corpus: Path, system: str = "transformer", **training: object) 
     known = SYSTEMS[system].settings()
     heads = {name: value for name, value in {"heads": 2}.items() if name in known}
     layers = 2 if system in ("gpt3", "moe") else 1
-    built = SYSTEMS[system].spec(VocabularySizes(300, 300, True), "tiny").build()
+    built = meta_model(SYSTEMS[system].spec(VocabularySizes(300, 300, True), "tiny"))
     writes = built.can_generate
     data = {"source": [str(corpus / "train.en")], "valid_source": [str(corpus / "valid.en")]}
     if writes:
@@ -69,7 +70,7 @@ def small_config(corpus: Path, system: str = "transformer", **training: object) 
                 "batch_tokens": 300,
                 "steps": 23,
                 "validation_interval": 9,
-                "validation_sentences": 4,
+                "validation_sentences": 2,
                 "keep_checkpoints": 2,
                 "learning_rate": 0.01,
                 "warmup_steps": 3,
@@ -78,7 +79,7 @@ def small_config(corpus: Path, system: str = "transformer", **training: object) 
             },
             "search": {
                 "beam_size": 2,
-                "max_target_length": 10,
+                "max_target_length": 5,
             },  # a model that has learned little does not end by itself
         }
     )
