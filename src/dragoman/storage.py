@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -68,6 +68,32 @@ def atomic_folder(path: Path, flush: bool = True) -> Iterator[Path]:
             flush_to_disk(path.parent)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def exclusive_folder(path: Path) -> Iterator[Path]:
+    """Like `atomic_folder`, for a new folder that several processes may create at the same time: only one of them can.
+
+    The others get a UserError. The lock is a file beside the folder, which is removed at the end; that of a killed
+    process holds nobody up.
+    """
+    lock_path = path.with_name(f".{path.name}.lock")
+    message = f"{path} is being written by another process: wait for it, or choose another name"
+    with os_errors_as_user_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = lock_path.open("w")
+    with lock:
+        lock_file(lock, message)
+        if not lock_path.exists() or not os.path.samestat(os.fstat(lock.fileno()), lock_path.stat()):
+            raise UserError(message)  # its owner has removed the file, and somebody else may have made a new one
+        try:
+            if path.exists():
+                raise UserError(f"{path} already exists: choose another name, or remove it")
+            with atomic_folder(path) as partial:
+                yield partial
+        finally:
+            with suppress(OSError):  # an open file cannot be removed on Windows
+                lock_path.unlink()
 
 
 def remove_folder(path: Path) -> None:

@@ -28,11 +28,11 @@ from dragoman.search.required_phrases import (
 )
 from dragoman.search.search_state import ConstraintTensors, map_tensors
 from dragoman.text import learn_tokenizer
-from laws.small import SYMBOLS, as_read, pairs, small_model
+from laws.small import DECODER_STATES, SYMBOLS, as_read, laws_over, pairs, small_model
 from search.exhaustive import exhaustive_search
 from search.states import initial_state
 
-every_kind = pytest.mark.parametrize("variant", ["transformer", "bahdanau", "convs2s", "llama", "moe", "gnmt"])
+every_kind = laws_over(["transformer", "bahdanau", "convs2s", "llama", "moe", "gnmt"], DECODER_STATES)
 Wanted = list[list[list[int]]]
 #: of three sources: two phrases, one that is repeated with one that begins like it, none
 WANTED: Wanted = [[[5, 9, 5], [7]], [[11, 4], [11, 4], [11, 6]], []]

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from dragoman.errors import UserError, unknown_name
 from dragoman.interop.export_check import ExportCheck, ExportSamples, sample_pairs, with_sample_languages
 from dragoman.run import Run
-from dragoman.storage import atomic_folder
+from dragoman.storage import exclusive_folder
 
 #: module and class of the exporter of each format
 EXPORTERS: dict[str, str] = {
@@ -136,7 +136,7 @@ def export_run(
     check_export_folder(out)
     if run.ensemble_members:
         raise UserError(f"{run.folder} is an ensemble, but one model is exported: name one of {run.member_folders}")
-    with atomic_folder(out) as unfinished:
+    with exclusive_folder(out) as unfinished:
         log(f"writing {out}")
         try:
             written = exporter.write(run, unfinished)

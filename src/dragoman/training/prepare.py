@@ -29,7 +29,7 @@ from dragoman.objectives.pretraining_examples import PretrainingExample, pretrai
 from dragoman.parts.spec import Spec
 from dragoman.run import write_model_file, write_tokenizers
 from dragoman.run_files import CONFIG_FILE, check_new_folder
-from dragoman.storage import atomic_folder, link_or_copy
+from dragoman.storage import exclusive_folder, link_or_copy
 from dragoman.systems import VocabularySizes
 from dragoman.text import Framing, Tokenizer
 from dragoman.training import resolve
@@ -172,7 +172,7 @@ def prepare_run(
     defaults, objective = Defaults(request.config), request.config.objective.name or ""
     if request.parent is None and (reason := objective_class(objective).warm_start_reason):
         log(f"warning: the objective {objective} needs a trained model: {reason}")
-    with atomic_folder(folder) as partial:
+    with exclusive_folder(folder) as partial:
         surveyed = _survey(request, partial, log, cache)
         request = surveyed.request
         names_features = config.data.features_column is None

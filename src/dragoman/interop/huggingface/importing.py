@@ -34,7 +34,7 @@ from dragoman.run import Run, select_device, write_model_file, write_tokenizers
 from dragoman.run.inference_weights import InferenceWeights
 from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, check_new_folder, is_marian_checkpoint
 from dragoman.search.search_config import DEFAULT_OFFSET, DEFAULT_RATIO
-from dragoman.storage import atomic_folder, replace_symlink
+from dragoman.storage import exclusive_folder, replace_symlink
 from dragoman.text import Tokenizer
 from dragoman.text.hf_tokenizers import MissingTokenizerError, tokenizers_from_folder
 from dragoman.text.imported_tokenizer import ImportedTokenizer
@@ -235,7 +235,7 @@ def import_checkpoint(
             "that they belong together"
         )
     log(f"writing {run_folder}")
-    with atomic_folder(run_folder) as unfinished:
+    with exclusive_folder(run_folder) as unfinished:
         (unfinished / CONFIG_FILE).write_text(config.to_yaml(settings), encoding="utf-8")
         write_model_file(unfinished, checkpoint.system, checkpoint.spec, checkpoint.framing)
         write_tokenizers(unfinished, source, target)
