@@ -94,3 +94,16 @@ function openView(view) {
   markTab();
   updateViews();
 }
+
+/** Let the keyboard reach areas of the views that can be scrolled, as soon as their content is wider or higher than they are. */
+export function setUpScrolling() {
+  const makeFocusable = () => {
+    for (const area of byId("views").querySelectorAll(".scroll:not([tabindex])")) {
+      if (area.scrollWidth <= area.clientWidth && area.scrollHeight <= area.clientHeight) continue;
+      const heading = area.closest("figure, section")?.querySelector("h3, h4")?.textContent;
+      for (const [name, value] of Object.entries({ tabindex: 0, role: "region", "aria-label": heading || "Table" })) area.setAttribute(name, value);
+    }
+  };
+  new MutationObserver(() => requestAnimationFrame(makeFocusable)).observe(byId("views"), { childList: true, subtree: true });
+  window.addEventListener("resize", makeFocusable);
+}

@@ -5,6 +5,7 @@ import { copyOnClick } from "./clipboard.js";
 import { applyState, fillSelects, setUpSelects, showRuns } from "./controls.js";
 import { byId, rovingFocus } from "./dom.js";
 import { setUpFiles } from "./files.js";
+import { setUpScrolling } from "./frame.js";
 import { force, onTranslationTyped, selectSentence, stepForced, stepsOfTranslation } from "./inspection.js";
 import { setUpLanguages } from "./languages.js";
 import { setUpPresentation } from "./presentation.js";
@@ -85,5 +86,5 @@ async function start(attempt = 0) {
 }
 
 page.actions = { selectSentence, force, stepsOfTranslation, applyState, showRuns, reconnect };
-for (const setUp of [setUpTheme, setUpRetry, setUpSourceBox, setUpLanguages, setUpSelects, setUpFiles, setUpSpeech, setUpHistory, setUpWordMenu, setUpPresentation, setUpShortcuts, addListeners]) setUp();
+for (const setUp of [setUpTheme, setUpRetry, setUpSourceBox, setUpLanguages, setUpSelects, setUpFiles, setUpSpeech, setUpHistory, setUpWordMenu, setUpPresentation, setUpShortcuts, setUpScrolling, addListeners]) setUp();
 start();
