@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 from jinja2 import Environment, PackageLoader
 
@@ -22,21 +22,24 @@ def routes(app: FastAPI, headers: Mapping[str, str]) -> APIRouter:
         return JSONResponse(app.openapi())
 
     @router.get("/docs", response_class=HTMLResponse, include_in_schema=False)
-    async def documentation() -> HTMLResponse:
-        """A page that describes the API."""
-        description = app.openapi()
+    async def documentation(request: Request) -> HTMLResponse:
+        """A page that describes the API; its examples have the address of the request."""
+        description, address = app.openapi(), str(request.base_url).rstrip("/")
         page = environment.get_template("api.html.jinja").render(
             title=description["info"]["title"],
             version=description["info"]["version"],
-            groups=_groups(description),
+            groups=_groups(description, address),
         )
         return HTMLResponse(page, headers=dict(headers))
 
     return router
 
 
-def _groups(description: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return the operations of an OpenAPI description by their first tag, as the page shows them."""
+def _groups(description: dict[str, Any], address: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the operations of an OpenAPI description by their first tag, as the page shows them.
+
+    `address` is that of the service, for examples.
+    """
     schemas = description.get("components", {}).get("schemas", {})
     groups: dict[str, list[dict[str, Any]]] = {}
     for path, operations in description["paths"].items():
@@ -54,7 +57,7 @@ def _groups(description: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
                     "body": operation.get("requestBody", {}).get("description", ""),
                     "fields": _fields(_first_schema(contents), schemas),
                     "answer": _fields(_first_schema(answers), schemas),
-                    "example": _example(method, path, contents),
+                    "example": _example(method, path, contents, address),
                 }
             )
     return groups
@@ -115,13 +118,13 @@ EXAMPLE_BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-def _example(method: str, path: str, contents: dict[str, Any]) -> str:
+def _example(method: str, path: str, contents: dict[str, Any], address: str) -> str:
     """Return a command that sends an example request, or '' if there is none."""
     if "multipart/form-data" in contents and "application/json" not in contents:
-        return f"curl ADDRESS{path} -F file=@page.html -F source=en -F target=de"
+        return f"curl {address}{path} -F file=@page.html -F source=en -F target=de"
     if method == "get":
-        return "" if "{" in path else f"curl ADDRESS{path}"
+        return "" if "{" in path else f"curl {address}{path}"
     if path not in EXAMPLE_BODIES:
         return ""
     body = json.dumps(EXAMPLE_BODIES[path], ensure_ascii=False)
-    return f"curl ADDRESS{path} --json '{body}'"
+    return f"curl {address}{path} --json '{body}'"

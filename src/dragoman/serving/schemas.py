@@ -42,7 +42,7 @@ class ApiRequest(BaseModel):
     #: error if a required field is missing
     missing_message: ClassVar[str] = "the field '{}' is missing"
 
-    api_key: str | None = None
+    api_key: str | None = Field(None, description="API key, if the service needs one.")
 
     @property
     def texts(self) -> list[str]:
@@ -55,8 +55,8 @@ class ApiRequest(BaseModel):
 PreserveName = Literal["none", "placeholders", "numbers"]  # values of `Preserve`
 PRESERVE_FIELD: Any = Field(
     "placeholders",
-    description="What the translation must contain unchanged: placeholders such as {name}, URLs and e-mail addresses "
-    "(default), also numbers, or nothing.",
+    description="What the translation must contain unchanged: placeholders such as {name}, URLs and e-mail addresses, "
+    "also numbers, or nothing.",
 )
 ATTRIBUTES_FIELD: Any = Field(False, description="Translate the attributes alt, title, placeholder and aria-label.")
 
