@@ -29,6 +29,7 @@ class InspectionJob(Job[Any]):
     """A computation that inspects a run or a sentence."""
 
     inspect: Callable[[Any], Any]  # called with the result of the shared search, None without one
+    render: Callable[[Any], Any] | None = None  # turns the inspection into the result; it does not need the device
     search: SharedSearch | None = None
     is_taken: bool = False
 
@@ -68,10 +69,17 @@ class InspectionQueue(JobQueue[InspectionJob]):
         return await self.search_and_inspect(lambda _: inspect(), cost)
 
     async def search_and_inspect(
-        self, inspect: Callable[[Any], Result], cost: int, search: SharedSearch | None = None
+        self,
+        inspect: Callable[[Any], Any],
+        cost: int,
+        search: SharedSearch | None = None,
+        render: Callable[[Any], Result] | None = None,
     ) -> Result:
-        """Call `inspect` with the result of `search`, or with None if there is none or it was not done with others."""
-        job = self.submit(InspectionJob(inspect=inspect, cost=cost, search=search))
+        """Call `inspect` with the result of `search`, or with None if there is none or it was not done with others.
+
+        `render` turns what it returns into the result, while others use the device.
+        """
+        job = self.submit(InspectionJob(inspect=inspect, cost=cost, search=search, render=render))
         result: Result = await asyncio.wrap_future(job.future)
         return result
 
@@ -105,6 +113,8 @@ class InspectionQueue(JobQueue[InspectionJob]):
             with self.limits.device.turn(is_long) as turn, self.use_device(turn, [job]):
                 job.record_queue_time()
                 result = job.inspect(found)
+            if job.render is not None and not job.future.done():
+                result = job.render(result)
         except Exception as error:
             job.fail(error)
         else:

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from dragoman.lens import inspect_sentence
 from dragoman.lens.axes import downsample
 from dragoman.lens.beam_recorder import recorded_searches
-from dragoman.lens.inspection_types import BeamTree, to_jsonable
+from dragoman.lens.inspection_types import BeamTree, Inspection, to_jsonable
 from dragoman.lens.position_encodings import position_encodings
 from dragoman.lens.run_report import read_samples, training_curves, validation_records
 from dragoman.lens.walk import walk_through
@@ -136,7 +136,7 @@ def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest
     prefix = fields.prefix
     forced_tokens = len(run.target_tokenizer.encode(prefix) if isinstance(prefix, str) else prefix)
 
-    def inspect(recorded: tuple[Hypothesis, BeamTree] | None) -> str:
+    def inspect(recorded: tuple[Hypothesis, BeamTree] | None) -> Inspection:
         """Inspect the sentence; too much attention for a response is an error."""
         inspection = inspect_sentence(
             run,
@@ -151,6 +151,10 @@ def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest
         if weights > limit:
             message = f"the attention of this sentence has {weights:,} weights, but at most {limit:,} are sent"
             raise RequestError(400, f"{message}: shorten it")
+        return inspection
+
+    def render(inspection: Inspection) -> str:
+        """Return the response as JSON."""
         return _to_json(run=served.name, forced_tokens=forced_tokens, inspection=inspection.to_dict())
 
     source_ids, used_search, shared = run.encode_sources([source])[0], search or run.default_search, None
@@ -162,7 +166,7 @@ def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest
             lambda sources: recorded_searches(run, *run.pad_batch(sources), used_search, NO_CONSTRAINTS),
         )
     cost = DecodeOptions(used_search).cost(len(source_ids)) if translation is None else len(translation)
-    return service.inspections.search_and_inspect(inspect, len(source_ids) + cost, shared)
+    return service.inspections.search_and_inspect(inspect, len(source_ids) + cost, shared, render)
 
 
 def _checked_source(

@@ -117,7 +117,11 @@ def routes(service: Service) -> APIRouter:
             values = await asyncio.to_thread(log.read)
         return JSONResponse({"run": name, "report": (folder / REPORT_FILE).is_file(), **values})
 
-    @router.get("/runs/{name}/report", responses=NOT_FOUND, response_class=HTMLResponse)
+    @router.get(
+        "/runs/{name}/report",
+        responses=NOT_FOUND | {200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
+        response_class=JSONResponse,  # of errors
+    )
     async def report(request: Request, name: str) -> HTMLResponse:
         """The report of a training: report.html of the run folder, without the path of the folder."""
         folder = authorized_run(request, name).member_folders[0]
