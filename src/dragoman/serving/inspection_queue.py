@@ -93,28 +93,39 @@ class InspectionQueue(JobQueue[InspectionJob]):
         return batch
 
     def run_batch(self, batch: list[InspectionJob], is_long: bool) -> None:
-        """Search together, then inspect one by one, so that translations get the device in between."""
-        found: Sequence[Any] = [None] * len(batch)
-        searches = [job.search for job in batch if job.search is not None]
-        if len(searches) > 1:
-            device = self.limits.device
-            # after an error each searches alone, and only the faulty one fails
-            with suppress(Exception), device.turn(is_long) as turn, self.use_device(turn, batch):
-                found = searches[0].search_all([search.source_ids for search in searches])
-        for job, result in zip(batch, found, strict=True):
-            if not job.future.done():
-                self._inspect(job, result, is_long)
+        """Search together and inspect one after the other while no translation uses the device, then answer."""
+        inspected: list[tuple[InspectionJob, Any]] = []
+        with self.limits.device.turn(is_long) as turn:
+            with self.use_device(turn, batch):
+                found = self._search(batch)
+            for job, result in zip(batch, found, strict=True):
+                try:
+                    with self.use_device(turn, [job]):
+                        job.record_queue_time()
+                        if not job.future.done():
+                            inspected.append((job, job.inspect(result)))
+                except Exception as error:
+                    job.fail(error)
+        for job, result in inspected:
+            self._answer(job, result)
         with self._changed:
             self._running -= len(batch)
 
-    def _inspect(self, job: InspectionJob, found: Any, is_long: bool) -> None:
-        """Run an inspection while no translation uses the device, and answer its request."""
+    def _search(self, batch: list[InspectionJob]) -> Sequence[Any]:
+        """Return the results of the searches that the jobs share; None for each if it is one job, or after an error.
+
+        Then each searches alone, and only the faulty one fails.
+        """
+        searches = [job.search for job in batch if job.search is not None]
+        if len(searches) > 1:
+            with suppress(Exception):
+                return searches[0].search_all([search.source_ids for search in searches])
+        return [None] * len(batch)
+
+    def _answer(self, job: InspectionJob, inspection: Any) -> None:
+        """Answer the request of a job, unless it was canceled."""
         try:
-            with self.limits.device.turn(is_long) as turn, self.use_device(turn, [job]):
-                job.record_queue_time()
-                result = job.inspect(found)
-            if job.render is not None and not job.future.done():
-                result = job.render(result)
+            result = inspection if job.render is None or job.future.done() else job.render(inspection)
         except Exception as error:
             job.fail(error)
         else:
