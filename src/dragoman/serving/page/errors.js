@@ -109,7 +109,7 @@ function errorsView(element, context, signal) {
       const rows = response.runs.map(({ run, scores }, n) => html("tr", { "data-panel": n },
         html("th", { scope: "row" }, html("span", { class: "run-name" }, run)),
         names.map((name) => html("td", { title: scores[name]?.signature }, scores[name] ? formatNumber(scores[name].value, 1) : "…"))));
-      parts.push(html("div", { class: "scroll" }, html("table", {}, html("thead", {}, head), html("tbody", {}, rows))));
+      parts.push(html("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Scores of the whole test set" }, html("table", {}, html("thead", {}, head), html("tbody", {}, rows))));
     }
     if (second && response.runs.every((run) => run.done)) {
       const { better = 0, worse = 0, equal = 0 } = response.outcomes;
