@@ -156,6 +156,15 @@ def test_head_selection(show: Opening) -> None:
     sync_api.expect(page.get_by_role("combobox", name="Layer")).to_have_value("2")
     page.get_by_role("combobox", name="Head").select_option("0")
     sync_api.expect(page.locator("figcaption h3").first).to_have_text("Cross-attention layer 2, all heads")
+    colors = page.get_by_role("group", name="Heads in colors").get_by_role("button")
+    sync_api.expect(colors).to_have_count(2)
+    colors.nth(0).focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    sync_api.expect(page.locator("figcaption h3").first).to_have_text("Cross-attention layer 2, heads 1, 2")
+    strokes = page.locator(".links path").evaluate_all("all => all.map((one) => getComputedStyle(one).stroke)")
+    assert len(set(strokes)) == 2
     page.get_by_role("button", name="within the source").click()
     sync_api.expect(page.locator("figcaption h3").first).to_have_text("Encoder, all layers, all heads")
     sync_api.expect(page.locator(".line").nth(1).locator(".word").first).to_have_text("The")
@@ -297,7 +306,7 @@ CELL_CONTRAST = """() => {
     return (pair[0] + 0.05) / (pair[1] + 0.05); }); }"""
 
 
-def test_numbers_on_cells_are_readable(show: Opening) -> None:
+def test_cells_are_readable_and_labelled(show: Opening) -> None:
     page = show(text=SENTENCE)
     for view in ("Attention", "Layers", "Probabilities"):
         page.get_by_role("tab", name=view).click()
@@ -308,15 +317,6 @@ def test_numbers_on_cells_are_readable(show: Opening) -> None:
             assert ratios
             assert min(ratios) >= 4.5, (view, scheme)
     page.get_by_role("tab", name="Attention").click()
-    classes = page.evaluate(
-        "import('/page/figures.js').then((m) => [0, .1, .3, .4, .5, .6, .7, .9, 1].map((w) => m.textClass(w)))"
-    )
-    assert classes[0] == "on-black-white"
-    assert classes[-1] == "on-white-black"
-
-
-def test_cells_of_the_heatmap_say_what_they_are(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
-    page = show(text=SENTENCE)
     page.locator("figure svg[tabindex='0']").first.focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
@@ -324,6 +324,11 @@ def test_cells_of_the_heatmap_say_what_they_are(show: Opening, runs: list[tuple[
     sync_api.expect(status).to_contain_text(re.compile(r"^\S+ → old: weight \d"))
     page.locator("[data-row='1'][data-cell='2']").hover()
     sync_api.expect(status).to_contain_text(" → man: weight ")
+    classes = page.evaluate(
+        "import('/page/figures.js').then((m) => [0, .1, .3, .4, .5, .6, .7, .9, 1].map((w) => m.textClass(w)))"
+    )
+    assert classes[0] == "on-black-white"
+    assert classes[-1] == "on-white-black"
 
 
 def test_links_between_words_stay_when_lines_wrap(show: Opening) -> None:
@@ -337,20 +342,6 @@ def test_links_between_words_stay_when_lines_wrap(show: Opening) -> None:
     page.set_viewport_size({"width": 700, "height": 900})
     page.locator("#source").fill("The old man reads the book and the old dog.")
     page.locator(".stage.columns .links path").first.wait_for(state="attached")
-
-
-def test_several_heads_in_colors(show: Opening) -> None:
-    page = show(text=SENTENCE, layer=1)
-    heads = page.get_by_role("group", name="Heads in colors").get_by_role("button")
-    sync_api.expect(heads).to_have_count(2)
-    heads.nth(0).focus()
-    page.keyboard.press("Enter")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    sync_api.expect(page.locator("figcaption h3").first).to_have_text("Cross-attention layer 1, heads 1, 2")
-    colors = page.locator(".links path").evaluate_all("all => all.map((one) => getComputedStyle(one).stroke)")
-    assert len(set(colors)) == 2
-    wait_for_link(page, "heads=1")
 
 
 def test_neurons_sum_to_scores(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
@@ -431,8 +422,10 @@ def test_sliders_change_distribution_and_translation(show: Opening, runs: list[t
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_views_fit_every_screen(show: Opening, size: str, scheme: str) -> None:
     width, height = SIZES[size]
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     for other in ("", "fixed"):
-        page = show(text=SENTENCE, compare=other, viewport={"width": width, "height": height}, color_scheme=scheme)
+        screen = {"viewport": {"width": width, "height": height}, "color_scheme": scheme, "reduced_motion": "reduce"}
+        page = show(text=SENTENCE, compare=other, **screen)
         page.locator(".stage").first.wait_for()
         for name, content in (
             ("Attention", ".links path"),
@@ -447,6 +440,9 @@ def test_views_fit_every_screen(show: Opening, size: str, scheme: str) -> None:
             page.locator(content).first.wait_for(state="attached")
             assert sideways(page) <= 0, name
             assert page.evaluate(NAMELESS) == [], name
+            found = axe.run(page).response["violations"]
+            serious = [one for one in found if one["impact"] in ("serious", "critical")]
+            assert [(one["id"], one["nodes"][0]["html"]) for one in serious] == [], name
 
 
 # ---- byte-pair encoding
