@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import re
 import zipfile
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -154,6 +156,9 @@ def test_spans_of_open_documents_follow_the_aligned_words() -> None:
         (archive({"word/document.xml": '<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'}), "declares a document type"),
         (archive({"word/document.xml": "<a>" * 300 + "</a>" * 300}), "more than 200 deep"),
         (archive({"word/document.xml": f"<w:p {W}/>"})[:-30], "damaged"),
+        (archive({"word/document.xml": "<a/>", "b": "intact"}).replace(b"intact", b"broken"), "b in it cannot be read"),
+        (archive({"word/document.xml": "<?xml version='1.0' encoding='latin-99'?><a/>"}), "not valid XML"),
+        (archive({"word/document.xml": "<a/>".encode("utf-16")}), "not valid XML"),
     ],
 )
 def test_damaged_and_hostile_files_are_user_errors(content: bytes, message: str) -> None:
@@ -169,3 +174,40 @@ def test_archives_that_grow_far_too_much_are_refused(monkeypatch: pytest.MonkeyP
         opened.writestr("word/media/image1.png", bytes(1_000_000))
     with pytest.raises(UserError, match="grows to 1,000,000 bytes"):
         parse_document(output.getvalue(), "a.docx")
+
+
+@pytest.mark.peer
+def test_other_libraries_read_the_translated_files() -> None:
+    """python-docx, python-pptx and odfpy write files, and read the translations."""
+    docx, pptx, opendocument = (pytest.importorskip(name) for name in ("docx", "pptx", "odf.opendocument"))
+    text = pytest.importorskip("odf.text")
+
+    def reread(document: Any, name: str, load: Callable[[io.BytesIO], Any]) -> Any:
+        """Save a document, translate it, and load the result."""
+        saved, result = io.BytesIO(), io.BytesIO()
+        document.save(saved)
+        with zipfile.ZipFile(result, "w") as opened:
+            for file, content in translate(saved.getvalue(), name).items():
+                opened.writestr(file, content)
+        return load(result)
+
+    document = docx.Document()
+    document.add_heading("one two", 1)
+    paragraph = document.add_paragraph("one two ")
+    paragraph.add_run("three").bold = True
+    document.add_table(1, 1).cell(0, 0).text = "one two"
+    document.sections[0].header.paragraphs[0].text = "one two"
+    found = reread(document, "a.docx", docx.Document)
+    assert [paragraph.text for paragraph in found.paragraphs] == ["two one", "three two one"]
+    assert [(run.text, run.bold) for run in found.paragraphs[1].runs] == [("three", True), (" two one", None)]
+    assert (found.paragraphs[0].style.name, found.tables[0].cell(0, 0).text) == ("Heading 1", "two one")
+    assert found.sections[0].header.paragraphs[0].text == "two one"
+
+    slides = pptx.Presentation()
+    slides.slides.add_slide(slides.slide_layouts[0]).shapes.title.text = "one two"
+    assert reread(slides, "a.pptx", pptx.Presentation).slides[0].shapes.title.text == "two one"
+
+    letter = opendocument.OpenDocumentText()
+    letter.text.addElement(text.P(text="one two"))
+    (line,) = reread(letter, "a.odt", opendocument.load).getElementsByType(text.P)
+    assert str(line) == "two one"

@@ -18,7 +18,7 @@ from dragoman.text.documents.office_paragraphs import XmlBlocks, find_odf_blocks
 from dragoman.text.documents.xml_tree import parse_xml
 
 MAX_ARCHIVE_FILES = 10_000
-MAX_ARCHIVE_BYTES = 500_000_000  # of all files, uncompressed
+MAX_ARCHIVE_BYTES = 200_000_000  # of all files, uncompressed
 MAX_XML_BYTES = 50_000_000  # of a file with text
 MAX_COMPRESSION = 200  # times smaller than the uncompressed file, above MIN_CHECKED_BYTES
 MIN_CHECKED_BYTES = 1_000_000
@@ -63,6 +63,8 @@ class OfficeFile:
         try:
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 _check_archive(archive, kind)
+                if (damaged := archive.testzip()) is not None:
+                    raise UserError(f"the file is damaged: {damaged} in it cannot be read")
                 names = sorted(filter(kind.text_files.fullmatch, archive.namelist()), key=_natural_order)
                 parts = {name: _read_part(archive.read(name), name, kind) for name in names}
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, ValueError) as error:

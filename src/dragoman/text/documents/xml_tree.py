@@ -77,8 +77,8 @@ def parse_xml(content: bytes, name: str) -> Element:
     """
     try:
         expat.ParserCreate().Parse(content, True)  # True: the whole file; only to see whether it is valid
-        text = content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
-    except (expat.ExpatError, ValueError) as error:
+        text = content.decode("utf-8-sig")
+    except (expat.ExpatError, ValueError, LookupError) as error:
         raise UserError(f"the file is damaged: {name} in it is not valid XML ({error})") from None
     if "<!DOCTYPE" in text:
         raise UserError(f"the file is refused: {name} in it declares a document type, which office files do not do")
