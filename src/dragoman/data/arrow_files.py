@@ -159,7 +159,7 @@ class _ArrowTable(_Table):
             self.schema = reader.schema
 
     def batches(self, columns: list[str]) -> Iterator[Any]:
-        """Yield record batches with all columns."""
+        """Yield record batches with all columns: a mapped file reads no column before it is used."""
         from pyarrow import ipc
 
         for path in self.files:

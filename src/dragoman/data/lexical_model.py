@@ -52,7 +52,7 @@ class LexicalModel:
         return self.counts / np.maximum(total[source], 1e-12)
 
     def lookup(self, links: TokenLinks, probabilities: FloatArray) -> tuple[IntArray, FloatArray]:
-        """Return the index among the keys, and p(t|s), of each pair of tokens; 0 for pairs that are not there."""
+        """Return the index among `keys` (s · V + t, sorted) and p(t|s) of each pair of tokens; p is 0 without a key."""
         key = links.source * self.target_size + links.target
         index = np.minimum(np.searchsorted(self.keys, key), len(self.keys) - 1)
         return index, np.where(self.keys[index] == key, probabilities[index], 0.0)

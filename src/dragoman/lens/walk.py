@@ -47,7 +47,7 @@ class WalkStep:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class TokenCandidate:
     """A token that could come next."""
 
     token: str
@@ -69,7 +69,7 @@ class Walk:
     steps: tuple[WalkStep, ...]
     logits: Tensor  # of the next token, largest first
     suppressed: tuple[int, ...]  # ranks, from 0, of tokens that no search generates
-    candidates: tuple[Candidate, ...]  # the most probable tokens
+    candidates: tuple[TokenCandidate, ...]  # the most probable tokens
 
 
 def walk_through(
@@ -127,11 +127,11 @@ def _labels(run: Run, source: Source | None, source_ids: Sequence[int]) -> tuple
     return tuple(str(n) for n in range(1, len(source_ids) + 1))
 
 
-def _candidates(run: Run, logits: Tensor, token_ids: Sequence[int]) -> list[Candidate]:
+def _candidates(run: Run, logits: Tensor, token_ids: Sequence[int]) -> list[TokenCandidate]:
     """Return tokens with their logits and probabilities; ids beyond the tokenizer's vocabulary are numbers."""
     tokenizer, log_p = run.target_tokenizer, logits.log_softmax(-1)
     return [
-        Candidate(
+        TokenCandidate(
             token=tokenizer.tokens([token_id])[0] if token_id < tokenizer.vocab_size else f"#{token_id}",
             token_id=token_id,
             logit=float(logits[token_id]),

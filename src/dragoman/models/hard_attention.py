@@ -94,7 +94,10 @@ class HardAttentionModel(EncoderDecoderModel):
         return {"decoder": decoder_state, "alignment": self.alignment.reorder_state(state["alignment"], rows)}
 
     def grow_state(self, state: State, rows: int, max_length: int) -> tuple[State, int]:
-        """Return the state with room for `max_length` positions, and their number; that of the alignment stays."""
+        """Return the state of `rows` hypotheses with room for `max_length` target positions, and their number.
+
+        The state of the alignment stays: its size depends on the source only.
+        """
         decoder_state, max_length = super().grow_state(state["decoder"], rows, max_length)
         return state | {"decoder": decoder_state}, max_length
 

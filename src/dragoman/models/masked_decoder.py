@@ -163,7 +163,7 @@ class MaskedDecoderModel(DecoderOnlyModel):
     def grow_state(self, state: State, rows: int, max_length: int) -> tuple[State, int]:
         """Return the state with room for `max_length` positions, or as many as supported, and this number."""
         max_length = self._supported_length(max_length)
-        return super().grow_state(state, rows, max_length + 1)[0], max_length
+        return super().grow_state(state, rows, max_length + 1)[0], max_length  # + 1: the mask after the tokens
 
     def decode(self, target: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
         """Tokens, B T → logits of the next tokens, B T V, and the new state, which has no mask.

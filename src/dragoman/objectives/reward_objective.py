@@ -149,7 +149,7 @@ class RewardObjective(SequenceObjective):
 
     @classmethod
     def uses_dropout(cls, settings: Mapping[str, Any]) -> bool:
-        """Whether the setting `dropout_enabled` turns it on."""
+        """Whether the setting `dropout_enabled` turns dropout on."""
         return bool(settings.get("dropout_enabled", False))
 
     def text_metrics(self, texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:

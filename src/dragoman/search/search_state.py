@@ -80,7 +80,7 @@ class DecoderState:
             ancestors = own_row[None, :, None].repeat(batch, 1, start.max_length)
         memory = None if start.memory is None else _without_losses(start.memory)
         positions = start.positions.unflatten(0, (batch, rows))
-        return DecoderState(start.state, positions, memory, start.max_length, ancestors)
+        return DecoderState(start.state, positions, memory, max_positions=start.max_length, ancestors=ancestors)
 
 
 def _without_losses(memory: Memory) -> Memory:

@@ -206,7 +206,7 @@ def bart(spec: EncoderDecoder) -> EncoderDecoder:
     spec = replace_everywhere(spec, FeedForward, activation="gelu")
     spec = replace_everywhere(spec, Stack, input_norm=LayerNorm())
     embedding = replace(spec.embedding, scaled=False)
-    return replace(spec, embedding=embedding, output_bias=True, initialization=Normal(0.02))
+    return replace(spec, embedding=embedding, output_bias=True, initialization=Normal(std=0.02))
 
 
 @with_copying

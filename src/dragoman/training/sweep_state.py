@@ -195,7 +195,10 @@ class SweepState:
         return sorted(results, key=lambda result: result.sort_key, reverse=True)
 
     def planned_runs(self) -> list[int]:
-        """Return the number of runs that are trained up to each rung; of rungs that are not open yet, as expected."""
+        """Return the number of runs that are trained up to each rung, a fraction of the training budget.
+
+        At a rung, the best runs are chosen to continue; if the runs before it are not finished, the expected number.
+        """
         seeds = len({run.seed for run in self.runs})
         counts = [len(self.competitors(0))]
         for rung in range(1, len(self.rungs)):
