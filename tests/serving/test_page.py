@@ -151,6 +151,7 @@ def test_head_selection(show: Opening) -> None:
     thumbs = page.locator(".thumb")
     sync_api.expect(thumbs).to_have_count(4)
     assert "bits" in thumbs.nth(3).text_content()
+    assert thumbs.nth(0).bounding_box()["y"] == thumbs.nth(1).bounding_box()["y"]  # heads of a layer stand in a row
     thumbs.nth(3).click()
     sync_api.expect(page.locator("figcaption h3").first).to_have_text("Cross-attention layer 2, head 2")
     sync_api.expect(page.get_by_role("combobox", name="Layer")).to_have_value("2")
