@@ -195,16 +195,17 @@ def memory_scenario(options: argparse.Namespace, pair: tuple[str, str], texts: l
 def signals_scenario(options: argparse.Namespace, pair: tuple[str, str], texts: list[str]) -> bool:
     """SIGTERM under load ends the service with status 0 and no lost answer; a second SIGINT ends it at once."""
     results = []
-    for signals, expected in (([signal.SIGTERM], 0), ([signal.SIGINT, signal.SIGINT], 130)):
+    # 130 is the status by which a shell reports SIGINT; it is negative if the signal itself ends the process
+    for signals, expected in (([signal.SIGTERM], {0}), ([signal.SIGINT, signal.SIGINT], {130, -signal.SIGINT})):
         server = Server(options.run, *options.option)
         responses = asyncio.run(_interrupted_load(server, pair, texts, signals, options.clients))
         status, log = server.process.wait(120), server.log()
         has_traceback = "Traceback" in log
         names = " and ".join(one.name for one in signals)
-        print(f"{names} under load: exit status {status} (expected {expected}), traceback: {has_traceback}, answers:")
+        print(f"{names} under load: exit status {status}, traceback: {has_traceback}, answers:")
         print(f"    {dict(responses)}", flush=True)
         is_lossless = "incomplete" not in responses or len(signals) > 1
-        results.append(status == expected and not has_traceback and is_lossless)
+        results.append(status in expected and not has_traceback and is_lossless)
     return all(results)
 
 
@@ -236,7 +237,7 @@ async def _interrupted_load(
     await asyncio.sleep(5)
     for one in signals:
         server.process.send_signal(one)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.02)
     await asyncio.gather(*tasks)
     return counts
 
