@@ -53,7 +53,7 @@ export async function downloadPage(path, fileName) {
 }
 
 /** Send a request and call `onEvent(name, data)` for every server-sent event of the response. */
-async function readEvents(path, body, signal, onEvent) {
+export async function streamEvents(path, body, signal, onEvent) {
   const response = await request(path, body, signal);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let buffer = "";
@@ -72,20 +72,5 @@ async function readEvents(path, body, signal, onEvent) {
     }
   } catch (error) {
     throw error instanceof ServiceError ? error : connectionError(error);
-  }
-}
-
-/**
- * Send a request and call `onEvent(name, data)` for every event of a translation: tokens, sentence and done. If the
- * service cannot stream to one more client (status 503), the translation comes as a whole from /v1/translate.
- */
-export async function streamEvents(path, body, signal, onEvent) {
-  try {
-    await readEvents(path, body, signal, onEvent);
-  } catch (error) {
-    if (error.status !== 503) throw error;
-    const { run, translations: [{ text, sentences }] } = await post("/v1/translate", body, signal);
-    sentences.forEach((sentence, index) => onEvent("sentence", { sentence: index, ...sentence }));
-    onEvent("done", { run, text });
   }
 }
