@@ -42,7 +42,7 @@ def untrained_run(tokenizer: Tokenizer, system: str, num_labels: int = 0, **sett
     model: Model = spec.build().eval()
     with torch.no_grad():
         for weight in model.parameters():
-            weight.mul_(2.0)
+            weight.mul_(2.0) if weight.any() else weight.normal_()  # a router of zeros would leave all to ties
     config = replace(Config(), search=replace(Config().search, beam_size=1, max_target_length=12))
     return Run(Path("untrained"), config, model, tokenizer, tokenizer, spec.default_framing, "last")
 
@@ -69,6 +69,15 @@ SYSTEMS_AND_SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "hard attention": ("hard-monotonic", {}),
     "copying": ("transformer", {"copying": True}),
     "experts": ("moe", {"layers": 2}),
+    "LSTMs in two columns": ("deep-att", {"layers": 2}),
+    "experts between LSTMs": ("moe-2017", {"layers": 2}),
+    "residual LSTMs": ("gnmt", {"layers": 3}),
+    "dilated convolution": ("bytenet", {}),
+    "mean of embeddings": ("bow", {}),
+    "one vector for the source": ("sutskever", {}),
+    "one vector for every step": ("cho", {}),
+    "parallel layers": ("palm", {}),
+    "windows": ("gpt3", {"layers": 2}),
 }
 
 

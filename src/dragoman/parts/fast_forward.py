@@ -19,7 +19,7 @@ from dragoman.errors import UserError
 from dragoman.parts.dropout import Dropout
 from dragoman.parts.flops import Workload, matrix_flops
 from dragoman.parts.mixer import Context, Layout, Mixer, MixerOutput, State
-from dragoman.parts.recurrence import Cells, LSTMCells, continue_rows, flip
+from dragoman.parts.recurrence import Cells, LSTMCells, continue_rows, flip, run_rows
 from dragoman.parts.recurrent_decoder import AttentionContext, FromZero, RecurrentDecoder
 from dragoman.parts.spec import Spec
 
@@ -96,7 +96,9 @@ class FastForwardColumn(nn.Module):
         last = len(self.layers) - 1
         for k, cells in enumerate(cells_of(self.layers)):
             is_backward = self.backward != bool(k % 2)  # alternates
-            hidden, _ = cells.run_sequence(flip(x, layout) if is_backward else x)  # padding comes last in both
+            rows = flip(x, layout) if is_backward else x  # padding comes last in both directions
+            # An exported graph has the recurrence as one operation, which only rows with lengths use.
+            hidden, _ = run_rows(cells, rows, layout) if torch.compiler.is_exporting() else cells.run_sequence(rows)
             hidden = flip(hidden, layout) if is_backward else hidden
             if k < last:
                 x = next_input(cells, x, self.dropout(hidden))
