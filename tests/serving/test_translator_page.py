@@ -110,6 +110,7 @@ def test_character_count_and_limit(show: Opening, runs: Runs) -> None:
 # ---- languages
 
 
+@pytest.mark.slow
 def test_languages_are_swapped(show: Opening, runs: Runs) -> None:
     (run, _), reverse = runs[0], copy(runs[0][0])
     for at in serve_at_address(Service([(run, LanguagePair("en", "de")), (reverse, LanguagePair("de", "en"))])):
@@ -313,6 +314,7 @@ def test_presentation_mode(show: Opening) -> None:
     assert page.evaluate(size) == before
 
 
+@pytest.mark.slow
 def test_view_is_visible_with_large_fonts(show: Opening) -> None:
     page = show(text=SENTENCE, viewport={"width": 1440, "height": 900})
     page.locator(".stage").wait_for()
@@ -323,6 +325,7 @@ def test_view_is_visible_with_large_fonts(show: Opening) -> None:
     assert page.locator(".stage").bounding_box()["y"] < 900
 
 
+@pytest.mark.slow
 def test_shortcuts(show: Opening) -> None:
     page = show(text=PARAGRAPHS)
     page.locator(".stage").wait_for()
