@@ -24,7 +24,7 @@ ERROR_KINDS = {
     "search error": "the reference is more probable than the translation: the search has not found it",
 }
 MIN_LOG_RATIO = 0.01  # by which the reference must be more probable for a search error
-MAX_RARE_COUNT = 1  # occurrences in the training text up to which a word is rare
+MAX_RARE_OCCURRENCES = 1  # occurrences in the training text up to which a word is rare
 MAX_COUNTED_PAIRS = 50_000  # training pairs in which words are counted
 
 
@@ -98,4 +98,4 @@ def rare_words(source: str, counts: Counter[str]) -> list[str]:
     """Return the words of a source that occur at most once in the training text; empty if that is not known."""
     if not counts:
         return []
-    return [word for word in dict.fromkeys(content_words(source)) if counts[word.lower()] <= MAX_RARE_COUNT]
+    return [word for word in dict.fromkeys(content_words(source)) if counts[word.lower()] <= MAX_RARE_OCCURRENCES]

@@ -18,7 +18,7 @@ from dragoman.serving.served_run import ServedRun
 from dragoman.serving.service import Service
 from dragoman.serving.shared_run import SharedRun
 
-MAX_SENTENCES = 10_000  # of a test set that are analyzed
+MAX_ANALYZED_SENTENCES = 10_000  # of a test set that are analyzed
 MAX_DIAGNOSED_SENTENCES = 200
 MAX_JOBS = 12  # whose results are kept
 
@@ -77,7 +77,10 @@ class AnalysisJobs:
         def work(job: AnalysisJob, run: SharedRun) -> None:
             """Translate and judge the test set."""
             test_set = self.test_set(owner)
-            sources, references = test_set.sources[:MAX_SENTENCES], test_set.references[:MAX_SENTENCES]
+            sources, references = (
+                test_set.sources[:MAX_ANALYZED_SENTENCES],
+                test_set.references[:MAX_ANALYZED_SENTENCES],
+            )
             analyzer = TestSetAnalyzer(run, sources, references)
             job.analysis = analyzer.analysis
             analyzer.analyze()
@@ -127,4 +130,4 @@ class AnalysisJobs:
 
 def _validation_set(served: ServedRun) -> NamedTestSet:
     """Return the validation sentences of a run; a UserError if it has none."""
-    return NamedTestSet(f"validation sentences of {served.name}", *validation_pairs(served.run, MAX_SENTENCES))
+    return NamedTestSet(f"validation sentences of {served.name}", *validation_pairs(served.run, MAX_ANALYZED_SENTENCES))

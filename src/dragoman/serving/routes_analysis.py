@@ -20,7 +20,8 @@ from dragoman.serving.analysis_jobs import AnalysisJob, AnalysisJobs
 from dragoman.serving.analysis_table import AnalysisRequest, Row, outcome_counts, row_values, select_rows
 from dragoman.serving.job_queue import SHORT_COST
 from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
-from dragoman.serving.routes_learning import NOT_FOUND, check_tokens
+from dragoman.serving.routes_inspection import NOT_FOUND
+from dragoman.serving.routes_learning import check_tokens
 from dragoman.serving.served_run import ServedRun
 from dragoman.serving.service import Service
 

@@ -19,6 +19,7 @@ from dragoman.serving import schemas
 from dragoman.serving.checkpoint_cache import CheckpointCache, RecentlyUsed
 from dragoman.serving.job_queue import SHORT_COST
 from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
+from dragoman.serving.routes_inspection import NOT_FOUND
 from dragoman.serving.service import Service
 from dragoman.watch.training_log import TrainingLog
 
@@ -27,7 +28,6 @@ MAX_HISTORY_RESPONSES = 512  # that are kept
 MAX_CHECKPOINTS = 48  # of the slider
 
 
-NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": schemas.ErrorResponse, "description": "Unknown run"}}
 #: a report has inline styles, but neither scripts nor resources
 REPORT_HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "

@@ -15,9 +15,9 @@ from dragoman import evaluation
 from dragoman.run_files import MESSAGES_FILE, METRICS_FILE, STATUS_FILE, is_run_folder
 from dragoman.watch.training_warnings import training_warnings
 
-MAX_POINTS = 400  # of a curve
+MAX_CURVE_POINTS = 400  # of a curve
 MAX_MESSAGES = 60
-MAX_SENTENCES = 12  # validation sentences that are followed
+MAX_WATCHED_SENTENCES = 12  # validation sentences that are followed
 MAX_BYTES_PER_READ = 20_000_000
 #: fields of the records of metrics.jsonl, by their name as a curve
 TRAINING_FIELDS = {
@@ -87,7 +87,7 @@ class TrainingLog:
             "latest": {name: _finite(last.get(name)) for name in names if name in last},
             "validation": _named_metrics(validated[-1]) if validated else {},
             "curves": [
-                {"name": name, "points": thin_out(points, MAX_POINTS)}
+                {"name": name, "points": thin_out(points, MAX_CURVE_POINTS)}
                 for name, points in curves(trained, validated).items()
                 if points
             ],
@@ -121,7 +121,7 @@ class TrainingLog:
         self._samples = {step: rows for step, rows in self._samples.items() if step in present}  # after a rollback
         for step, path in present.items():
             if step not in self._samples:
-                lines = path.read_bytes().split(b"\n")[:MAX_SENTENCES]
+                lines = path.read_bytes().split(b"\n")[:MAX_WATCHED_SENTENCES]
                 self._samples[step] = [row for line in lines if (row := _parse(line))]
         steps = sorted(self._samples)
         rows = self._samples[steps[-1]] if steps else []
