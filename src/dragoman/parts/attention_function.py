@@ -204,11 +204,10 @@ def explicit_attention(
     if query_heads_per_key_head > 1:
         key = key.repeat_interleave(query_heads_per_key_head, 1)
         value = value.repeat_interleave(query_heads_per_key_head, 1)
-    quantities = args.quantities or (QUERY, KEY, VALUE, SCORES)
-    for quantity, tensor in zip(quantities, (query, key, value)):
-        context.trace(args.path, quantity, tensor)
     scores = query @ key.transpose(-1, -2) * args.scale_of(query) if args.score is None else args.score(query, key)
-    context.trace(args.path, quantities[-1], scores)
+    if context.is_traced:
+        for quantity, tensor in zip(args.quantities or (QUERY, KEY, VALUE, SCORES), (query, key, value, scores)):
+            context.trace(args.path, quantity, tensor)
     if bias is not None:
         context.trace(args.path, SCORE_BIAS, bias.expand_as(scores))
         scores = scores + bias

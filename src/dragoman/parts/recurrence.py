@@ -506,7 +506,7 @@ class RecurrentMixer(Mixer):
             if state is not None:
                 raise UserError("only forward recurrent layers can decode step by step: set direction to 'forward'")
             y, final = run_rows(self.cells, flip(x, layout) if self.backward else x, layout)
-            if self.bidirectional:
+            if self.bidirectional and context.is_traced:
                 for quantity, half in zip((FORWARD_STATE, BACKWARD_STATE), y.chunk(2, -1)):
                     context.trace(self.path, quantity, half)
             return MixerOutput(flip(y, layout) if self.backward else y, final_state=final)

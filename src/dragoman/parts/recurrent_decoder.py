@@ -263,8 +263,10 @@ class AttentionContextModule(ContextModule):
         memory = context.encoded_source
         folded = fold_beams(query, memory)[:, None]  # B 1 K·T D
         key, value = projections["key"][:, None], memory.states[:, None]  # B 1 S D
-        quantities = (STATE_QUERY, SOURCE_KEY, SOURCE_VALUE, replace(ENERGIES, formula=self.score.formula))
-        args = AttentionArgs(score=self.score, path=path, quantities=quantities)
+        args = AttentionArgs(score=self.score, path=path)
+        if context.is_traced:
+            energies = replace(ENERGIES, formula=self.score.formula)
+            args = replace(args, quantities=(STATE_QUERY, SOURCE_KEY, SOURCE_VALUE, energies))
         return attend(folded, key, value, context.layout, memory.layout, context, args).reshape(query.shape)
 
     def score_terms(self, query: Tensor, key: Tensor) -> Tensor:
