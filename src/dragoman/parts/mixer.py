@@ -180,6 +180,24 @@ class Context:
             )
         return self.memory
 
+    def with_new_masks(self) -> Context:
+        """Return the context with an empty cache of attention masks.
+
+        The fields are written out, because some versions of PyTorch cannot compile `replace` in gradient checkpointing.
+        """
+        return Context(
+            layout=self.layout,
+            memory=self.memory,
+            prefix_lengths=self.prefix_lengths,
+            placeholders=self.placeholders,
+            ancestors=self.ancestors,
+            recorder=self.recorder,
+            masks=AttentionMasks(),
+            shared_position=self.shared_position,
+            stack_inputs=self.stack_inputs,
+            source_context=self.source_context,
+        )
+
     def record(self, path: str, weights: Tensor) -> None:
         """Append attention weights of the layer `path` (its name in the model) to the recorder, if there is one."""
         if self.recorder is not None:

@@ -283,4 +283,4 @@ class LayerBlock(LayerSequence):
 
     def prepare(self, x: Tensor, context: Context) -> tuple[Tensor, Context]:
         """Return x unchanged, and the context with an empty cache of attention masks."""
-        return x, replace(context, masks=AttentionMasks())  # a recomputed function must not modify shared objects
+        return x, context.with_new_masks()  # a recomputed function must not modify shared objects
