@@ -306,6 +306,17 @@ def test_streams_are_shared_by_clients(run: Run) -> None:
         assert [status(identity) for identity in "12"] == [200, 200]
 
 
+def test_long_texts_are_queued_in_parts(run: Run) -> None:
+    """The cost of the text is above the limit of a client, and that of each sentence is below."""
+    text = "Anna reads. The man sleeps. The dog sees the tree. Ben reads. The woman sleeps."
+    service = Service([(run, LanguagePair("en", "de"))], ServiceLimits(requests_per_minute=0, max_pending_cost=600))
+    with TestClient(create_app(service), "http://localhost") as client:
+        answer = client.post("/v1/translate", json={"text": text, "search": {"kind": "Beam", "size": 9}}).json()
+    alone = run.translate([text], 9, split_sentences=True)
+    assert answer["translations"][0]["text"] == alone[0].text
+    assert len(answer["translations"][0]["sentences"]) == 5
+
+
 def test_size_limits_and_timeout(serving: Callable[..., TestClient]) -> None:
     client = serving(
         ServiceLimits(requests_per_minute=0, max_characters=20, max_texts=2, max_body_bytes=1000, timeout=1e-9)

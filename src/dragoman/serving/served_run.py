@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from dragoman.run import Run, StreamedTokens, Translation
@@ -94,10 +94,35 @@ class ServedRun:
         return checker_of(self.run).check(source, translation, names)
 
     async def translate(self, texts: Sequence[SplitText], options: DecodeOptions) -> list[list[Translation]]:
-        """Queue all sentences of some texts, and return the translations of the sentences of each text."""
-        job = self.submit([sentence for text in texts for sentence in text.sentences], options)
-        remaining = iter([] if job is None else await self.result(job))
+        """Queue all sentences of some texts, and return the translations of the sentences of each text.
+
+        Those of a document whose cost is above the limit of a client are queued part by part.
+        """
+        sentences = [sentence for text in texts for sentence in text.sentences]
+        translations: list[Translation] = []
+        for part in self._parts(sentences, options):
+            job = self.submit(part, options)
+            translations += [] if job is None else await self.result(job)
+        remaining = iter(translations)
         return [[next(remaining) for _ in text.sentences] for text in texts]
+
+    def _parts(self, sentences: list[str], options: DecodeOptions) -> Iterator[list[str]]:
+        """Divide sentences into parts that cost at most half of what a client may have pending.
+
+        Sentences that belong together, because of a prefix or of random draws, are not divided.
+        """
+        budget = max(1, self.batcher.limits.shares.per_client // 2 // options.cost(1))  # tokens, at most one per byte
+        sizes = [len(sentence.encode(errors="replace")) for sentence in sentences]
+        if options.needs_own_batch or sum(sizes) <= budget:
+            yield sentences
+            return
+        start, size = 0, 0
+        for number, sentence_size in enumerate(sizes):
+            if size and size + sentence_size > budget:
+                yield sentences[start:number]
+                start, size = number, 0
+            size += sentence_size
+        yield sentences[start:]
 
     def submit(
         self,
