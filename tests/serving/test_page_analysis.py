@@ -181,6 +181,7 @@ def test_page_of_a_training(show: Opening, folder: Path) -> None:
 @pytest.mark.parametrize("screen", SCREENS)
 @pytest.mark.parametrize("compare", ["", "run-2"])
 def test_views_fit_the_screen(show: Opening, screen: str, scheme: str, compare: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     contents = {
         "history": ".history-table tr",
         "errors": ".errors-table tbody tr",
@@ -191,3 +192,7 @@ def test_views_fit_the_screen(show: Opening, screen: str, scheme: str, compare: 
         page = show(screen=screen, scheme=scheme, view=view, compare=compare)
         page.locator(content).first.wait_for()
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, view
+        page.wait_for_function("() => getComputedStyle(document.getElementById('views')).opacity === '1'")  # complete
+        found = axe.run(page).response["violations"]
+        serious = [rule for rule in found if rule["impact"] in ("serious", "critical")]
+        assert serious == [], [(rule["id"], node["html"]) for rule in serious for node in rule["nodes"]]
