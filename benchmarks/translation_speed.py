@@ -130,10 +130,10 @@ def _timed_parts(run: Run, times: defaultdict[str, float]) -> Iterator[None]:
     device = run.device
 
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
             synchronize(device)
             start = time.perf_counter()
-            result = function(*arguments)
+            result = function(*arguments, **options)
             synchronize(device)
             times[name] += time.perf_counter() - start
             return result
