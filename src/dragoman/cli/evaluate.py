@@ -253,7 +253,10 @@ def _evaluate_files(
     resamples: int,
     printer: ScorePrinter,
 ) -> None:
-    """Score translations of other systems (with `lead` the first sentences too), and test each against the first."""
+    """Score translations of other systems, and test each against the first.
+
+    With `lead`, the first sentence of each source comes first, as a baseline of summarization.
+    """
     from dragoman import evaluation
 
     texts = [test_set.read_hypotheses(path, layout) for path in files]

@@ -263,7 +263,10 @@ def _list_recipes(as_json: bool) -> None:
 
 
 def _variant_name(recipe: TaskRecipe, variant: str) -> str:
-    """Return how the variant of a figure is shown; a group of variants stands for their mean."""
+    """Return the name of the corpus variant, such as a language, that a published score belongs to.
+
+    A group of variants stands for the mean of their scores; "" is the default variant.
+    """
     return f"mean of {variant}" if variant in recipe.groups else variant or recipe.default_variant
 
 

@@ -101,7 +101,11 @@ def shortlist(
         int, typer.Option(help="Number of target tokens in the shortlist of each source token.", min=1)
     ] = 100,
     frequent_tokens: Annotated[
-        int, typer.Option(help="Number of most frequent target tokens that are in every shortlist.", min=0)
+        int,
+        typer.Option(
+            help="Number of most frequent target tokens that are possible outputs for every source.",
+            min=0,
+        ),
     ] = 100,
     max_pairs: Annotated[
         int, typer.Option(help="Maximum number of training pairs from which the shortlist is learned.", min=1)

@@ -74,8 +74,12 @@ class DataConfig(Section, section="data"):
     source_features: Files = setting(
         (), "Files of features such as V;PST;3, line by line with the training source files, instead of a column."
     )
-    valid_source_features: Files = setting((), "Files of features, line by line with the validation source files.")
-    test_source_features: Files = setting((), "Files of features, line by line with the test source files.")
+    valid_source_features: Files = setting(
+        (), "Files of features such as V;PST;3, line by line with the validation source files."
+    )
+    test_source_features: Files = setting(
+        (), "Files of features such as V;PST;3, line by line with the test source files."
+    )
     feature_separator: str = setting(";", "What separates the features of a source.")
     feature_positions: Literal["invariant", "sequential"] = setting(
         "invariant",

@@ -177,8 +177,8 @@ class _ArrowTable(_Table):
 
 def _find_columns(columns: Sequence[ColumnChoice], names: list[str]) -> list[str | None]:
     """Return the names of the chosen columns, None for those that a table does not have."""
-    only_columns = all(choice.column is None for choice in columns)
-    return [find_column(choice, names, only_columns) for choice in columns]
+    none_is_named = all(choice.column is None for choice in columns)  # by the user: then two columns are the two sides
+    return [find_column(choice, names, only_columns=none_is_named) for choice in columns]
 
 
 def _column_names(schema: Any) -> list[str]:

@@ -64,7 +64,10 @@ class NormsByDistance:
             self.norms.setdefault(distance, []).append(norm)
 
     def curve(self) -> tuple[GradientPoint, ...]:
-        """Return the mean norm at each distance with at least `MIN_PAIRS` norms, by increasing distance."""
+        """Return the mean norm of the gradient of an output with respect to an input, by their distance in tokens.
+
+        Only distances with at least `MIN_PAIRS` pairs of an output and an input count.
+        """
         means = {d: sum(norms) / len(norms) for d, norms in sorted(self.norms.items()) if len(norms) >= MIN_PAIRS}
         nearest = next(iter(means.values()), 1.0)
         return tuple(

@@ -185,7 +185,10 @@ def training_curves(metrics: list[Record]) -> dict[str, Points]:
 
 
 def text_metric_names(metrics: list[Record]) -> list[str]:
-    """Return the metrics of decoded sentences in the validation records, the one that selects checkpoints first."""
+    """Return the metrics of decoded sentences in the validation records, in the order of the last record.
+
+    There the metric that selects checkpoints is the first; `displayed_metrics` leaves out the loss.
+    """
     records = [record for record in metrics if record["kind"] == "valid"]
     return [name for name in displayed_metrics(records[-1]) if name != "accuracy"] if records else []
 

@@ -166,9 +166,11 @@ class MaskedDecoderModel(DecoderOnlyModel):
         return super().grow_state(state, rows, max_length + 1)[0], max_length  # + 1: the mask after the tokens
 
     def decode(self, target: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
-        """Tokens, B T → logits of the next tokens, B T V, and the new state, which has no mask.
+        """Tokens, B T → logits of the next tokens, B T V, and the new state.
 
-        With a state, the tokens continue its sequences, one after another; without one, they are whole sequences.
+        Each token is predicted at a mask token, which is read after the tokens before it and is not kept in the state.
+        With a state, the tokens continue its sequences, one after another; without one, they are whole sequences,
+        read without a separate source.
         """
         if state is None:
             lengths = context.layout.lengths

@@ -63,9 +63,11 @@ class CopyAttention(Mixer):
         self.coverage_loss = coverage_loss
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
-        """Return keys W h_i (B S D), w_h·h_i (B S), the token that each position copies (B S), and whether it does.
+        """Return what is the same for all target positions, from the states h_i of the source (See et al. 2017, §2.2).
 
-        Because h* is a weighted sum, w_h·h* = Σ_i a_i w_h·h_i.
+        These are the keys W h_i / √D (B S D), the part w_h·h_i (B S) of the gate p_gen that depends on the source, the
+        token that each position copies (B S), and whether it copies one. Since the context vector h* = Σ_i a_i h_i is a
+        weighted sum, w_h·h* = Σ_i a_i (w_h·h_i).
         """
         tokens = memory.copied_tokens
         assert tokens is not None

@@ -285,6 +285,7 @@ class ForbiddenPhrases(LogitsProcessor):
         """Start the automaton for each hypothesis, and move its tables to the device."""
         self.tables = map_tensors(lambda table: table.to(state.tokens.device), self.tables)
         zeros = torch.zeros_like(state.tokens)  # B K: the automaton's first state, and no incomplete character
+        # `bits` are those of an incomplete UTF-8 character, of which `missing` bytes are still to come
         return ReadState(state=zeros, bits=zeros.clone(), missing=zeros.clone())
 
     def __call__(self, state: SearchState, own_state: ReadState, logits: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ from dragoman.serving.request_record import RequestRecord
 
 LogFormat = Literal["text", "json"]
 logger = logging.getLogger("dragoman.serving")
-#: routes that are asked every few seconds by other programs: only their failures are logged
-PROBES = ("/livez", "/readyz", "/health", "/metrics")
+#: routes that are asked often, and files of the page: only their failures are logged
+UNLOGGED_ROUTES = ("/livez", "/readyz", "/health", "/metrics", "/", "/page/{name}")
 #: errors whose messages do not quote the request; messages of other errors may contain user text
 LOGGED_ERRORS = (403, 429)
 HIDDEN_TEXT = "[text]"
@@ -118,7 +118,7 @@ def hide_texts(message: str, texts: Any) -> str:
 
 def log_request(record: RequestRecord, settings: LogSettings) -> None:
     """Log a request that was answered, or failed to be."""
-    if not logger.isEnabledFor(logging.INFO) or (record.route in PROBES and record.status < 400):
+    if not logger.isEnabledFor(logging.INFO) or (record.route in UNLOGGED_ROUTES and record.status < 400):
         return
     fields: dict[str, Any] = {
         "request_id": record.id,

@@ -272,7 +272,10 @@ class SentenceSampler(PhraseSampler):
         return "modal" if draw > 0.72 and "stative" not in verb.adjuncts else "perfect"
 
     def describe(self, phrase: NounPhrase) -> NounPhrase:
-        """Add a relative clause to a noun phrase, in which the noun is the subject or the object of a suitable verb."""
+        """Add a relative clause to a noun phrase, in which the noun is subject or object, or is described ("who is old").
+
+        `self.description` makes the clause with "be", and its relative pronoun, from the phrase.
+        """
         noun = phrase.noun
         pronoun = Pronoun.relative(noun, phrase.plural)
         without = ("time",)  # the adverb in "who sleeps now works" could belong to either clause

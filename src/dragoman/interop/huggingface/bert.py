@@ -181,7 +181,7 @@ def sequence_classification(family: BertFamily, hf: HFConfig, weights: StoredWei
     Only one label per text is supported: neither several independent ones nor a number (regression). `weights` are
     not needed: all heads have the same signature (`Head`).
     """
-    hf.boolean("tie_word_embeddings", True)  # read, but without effect
+    hf.boolean("tie_word_embeddings", True)  # without effect: read so that it is not reported as unknown
     labels, problem = hf.label_names(), hf.get("problem_type", None)
     if problem not in (None, "single_label_classification"):
         raise hf.unsupported("problem_type", problem, "only single_label_classification is")
