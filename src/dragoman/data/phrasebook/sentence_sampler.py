@@ -272,7 +272,7 @@ class SentenceSampler(PhraseSampler):
         return "modal" if draw > 0.72 and "stative" not in verb.adjuncts else "perfect"
 
     def describe(self, phrase: NounPhrase) -> NounPhrase:
-        """Add a relative clause to a noun phrase, in which the noun is subject or object, or is described ("who is old").
+        """Add a relative clause to a noun phrase: the noun is its subject or object, or is described ("who is old").
 
         `self.description` makes the clause with "be", and its relative pronoun, from the phrase.
         """
