@@ -133,9 +133,11 @@ def test_mistakes(inputs: Path, tmp_path: Path) -> None:
         run(job(inputs, full))
     with pytest.raises(UserError, match="contains input files"):
         run(job(inputs, inputs), overwrite=True)
-    (inputs / "d.parquet").write_bytes(b"PAR1")
-    with pytest.raises(UserError, match="is not text or JSON lines"):
-        job(inputs, out)
+    for name in ("d.parquet", "d.html", "d.docx"):
+        (inputs / name).write_bytes(b"PAR1")
+        with pytest.raises(UserError, match="is not text or JSON lines"):
+            job(inputs, out)
+        (inputs / name).unlink()
     with pytest.raises(UserError, match="must be local, ray or ray://ADDRESS"):
         executor_from_text("spark", None, 0, 1)
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from dragoman.bulk.blocks import MAX_BULK_LINE_BYTES, Line
 from dragoman.data.compression import without_compression_suffix
 from dragoman.errors import UserError
+from dragoman.text.documents.document import document_suffixes
 
 SOURCE_KEYS = ("source", "src", "text", "sentence", "input")  # of JSON lines, in this order, unless one is named
 
@@ -88,7 +89,8 @@ def line_format(location: str, format: str = "", source_key: str | None = None) 
     name = format or ("jsonl" if suffix in ("jsonl", "ndjson", "json") else "text")
     if name == "jsonl":
         return JsonLines(source_key)
-    if name != "text" or suffix in ("parquet", "tsv", "csv", "tmx"):
+    is_document = f".{suffix}" in set(document_suffixes()) - {".txt"} and not format
+    if name != "text" or is_document or suffix in ("parquet", "tsv", "csv", "tmx", "pdf"):
         raise UserError(
             f"{location} is not text or JSON lines, which are what --input reads: convert it, or translate it as a "
             "single file without --input"

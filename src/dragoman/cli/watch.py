@@ -16,7 +16,9 @@ def watch(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="Run folder of a training, which may be running, or about to start.")
     ],
-    port: Annotated[int, typer.Option(help="Port of this machine to listen on; 0: any free port.", max=65535)] = 0,
+    port: Annotated[
+        int, typer.Option(help="Port of this machine to listen on; 0: any free port.", min=0, max=65535)
+    ] = 0,
 ) -> None:
     """Show a training on a web page: loss and metrics, speed, time left, validation sentences and warnings.
 
