@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragoman.bulk.block_worker import BLOCK_FOLDER, BlockResult, BlockWorker, ProcessTexts, block_name
+from dragoman.bulk.block_worker import BLOCK_FOLDER, BlockResult, BlockWorker, ProcessTexts
 from dragoman.bulk.blocks import BlockTask, BulkInput
 from dragoman.bulk.file_storage import StorageFolder, find_files, is_url
 from dragoman.bulk.line_formats import line_format
@@ -26,16 +27,18 @@ if TYPE_CHECKING:
 JOB_FILE, MANIFEST_NAME, ERROR_FILE, LOCK_FILE = "job.json", "manifest.json", "errors.jsonl", ".lock"
 JOB_VERSION = 1
 
+FinishedBlocks = defaultdict[int, dict[int, BlockResult]]  # by input file and block
+
 
 @dataclass(frozen=True)
 class JobProgress:
-    """How much of a job is done, in this session and in earlier ones.
+    """How much of a job is done, by this process and by earlier ones that it continues.
 
     Attributes:
         files, blocks: complete ones; `total_files` and `total_blocks` are all, as far as they are known.
         done_bytes, total_bytes: of the input files, compressed or not.
         lines, tokens, failed: input lines, output tokens, and lines that failed.
-        session_lines, session_tokens, session_bytes: those of this session, for the speed.
+        new_lines, new_tokens, new_bytes: those of this process, for the speed.
     """
 
     total_files: int
@@ -46,11 +49,11 @@ class JobProgress:
     lines: int = 0
     tokens: int = 0
     failed: int = 0
-    session_lines: int = 0
-    session_tokens: int = 0
-    session_bytes: float = 0.0
+    new_lines: int = 0
+    new_tokens: int = 0
+    new_bytes: float = 0.0
 
-    def after(self, result: BlockResult, num_bytes: float, in_session: bool = True) -> JobProgress:
+    def after(self, result: BlockResult, num_bytes: float, is_new: bool = True) -> JobProgress:
         """Return the progress after a block that took `num_bytes` of an input file."""
         return replace(
             self,
@@ -59,9 +62,9 @@ class JobProgress:
             lines=self.lines + result.lines,
             tokens=self.tokens + result.tokens,
             failed=self.failed + len(result.errors),
-            session_lines=self.session_lines + in_session * result.lines,
-            session_tokens=self.session_tokens + in_session * result.tokens,
-            session_bytes=self.session_bytes + in_session * num_bytes,
+            new_lines=self.new_lines + is_new * result.lines,
+            new_tokens=self.new_tokens + is_new * result.tokens,
+            new_bytes=self.new_bytes + is_new * num_bytes,
         )
 
 
@@ -113,17 +116,18 @@ class BulkJob:
                 yield self._complete_progress(progress)
                 return
             results = self._finished_blocks()
-            for result in results.values():
-                progress = progress.after(result, self._bytes_of(result), in_session=False)
+            for result in (result for blocks in results.values() for result in blocks.values()):
+                progress = progress.after(result, self._bytes_of(result), is_new=False)
             joined = {index for index, source in enumerate(self.inputs) if self._is_joined(source, results, index)}
             progress = replace(progress, files=len(joined))
             yield progress
-            worker = replace(self.worker, finished=frozenset(results))
+            finished = frozenset(result.name for blocks in results.values() for result in blocks.values())
+            worker = replace(self.worker, finished=finished)
             for processed in executor.map(worker, self._missing_tasks(results, joined)):
                 for result in processed:
-                    if result.name in results:
+                    if result.block in results[result.file]:
                         continue
-                    results[result.name] = result
+                    results[result.file][result.block] = result
                     progress = progress.after(result, self._bytes_of(result))
                     if result.file not in joined and self._is_complete(result.file, results):
                         self._join(result.file, results)
@@ -180,17 +184,18 @@ class BulkJob:
                     "inputs and options, or start again with --overwrite"
                 )
 
-    def _finished_blocks(self) -> dict[str, BlockResult]:
-        """Read the results of the blocks that are complete, by their name."""
+    def _finished_blocks(self) -> FinishedBlocks:
+        """Read the results of the blocks that are complete."""
         names = set(self.folder.names(BLOCK_FOLDER))
-        results = {}
+        results: FinishedBlocks = defaultdict(dict)
         for name in sorted(names):
             stem, _, suffix = name.rpartition(".")
             if suffix == "json" and f"{stem}.out" in names:
-                results[stem] = BlockResult.from_dict(json.loads(self.folder.read(f"{BLOCK_FOLDER}/{name}")))
+                result = BlockResult.from_dict(json.loads(self.folder.read(f"{BLOCK_FOLDER}/{name}")))
+                results[result.file][result.block] = result
         return results
 
-    def _missing_tasks(self, results: dict[str, BlockResult], joined: set[int]) -> Iterator[BlockTask]:
+    def _missing_tasks(self, results: FinishedBlocks, joined: set[int]) -> Iterator[BlockTask]:
         """Yield the tasks that are left: blocks of plain files, and compressed files."""
         for index, source in enumerate(self.inputs):
             count = source.num_blocks(self.worker.block_bytes)
@@ -199,32 +204,31 @@ class BulkJob:
             if count is None:
                 yield BlockTask(index, None)
             else:
-                blocks = (block for block in range(count) if block_name(index, block) not in results)
+                blocks = (block for block in range(count) if block not in results[index])
                 yield from (BlockTask(index, block) for block in blocks)
 
-    def _blocks_of(self, file: int, results: dict[str, BlockResult]) -> list[BlockResult]:
+    def _blocks_of(self, file: int, results: FinishedBlocks) -> list[BlockResult]:
         """Return the results of the blocks of a file, in order."""
-        return sorted((result for result in results.values() if result.file == file), key=lambda result: result.block)
+        return [results[file][block] for block in sorted(results[file])]
 
-    def _is_complete(self, file: int, results: dict[str, BlockResult]) -> bool:
+    def _is_complete(self, file: int, results: FinishedBlocks) -> bool:
         """Whether all blocks of a file are there."""
-        count = self.inputs[file].num_blocks(self.worker.block_bytes)
-        blocks = self._blocks_of(file, results)
+        count, blocks = self.inputs[file].num_blocks(self.worker.block_bytes), results[file]
         if count is None:
-            return bool(blocks) and blocks[-1].is_last and len(blocks) == blocks[-1].block + 1
+            return bool(blocks) and blocks[max(blocks)].is_last and len(blocks) == max(blocks) + 1
         return len(blocks) == count
 
-    def _is_joined(self, source: BulkInput, results: dict[str, BlockResult], index: int) -> bool:
+    def _is_joined(self, source: BulkInput, results: FinishedBlocks, index: int) -> bool:
         """Whether the output file of an input is complete."""
         return self._is_complete(index, results) and self.folder.exists(source.name)
 
-    def _join(self, file: int, results: dict[str, BlockResult]) -> None:
+    def _join(self, file: int, results: FinishedBlocks) -> None:
         """Write the output file of an input file from its blocks."""
         with self.folder.writing(self.inputs[file].name) as output:
             for result in self._blocks_of(file, results):
                 self.folder.append_to(f"{BLOCK_FOLDER}/{result.name}.out", output)
 
-    def _finish(self, results: dict[str, BlockResult]) -> None:
+    def _finish(self, results: FinishedBlocks) -> None:
         """Write the file of errors and the manifest, then remove the blocks."""
         files, errors = [], []
         for index, source in enumerate(self.inputs):

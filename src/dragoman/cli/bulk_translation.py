@@ -116,13 +116,11 @@ def _show_progress(states: Iterator[JobProgress], cost_per_hour: float | None) -
 
 def describe_progress(state: JobProgress, seconds: float, cost_per_hour: float | None = None) -> str:
     """Return the progress in words: files, lines, speed, time left and cost."""
-    lines_per_second, tokens_per_second = (
-        count / max(seconds, 1e-9) for count in (state.session_lines, state.session_tokens)
-    )
+    lines_per_second, tokens_per_second = (count / max(seconds, 1e-9) for count in (state.new_lines, state.new_tokens))
     parts = [f"{state.files:,} of {state.total_files:,} files", f"{state.lines:,} lines"]
     parts += [f"{lines_per_second:,.0f} lines/s", f"{tokens_per_second:,.0f} tokens/s"]
-    if state.session_bytes:
-        left = seconds * (state.total_bytes - state.done_bytes) / state.session_bytes
+    if state.new_bytes:
+        left = seconds * (state.total_bytes - state.done_bytes) / state.new_bytes
         parts.append(f"{format_duration(left)} left")
         if cost_per_hour is not None:
             parts.append(f"cost {cost_per_hour * (seconds + left) / 3600:,.2f}")

@@ -39,7 +39,7 @@ Translate = Callable[[list[Source], int], Iterable[Translation]]  # (sources, in
 
 @dataclass(frozen=True)
 class FileProgress:
-    """Progress of a file translation, over all its sessions."""
+    """Progress of a file translation, over all processes that continued it."""
 
     lines: int = 0  # of the input
     bytes: int = 0  # of the output

@@ -49,7 +49,7 @@ class DocumentStore:
             return self._documents.get(key)
 
     def _drop_expired(self) -> None:
-        """Drop documents whose time is over."""
+        """Remove expired documents."""
         now = time.monotonic()
         while self._documents and next(iter(self._documents.values())).expires < now:
             self._documents.popitem(last=False)

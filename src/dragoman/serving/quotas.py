@@ -82,7 +82,7 @@ class Quotas:
         return (midnight - now).total_seconds()
 
     def use_characters(self, key: ApiKey, characters: int) -> None:
-        """Count the characters of a request; raise a RequestError (429) if the key has not so many left today."""
+        """Count the characters of a request; raise a RequestError (429) if that exceeds the daily quota of the key."""
         limit = key.characters_per_day
         with self._lock:
             self._begin_day()

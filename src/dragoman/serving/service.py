@@ -212,7 +212,7 @@ class Service(RunSelector):
         return fields
 
     def count_characters(self, request: Request, key: str | None, characters: int) -> None:
-        """Count the characters of an authorized request; reject it if its API key has not so many left today.
+        """Count the characters of an authorized request; reject it if that exceeds the daily quota of its API key.
 
         `key` is the key of the request, if it has one as a field. A request that the service fails to answer does not
         count.
