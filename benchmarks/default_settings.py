@@ -10,7 +10,8 @@ at equal distances, are trained on; `inflection@N` generates N forms of an inven
 its settings by their dotted names, as JSON: {"wide": {"system.settings.model_dim": 512}}; `default` has none and is
 always there. Every training validates on the validation set of its corpus, with greedy search and with the search that
 the run has chosen; `--test` also decodes the test sets, which no setting may be chosen by. Results are appended to
-`--output`, one JSON line per run; runs that are already there are not repeated.
+`--output`, one JSON line per run; runs that are already there are not repeated. `--jobs` reads the runs and their order from
+JSON lines instead: {"corpus": "scan-simple", "variant": "wide", "settings": {"system.settings.model_dim": 512}, "seed": 1}.
 """
 
 from __future__ import annotations
@@ -276,11 +277,25 @@ def show(records: list[dict[str, Any]]) -> None:
             print(f"| mean of {count}: {kind} | {variant} | | | | {' | '.join(cells)} |")
 
 
+def planned_jobs(options: argparse.Namespace) -> list[Job]:
+    """Return all runs in the order of training: those of `--jobs`, or each variant of each corpus, seed by seed."""
+    if options.jobs:
+        return [Job(**record) for record in load(options.jobs)]
+    variants = {"default": {}} | (json.loads(options.variants.read_text()) if options.variants else {})
+    return [
+        Job(corpus, name, variants[name], seed)
+        for seed in map(int, options.seeds.split(","))
+        for name in (options.only.split(",") if options.only else variants)
+        for corpus in select_corpora(options.corpora)
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("--corpora", help="names or beginnings of names, such as g2p-low or multi30k-de")
     parser.add_argument("--variants", type=Path, help="JSON file")
+    parser.add_argument("--jobs", type=Path, help="JSON lines: runs in the order of training")
     parser.add_argument("--only", help="names of the variants to train; by default all, and `default`")
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--parallel", type=int, default=1)
@@ -297,19 +312,14 @@ def main() -> None:
         show(load(options.show))
         return
     options.deadline = time.time() + 60 * options.minutes
-    variants = {"default": {}} | (json.loads(options.variants.read_text()) if options.variants else {})
-    names = options.only.split(",") if options.only else list(variants)
     done = {f"{r['corpus']} {r['variant']} {r['seed']}" for r in load(options.output)}
     context = multiprocessing.get_context("spawn")
     jobs, results = context.Queue(), context.Queue()
     pending = 0
-    for seed in map(int, options.seeds.split(",")):
-        for name in names:
-            for corpus in select_corpora(options.corpora):
-                job = Job(corpus, name, variants[name], seed)
-                if job.key not in done:
-                    jobs.put(job)
-                    pending += 1
+    for job in planned_jobs(options):
+        if job.key not in done:
+            jobs.put(job)
+            pending += 1
     os.environ |= {"OMP_NUM_THREADS": str(options.threads), "TOKENIZERS_PARALLELISM": "false"}
     arguments = (jobs, results, options.data.resolve(), options)
 
