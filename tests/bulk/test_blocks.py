@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.bulk import blocks
-from dragoman.bulk.blocks import BulkInput, read_block, read_blocks
+from dragoman.bulk.blocks import BulkInput
 
 
-def described(path: Path) -> BulkInput:
-    return BulkInput.describe(str(path), path.name)
+def described(path: Path, block_bytes: int) -> BulkInput:
+    return BulkInput.describe(str(path), path.name, block_bytes)
 
 
 @settings(max_examples=60, deadline=None)
@@ -25,13 +25,14 @@ def test_every_line_is_in_one_block(lines: list[bytes], size: int, tmp_path_fact
     plain, packed = folder / "a.txt", folder / "a.txt.gz"
     plain.write_bytes(content)
     packed.write_bytes(gzip.compress(content, mtime=0))
-    source = described(plain)
-    count = source.num_blocks(size)
-    assert count is not None
-    by_seeking = [read_block(source, block, size) for block in range(count)]
+    source = described(plain, size)
+    assert source.num_blocks is not None
+    by_seeking = [source.read_block(block) for block in range(source.num_blocks)]
+    indices = [source.first_index(block) + n for block, rows in enumerate(by_seeking) for n in range(len(rows))]
+    assert len(set(indices)) == len(indices)
     expected = [line.removesuffix(b"\r") for line in lines]
     assert [line for block in by_seeking for line in block] == expected
-    by_reading = list(read_blocks(described(packed), size))
+    by_reading = list(described(packed, size).read_blocks())
     while by_seeking and not by_seeking[-1]:
         by_seeking.pop()  # blocks without lines at the end of a file
     while by_reading and not by_reading[-1]:
@@ -43,8 +44,7 @@ def test_last_line_without_newline_and_long_lines(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(blocks, "MAX_BULK_LINE_BYTES", 10)
     path = tmp_path / "a.txt"
     path.write_bytes(b"short\r\n" + b"x" * 35 + b"\nend")
-    source = described(path)
-    count = source.num_blocks(8)
-    assert count is not None
-    lines = [line for block in range(count) for line in read_block(source, block, 8)]
+    source = described(path, 8)
+    assert source.num_blocks is not None
+    lines = [line for block in range(source.num_blocks) for line in source.read_block(block)]
     assert lines == [b"short", None, b"end"]

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from dragoman.bulk import BlockResult, BlockWorker, BulkJob, Executor, JobProgress, LocalExecutor, executor_from_text
-from dragoman.bulk.block_worker import ProcessTexts
+from dragoman.bulk.block_worker import ProcessRows, Rows
 from dragoman.bulk.blocks import BlockTask
+from dragoman.bulk.row_formats import RowResult
 from dragoman.errors import UserError
 
 
@@ -23,11 +24,11 @@ from dragoman.errors import UserError
 class UpperCase:
     """A run that writes capital letters, and fails for one text."""
 
-    def __call__(self) -> ProcessTexts:
-        def process(texts: list[str]) -> list[dict[str, Any]]:
-            if "bad" in texts:
+    def __call__(self) -> ProcessRows:
+        def process(rows: Rows, first_index: int) -> list[RowResult]:
+            if ("bad",) in rows:
                 raise UserError("bad text")
-            return [{"text": text.upper(), "num_tokens": len(text.split())} for text in texts]
+            return [RowResult((text.upper(),), len(text.split())) for (text,) in rows]
 
         return process
 
@@ -133,9 +134,9 @@ def test_mistakes(inputs: Path, tmp_path: Path) -> None:
         run(job(inputs, full))
     with pytest.raises(UserError, match="contains input files"):
         run(job(inputs, inputs), overwrite=True)
-    for name in ("d.parquet", "d.html", "d.docx"):
-        (inputs / name).write_bytes(b"PAR1")
-        with pytest.raises(UserError, match="is not text or JSON lines"):
+    for name in ("d.tsv", "d.html", "d.docx"):
+        (inputs / name).write_bytes(b"data")
+        with pytest.raises(UserError, match="is not text, JSON lines or Parquet"):
             job(inputs, out)
         (inputs / name).unlink()
     with pytest.raises(UserError, match="must be local, ray or ray://ADDRESS"):
@@ -144,6 +145,6 @@ def test_mistakes(inputs: Path, tmp_path: Path) -> None:
 
 def test_another_version_on_a_worker_is_an_error(inputs: Path, tmp_path: Path) -> None:
     worker = job(inputs, tmp_path / "out").worker
-    old = BlockWorker(worker.inputs, worker.formats, worker.output, 64, UpperCase(), version="0.0.1")
+    old = BlockWorker(worker.inputs, worker.formats, worker.output, UpperCase(), version="0.0.1")
     with pytest.raises(UserError, match="install the same version on all machines"):
         old(BlockTask(0, 0))

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dragoman.bulk import BulkJob, LocalExecutor, RayExecutor
-from dragoman.bulk.block_worker import ProcessTexts
+from dragoman.bulk.block_worker import ProcessRows, Rows
+from dragoman.bulk.row_formats import RowResult
 from dragoman.errors import UserError
 
 ray = pytest.importorskip("ray")
@@ -36,10 +36,10 @@ test_ray_cluster.drive(*sys.argv[2:])
 class SlowUpperCase:
     """A run that writes capital letters, a block in a tenth of a second."""
 
-    def __call__(self) -> ProcessTexts:
-        def process(texts: list[str]) -> list[dict[str, Any]]:
+    def __call__(self) -> ProcessRows:
+        def process(rows: Rows, first_index: int) -> list[RowResult]:
             time.sleep(0.1)
-            return [{"text": text.upper(), "num_tokens": len(text.split())} for text in texts]
+            return [RowResult((text.upper(),), len(text.split())) for (text,) in rows]
 
         return process
 

@@ -11,13 +11,13 @@ from hashlib import blake2b
 from typing import Any
 
 from dragoman import __version__
-from dragoman.bulk.blocks import BlockTask, BulkInput, Line, read_block, read_blocks
+from dragoman.bulk.blocks import BlockTask, BulkInput
 from dragoman.bulk.file_storage import StorageFolder
-from dragoman.bulk.line_formats import LineError, TextLines
+from dragoman.bulk.row_formats import MAX_EXCERPT, Outcome, RowResult, TextLines
 from dragoman.errors import UserError
 
 BLOCK_FOLDER = "blocks"  # in the output folder, while the job runs
-MAX_ERROR_TEXT = 200  # characters of a line in the file of errors
+FILE_INDEX_BITS = 40  # of the index of a row, below that of its file
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,9 @@ def block_name(file: int, block: int) -> str:
     return f"{file:06d}-{block:09d}"
 
 
-#: processes texts; returns for each a dictionary with `text`, other fields, and `num_tokens`
-ProcessTexts = Callable[[list[str]], list[dict[str, Any]]]
+Rows = list[tuple[str, ...]]  # the texts of each row
+#: maps rows to their results; the second argument is the index of the first row, which seeds sampling
+ProcessRows = Callable[[Rows, int], list[RowResult]]
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,9 @@ class BlockWorker:
     """Processes tasks of a job; it is sent to every worker process, which opens the run when the first task comes.
 
     Attributes:
-        inputs: the input files, and `formats` that of the lines of each.
+        inputs: the input files, and `formats` that of the rows of each.
         output: path or URL of the output folder.
-        block_bytes: size of a block.
-        open_process: opens the run, and returns the function that processes texts.
+        open_process: opens the run, and returns the function that processes rows.
         finished: names of blocks that are complete already, which are skipped in compressed files.
         version: of the program that made the job; all machines must have the same.
     """
@@ -80,14 +80,13 @@ class BlockWorker:
     inputs: Sequence[BulkInput]
     formats: Sequence[TextLines]
     output: str
-    block_bytes: int
-    open_process: Callable[[], ProcessTexts]
+    open_process: Callable[[], ProcessRows]
     finished: frozenset[str] = frozenset()
     version: str = __version__
 
     @cached_property
-    def _process(self) -> ProcessTexts:
-        """The function that processes texts; the run is opened once per process."""
+    def _process(self) -> ProcessRows:
+        """The function that processes rows; the run is opened once per process."""
         if self.version != __version__:
             raise UserError(
                 f"the job was started by dragoman {self.version}, but this worker has {__version__}: install the same "
@@ -101,31 +100,41 @@ class BlockWorker:
 
     def __call__(self, task: BlockTask) -> list[BlockResult]:
         """Process a task; each block is written as soon as it is complete."""
-        source = self.inputs[task.file]
         if task.block is None:
             return list(self._process_file(task.file))
-        count = source.num_blocks(self.block_bytes)
-        is_last = count is not None and task.block + 1 == count
-        return [self._write(task.file, task.block, read_block(source, task.block, self.block_bytes), is_last)]
+        source = self.inputs[task.file]
+        is_last = task.block + 1 == source.num_blocks
+        return [self._write(task.file, task.block, source.read_block(task.block), is_last)]
 
     def _process_file(self, file: int) -> Iterator[BlockResult]:
         """Process all blocks of a compressed file that are not complete yet."""
-        previous: list[Line] | None = None
+        previous: Any = None
         block = -1
-        for block, lines in enumerate(read_blocks(self.inputs[file], self.block_bytes)):
+        for block, rows in enumerate(self.inputs[file].read_blocks()):
             if previous is not None and block_name(file, block - 1) not in self.finished:
                 yield self._write(file, block - 1, previous, is_last=False)
-            previous = lines
+            previous = rows
         if block_name(file, max(block, 0)) not in self.finished:
             yield self._write(file, max(block, 0), previous or [], is_last=True)
 
-    def _write(self, file: int, block: int, lines: list[Line], is_last: bool) -> BlockResult:
-        """Process the lines of a block; write its output, then its result, which marks it as complete."""
+    def _write(self, file: int, block: int, rows: Any, is_last: bool) -> BlockResult:
+        """Process the rows of a block; write its output, then its result, which marks it as complete."""
         start = time.perf_counter()
-        output, tokens, errors = self._process_lines(self.formats[file], lines)
-        content = "".join(f"{line}\n" for line in output).encode(errors="replace")
+        row_format = self.formats[file]
+        first_index = (file << FILE_INDEX_BITS) + self.inputs[file].first_index(block)
+        parsed = row_format.parse(rows)
+        valid = [row.texts for row in parsed if not row.error]
+        results = iter(self._results(valid, first_index))
+        outcomes = [row.error or next(results) for row in parsed]
+        content = row_format.encode(rows, parsed, outcomes)
+        errors = [
+            (number, outcome, row_format.excerpt(rows, number) if row.error else "\t".join(row.texts)[:MAX_EXCERPT])
+            for number, (row, outcome) in enumerate(zip(parsed, outcomes))
+            if isinstance(outcome, str)
+        ]
+        tokens = sum(outcome.num_tokens for outcome in outcomes if not isinstance(outcome, str))
         result = BlockResult(
-            *(file, block, len(lines), tokens, len(content), time.perf_counter() - start),
+            *(file, block, len(parsed), tokens, len(content), time.perf_counter() - start),
             *(blake2b(content, digest_size=16).hexdigest(), errors, is_last),
         )
         folder = StorageFolder(self.output)
@@ -133,36 +142,14 @@ class BlockWorker:
         folder.write(f"{BLOCK_FOLDER}/{result.name}.json", json.dumps(asdict(result), ensure_ascii=False).encode())
         return result
 
-    def _process_lines(
-        self, lines_format: TextLines, lines: list[Line]
-    ) -> tuple[list[str], int, list[tuple[int, str, str]]]:
-        """Return the output line of each line, the number of output tokens, and the lines that failed."""
-        output, errors = [""] * len(lines), []
-        texts, records = {}, {}
-        for number, line in enumerate(lines):
-            try:
-                texts[number], records[number] = lines_format.parse(line)
-            except LineError as error:
-                errors.append((number, str(error), (line or b"")[:MAX_ERROR_TEXT].decode(errors="replace")))
-                output[number] = lines_format.format_error(error.record, str(error))
-        tokens = 0
-        for number, result in zip(texts, self._results(list(texts.values()))):
-            if isinstance(result, str):
-                errors.append((number, result, texts[number][:MAX_ERROR_TEXT]))
-                output[number] = lines_format.format_error(records[number], result)
-                continue
-            tokens += result.pop("num_tokens", 0)
-            output[number] = lines_format.format(records[number], result)
-        return output, tokens, sorted(errors)
-
-    def _results(self, texts: list[str]) -> list[dict[str, Any] | str]:
-        """Process texts together; if that fails, one by one, so that only those fail that must: an error message."""
-        if not texts:
+    def _results(self, rows: Rows, first_index: int) -> list[Outcome]:
+        """Process rows together; if that fails, one by one, so that only those fail that must: an error message."""
+        if not rows:
             return []
-        process = self._process  # an error of opening the run concerns all lines
+        process = self._process  # an error of opening the run concerns all rows
         try:
-            return [*process(texts)]
+            return [*process(rows, first_index)]
         except UserError as error:
-            if len(texts) == 1:
+            if len(rows) == 1:
                 return [str(error)]
-        return [result for text in texts for result in self._results([text])]
+        return [result for number, row in enumerate(rows) for result in self._results([row], first_index + number)]

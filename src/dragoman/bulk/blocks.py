@@ -1,84 +1,95 @@
-"""Blocks of input files: consecutive lines that one worker processes as a whole.
+"""Blocks of input files: consecutive rows that one worker processes as a whole.
 
-Block n of a file has the lines that begin in bytes n·B to (n + 1)·B of the decompressed text. A block of a plain file
-is found by seeking; a compressed file is read from its beginning, and gives the same blocks.
+Block n of a file of lines has the lines that begin in bytes n·B to (n + 1)·B of the decompressed text. A block of a
+plain file is found by seeking; a compressed file is read from its beginning, and gives the same blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from dragoman.bulk.file_storage import file_size, is_compressed, open_binary, open_stream
 
 MAX_BULK_LINE_BYTES = 1 << 20  # a longer line is an error, and is not kept in memory
 
-
-@dataclass(frozen=True)
-class BulkInput:
-    """An input file: where it is, how its output is called, and whether its blocks can be read one by one."""
-
-    location: str
-    name: str
-    size: int
-    seekable: bool
-
-    @classmethod
-    def describe(cls, location: str, name: str) -> BulkInput:
-        """Describe a file; a UserError if it cannot be opened."""
-        return cls(location, name, file_size(location), not is_compressed(location))
-
-    def num_blocks(self, block_bytes: int) -> int | None:
-        """Count the blocks of the file; None for a compressed file, whose text has to be read to count them."""
-        return -(-self.size // block_bytes) if self.seekable else None
+Line = bytes | None  # None: longer than MAX_BULK_LINE_BYTES
 
 
 @dataclass(frozen=True)
 class BlockTask:
-    """What one worker does at a time: a block of a plain file, or all blocks of a compressed file."""
+    """What one worker does at a time: a block of a file, or all blocks of a compressed file."""
 
     file: int  # index of the input file
     block: int | None  # None: all blocks
 
 
-Line = bytes | None  # None: longer than MAX_BULK_LINE_BYTES
+@dataclass(frozen=True)
+class BulkInput:
+    """An input file of lines.
 
+    Attributes:
+        location, name: path or URL of the file, and the name of its output.
+        size: bytes, compressed or not.
+        num_blocks: None for a compressed file, whose text has to be read to count them.
+        block_bytes: bytes of text in a block.
+    """
 
-def read_block(source: BulkInput, block: int, block_bytes: int) -> list[Line]:
-    """Read the lines of a block of a plain file."""
-    begin, end = block * block_bytes, (block + 1) * block_bytes
-    with open_binary(source.location) as stream:
-        position = 0
-        if begin:
-            stream.seek(begin - 1)
-            position = begin - 1 + _read_line(stream)[1]  # the rest of the line that began before
-        lines = []
-        while position < end:
-            line, num_bytes = _read_line(stream)
-            if not num_bytes:
-                break
-            lines.append(line)
-            position += num_bytes
-    return lines
+    location: str
+    name: str
+    size: int
+    num_blocks: int | None
+    block_bytes: int
 
+    @classmethod
+    def describe(cls, location: str, name: str, block_bytes: int) -> BulkInput:
+        """Describe a file; a UserError if it cannot be opened."""
+        size = file_size(location)
+        num_blocks = None if is_compressed(location) else -(-size // block_bytes)
+        return cls(location, name, size, num_blocks, block_bytes)
 
-def read_blocks(source: BulkInput, block_bytes: int) -> Iterator[list[Line]]:
-    """Yield the lines of each block of a file, which may be compressed, from its beginning."""
-    with open_stream(source.location) as stream:
-        lines: list[Line] = []
-        position, end = 0, block_bytes
-        while True:
-            while position >= end:  # a block without lines follows a long line
+    def first_index(self, block: int) -> int:
+        """Return a number for the first row of a block; those of its rows follow, and all rows have different ones."""
+        return block * self.block_bytes  # a line has at least one byte
+
+    def block_size(self, block: int) -> float:
+        """Return the bytes of the file that a block has."""
+        return float(min(self.block_bytes, self.size - block * self.block_bytes))
+
+    def read_block(self, block: int) -> Sequence[Any]:
+        """Read the lines of a block of a plain file."""
+        begin, end = block * self.block_bytes, (block + 1) * self.block_bytes
+        with open_binary(self.location) as stream:
+            position = 0
+            if begin:
+                stream.seek(begin - 1)
+                position = begin - 1 + _read_line(stream)[1]  # the rest of the line that began before
+            lines: list[Line] = []
+            while position < end:
+                line, num_bytes = _read_line(stream)
+                if not num_bytes:
+                    break
+                lines.append(line)
+                position += num_bytes
+        return lines
+
+    def read_blocks(self) -> Iterator[Sequence[Any]]:
+        """Yield the lines of each block of a file, which may be compressed, from its beginning."""
+        with open_stream(self.location) as stream:
+            lines: list[Line] = []
+            position, end = 0, self.block_bytes
+            while True:
+                while position >= end:  # a block without lines follows a long line
+                    yield lines
+                    lines, end = [], end + self.block_bytes
+                line, num_bytes = _read_line(stream)
+                if not num_bytes:
+                    break
+                lines.append(line)
+                position += num_bytes
+            if lines:
                 yield lines
-                lines, end = [], end + block_bytes
-            line, num_bytes = _read_line(stream)
-            if not num_bytes:
-                break
-            lines.append(line)
-            position += num_bytes
-        if lines:
-            yield lines
 
 
 def _read_line(stream: BinaryIO) -> tuple[Line, int]:

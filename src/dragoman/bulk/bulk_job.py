@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragoman.bulk.block_worker import BLOCK_FOLDER, BlockResult, BlockWorker, ProcessTexts
+from dragoman.bulk.block_worker import BLOCK_FOLDER, BlockResult, BlockWorker, ProcessRows
 from dragoman.bulk.blocks import BlockTask, BulkInput
 from dragoman.bulk.file_storage import StorageFolder, find_files, is_url
-from dragoman.bulk.line_formats import line_format
+from dragoman.bulk.input_formats import describe_input, find_format
 from dragoman.data.compression import without_compression_suffix
 from dragoman.errors import UserError
 from dragoman.storage import lock_file, os_errors_as_user_errors
@@ -80,12 +81,13 @@ class BulkJob:
         self,
         patterns: Sequence[str],
         output: str,
-        open_process: Callable[[], ProcessTexts],
+        open_process: Callable[[], ProcessRows],
         fingerprint: dict[str, Any],
         *,
         block_bytes: int,
         format: str = "",
-        source_key: str | None = None,
+        columns: Mapping[str, str | None] | None = None,
+        results: Mapping[str, type] | None = None,
     ) -> None:
         """Find the input files; nothing is written yet.
 
@@ -95,16 +97,20 @@ class BulkJob:
             open_process: opens the run in a worker process.
             fingerprint: how the results are made, in JSON values; must be equal to resume.
             block_bytes: bytes of text in a block.
-            format, source_key: see `line_format`.
+            format: text, jsonl or parquet; "": by the suffix of each file.
+            columns, results: which texts of a row are processed (default: the source), and the columns of the result
+                (default: a translation); see `TextLines`.
         """
         locations = find_files(list(patterns))
         names = _output_names(locations)
-        self.inputs = [BulkInput.describe(location, name) for location, name in zip(locations, names)]
-        formats = [line_format(location, format, source_key) for location in locations]
+        columns, results = columns or {"source": None}, results or {"translation": str}
+        formats = [find_format(location, format, columns, results) for location in locations]
+        self.inputs = [describe_input(*file) for file in zip(locations, names, repeat(block_bytes), formats)]
         self.folder = StorageFolder(output)
-        self.worker = BlockWorker(self.inputs, formats, output, block_bytes, open_process)
+        self.worker = BlockWorker(self.inputs, formats, output, open_process)
         files = [{"input": source.location, "output": source.name, "size": source.size} for source in self.inputs]
-        self.description = {"version": JOB_VERSION, "block_bytes": block_bytes, **fingerprint, "files": files}
+        described = {"block_bytes": block_bytes, "columns": columns, "results": list(results)}
+        self.description = {"version": JOB_VERSION, **described, **fingerprint, "files": files}
 
     def run(self, executor: Executor, *, resume: bool = False, overwrite: bool = False) -> Iterator[JobProgress]:
         """Process all blocks that are missing, and yield the progress after each; the first value is the start."""
@@ -198,7 +204,7 @@ class BulkJob:
     def _missing_tasks(self, results: FinishedBlocks, joined: set[int]) -> Iterator[BlockTask]:
         """Yield the tasks that are left: blocks of plain files, and compressed files."""
         for index, source in enumerate(self.inputs):
-            count = source.num_blocks(self.worker.block_bytes)
+            count = source.num_blocks
             if index in joined or self._is_complete(index, results):
                 continue
             if count is None:
@@ -213,7 +219,7 @@ class BulkJob:
 
     def _is_complete(self, file: int, results: FinishedBlocks) -> bool:
         """Whether all blocks of a file are there."""
-        count, blocks = self.inputs[file].num_blocks(self.worker.block_bytes), results[file]
+        count, blocks = self.inputs[file].num_blocks, results[file]
         if count is None:
             return bool(blocks) and blocks[max(blocks)].is_last and len(blocks) == max(blocks) + 1
         return len(blocks) == count
@@ -224,9 +230,9 @@ class BulkJob:
 
     def _join(self, file: int, results: FinishedBlocks) -> None:
         """Write the output file of an input file from its blocks."""
+        names = [f"{BLOCK_FOLDER}/{result.name}.out" for result in self._blocks_of(file, results)]
         with self.folder.writing(self.inputs[file].name) as output:
-            for result in self._blocks_of(file, results):
-                self.folder.append_to(f"{BLOCK_FOLDER}/{result.name}.out", output)
+            self.worker.formats[file].join(self.folder.read_files(names), output)
 
     def _finish(self, results: FinishedBlocks) -> None:
         """Write the file of errors and the manifest, then remove the blocks."""
@@ -259,9 +265,9 @@ class BulkJob:
     def _bytes_of(self, result: BlockResult) -> float:
         """Estimate the bytes of the input file that a block took; a compressed file counts with its last block."""
         source = self.inputs[result.file]
-        if not source.seekable:
+        if source.num_blocks is None:
             return float(source.size) if result.is_last else 0.0
-        return float(min(self.worker.block_bytes, source.size - result.block * self.worker.block_bytes))
+        return source.block_size(result.block)
 
 
 def _output_names(locations: list[str]) -> list[str]:

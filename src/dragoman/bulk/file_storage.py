@@ -6,7 +6,7 @@ import glob
 import io
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -16,12 +16,10 @@ from dragoman.data.text_files import open_file
 from dragoman.errors import UserError
 from dragoman.storage import os_errors_as_user_errors, write_file
 
-COPY_BYTES = 1 << 20  # at a time, when files are concatenated
-
 
 def is_url(location: str) -> bool:
-    """Whether a location has a scheme, such as s3://, and is read through fsspec."""
-    return re.match(r"[a-z][a-z0-9+.-]*://", location) is not None
+    """Whether a location has a scheme, such as s3:// or simplecache::s3://, and is read through fsspec."""
+    return re.match(r"([a-z0-9]+::)*[a-z][a-z0-9+.-]*://", location) is not None
 
 
 def _remote(location: str) -> tuple[Any, str]:
@@ -44,15 +42,27 @@ def find_files(patterns: list[str]) -> list[str]:
     found: dict[str, None] = {}  # an ordered set
     for pattern in patterns:
         if is_url(pattern):
-            system, path = _remote(pattern)
-            scheme = pattern.partition("://")[0]
-            matches = [f"{scheme}://{name.lstrip('/') if scheme != 'file' else name}" for name in system.glob(path)]
+            matches = _find_remote_files(pattern)
         else:
             matches = [name for name in glob.glob(pattern, recursive=True) if Path(name).is_file()]  # noqa: PTH207
         if not matches:
             raise UserError(f"no file matches {pattern}: check the path and the pattern")
         found |= dict.fromkeys(sorted(matches))
     return list(found)
+
+
+def _find_remote_files(pattern: str) -> list[str]:
+    """Return the URLs of the files that a pattern matches."""
+    system, path = _remote(pattern)
+    system.invalidate_cache()
+    try:
+        entries = system.glob(path, detail=True) if glob.has_magic(path) else {path: system.info(path)}
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"{pattern} cannot be read: {error.strerror or error}") from None
+    chain = "".join(pattern.rpartition("::")[:2])  # of file systems, such as simplecache::s3://
+    return [chain + system.unstrip_protocol(name) for name, entry in entries.items() if entry["type"] == "file"]
 
 
 def file_size(location: str) -> int:
@@ -76,6 +86,10 @@ def open_binary(location: str) -> Iterator[io.BufferedReader]:
             yield io.BufferedReader(cast(io.RawIOBase, file))
     except OSError as error:
         raise UserError(f"{location} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        if "range requests" not in str(error):
+            raise
+        raise UserError(f"{location} is on a server that cannot send parts of a file: download it first") from None
 
 
 @contextmanager
@@ -171,11 +185,11 @@ class StorageFolder:
             finally:
                 local.unlink(missing_ok=True)
 
-    def append_to(self, name: str, file: BinaryIO) -> None:
-        """Append the content of a file in the folder to an open file."""
-        with open_binary(self.path(name)) as source:
-            while chunk := source.read(COPY_BYTES):
-                file.write(chunk)
+    def read_files(self, names: Iterable[str]) -> Iterator[BinaryIO]:
+        """Open files in the folder, one after the other."""
+        for name in names:
+            with open_binary(self.path(name)) as file:
+                yield file
 
     def remove(self, name: str) -> None:
         """Remove a file or folder, if it exists."""

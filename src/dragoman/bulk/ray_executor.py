@@ -89,7 +89,7 @@ def connect(address: str = "") -> Any:
     if not ray.is_initialized():
         _check_reachable(address)
         try:
-            ray.init(address=address or None, log_to_driver=False, logging_level="ERROR")
+            ray.init(address=address or None, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:  # such as another version of Ray or Python
             raise UserError(f"the Ray cluster cannot be used: {_first_line(error)}") from None
     logging.getLogger("ray.data").setLevel(logging.ERROR)

@@ -16,7 +16,7 @@ from dragoman.errors import UserError
 
 if TYPE_CHECKING:
     from dragoman.bulk import BulkJob, JobProgress
-    from dragoman.bulk.block_worker import ProcessTexts
+    from dragoman.bulk.block_worker import ProcessRows, Rows
     from dragoman.cli.translate import TranslatorOptions
 
 
@@ -28,8 +28,8 @@ class BulkOptions:
         list[str] | None,
         typer.Option(
             metavar="PATTERN",
-            help="Translate all files that match, such as 'in/*.jsonl.zst' or s3://bucket/in/*.txt.gz: text or JSON "
-            "lines, plain or compressed. OUT is then a folder. Repeatable.",
+            help="Process all files that match, such as 'in/*.jsonl.zst' or s3://bucket/in/*.txt.gz: text or JSON "
+            "lines, plain or compressed, or Parquet. OUT is then a folder. Repeatable.",
         ),
     ] = None
     on: Annotated[
@@ -39,6 +39,9 @@ class BulkOptions:
         int,
         typer.Option(help="With --input, KiB of text in a block, which one worker translates at a time.", min=1),
     ] = 256
+    result_column: Annotated[
+        str, "With --input, key or column of the result in JSON lines and Parquet. Default: translation.", "NAME"
+    ] = ""
     gpus_per_worker: Annotated[
         float, typer.Option(help="GPUs of each Ray worker; 0.5 puts two workers on a GPU.", min=0)
     ] = 0.0
@@ -65,8 +68,9 @@ class TranslateLines:
     search: dict[str, Any]
     options: dict[str, Any]
 
-    def __call__(self) -> ProcessTexts:
+    def __call__(self) -> ProcessRows:
         """Load the run."""
+        from dragoman.bulk.row_formats import RowResult
         from dragoman.memory import keep_freed_memory
         from dragoman.search import search_from_dict
 
@@ -74,10 +78,11 @@ class TranslateLines:
         loaded = choose_languages(self.translator.load_translator(self.run), *self.languages)
         search = search_from_dict(self.search)
 
-        def process(texts: list[str]) -> list[dict[str, Any]]:
-            """Translate lines; each result has its text and its number of tokens."""
-            translations = loaded.translate_stream(iter(texts), search, alignment=False, **self.options)
-            return [{"text": result.text, "num_tokens": len(result.tokens)} for result in translations]
+        def process(rows: Rows, first_index: int) -> list[RowResult]:
+            """Translate lines."""
+            texts = (text for (text,) in rows)
+            translations = loaded.translate_stream(texts, search, first_index=first_index, **self.options)
+            return [RowResult((result.text,), len(result.tokens)) for result in translations]
 
         return process
 

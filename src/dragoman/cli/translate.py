@@ -268,7 +268,8 @@ def translate_files(
         fingerprint,
         block_bytes=bulk.block_kib << 10,
         format=layout.format,
-        source_key=layout.source_column,
+        columns={"source": layout.source_column},
+        results={bulk.result_column or "translation": str},
     )
     run_bulk_job(job, bulk, translator.num_workers, output.resume, output.overwrite)
 

@@ -37,7 +37,7 @@ class ParquetFormat(ColumnFormat):
     def data_format(self, corpus: Corpus) -> str:
         """Return "turns" for a column of dialogues, "text" if there is no target column, otherwise "pairs"."""
         with self._open(corpus.source) as table:
-            names = _column_names(table.schema)
+            names = column_names(table.schema)
         if corpus.source_column is None and any(name in names for name in TURN_COLUMNS):
             return "turns"
         source, target = _find_columns(corpus.columns, names)
@@ -49,7 +49,7 @@ class ParquetFormat(ColumnFormat):
         """Yield (row number, texts of the columns) for every row; null is an empty text."""
         path = corpus.source
         with self._open(path) as table:
-            names = _column_names(table.schema)
+            names = column_names(table.schema)
             found = _find_columns(columns, names)
             for choice, name in zip(columns, found):
                 if name is None:
@@ -81,7 +81,7 @@ class ParquetFormat(ColumnFormat):
         """Open a table; raise a UserError if it is broken or pyarrow is missing."""
         with open_file(path):
             pass
-        with _arrow_errors(path, self.kind):
+        with arrow_errors(path, self.kind):
             from pyarrow import parquet
 
             with parquet.ParquetFile(path) as file:
@@ -113,7 +113,7 @@ class DatasetFormat(ParquetFormat):
         for name in names:
             with open_file(path / name):
                 pass
-        with _arrow_errors(path, self.kind):
+        with arrow_errors(path, self.kind):
             yield _ArrowTable([path / name for name in names])
 
 
@@ -181,7 +181,7 @@ def _find_columns(columns: Sequence[ColumnChoice], names: list[str]) -> list[str
     return [find_column(choice, names, only_columns=none_is_named) for choice in columns]
 
 
-def _column_names(schema: Any) -> list[str]:
+def column_names(schema: Any) -> list[str]:
     """Return the names of the columns of a table; those in a structure with a dot: `translation.en`."""
     import pyarrow
 
@@ -197,7 +197,7 @@ def _text_rows(table: _Table, columns: list[str], path: Path) -> Iterator[list[s
     for batch in table.batches(columns):
         texts = []
         for name in columns:
-            values = _column(batch, name).to_pylist()
+            values = table_column(batch, name).to_pylist()
             if wrong := [value for value in values if value is not None and not isinstance(value, str)]:
                 raise UserError(
                     f"{path}: the column {name!r} must hold strings, not {type(wrong[0]).__name__} such as "
@@ -207,16 +207,18 @@ def _text_rows(table: _Table, columns: list[str], path: Path) -> Iterator[list[s
         yield from map(list, zip(*texts))
 
 
-def _column(batch: Any, name: str) -> Any:
-    """Return a column of a record batch; one in a structure has a dotted name."""
+def table_column(batch: Any, name: str) -> Any:
+    """Return a column of a table or record batch; one in a structure has a dotted name."""
     if name in batch.schema.names:
         return batch.column(name)
+    from pyarrow import compute
+
     outer, _, inner = name.partition(".")
-    return batch.column(outer).field(inner)
+    return compute.struct_field(batch.column(outer), inner)
 
 
 @contextmanager
-def _arrow_errors(path: Path, kind: str) -> Iterator[None]:
+def arrow_errors(path: Path | str, kind: str) -> Iterator[None]:
     """Turn errors of pyarrow, and its absence, into UserErrors about a file."""
     try:
         import pyarrow

@@ -1,0 +1,45 @@
+"""Formats of input files: text, JSON lines and Parquet, by name or suffix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dragoman.bulk.blocks import BulkInput
+from dragoman.bulk.parquet_rows import ParquetInput, ParquetRows
+from dragoman.bulk.row_formats import JsonLines, TextLines
+from dragoman.data.compression import without_compression_suffix
+from dragoman.errors import UserError
+from dragoman.text.documents.document import document_suffixes
+
+SUFFIXES = {"jsonl": "jsonl", "ndjson": "jsonl", "json": "jsonl", "parquet": "parquet"}  # of formats other than text
+OTHER_SUFFIXES = {".tsv", ".csv", ".tmx", ".pdf"}  # of files that are not processed line by line
+
+
+def find_format(
+    location: str, format: str, columns: Mapping[str, str | None], results: Mapping[str, type]
+) -> TextLines:
+    """Return the format of a file: the given one (text, jsonl or parquet), or by the suffix of its name.
+
+    `columns` and `results` are those of `TextLines`.
+    """
+    suffix = without_compression_suffix(location).rpartition(".")[2].lower()
+    name = format or SUFFIXES.get(suffix, "text")
+    if name == "parquet":
+        rows = ParquetRows(columns, results, location)
+        rows.check()
+        return rows
+    if name == "jsonl":
+        return JsonLines(columns, results)
+    rejected = () if format else ({*document_suffixes()} - {".txt"}) | OTHER_SUFFIXES
+    if name != "text" or f".{suffix}" in rejected:
+        raise UserError(
+            f"{location} is not text, JSON lines or Parquet, which are what --input reads: convert it, or process it "
+            "as a single file without --input"
+        )
+    return TextLines(columns, results)
+
+
+def describe_input(location: str, name: str, block_bytes: int, rows: TextLines) -> BulkInput:
+    """Describe an input file whose rows have a format."""
+    kind = ParquetInput if isinstance(rows, ParquetRows) else BulkInput
+    return kind.describe(location, name, block_bytes)

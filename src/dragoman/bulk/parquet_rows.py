@@ -1,0 +1,136 @@
+"""Parquet files: a block is a row group, and results are further columns; needs the package pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO, ClassVar
+
+from dragoman.bulk.blocks import BulkInput
+from dragoman.bulk.file_storage import file_size, open_binary
+from dragoman.bulk.row_formats import Outcome, ParsedRow, TextLines, find_key
+from dragoman.data.arrow_files import arrow_errors, column_names, table_column
+from dragoman.errors import UserError
+
+ERROR_COLUMN = "error"
+
+
+@contextmanager
+def _open_parquet(location: str) -> Iterator[Any]:
+    """Open a Parquet file at a path or URL; raise a UserError if it is broken or pyarrow is missing."""
+    with arrow_errors(location, "Parquet file"), open_binary(location) as stream:
+        from pyarrow import parquet
+
+        with parquet.ParquetFile(stream) as file:
+            yield file
+
+
+@dataclass(frozen=True)
+class ParquetInput(BulkInput):
+    """A Parquet file; `group_rows` are the numbers of rows of its row groups."""
+
+    group_rows: tuple[int, ...] = ()
+
+    @classmethod
+    def describe(cls, location: str, name: str, block_bytes: int) -> ParquetInput:
+        """Describe a file; a UserError if it cannot be opened."""
+        with _open_parquet(location) as file:
+            groups = range(file.metadata.num_row_groups)
+            rows = tuple(file.metadata.row_group(group).num_rows for group in groups)
+        return cls(location, name, file_size(location), len(rows), block_bytes, rows)
+
+    def first_index(self, block: int) -> int:
+        """Return the number of the first row of a row group."""
+        return sum(self.group_rows[:block])
+
+    def block_size(self, block: int) -> float:
+        """Estimate the bytes of a row group by its share of the rows."""
+        return self.size * self.group_rows[block] / max(1, sum(self.group_rows))
+
+    def read_block(self, block: int) -> Any:
+        """Read the rows of a row group."""
+        with _open_parquet(self.location) as file:
+            return file.read_row_group(block)
+
+
+@dataclass(frozen=True)
+class ParquetRows(TextLines):
+    """Every row has texts in some columns; the result columns are added to it, and the column `error`."""
+
+    name: ClassVar[str] = "parquet"
+
+    location: str = ""  # of the input file, which has the types of the other columns
+
+    def check(self) -> None:
+        """Raise a UserError if the file has no such columns, or has the columns of the result already."""
+        with _open_parquet(self.location) as file:
+            names, schema = column_names(file.schema_arrow), file.schema_arrow
+        for role, column in self.columns.items():
+            if (key := find_key(role, column, names)) not in names:
+                raise UserError(
+                    f"{self.location} has no column {key!r}, only {', '.join(names)}: name the {role} column with "
+                    f"--{role}-column"
+                )
+        if taken := [name for name in (*self.results, ERROR_COLUMN) if name in schema.names]:
+            raise UserError(
+                f"{self.location} has a column {taken[0]!r} already: name that of the result with --result-column"
+                if taken[0] != ERROR_COLUMN
+                else f"{self.location} has a column 'error', to which errors would be written: rename it"
+            )
+
+    def parse(self, rows: Any) -> list[ParsedRow]:
+        """Return the texts of a table."""
+        names = column_names(rows.schema)
+        keys = [find_key(role, column, names) for role, column in self.columns.items()]
+        texts = zip(*(table_column(rows, key).to_pylist() for key in keys))
+        return [self._parse_row(keys, row) for row in texts]
+
+    def _parse_row(self, keys: list[str], texts: tuple[Any, ...]) -> ParsedRow:
+        """Return the texts of a row, which must be strings."""
+        for key, value in zip(keys, texts):
+            if not isinstance(value, str):
+                found = "null" if value is None else type(value).__name__
+                return ParsedRow(error=f"the column {key!r} must hold a string, not {found}")
+        return ParsedRow(texts)
+
+    def excerpt(self, rows: Any, index: int) -> str:
+        """Return nothing: a row is found by its number."""
+        return ""
+
+    def encode(self, rows: Any, parsed: Sequence[ParsedRow], outcomes: Sequence[Outcome]) -> bytes:
+        """Return the table of a block as an Arrow stream."""
+        import pyarrow
+
+        added: list[list[Any]] = [
+            [None if isinstance(outcome, str) else outcome.values[column] for outcome in outcomes]
+            for column in range(len(self.results))
+        ]
+        added.append([outcome if isinstance(outcome, str) else None for outcome in outcomes])
+        schema = self._output_schema(rows.schema)
+        arrays = [pyarrow.array(values, field.type) for values, field in zip(added, list(schema)[-len(added) :])]
+        sink = pyarrow.BufferOutputStream()
+        with pyarrow.ipc.new_stream(sink, schema) as writer:
+            writer.write_table(pyarrow.table([*rows.columns, *arrays], schema=schema))
+        return bytes(sink.getvalue())
+
+    def join(self, blocks: Iterable[BinaryIO], output: BinaryIO) -> None:
+        """Write the output file, with the row groups of the input."""
+        import pyarrow
+        from pyarrow import parquet
+
+        with _open_parquet(self.location) as file:
+            schema = self._output_schema(file.schema_arrow)
+        with parquet.ParquetWriter(output, schema) as writer:
+            for block in blocks:
+                table = pyarrow.ipc.open_stream(block.read()).read_all()
+                writer.write_table(table, row_group_size=max(1, table.num_rows))
+
+    def _output_schema(self, schema: Any) -> Any:
+        """Return the schema of the output, from that of the input."""
+        import pyarrow
+
+        types = {str: pyarrow.string(), float: pyarrow.float64()}
+        for name, kind in {**self.results, ERROR_COLUMN: str}.items():
+            schema = schema.append(pyarrow.field(name, types[kind]))
+        return schema
