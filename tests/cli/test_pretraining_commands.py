@@ -179,6 +179,42 @@ def test_a_run_is_fine_tuned_from_another(runs: Path, corpus: Path, dragoman: Dr
         shutil.move(tmp_path / "elsewhere", runs / "bart")
 
 
+def test_many_files_are_processed_like_one(runs: Path, corpus: Path, dragoman: Dragoman, tmp_path: Path) -> None:
+    inputs = tmp_path / "in"
+    inputs.mkdir()
+    lines = ["The <mask> sleeps .", "A <mask>", "The old <mask> reads a book ."]
+    (inputs / "a.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    records = "".join(json.dumps({"id": 1, "text": line}) + "\n" for line in lines)
+    (inputs / "b.jsonl").write_text(records, encoding="utf-8")
+    for run, command, key, options in (
+        ("gpt", "generate", "generated", ("--beam-size", 2, "--max-new-tokens", 5)),
+        ("gpt", "score", "score", ()),
+        ("bert", "fill", "filled", ()),
+    ):
+        file = ("--target", inputs / "a.txt") if command == "score" else (inputs / "a.txt",)
+        alone = dragoman(command, runs / run, *file, *options, "--device", "cpu").out
+        output = tmp_path / command
+        files = ("--input", f"{inputs}/*", "--output", output, *options, "--device", "cpu")
+        answer = dragoman(command, runs / run, *files)
+        assert answer.code == 0, answer.err
+        assert (output / "a.txt").read_text(encoding="utf-8") == alone
+        rows = [json.loads(line) for line in (output / "b.jsonl").read_text(encoding="utf-8").splitlines()]
+        values = [row[key] for row in rows]
+        assert [f"{value:.4f}" if isinstance(value, float) else value for value in values] == alone.splitlines()
+    assert "--top-k cannot be used with --input" in dragoman("fill", runs / "bert", *files, "--top-k", 3).err
+    assert "--num-workers needs --input" in dragoman("fill", runs / "bert", inputs / "a.txt", "--num-workers", 2).err
+
+
+def test_samples_of_different_lines_differ(runs: Path, dragoman: Dragoman, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The old\n" * 600, encoding="utf-8")
+    sampled = ("--max-new-tokens", 4, "--block-kib", 1, "--device", "cpu")  # in five blocks
+    files = ("--input", tmp_path / "a.txt", "--output", tmp_path / "out")
+    assert dragoman("generate", runs / "gpt", *files, *sampled).code == 0
+    lines = (tmp_path / "out" / "a.txt").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 600
+    assert lines[:100] != lines[128:228]  # the beginnings of two blocks
+
+
 def test_a_tagger_starts_from_an_encoder(runs: Path, corpus: Path, dragoman: Dragoman, tmp_path: Path) -> None:
     run = tmp_path / "tagger"
     files = ["--source", corpus / "train.tsv", "--valid-source", corpus / "valid.tsv"]
@@ -191,6 +227,12 @@ def test_a_tagger_starts_from_an_encoder(runs: Path, corpus: Path, dragoman: Dra
     tags = dragoman("tag", run, tmp_path / "text", "--device", "cpu").out.splitlines()
     assert [len(line.split()) for line in tags] == [5, 0, 2]
     assert set(" ".join(tags).split()) <= {"UP", "low-er"}
+    many = dragoman("tag", run, "--input", tmp_path / "text", "--output", tmp_path / "many", "--device", "cpu")
+    assert many.code == 0, many.err
+    assert (tmp_path / "many" / "text").read_text().splitlines() == tags
+    wrong = ("--input", tmp_path / "text", "--output", tmp_path / "wrong")
+    assert "'classify' cannot use" in dragoman("classify", run, *wrong).err
+    assert not (tmp_path / "wrong").exists()
     columns = dragoman("tag", run, tmp_path / "text", "--columns", "--device", "cpu").out.splitlines()
     assert columns[0].split("\t")[0] == "The"
     (tmp_path / "gold").write_text("UP low-er low-er low-er low-er\n\nUP UP\n", encoding="utf-8")

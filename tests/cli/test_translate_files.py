@@ -24,6 +24,7 @@ from dragoman.cli import main
 from dragoman.cli.options import program_name
 from dragoman.cli.translation_output import LineProgress
 from dragoman.data import phrasebook
+from dragoman.data.token_store import TokenStore
 from dragoman.run import Run, Translation, file_translation
 
 
@@ -489,3 +490,35 @@ def test_many_files_are_translated_like_one(dragoman: Dragoman, run: Path, corpu
     assert "leave one of them out" in dragoman("translate", run, *options, "--alignment").err
     assert "--block-kib needs --input" in dragoman("translate", run, corpus / "test.en", "--block-kib", 3).err
     assert "must be local, ray or ray://ADDRESS" in dragoman("translate", run, *options, "--on", "spark").err
+
+
+def test_pairs_of_many_files_are_scored(dragoman: Dragoman, run: Path, corpus: Path, tmp_path: Path) -> None:
+    pairs = list(zip(*((corpus / f"test.{side}").read_text().splitlines() for side in ("en", "de"))))
+    (tmp_path / "a.txt").write_text("".join("\t".join(pair) + "\n" for pair in pairs) + "no target\n")
+    records = [{"text": source, "reference": target} for source, target in pairs]
+    (tmp_path / "b.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    files = ("--source", corpus / "test.en", "--target", corpus / "test.de", "--device", "cpu")
+    alone = dragoman("score", run, *files).out.decode()
+    outputs = ("--output", f"file://{tmp_path}/out", "--device", "cpu")
+    answer = dragoman("score", run, "--input", tmp_path / "*.txt", "--input", tmp_path / "*.jsonl", *outputs)
+    assert answer.code == 0, answer.err
+    assert "1 lines failed" in answer.err
+    assert (tmp_path / "out" / "a.txt").read_text() == f"{alone}\n"
+    scores = [json.loads(line)["score"] for line in (tmp_path / "out" / "b.jsonl").read_text().splitlines()]
+    assert [f"{score:.4f}" for score in scores] == alone.splitlines()
+
+
+def test_back_translations_are_a_tagged_training_corpus(
+    dragoman: Dragoman, run: Path, corpus: Path, tmp_path: Path
+) -> None:
+    """The translation of monolingual text is the source, the text itself the target of a corpus with a tag."""
+    assert dragoman("translate", run, "--input", corpus / "train.en", "--output", tmp_path / "back").code == 0
+    options = ("--steps", 1, "--device", "cpu", "--set", "system.settings.model_dim=16")
+    real = ("--source", corpus / "train.de", "--target", corpus / "train.en")
+    synthetic = ("--source", tmp_path / "back" / "train.en", "--target", corpus / "train.en")
+    tags = ("--set", "data.corpus_tags=['', back]", "--system", "bahdanau")
+    answer = dragoman("train", tmp_path / "reverse", *real, *synthetic, *tags, *options)
+    assert answer.code == 0, answer.err
+    stored = TokenStore(tmp_path / "reverse" / "data" / "train")
+    assert [stored_corpus.tag for stored_corpus in stored.corpora] == ["", "back"]
+    assert stored.corpora[1].pairs > 0

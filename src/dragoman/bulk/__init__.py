@@ -4,6 +4,7 @@ from dragoman.bulk.block_worker import BlockResult, BlockWorker
 from dragoman.bulk.bulk_job import BulkJob, JobProgress
 from dragoman.bulk.executors import Executor, LocalExecutor, executor_from_text
 from dragoman.bulk.ray_executor import RayExecutor
+from dragoman.bulk.run_rows import RowTask, RunRows
 
 __all__ = [
     "BlockResult",
@@ -13,5 +14,7 @@ __all__ = [
     "JobProgress",
     "LocalExecutor",
     "RayExecutor",
+    "RowTask",
+    "RunRows",
     "executor_from_text",
 ]

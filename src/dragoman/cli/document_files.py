@@ -104,9 +104,9 @@ def translate_document(
                 progress.set_total(result[1])
                 progress.update(result[0])
     translated = document.render(blocks, language)
-    if output.output is None:
+    if output.file is None:
         sys.stdout.buffer.write(translated)
         sys.stdout.buffer.flush()
     else:
-        write_file(output.output, translated)
-        log(f"{output.output}: {progress.summary()}")
+        write_file(output.file, translated)
+        log(f"{output.file}: {progress.summary()}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dragoman.cli.bulk_jobs import BulkJobOptions, is_bulk_job, process_files
 from dragoman.cli.inputs import Input, SourceFormat
 from dragoman.cli.options import InputFile, Json, ModelOptions, RunFolder, choose_languages
 from dragoman.console import log, print_json_list
@@ -74,6 +75,7 @@ def generate(
     *,
     layout: SourceFormat,
     as_json: Json = False,
+    bulk: BulkJobOptions,
     model: ModelOptions,
 ) -> None:
     """Continue each line of a file or of standard input with a language model.
@@ -81,14 +83,24 @@ def generate(
     An empty line is continued from BOS alone. A run trained on dialogues replies instead: each line is a dialogue,
     its turns separated by tabs.
     """
-    loaded, inputs = _open_run_and_input(run, file, layout, model)
+    is_bulk = is_bulk_job(bulk, file, bulk.output, {"json": as_json, "n_best": n_best > 1})
+    if not is_bulk:
+        Input(file, layout).check()
+    model.check(run)
 
-    from dragoman.search import Beam, LengthLimit, Sample
+    from dragoman.search import Beam, LengthLimit, Sample, search_to_dict
 
     limit = LengthLimit(ratio=0, offset=max_new_tokens, max=max_new_tokens)
     search: TokenSearch = Sample(temperature, top_k, top_p, n_best=n_best, seed=seed, length_limit=limit)
     if beam_size is not None:
         search = Beam(beam_size, n_best=n_best, length_limit=limit)
+    if is_bulk:
+        from dragoman.bulk.run_rows import RowTask, generate_rows
+
+        task = RowTask(generate_rows, {"generated": str}, {"search": search_to_dict(search)})
+        process_files(run, bulk, layout, model, task)
+        return
+    loaded, inputs = _open_run_and_input(run, file, layout, model)
 
     def show(result: Translation) -> None:
         """Print the continuations of one prompt; several with their scores, and an empty line after them."""
@@ -112,6 +124,7 @@ def fill(
     *,
     layout: SourceFormat,
     as_json: Json = False,
+    bulk: BulkJobOptions,
     model: ModelOptions,
 ) -> None:
     """Fill every <mask> of a file or of standard input, line by line.
@@ -120,6 +133,11 @@ def fill(
     tokens; masks may also be written as its sentinels, <extra_id_0> and so on. bart, pretrained by denoising, generates
     the whole text.
     """
+    if is_bulk_job(bulk, file, bulk.output, {"json": as_json, "top_k": top_k > 1}):
+        from dragoman.bulk.run_rows import RowTask, fill_rows
+
+        process_files(run, bulk, layout, model, RowTask(fill_rows, {"filled": str}))
+        return
     loaded, inputs = _open_run_and_input(run, file, layout, model)
 
     from dragoman.run.filling import GAP_PATTERN
@@ -152,12 +170,18 @@ def tag(
     *,
     layout: SourceFormat,
     as_json: Json = False,
+    bulk: BulkJobOptions,
     model: ModelOptions,
 ) -> None:
     """Tag the words of a file or of standard input, line by line.
 
     Prints the tags of each line, separated by spaces. An empty line stays empty.
     """
+    if is_bulk_job(bulk, file, bulk.output, {"json": as_json, "columns": columns}):
+        from dragoman.bulk.run_rows import RowTask, tag_rows
+
+        process_files(run, bulk, layout, model, RowTask(tag_rows, {"tags": str}))
+        return
     loaded, inputs = _open_run_and_input(run, file, layout, model)
 
     def tag_lines(texts: list[str]) -> list[TaggedSentence]:
@@ -184,9 +208,15 @@ def classify(
     *,
     layout: SourceFormat,
     as_json: Json = False,
+    bulk: BulkJobOptions,
     model: ModelOptions,
 ) -> None:
     """Classify each line of a file or of standard input: print the most probable label of each text."""
+    if is_bulk_job(bulk, file, bulk.output, {"json": as_json, "probabilities": probabilities}):
+        from dragoman.bulk.run_rows import RowTask, classify_rows
+
+        process_files(run, bulk, layout, model, RowTask(classify_rows, {"label": str, "probability": float}))
+        return
     loaded, inputs = _open_run_and_input(run, file, layout, model)
 
     def classify_lines(texts: list[str]) -> list[Classification]:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+from dragoman.cli.bulk_jobs import BulkJobOptions, is_bulk_job, process_files
 from dragoman.cli.inputs import FileLayout, read_pairs, read_texts
 from dragoman.cli.options import Json, ModelOptions, RunFolder, choose_languages
 from dragoman.console import print_json
@@ -20,10 +21,24 @@ def score(
     *,
     layout: FileLayout,
     as_json: Json = False,
+    bulk: BulkJobOptions,
     model: ModelOptions,
 ) -> None:
-    """Print log p(y|x) of translations, or log p(y) of texts: natural logarithm, including EOS."""
+    """Print log p(y|x) of translations, or log p(y) of texts: natural logarithm, including EOS.
+
+    With --input, the lines of many files are scored: source, tab and target, or JSON lines or Parquet with both; for a
+    language model, texts.
+    """
     model.check(run)
+    unsupported = {"target": target, "token_scores": token_scores, "json": as_json}
+    if is_bulk_job(bulk, source, bulk.output, unsupported):
+        from dragoman.bulk.run_rows import RowTask, score_rows
+
+        columns = {"source": layout.source_column, "target": layout.target_column}
+        if model.load(run).is_language_model:
+            del columns["target"]
+        process_files(run, bulk, layout, model, RowTask(score_rows, {"score": float}), columns)
+        return
     layout = layout.for_run(run)
     if source is not None:
         sources, targets = read_pairs(source, target, layout)

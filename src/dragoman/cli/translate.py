@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dragoman.cli.bulk_translation import (
-    BulkOptions,
-    TranslateLines,
-    check_bulk_options,
-    check_without_input,
-    run_bulk_job,
-)
+from dragoman.cli.bulk_jobs import BulkOptions, LoadRun, is_bulk_job, run_bulk_job
 from dragoman.cli.checks import check_run
 from dragoman.cli.document_files import DocumentOptions, check_document_options, read_document, translate_document
 from dragoman.cli.inputs import Input, SourceFormat, SourceLayout
@@ -147,13 +141,11 @@ def translate(
 
     With --input, many files are translated in blocks by several processes or machines, into the folder OUT.
     """
-    if bulk.input:
-        unsupported = {"stream": stream, "prefixes": constraints.prefixes, "include": constraints.include}
-        unsupported |= {"json": output.json, "json_lines": output.json_lines, "alignment": output.alignment}
-        check_bulk_options(bulk, file, output.output, unsupported | {"warnings": output.warnings})
+    unsupported = {"stream": stream, "prefixes": constraints.prefixes, "include": constraints.include}
+    unsupported |= {"json": output.json, "json_lines": output.json_lines, "alignment": output.alignment}
+    if is_bulk_job(bulk, file, output.output, unsupported | {"warnings": output.warnings}):
         translate_files(run, bulk, search, constraints, layout, target_language, output, translator, show_search)
         return
-    check_without_input(bulk)
     document_format = documents.find_format(file, layout.format)
     if stream:
         _check_stream(output, constraints)
@@ -243,13 +235,14 @@ def translate_files(
     translator.check_runs(run)
     constraints.check_files()
 
-    from dragoman.bulk import BulkJob
+    from dragoman.bulk import BulkJob, RowTask, RunRows
+    from dragoman.bulk.run_rows import translate_rows
     from dragoman.run.file_translation import translation_fingerprint
     from dragoman.search import search_to_dict
 
     languages = (layout.source_language, target_language)
     single = replace(translator, num_workers=1)  # each worker of the job translates alone
-    loaded = choose_languages(replace(single, device="cpu").load_translator(run), *languages)
+    loaded = LoadRun(run, replace(single, device="cpu").load_translator, languages)()
     config = search_to_dict(search.search_config(loaded))
     if show_search:
         print_json(config)
@@ -261,15 +254,16 @@ def translate_files(
         "split_sentences": constraints.split_sentences,
     }
     fingerprint = translation_fingerprint(loaded, search.search_config(loaded), single.fingerprint() | options)
+    task = RowTask(translate_rows, {"translation": str}, {"search": config, **options})
     job = BulkJob(
         bulk.input or [],
-        str(output.output),
-        TranslateLines(run.resolve(), single, languages, config, options),
+        output.output or "",
+        RunRows(LoadRun(run.resolve(), single.load_translator, languages), task),
         fingerprint,
         block_bytes=bulk.block_kib << 10,
         format=layout.format,
         columns={"source": layout.source_column},
-        results={bulk.result_column or "translation": str},
+        results=bulk.name_result(task.results),
     )
     run_bulk_job(job, bulk, translator.num_workers, output.resume, output.overwrite)
 

@@ -40,7 +40,7 @@ class OutputOptions:
     json: Json = False
     json_lines: Annotated[bool, "Print one JSON document per line."] = False
     output: Annotated[
-        Path | None,
+        str | None,  # with --input it may be a URL
         typer.Option("--output", "-o", metavar="OUT", help="Write the translations to this file and show progress."),
     ] = None
     resume: Annotated[bool, "Continue an interrupted OUT, or start it."] = False
@@ -52,14 +52,19 @@ class OutputOptions:
             raise UserError(
                 "--json prints one JSON document for all translations, --json-lines one per line: use one of them"
             )
-        if self.output is None and (self.resume or self.overwrite):
+        if self.file is None and (self.resume or self.overwrite):
             raise UserError(
                 f"{'--resume' if self.resume else '--overwrite'} needs an output file: name it with --output"
             )
-        if self.output is not None and self.json:
+        if self.file is not None and self.json:
             raise UserError(
                 "--json cannot be used with --output, which writes one JSON document per line: use --json-lines"
             )
+
+    @property
+    def file(self) -> Path | None:
+        """The output file, if there is one."""
+        return None if self.output is None else Path(self.output)
 
     def is_done(self, source: Path | None) -> bool:
         """Whether the output file is already complete, with --resume; raise a UserError if it cannot be written.
@@ -69,19 +74,19 @@ class OutputOptions:
         from dragoman.run.file_translation import check_output, is_complete
         from dragoman.storage import os_errors_as_user_errors
 
-        if self.output is None:
+        if self.file is None:
             return False
         if self.resume and source is None:
             raise UserError(
                 "--resume cannot continue a translation of standard input: write the input to a file, and "
                 "translate the file"
             )
-        with os_errors_as_user_errors(self.output):
-            if self.resume and is_complete(self.output):
+        with os_errors_as_user_errors(self.file):
+            if self.resume and is_complete(self.file):
                 return True
-            if source is not None and source.exists() and self.output.exists() and source.samefile(self.output):
-                raise UserError(f"{self.output} is the input: choose another file for the output")
-            check_output(self.output, self.overwrite)
+            if source is not None and source.exists() and self.file.exists() and source.samefile(self.file):
+                raise UserError(f"{self.file} is the input: choose another file for the output")
+            check_output(self.file, self.overwrite)
         return False
 
     def write(
@@ -120,11 +125,11 @@ class OutputOptions:
             for translation in translations:
                 print(render(translation), end="", flush=True)
 
-        if self.output is None:
+        if self.file is None:
             inputs.process(print_translations)
             return
         progress = write_translations(
-            self.output,
+            self.file,
             inputs.sources(),
             translate,
             render,
@@ -133,7 +138,7 @@ class OutputOptions:
             resume=self.resume,
             overwrite=self.overwrite,
         )
-        _write_with_progress(progress, self.output, total, resumable=inputs.file is not None)
+        _write_with_progress(progress, self.file, total, resumable=inputs.file is not None)
 
 
 def log_suspicious(

@@ -68,6 +68,13 @@ def translation_fingerprint(run: Run, search: SearchConfig, options: Mapping[str
 
     A translation can only be resumed if all of them are equal; the keys are names for messages.
     """
+    values = run_fingerprint(run) | _flatten("search", search_to_dict(search))
+    values |= {f"the run's {name}": value for name, value in asdict(run.config.search).items()}
+    return json.loads(json.dumps(values | dict(options), default=str))
+
+
+def run_fingerprint(run: Run) -> dict[str, Any]:
+    """Describe a run in JSON values: its checkpoint, a digest of the model's files, and its languages."""
     folder, (checkpoint, *others) = run.member_folders[0], run.checkpoint_folders
     files = [folder / MODEL_FILE, *sorted(folder.glob("tokenizer*.json"))]
     files.append(checkpoint / MANIFEST_FILE)  # holds digests of the weights
@@ -78,9 +85,7 @@ def translation_fingerprint(run: Run, search: SearchConfig, options: Mapping[str
     values: dict[str, Any] = {"checkpoint": run.checkpoint, "model": digest.hexdigest()}
     if run.languages:
         values |= dict(zip(("source language", "target language"), run.language_pair))
-    values |= _flatten("search", search_to_dict(search))
-    values |= {f"the run's {name}": value for name, value in asdict(run.config.search).items()}
-    return json.loads(json.dumps(values | dict(options), default=str))
+    return values
 
 
 def _flatten(name: str, value: Any) -> dict[str, Any]:

@@ -519,12 +519,18 @@ class Run:
         return stream_batch(translator, texts, prefixes or [""] * len(texts), None, first_index, interval)
 
     def generate(
-        self, prompts: Sequence[str], search: SearchConfig | None = None, max_new_tokens: int = 50
+        self,
+        prompts: Sequence[str],
+        search: SearchConfig | None = None,
+        max_new_tokens: int = 50,
+        *,
+        first_index: int = 0,
     ) -> list[Translation]:
         """Continue prompts, which may be empty; by default by sampling with top-p 0.95.
 
         A result's text is the prompt with its continuation, the score log p(continuation | prompt). A run trained on
         dialogues replies instead: a prompt is a dialogue with turns separated by tabs, and the text is the reply.
+        `first_index` is the index of the first prompt, if others were continued before; it seeds sampling.
 
         Examples:
             >>> run.generate(["Once upon a time"], max_new_tokens=20)[0].text
@@ -535,8 +541,8 @@ class Run:
             top_p=0.95, length_limit=LengthLimit(ratio=0, offset=max_new_tokens, max=max_new_tokens)
         )
         if self.is_dialogue:
-            return self.translate(prompts, search=search, alignment=False)
-        return continue_prompts(self, prompts, search)
+            return list(self.translate_stream(prompts, search, first_index=first_index))
+        return continue_prompts(self, prompts, search, first_index)
 
     @property
     def default_search(self) -> SearchConfig:

@@ -315,10 +315,11 @@ def _join_one_translation_each(text: SplitText, translations: Sequence[Translati
     )
 
 
-def continue_prompts(run: Run, prompts: Sequence[str], search: SearchConfig) -> list[Translation]:
+def continue_prompts(run: Run, prompts: Sequence[str], search: SearchConfig, first_index: int = 0) -> list[Translation]:
     """Continue prompts, which may be empty, with a decoder-only model.
 
-    The search gets all but the last token of a prompt as the source, and the last one in place of BOS.
+    The search gets all but the last token of a prompt as the source, and the last one in place of BOS. `first_index` is
+    the index of the first prompt, which seeds sampling.
     """
     if not run.model.is_decoder_only:
         raise run.usage_error("generate")
@@ -334,7 +335,7 @@ def continue_prompts(run: Run, prompts: Sequence[str], search: SearchConfig) -> 
     for batch in batch_by_length([len(ids) for ids in token_ids], batch_tokens) if len(prompts) else []:
         source, lengths = run.pad_batch([token_ids[i][:-1] for i in batch])
         last_token = torch.tensor([token_ids[i][-1] for i in batch], device=run.device)
-        request = SearchRequest(source, lengths, keys=torch.from_numpy(batch), first_token=last_token)
+        request = SearchRequest(source, lengths, keys=torch.from_numpy(batch + first_index), first_token=last_token)
         for i, hypotheses in zip(batch, search.decode(run, request)):
             prompt = token_ids[i][len(prefix) :]
             results[i] = to_translation(run, [h._replace(tokens=[*prompt, *h.tokens]) for h in hypotheses])

@@ -1,10 +1,10 @@
-"""`dragoman translate --input`: translate many files, on this machine or on a Ray cluster."""
+"""Commands with --input: they process many files, on this machine or on a Ray cluster."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,14 +15,15 @@ from dragoman.console import LOG_INTERVAL_SECONDS, format_duration, log, progres
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
-    from dragoman.bulk import BulkJob, JobProgress
-    from dragoman.bulk.block_worker import ProcessRows, Rows
-    from dragoman.cli.translate import TranslatorOptions
+    from dragoman.bulk import BulkJob, JobProgress, RowTask
+    from dragoman.cli.inputs import SourceFormat
+    from dragoman.cli.options import ModelOptions
+    from dragoman.run import Run
 
 
 @dataclass(frozen=True)
 class BulkOptions:
-    """Translation of many files in blocks, which several processes or machines share."""
+    """A job over many files in blocks, which several processes or machines share."""
 
     input: Annotated[
         list[str] | None,
@@ -37,10 +38,10 @@ class BulkOptions:
     ] = "local"
     block_kib: Annotated[
         int,
-        typer.Option(help="With --input, KiB of text in a block, which one worker translates at a time.", min=1),
+        typer.Option(help="With --input, KiB of text in a block, which one worker processes at a time.", min=1),
     ] = 256
     result_column: Annotated[
-        str, "With --input, key or column of the result in JSON lines and Parquet. Default: translation.", "NAME"
+        str, "With --input, key or column of the result in JSON lines and Parquet. Default: by command.", "NAME"
     ] = ""
     gpus_per_worker: Annotated[
         float, typer.Option(help="GPUs of each Ray worker; 0.5 puts two workers on a GPU.", min=0)
@@ -50,41 +51,68 @@ class BulkOptions:
         float | None, typer.Option(help="Price of all machines per hour: adds the cost to the progress.", min=0)
     ] = None
 
+    def name_result(self, results: Mapping[str, type]) -> dict[str, type]:
+        """Return the columns of the result, of which --result-column names the first."""
+        (first, kind), *others = results.items()
+        return {self.result_column or first: kind, **dict(others)}
+
 
 @dataclass(frozen=True)
-class TranslateLines:
-    """Opens a run in a worker process, and returns the function that translates lines.
+class BulkJobOptions(BulkOptions):
+    """A job over many files, and where its results are written."""
 
-    Attributes:
-        run, translator: the run, and how it is loaded.
-        languages: source and target of a multilingual run; "": its default.
-        search: configuration of the search in JSON values.
-        options: further arguments of `Run.translate_stream`.
-    """
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="OUT", help="With --input, folder of the results, or its URL."),
+    ] = None
+    resume: Annotated[bool, "With --input, continue an interrupted OUT, or start it."] = False
+    overwrite: Annotated[bool, "With --input, replace OUT if it holds a job."] = False
+    num_workers: Annotated[int, typer.Option(help="With --input, number of processes or Ray workers.", min=1)] = 1
+
+
+@dataclass(frozen=True)
+class LoadRun:
+    """Loads a run in a worker process, for the source and target language of a multilingual one ("": its default)."""
 
     run: Path
-    translator: TranslatorOptions
-    languages: tuple[str, str]
-    search: dict[str, Any]
-    options: dict[str, Any]
+    load: Callable[[Path], Run]
+    languages: tuple[str, str] = ("", "")
 
-    def __call__(self) -> ProcessRows:
+    def __call__(self) -> Run:
         """Load the run."""
-        from dragoman.bulk.row_formats import RowResult
-        from dragoman.memory import keep_freed_memory
-        from dragoman.search import search_from_dict
+        return choose_languages(self.load(self.run), *self.languages)
 
-        keep_freed_memory()
-        loaded = choose_languages(self.translator.load_translator(self.run), *self.languages)
-        search = search_from_dict(self.search)
 
-        def process(rows: Rows, first_index: int) -> list[RowResult]:
-            """Translate lines."""
-            texts = (text for (text,) in rows)
-            translations = loaded.translate_stream(texts, search, first_index=first_index, **self.options)
-            return [RowResult((result.text,), len(result.tokens)) for result in translations]
+def process_files(
+    run: Path,
+    bulk: BulkJobOptions,
+    layout: SourceFormat,
+    model: ModelOptions,
+    task: RowTask,
+    columns: Mapping[str, str | None] | None = None,
+) -> None:
+    """Process many files with a run, as --input says; `columns` are the texts of a row, by default the source."""
+    model.check(run)
 
-        return process
+    from dragoman.bulk import BulkJob, RunRows
+    from dragoman.run.file_translation import run_fingerprint
+
+    target_language = getattr(layout, "target_language", layout.source_language)
+    languages = (layout.source_language, target_language)
+    loaded = LoadRun(run, replace(model, device="cpu").load, languages)()
+    text = ("a",) * len(columns or "a")
+    task.apply(loaded, [text], 0, **task.options)  # raises a UserError if the run is of another kind
+    job = BulkJob(
+        bulk.input or [],
+        str(bulk.output),
+        RunRows(LoadRun(run.resolve(), model.load, languages), task),
+        run_fingerprint(loaded) | {name.replace("_", " "): value for name, value in task.options.items()},
+        block_bytes=bulk.block_kib << 10,
+        format=layout.format,
+        columns=columns or {"source": layout.source_column},
+        results=bulk.name_result(task.results),
+    )
+    run_bulk_job(job, bulk, bulk.num_workers, bulk.resume, bulk.overwrite)
 
 
 def run_bulk_job(job: BulkJob, options: BulkOptions, num_workers: int, resume: bool, overwrite: bool) -> None:
@@ -132,21 +160,21 @@ def describe_progress(state: JobProgress, seconds: float, cost_per_hour: float |
     return "  ".join(parts)
 
 
-def check_bulk_options(
-    options: BulkOptions, file: Path | None, output: Path | None, unsupported: dict[str, Any]
-) -> None:
-    """Raise a UserError for options that contradict --input; `unsupported` has those that it cannot be used with."""
+def is_bulk_job(options: BulkOptions, file: Path | None, output: str | None, unsupported: dict[str, Any]) -> bool:
+    """Whether --input is given; a UserError if other options contradict it, or have no meaning without it.
+
+    `unsupported` has the options that --input cannot be used with.
+    """
+    if not options.input:
+        for name, value in asdict(options).items():
+            if value != getattr(type(options)(), name):
+                raise UserError(f"--{name.replace('_', '-')} needs --input: name the input files with it")
+        return False
     if file is not None:
         raise UserError(f"--input names the input files, so leave {file} out")
     if output is None:
-        raise UserError("--input needs a folder for the translations: name it with --output")
+        raise UserError("--input needs a folder for the results: name it with --output")
     for name, value in unsupported.items():
         if value:
             raise UserError(f"--{name.replace('_', '-')} cannot be used with --input: leave one of them out")
-
-
-def check_without_input(options: BulkOptions) -> None:
-    """Raise a UserError for options that have no meaning without --input."""
-    for name, value in asdict(options).items():
-        if value != getattr(BulkOptions(), name):
-            raise UserError(f"--{name.replace('_', '-')} needs --input: name the input files with it")
+    return True

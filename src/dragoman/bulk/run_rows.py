@@ -1,0 +1,84 @@
+"""What a run does with the rows of a block: it translates, scores, continues, tags, classifies or fills them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dragoman.bulk.block_worker import ProcessRows, Rows
+from dragoman.bulk.row_formats import RowResult
+from dragoman.memory import keep_freed_memory
+
+if TYPE_CHECKING:
+    from dragoman.run import Run
+
+#: called with a run, rows, the index of the first row, and options
+ApplyRun = Callable[..., list[RowResult]]
+
+
+@dataclass(frozen=True)
+class RowTask:
+    """What is done with every row: a function of this module, its options, and the columns of its results."""
+
+    apply: ApplyRun
+    results: Mapping[str, type]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunRows:
+    """Opens a run in a worker process, and returns the function that maps rows with it."""
+
+    load: Callable[[], Run]
+    task: RowTask
+
+    def __call__(self) -> ProcessRows:
+        """Load the run."""
+        keep_freed_memory()
+        return partial(self.task.apply, self.load(), **self.task.options)
+
+
+def translate_rows(
+    run: Run, rows: Rows, first_index: int, *, search: dict[str, Any], **options: Any
+) -> list[RowResult]:
+    """Translate sources with a search, given in JSON values; `options` are those of `Run.translate_stream`."""
+    from dragoman.search import search_from_dict
+
+    texts = (text for (text,) in rows)
+    results = run.translate_stream(texts, search_from_dict(search), first_index=first_index, **options)
+    return [RowResult((result.text,), len(result.tokens)) for result in results]
+
+
+def generate_rows(run: Run, rows: Rows, first_index: int, *, search: dict[str, Any]) -> list[RowResult]:
+    """Continue prompts, or reply to dialogues."""
+    from dragoman.search import search_from_dict
+
+    results = run.generate([text for (text,) in rows], search_from_dict(search), first_index=first_index)
+    return [RowResult((result.text,), len(result.tokens)) for result in results]
+
+
+def score_rows(run: Run, rows: Rows, first_index: int) -> list[RowResult]:
+    """Compute log p(y|x) of rows of a source and a target, or log p(y) of rows of one text."""
+    *sources, targets = map(list, zip(*rows))
+    results = run.score(sources[0] if sources else None, targets)
+    return [RowResult((result.score,), len(result.tokens)) for result in results]
+
+
+def tag_rows(run: Run, rows: Rows, first_index: int) -> list[RowResult]:
+    """Tag the words of texts."""
+    results = run.tag([text for (text,) in rows])
+    return [RowResult((" ".join(result.tags),), len(result.tags)) for result in results]
+
+
+def classify_rows(run: Run, rows: Rows, first_index: int) -> list[RowResult]:
+    """Classify texts: the most probable label, and its probability."""
+    results = run.classify([text for (text,) in rows])
+    return [RowResult((result.label, result.probabilities[result.label]), 1) for result in results]
+
+
+def fill_rows(run: Run, rows: Rows, first_index: int) -> list[RowResult]:
+    """Fill the masks of texts."""
+    results = run.fill([text for (text,) in rows], 1)
+    return [RowResult((result.text,), len(result.choices)) for result in results]
