@@ -101,6 +101,13 @@ def test_languages_are_listed_and_detected(client: TestClient) -> None:
     assert all(one["confidence"] == 0 for one in strange)
     answer = client.post("/translate", json={"q": "The woman sleeps.", "source": "auto", "target": "de"}).json()
     assert answer["detectedLanguage"]["language"] == "en"
+    german = {"q": "Die Frau  sieht den alten Mann.", "source": "auto", "target": "de"}
+    answer = client.post("/translate", json=german).json()
+    assert answer["translatedText"] == german["q"]  # as it is
+    assert answer["detectedLanguage"]["language"] == "de"
+    file = {"file": ("a.txt", german["q"], "text/plain")}
+    where = client.post("/translate_file", data=german, files=file).json()["translatedFileUrl"]
+    assert client.get(where).text == german["q"]
     variant = client.post("/translate", json={"q": "Anna reads.", "source": "en-GB", "target": "DE"})
     assert variant.status_code == 200
 

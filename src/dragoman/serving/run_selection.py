@@ -13,6 +13,8 @@ from dragoman.serving.served_run import ServedRun
 from dragoman.serving.weighted_routes import RouteBy, WeightedRoute, check_routes
 from dragoman.text.language_names import language_name
 
+TARGET_CONFIDENCE = 50  # above it, a text is taken for one in the target language, which need not be translated
+
 
 class RunSelector:
     """The served runs and routes, and how a request selects one of them."""
@@ -107,15 +109,16 @@ class RunSelector:
         return _answering(served.for_languages(source, target))
 
     def detect_language(self, text: str, target: str | None = None) -> tuple[str, float]:
-        """Return the most probable source language of a text, and a confidence from 0 to 100.
+        """Return the most probable language of a text, and a confidence from 0 to 100.
 
-        Only languages that are translated into `target` count. If there is only one, it is returned in any case.
+        Only languages that are translated into `target` count, and `target` itself if it is more probable than all
+        others together. If there is only one source language, it is returned if nothing is detected.
         """
         code = None if target is None else self.language_code(target)
         pairs = [served.pair for served in self.runs.values() if served.codes is None and served.pair is not None]
         sources = [pair.source for pair in pairs if code in (None, pair.target)]
         for language, confidence in self.detector(text):
-            if language in sources:
+            if language in sources or (language == code and confidence > TARGET_CONFIDENCE):
                 return language, confidence
         if len(set(sources)) != 1 or any(served.codes is not None for served in self.runs.values()):
             raise RequestError(400, "the language of the text could not be detected: give it as 'source'")

@@ -6,14 +6,24 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from dragoman.text.untranslatable import ADDRESS, PLACEHOLDER
+
 _OPENING = "\"'„“‚‘«»‹¿¡([{"
 _CLOSING = "\"'”’“»«›)\\]}"
 # A mark ends a sentence if white space follows; the marks of scripts that are written without spaces always do.
 _SENTENCE_END = re.compile(rf"[.!?…؟۔।॥።։။។]+[{_CLOSING}]*(?=\s)|[。！？｡]+[」』”’）】》{_CLOSING}]*")
 _PARAGRAPH_END = re.compile(r"\s*[\n\r\t\v\f\x85\u2028\u2029]\s*")
 _ABBREVIATION = re.compile(
-    "bzw|ca|dr|etc|evtl|gen|hr|inc|jr|ltd|mme|mr|mrs|ms|nr|prof|sen|sr|sra|st|str|usw|vgl|vol|vs", re.IGNORECASE
+    "allg|approx|bspw|bzgl|bzw|ca|cf|dr|ehem|eigtl|einschl|entspr|etc|evtl|excl|exkl|gegr|gen|ggf|hr|inc|incl|inkl"
+    "|insbes|jr|ltd|mme|mr|mrs|ms|nr|prof|sen|sog|sr|sra|st|str|urspr|usw|versch|vgl|vol|vs|zzgl",
+    re.IGNORECASE,
 )
+#: abbreviations only before a lower-case letter, a number or a placeholder: “It takes a min. Then …”
+_INNER_ABBREVIATION = re.compile("al|dept|engl|est|frz|geb|lat|max|min|resp|tsd", re.IGNORECASE)
+#: abbreviations only before a number or a placeholder: “I ate a fig. Then …”
+_NUMBERED = re.compile("abb|abs|art|bd|chap|eq|eqs|fig|figs|kap|no|nos|pp|sec|tab|tel", re.IGNORECASE)
+_LITERAL = re.compile(rf"{PLACEHOLDER.pattern}|{ADDRESS.pattern}", re.IGNORECASE)
+_MIN_UNCASED_WORDS = 2  # of a sentence before one that begins with a lower-case letter
 #: control characters count as spaces
 _CONTROLS = {code: " " for code in (*range(0x00, 0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n\r"}
 _FULL_WIDTH_ENDS = frozenset("。！？｡」』）】》")
@@ -66,7 +76,8 @@ class SplitText:
 def split_sentences(text: str, count_tokens: Callable[[str], int], max_tokens: int) -> SplitText:
     """Split a text into sentences.
 
-    Line breaks and tabs end a sentence. A sentence-final mark does, unless a lower-case letter follows. A full stop
+    Line breaks and tabs end a sentence. A sentence-final mark does, unless a word in lower case follows and the
+    paragraph has capital letters elsewhere; placeholders, URLs and names such as iPhone are no such words. A full stop
     does not after a single letter, one or two digits or a common abbreviation. A sentence with more than `max_tokens`
     tokens, as counted by `count_tokens`, is split again near its middle: at a comma, a space, or anywhere.
     """
@@ -91,26 +102,41 @@ def single_sentence(text: str) -> SplitText:
 
 def _split_paragraph(paragraph: str) -> list[tuple[str, str]]:
     """Split a paragraph after marks that end a sentence; return the sentences, each with the white space after it."""
-    sentences, start = [], 0
+    sentences, start = list[tuple[str, str]](), 0
+    is_uncased = not any(letter.isupper() for letter in _LITERAL.sub("", paragraph))
     for mark in _SENTENCE_END.finditer(paragraph):
         rest = paragraph[mark.end() : mark.end() + 200]  # enough to see the next word
         space = rest[: len(rest) - len(rest.lstrip())]
         before = paragraph[start : mark.start()]
-        if mark.end() >= len(paragraph) or (space and _is_inside_sentence(before, mark.group(), rest)):
+        if mark.end() >= len(paragraph) or (space and _is_inside_sentence(before, mark.group(), rest, is_uncased)):
             continue
         sentences.append((paragraph[start : mark.end()], space))
         start = mark.end() + len(space)
     return [*sentences, (paragraph[start:], "")]
 
 
-def _is_inside_sentence(before: str, mark: str, after: str) -> bool:
-    """Whether a sentence continues after a mark: before a lower-case letter, or after an initial, 12. or Dr."""
-    if after.lstrip().lstrip(_OPENING)[:1].islower():
-        return True
+def _is_inside_sentence(before: str, mark: str, after: str, is_uncased: bool) -> bool:
+    """Whether a sentence continues after a mark: before a word in lower case, or after an initial, 12. or Dr.
+
+    In a text without capital letters (`is_uncased`), a sentence of several words may end before a lower-case letter.
+    """
+    following = after.lstrip()
+    is_literal = bool(_LITERAL.match(following))
+    next_word = (following.lstrip(_OPENING).split(None, 1) or [""])[0]
+    begins_lower = next_word[:1].islower() and not is_literal
+    if begins_lower and next_word.islower():  # not iPhone
+        may_end = mark == "." or {*mark} <= {"!", "?"}  # not after … or a quotation mark
+        if not (is_uncased and may_end and len(before[:200].split()) >= _MIN_UNCASED_WORDS):
+            return True
     if mark != ".":
         return False
     word = (before.rsplit(None, 1) or [""])[-1].lstrip(_OPENING).rsplit(".", 1)[-1]
-    return len(word) == 1 or (word.isdigit() and len(word) <= 2) or bool(_ABBREVIATION.fullmatch(word))
+    if len(word) == 1 or (word.isdigit() and len(word) <= 2) or _ABBREVIATION.fullmatch(word):
+        return True
+    is_number = is_literal or next_word[:1].isdigit()
+    if begins_lower or is_number:
+        return bool(_INNER_ABBREVIATION.fullmatch(word) or (is_number and _NUMBERED.fullmatch(word)))
+    return False
 
 
 def _split_long(

@@ -1,13 +1,28 @@
-"""Text that is the same in every language: numbers, punctuation, symbols, URLs and e-mail addresses."""
+"""Text that is the same in every language: numbers, punctuation, symbols, placeholders, URLs, e-mail addresses."""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
 
+#: a placeholder of a program
+PLACEHOLDER = re.compile(
+    r"\{\{[^{}\n]{1,80}\}\}"  # {{ name }}
+    r"|\$\{[^{}\n]{1,80}\}"  # ${name}
+    r"|\{[\w.!:,\[\]-]{0,80}\}"  # {name}, {0:.2f}, {}
+    r"|%\([\w.-]{1,80}\)[-+#0]?\d*(?:\.\d+)?[a-zA-Z]"  # %(name)s
+    r"|%(?:\d+\$)?[-+#0]?\d*(?:\.\d+)?(?:ll?|h)?[sdifxXgeuc@](?!\w)"  # %s, %1$d, %.2f
+    r"|</?\d+\s*/?>"  # <0/>, <1>…</1>
+)
+#: a URL or an e-mail address, without marks that follow it
+ADDRESS = re.compile(
+    r"(?:https?|ftp)://[^\s<>\"'„“”«»]+[\w/#=&~-]|www\.[^\s<>\"'„“”«»]+[\w/#=&~-]"
+    r"|(?<![\w.+-])[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+",
+    re.IGNORECASE,
+)
 _LETTER = re.compile(r"[^\W\d_]")
 _OPENING, _CLOSING = r"[<(\[{\"'„“]*", r"[>)\]}\"'“”.,;:!?]*"
-_ADDRESS = re.compile(
+_ADDRESS_TOKEN = re.compile(
     rf"{_OPENING}(?:(?:https?|ftp)://\S+|www\.\S+|(?:mailto:)?[\w.+-]+@[\w-]+(?:\.[\w-]+)+){_CLOSING}", re.IGNORECASE
 )
 _NUMBER = re.compile(r"(?<!\w)\d+(?!\w)")
@@ -21,7 +36,7 @@ def is_untranslatable(text: str) -> bool:
     """Whether every whitespace token of the text has no letter, or is a URL or an e-mail address."""
     if not _LETTER.search(text):
         return bool(text.strip())
-    return all(not _LETTER.search(token) or _ADDRESS.fullmatch(token) for token in text.split())
+    return all(not _LETTER.search(token) or _ADDRESS_TOKEN.fullmatch(token) for token in text.split())
 
 
 class CopyEvidence(NamedTuple):

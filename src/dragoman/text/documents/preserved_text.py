@@ -12,19 +12,8 @@ from enum import StrEnum
 
 from dragoman.text.documents.marked_text import core_span
 from dragoman.text.documents.tag_projection import AlignedSentence, Span
+from dragoman.text.untranslatable import ADDRESS, PLACEHOLDER
 
-_PLACEHOLDER = re.compile(
-    r"\{\{[^{}\n]{1,80}\}\}"  # {{ name }}
-    r"|\$\{[^{}\n]{1,80}\}"  # ${name}
-    r"|\{[\w.!:,\[\]-]{0,80}\}"  # {name}, {0:.2f}, {}
-    r"|%\([\w.-]{1,80}\)[-+#0]?\d*(?:\.\d+)?[a-zA-Z]"  # %(name)s
-    r"|%(?:\d+\$)?[-+#0]?\d*(?:\.\d+)?(?:ll?|h)?[sdifxXgeuc@](?!\w)"  # %s, %1$d, %.2f
-    r"|</?\d+\s*/?>"  # <0/>, <1>…</1>
-)
-_ADDRESS = re.compile(
-    r"(?:https?|ftp)://[^\s<>\"'„“”«»]+[\w/#=&~-]|www\.[^\s<>\"'„“”«»]+[\w/#=&~-]|[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
-    re.IGNORECASE,
-)
 _NUMBER = re.compile(r"(?<![\w.,])[-+]?\d+(?:[.,:/\u202f\u00a0'’-]\d+)*(?!\w)")
 _LETTER = re.compile(r"[^\W\d_]")
 _STOPS = ".,;:!?…。、，"  # marks after a word that belong to the sentence
@@ -72,12 +61,12 @@ def _digits(number: str) -> str:
 def find_literals(text: str, preserve: Preserve, verbatim: Sequence[Span] = ()) -> list[Literal]:
     """Return what a translation of the text must contain, in order; `verbatim` parts are not translated."""
     literals = [Literal(start, end, text[start:end]) for start, end in verbatim if text[start:end].strip()]
-    patterns = [_PLACEHOLDER, _ADDRESS] if preserve is not Preserve.NONE else []
+    patterns = [PLACEHOLDER, ADDRESS] if preserve is not Preserve.NONE else []
     patterns += [_NUMBER] if preserve is Preserve.NUMBERS else []
     for pattern in patterns:
         for match in pattern.finditer(text):
             start, end = match.span()
-            if pattern is _PLACEHOLDER:  # with letters attached to it, as in {width}px
+            if pattern is PLACEHOLDER:  # with letters attached to it, as in {width}px
                 while start and text[start - 1].isalnum():
                     start -= 1
                 while end < len(text) and text[end].isalnum():
