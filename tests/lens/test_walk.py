@@ -14,6 +14,13 @@ from typer.testing import CliRunner
 from dragoman.cli import app
 from dragoman.errors import UserError
 from dragoman.lens.walk import MAX_KEYS, Walk, WalkStep, walk_through
+from dragoman.parts.attention import SelfAttention
+from dragoman.parts.attention_quantities import term_quantity
+from dragoman.parts.feedforward import FeedForward
+from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.norm import RMSNorm
+from dragoman.parts.positions import Rotary
+from dragoman.parts.tracing import Trace
 from dragoman.run import Run, load
 
 SENTENCE = "The dog sees the tree."
@@ -118,7 +125,47 @@ def test_recurrent_decoder_with_attention(recurrent_run: Run) -> None:
     z, previous = steps["update gate"].values, steps["previous state"].values
     same((1 - z) * steps["candidate"].values + z * previous, steps["new state"].values)
     assert {"forward state", "backward state"} <= by_name(walk, "encoder layer 1: recurrent layer").keys()
-    assert "v·tanh" in steps["scores"].formula
+    assert steps["keys"].formula == "U h"
+    assert steps["scores"].formula == "v·tanh(W s + U h)"
+    assert steps["terms of the scores"].formula == "v ⊙ tanh(W s + U h)"
+    assert steps["update gate"].formula == "z = σ(W_z x + U_z h)"
+    assert steps["new state"].formula == "sᵢ = (1 − z) ⊙ n + z ⊙ h"
+
+
+def test_formulas_are_those_of_the_layer(run: Run) -> None:
+    steps = by_name(walk_through(run, SENTENCE), "decoder layer 1: cross-attention")
+    names = ("query", "keys", "values", "scores", "terms of the scores")
+    assert [steps[name].formula for name in names] == [
+        "norm(W_Q x + b_Q)",
+        "norm(W_K h + b_K)",
+        "W_V h + b_V",
+        "q·k / √d",
+        "q ⊙ k / √d",
+    ]
+    network = by_name(walk_through(run, SENTENCE), "decoder layer 1: feed-forward network")
+    assert network["hidden units"].formula == "silu(W₁ x) ⊙ g"
+
+
+def test_formulas_name_gates_norms_and_rotations() -> None:
+    spec = SelfAttention(heads=2, bias=False, qk_norm=RMSNorm(), position=Rotary(), scale=0.25)
+    layers = [spec, FeedForward(inner_dim=6, activation="silu", gated=True, bias=False)]
+    trace = Trace()
+    for number, layer in enumerate(layers):
+        module = layer.build(8).eval()
+        module.path = str(number)
+        module(torch.randn(1, 3, 8), Context(layout=Layout.padded(3, torch.tensor([3])), recorder=trace))
+    found = {(path, name): value for (path, name), value in trace.results.items()}
+    assert [found["0", name].quantity.formula for name in ("query", "keys", "values", "scores")] == [
+        "R(position) norm(W_Q x)",
+        "R(position) norm(W_K x)",
+        "W_V x",
+        "0.25 q·k",
+    ]
+    assert term_quantity(found["0", "scores"].quantity).formula == "0.25 q ⊙ k"
+    assert found["1", "gate"].quantity.formula == "g = V x"
+    assert found["1", "hidden units"].quantity.formula == "silu(W₁ x) ⊙ g"
+    gate, hidden = found["1", "gate"].value, found["1", "hidden units"].value
+    assert gate.shape == hidden.shape == (1, 3, 6)
 
 
 def test_distribution_is_that_of_the_search(run: Run, recurrent_run: Run) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from dragoman.errors import UserError
 from dragoman.lens.layer_names import layer_name, stack_of
 from dragoman.models import Model
-from dragoman.parts.attention_function import MASK
+from dragoman.parts.attention_quantities import MASK, TERMS, term_quantity
 from dragoman.parts.mixer import STACK_OUTPUT, Layout
 from dragoman.parts.precision import at_least_float32
 from dragoman.parts.tracing import Quantity, Trace, TracedValue
@@ -21,14 +21,6 @@ from dragoman.run.sources import is_empty, load_features
 MAX_KEYS = 32  # rows of a matrix of keys or values: those with the largest weights
 MAX_LOGITS = 65_536  # the largest logits of a step; of a larger vocabulary the others are left out
 NUM_CANDIDATES = 50  # most probable tokens that are named
-
-TERMS = Quantity(
-    "terms of the scores",
-    "SE",
-    "q ⊙ k",
-    "Query and key are compared element by element; the sum of a row is the score of its key. Positive elements speak "
-    "for the key, negative ones against it.",
-)
 
 
 @dataclass(frozen=True)
@@ -178,7 +170,7 @@ class _Walker:
             previous = value.value
             if value.quantity is MASK and bool(self._select(value).all()):
                 continue  # nothing is hidden
-            if value.quantity.name == "scores" and (terms := self._terms(value.path)) is not None:
+            if value.quantity.name == "scores" and (terms := self._terms(value)) is not None:
                 steps.append(terms)
             steps.append(self._step(value))
         return steps
@@ -206,7 +198,7 @@ class _Walker:
             values=numbers.float().cpu() if numbers.dtype == torch.bool else at_least_float32(numbers).cpu(),
             keys=keys,
             key_labels=tuple(labels[key] if key < len(labels) else str(key + 1) for key in keys),
-            of_head="H" in quantity.axes or quantity is TERMS,
+            of_head="H" in quantity.axes or quantity.name == TERMS.name,
         )
 
     def _select(self, value: TracedValue) -> Tensor:
@@ -231,8 +223,9 @@ class _Walker:
             return tuple(range(min(count, MAX_KEYS)))
         return tuple(sorted(weights.topk(MAX_KEYS).indices.tolist()))
 
-    def _terms(self, path: str) -> WalkStep | None:
+    def _terms(self, scores: TracedValue) -> WalkStep | None:
         """Return the terms whose sums are the scores of an attention layer; None if it has no query and keys."""
+        path = scores.path
         query, keys = self._value(path, "query"), self._value(path, "keys")
         if query is None or keys is None:
             return None
@@ -240,7 +233,7 @@ class _Walker:
         with torch.inference_mode():
             layer = self.model.get_submodule(path)
             terms: Tensor = layer.score_terms(query, keys[list(strongest)])  # type: ignore[operator]
-        return self._named(path, TERMS, terms, strongest)
+        return self._named(path, term_quantity(scores.quantity), terms, strongest)
 
     def _key_labels(self, path: str) -> Sequence[str]:
         """Return the tokens that are the keys of a layer: of the source, of the target, or of both in one sequence."""

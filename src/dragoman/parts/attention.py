@@ -21,6 +21,7 @@ from dragoman.parts.attention_function import (
     split_heads,
     use_kernel,
 )
+from dragoman.parts.attention_quantities import AttentionQuantities, attention_quantities, projection_formulas
 from dragoman.parts.flops import Workload, attention_flops, module_flops
 from dragoman.parts.mixer import Context, Memory, Mixer, MixerOutput, State
 from dragoman.parts.norm import Identity
@@ -129,7 +130,24 @@ class SelfAttentionMixer(Mixer):
         positions = (self.position,) if shared is None else (self.position, shared)
         dropout = self.dropout if self.training else 0.0
         return AttentionArgs(
-            self.visibility, positions, scale=self.scale, dropout=dropout, path=self.path, mask_key=mask_key
+            self.visibility,
+            positions,
+            scale=self.scale,
+            dropout=dropout,
+            path=self.path,
+            mask_key=mask_key,
+            quantities=self.quantities() if context.is_traced else None,
+        )
+
+    def quantities(self) -> AttentionQuantities:
+        """Return query, keys, values and scores with their formulas, for a walk through the model."""
+        is_linear = isinstance(self.project, nn.Linear)
+        return attention_quantities(
+            projection_formulas("x", "x", self.project.bias is not None) if is_linear else ("x", "x", "x"),
+            scale=self.scale,
+            is_normalized=not isinstance(self.query_norm, Identity),
+            rotates=self.position.rotates,
+            rotates_values=self.rotary_values,
         )
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
@@ -265,10 +283,21 @@ class CrossAttentionMixer(Mixer):
         key, value = matmul_layout(self.key_norm(key), value)
         return {"key": key, "value": value}  # B G S E
 
-    def args(self) -> AttentionArgs:
+    def args(self, context: Context) -> AttentionArgs:
         """Collect the arguments of the attention function; all layers with the `mask_key` "memory" share a mask."""
-        dropout = self.dropout if self.training else 0.0
-        return AttentionArgs(scale=self.scale, dropout=dropout, path=self.path, mask_key="memory")
+        return AttentionArgs(
+            scale=self.scale,
+            dropout=self.dropout if self.training else 0.0,
+            path=self.path,
+            mask_key="memory",
+            quantities=self.quantities() if context.is_traced else None,
+        )
+
+    def quantities(self) -> AttentionQuantities:
+        """Return query, keys, values and scores with their formulas; h are the encoder's outputs."""
+        projections = projection_formulas("x", "h", self.query.bias is not None)
+        is_normalized = not isinstance(self.query_norm, Identity)
+        return attention_quantities(projections, scale=self.scale, is_normalized=is_normalized)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """Attend to the encoder's output: x, R T D → R T D; the state, if any, is returned unchanged.
@@ -280,7 +309,7 @@ class CrossAttentionMixer(Mixer):
         folded = fold_beams(x, memory)  # B K·T D
         query = self.query_norm(split_heads(self.query(folded), self.heads))  # B H K·T E
         key, value = projections["key"], projections["value"]  # B G S E
-        y = attend(query, key, value, context.layout, memory.layout, context, self.args())
+        y = attend(query, key, value, context.layout, memory.layout, context, self.args(context))
         return MixerOutput(project_heads(self, join_heads(y), context).reshape(x.shape), state)
 
     def flops(self, work: Workload) -> int:

@@ -11,10 +11,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.errors import UserError
+from dragoman.parts.attention_quantities import (
+    HEAD_OUTPUT,
+    KEY,
+    MASK,
+    QUERY,
+    SCORE_BIAS,
+    SCORES,
+    VALUE,
+    WEIGHTS,
+    AttentionQuantities,
+)
 from dragoman.parts.attention_scores import Score
 from dragoman.parts.mixer import AttentionMasks, CachedKeys, Context, Layout, Memory, beam_size
 from dragoman.parts.positions import Position
-from dragoman.parts.tracing import Quantity
 from dragoman.parts.triton_support import TRITON_AVAILABLE
 from dragoman.parts.visibility import Visibility
 
@@ -23,37 +33,6 @@ if torch.cuda.is_available():  # for packed rows, which need a GPU; the import t
 
 if TRITON_AVAILABLE:
     from dragoman.parts import kernels
-
-QUERY = Quantity(
-    "query", "HTE", "W_Q x", "What this position looks for: its vector, multiplied by the query matrix of the head."
-)
-KEY = Quantity("keys", "HSE", "W_K x", "What every position offers to be found by: one vector each.")
-VALUE = Quantity("values", "HSE", "W_V x", "What every position passes on to those that attend to it.")
-SCORES = Quantity(
-    "scores", "HTS", "q·k / √d", "How well each key matches the query: one number per key, larger is better."
-)
-SCORE_BIAS = Quantity(
-    "position bias", "HTS", "b", "A bias for the distance between query and key, which is added to each score."
-)
-MASK = Quantity(
-    "mask",
-    "TS",
-    "1: visible",
-    "Which keys this position may see. The scores of all others become −∞, so that they get no weight: a decoder must "
-    "not see tokens that come later.",
-)
-WEIGHTS = Quantity(
-    "attention weights",
-    "HTS",
-    "softmax(scores)",
-    "The softmax turns scores into shares that sum to 100 %: how much this position takes from each key.",
-)
-HEAD_OUTPUT = Quantity(
-    "weighted sum",
-    "HTE",
-    "Σ weight · v",
-    "The values, multiplied by their weights and added up: the result of the head.",
-)
 
 MAX_KERNEL_QUERIES = 32  # the Triton kernels are for few queries
 
@@ -69,7 +48,7 @@ class AttentionArgs:
     dropout: float = 0.0  # of the weights; 0 outside of training
     path: str = ""  # of the layer in the model, under which its weights are recorded
     mask: Tensor | None = None  # B T S: additional mask, True where visible
-    quantities: tuple[Quantity, Quantity, Quantity, Quantity] | None = None  # None: QUERY, KEY, VALUE, SCORES
+    quantities: AttentionQuantities | None = None  # None: QUERY, KEY, VALUE, SCORES
     mask_key: Hashable = None  # layers with the same key share their mask; None: the mask is not shared
 
     @property

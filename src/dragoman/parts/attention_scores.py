@@ -15,7 +15,9 @@ from dragoman.parts.spec import Spec
 class Score(nn.Module):
     """Dot product q·k (Luong et al. 2015, “dot”)."""
 
-    formula = "q·k"
+    # for a walk through the model, in which the query is the decoder's state s, the key the encoder's output h
+    formula = "s·h"
+    key_formula = "h"  # of prepared keys
 
     def prepare(self, key: Tensor) -> Tensor:
         """Compute what depends on the keys alone, once per source; here the keys, unchanged.
@@ -56,7 +58,7 @@ class ScaledDot(Spec):
 
 
 class ScaledDotScore(Score):
-    formula = "q·k / √d"
+    formula = "s·h / √d"
 
     def terms(self, query: Tensor, prepared: Tensor) -> Tensor:
         """Return the scaled products of the elements of one query (D) and the keys: S D → S D."""
@@ -77,7 +79,7 @@ class General(Spec):
 
 
 class GeneralScore(Score):
-    formula = "q·W k"
+    formula, key_formula = "s·W h", "W h"
 
     def __init__(self, dim: int) -> None:
         """The score is q·W k; `key` is W, for queries and keys of width `dim`."""
@@ -106,7 +108,7 @@ class Additive(Spec):
 
 
 class AdditiveScore(Score):
-    formula = "v·tanh(W q + U k)"
+    formula, key_formula = "v·tanh(W s + U h)", "U h"
 
     def __init__(self, dim: int, inner_dim: int) -> None:
         """The score is v·tanh(W q + U k): `query` is W, `key` U (`dim` to `inner_dim` each), `value` the vector v."""
@@ -149,7 +151,7 @@ class TanhProduct(Spec):
 class TanhProductScore(AdditiveScore):
     """Has the weights of `AdditiveScore`: `query` is W, `key` U, `value` the vector v."""
 
-    formula = "Σ v tanh(W q) tanh(U k)"
+    formula, key_formula = "v·(tanh(W s) ⊙ tanh(U h))", "tanh(U h)"
 
     def prepare(self, key: Tensor) -> Tensor:
         """Compute tanh(U k), once per source: B S D → B S A, with A = `inner_dim`."""
@@ -183,7 +185,7 @@ class Concat(Spec):
 class ConcatScore(Score):
     """The matrix over [q; k] is multiplied in two halves, so that the half of the keys is computed once."""
 
-    formula = "v·tanh(W [q; k])"
+    formula, key_formula = "v·tanh(W [s; h])", "W_h h"  # the half of W for h
 
     def __init__(self, dim: int, inner_dim: int) -> None:
         """The score is v·tanh(W [q; k]): `both` is W, with `inner_dim` rows, `value` the vector v."""

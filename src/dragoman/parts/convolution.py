@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dragoman.errors import UserError
 from dragoman.parts.attention_function import AttentionArgs, attend, fold_beams
+from dragoman.parts.attention_quantities import attention_quantities
 from dragoman.parts.dropout import Dropout
 from dragoman.parts.flops import Workload, attention_flops, module_flops
 from dragoman.parts.mixer import Context, LayerSequence, Layout, Memory, Mixer, MixerOutput, State
@@ -177,6 +178,9 @@ class MultiStepAttentionMixer(Mixer):
         query = fold_beams(self.query(x) + decoder_embeddings, memory)[:, None]  # B 1 K·T D
         key, value = memory.states[:, None], self.memory_projections(memory)["value"][:, None]  # B 1 S D
         args = AttentionArgs(scale=self.scale, path=self.path)
+        if context.is_traced:
+            formulas = ("W x + b + e_target", "z", "√m (z + e_source)")
+            args = replace(args, quantities=attention_quantities(formulas, scale=self.scale))
         y = attend(query, key, value, context.layout, memory.layout, context, args)
         return MixerOutput(y.reshape(x.shape), state)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -28,6 +28,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
 }
 
+GATE = Quantity("gate", "TE", "V x", "A second vector of the same width, which scales the hidden units one by one.")
 HIDDEN_UNITS = Quantity(
     "hidden units",
     "TE",
@@ -68,7 +69,7 @@ class FeedForwardMixer(Mixer):
         self.widen = nn.Linear(dim, inner_dim, bias=spec.bias)
         self.gate = nn.Linear(dim, inner_dim, bias=spec.bias) if spec.gated else None
         self.narrow = nn.Linear(inner_dim, dim, bias=spec.bias)
-        self.activation = ACTIVATIONS[spec.activation]
+        self.activation, self.activation_name = ACTIVATIONS[spec.activation], spec.activation
         self.dropout = Dropout(spec.dropout)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
@@ -80,6 +81,17 @@ class FeedForwardMixer(Mixer):
         if self.gate is not None:
             inner = inner * self.gate(x)
         output = self.narrow(self.dropout(inner))
-        context.trace(self.path, HIDDEN_UNITS, inner)
-        context.trace(self.path, FEED_FORWARD_OUTPUT, output)
+        if context.is_traced:
+            self._trace(x, inner, output, context)
         return MixerOutput(output, state)
+
+    def _trace(self, x: Tensor, inner: Tensor, output: Tensor, context: Context) -> None:
+        """Keep gate, hidden units and output, with the formulas of this layer."""
+        has_bias = self.widen.bias is not None
+        hidden = f"{self.activation_name}(W₁ x{' + b₁' if has_bias else ''})"
+        if self.gate is not None:
+            context.trace(self.path, replace(GATE, formula=f"g = V x{' + b_V' if has_bias else ''}"), self.gate(x))
+            hidden += " ⊙ g"
+        context.trace(self.path, replace(HIDDEN_UNITS, formula=hidden), inner)
+        formula = f"W₂ hidden{' + b₂' if has_bias else ''}"
+        context.trace(self.path, replace(FEED_FORWARD_OUTPUT, formula=formula), output)

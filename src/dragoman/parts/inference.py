@@ -235,7 +235,7 @@ class InferenceCrossAttention(CrossAttentionMixer):
         if context.masks is not None and "memory" in context.masks.additive:  # computed by a layer below
             mask = context.masks.additive["memory"]
         else:
-            mask = additive_mask(context.layout, memory.layout, context, self.args(), x)
+            mask = additive_mask(context.layout, memory.layout, context, self.args(context), x)
         query = self.query(x).view(len(key), -1, self.heads, self.width).transpose(1, 2)  # B H K·T E
         y = matmul_attention(query, key, value, mask, self.scale)
         return MixerOutput(self.output(y.transpose(1, 2).reshape(len(x), x.shape[1], -1)), state)

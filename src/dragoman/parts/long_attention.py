@@ -12,7 +12,7 @@ Positions are added to the embeddings, as with sinusoidal or learned ones. Packe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from dragoman.errors import UserError
 from dragoman.parts.attention_function import AttentionArgs, attend, head_width
+from dragoman.parts.attention_quantities import attention_quantities, projection_formulas
 from dragoman.parts.flops import Workload, attention_flops, module_flops
 from dragoman.parts.mixer import Context, Layout, Mixer, MixerOutput, State
 from dragoman.parts.spec import Spec
@@ -62,6 +63,9 @@ class LongAttentionMixer(Mixer):
         `queries` and `keys` are the layouts (positions and lengths) of their tokens.
         """
         args = AttentionArgs(visibility, dropout=self.dropout if self.training else 0.0, path=self.path)
+        if context.is_traced:
+            formulas = projection_formulas("x", "x", self.project.bias is not None)
+            args = replace(args, quantities=attention_quantities(formulas))
         query, key, value = (x.transpose(1, 2) for x in inputs)  # B H T E
         return attend(query, key, value, queries, keys, context, args).transpose(1, 2)
 

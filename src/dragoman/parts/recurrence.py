@@ -26,14 +26,27 @@ from dragoman.parts.spec import Spec
 from dragoman.parts.tracing import Quantity
 
 CellKind = Literal["rnn", "lstm", "gru", "gru-reset-before"]
-INPUT_GATE = Quantity("input gate", "TE", "i = σ(…)", "From 0 to 1: how much of the candidate is written to each cell.")
-FORGET_GATE = Quantity("forget gate", "TE", "f = σ(…)", "From 0 to 1: how much of each cell is kept; 0 forgets it.")
-CANDIDATE = Quantity("candidate", "TE", "tanh(…)", "From −1 to 1: what input and previous state propose to store.")
-OUTPUT_GATE = Quantity("output gate", "TE", "o = σ(…)", "From 0 to 1: how much of each cell is visible in the state.")
+INPUT_GATE = Quantity(
+    "input gate", "TE", "i = σ(W_i x + U_i h)", "From 0 to 1: how much of the candidate is written to each cell."
+)
+FORGET_GATE = Quantity(
+    "forget gate", "TE", "f = σ(W_f x + U_f h)", "From 0 to 1: how much of each cell is kept; 0 forgets it."
+)
+CANDIDATE = Quantity(
+    "candidate", "TE", "g = tanh(W_g x + U_g h)", "From −1 to 1: what input and previous state propose to store."
+)
+OUTPUT_GATE = Quantity(
+    "output gate", "TE", "o = σ(W_o x + U_o h)", "From 0 to 1: how much of each cell is visible in the state."
+)
 CELL_STATE = Quantity("cell state", "TE", "c = f ⊙ c + i ⊙ g", "The memory of the LSTM after this step.")
-RESET_GATE = Quantity("reset gate", "TE", "r = σ(…)", "From 0 to 1: how much of the previous state the candidate sees.")
+RESET_GATE = Quantity(
+    "reset gate", "TE", "r = σ(W_r x + U_r h)", "From 0 to 1: how much of the previous state the candidate sees."
+)
 UPDATE_GATE = Quantity(
-    "update gate", "TE", "z = σ(…)", "From 0 to 1: how much of the previous state is kept; the rest is the candidate."
+    "update gate",
+    "TE",
+    "z = σ(W_z x + U_z h)",
+    "From 0 to 1: how much of the previous state is kept; the rest is the candidate.",
 )
 FORWARD_STATE = Quantity(
     "forward state", "TE", "→h", "The state after reading the sentence from its beginning up to this position."
@@ -48,6 +61,7 @@ class Cells(nn.Module):
     """`layers` stacked Elman cells, and the base class of other cells. State: hidden (LSTM: and cell), B L D."""
 
     kind: ClassVar[CellKind] = "rnn"
+    state_formula: ClassVar[str] = "tanh(W x + U h)"  # of the new state, for a walk through the model
     state_names: tuple[str, ...] = ("hidden",)
     torch_module: type[nn.RNNBase] = nn.RNN
     kernel: Callable[..., tuple[Tensor, Tensor]] = staticmethod(torch.rnn_tanh)
@@ -239,9 +253,10 @@ def ignore_kernel_warnings() -> Iterator[None]:
 
 
 class LSTMCells(Cells):
-    """i, f, o = σ(…), g = tanh(…); c = f ⊙ c + i ⊙ g; h = o ⊙ tanh(c) (Hochreiter & Schmidhuber 1997)."""
+    """i, f, o = σ(W_o x + U_o h), g = tanh(…); c = f ⊙ c + i ⊙ g; h = o ⊙ tanh(c) (Hochreiter & Schmidhuber 1997)."""
 
     kind: ClassVar[CellKind] = "lstm"
+    state_formula = "o ⊙ tanh(c)"
     state_names = ("hidden", "cell")
     torch_module = nn.LSTM
 
@@ -290,6 +305,8 @@ class LSTMCells(Cells):
 
 class ProjectedLSTMCells(LSTMCells):
     """h = W_r (o ⊙ tanh(c)): an LSTM with more cells than outputs (Sak et al. 2014); the cell state is wider than h."""
+
+    state_formula = "W_r (o ⊙ tanh(c))"
 
     def run_sequence(self, x: Tensor | PackedSequence, state: State | None = None) -> tuple[Any, State]:
         """Read whole sequences, B T I or packed, with torch's module; return its outputs (B T D) and final state."""
@@ -344,12 +361,14 @@ class LSTMCell(torch.autograd.Function):
 
 
 class GRUCells(Cells):
-    """r, z = σ(…); n = tanh(W x + r ⊙ (U h + b)); h = (1 − z) ⊙ n + z ⊙ h.
+    """r, z = σ(W_z x + U_z h); n = tanh(W x + r ⊙ (U h + b)); h = (1 − z) ⊙ n + z ⊙ h.
 
     As in cuDNN, the reset gate is applied after the multiplication by U; in the paper before it (ResetBeforeGRUCells).
     """
 
     kind: ClassVar[CellKind] = "gru"
+    state_formula = "(1 − z) ⊙ n + z ⊙ h"
+    candidate: ClassVar[Quantity] = replace(CANDIDATE, formula="n = tanh(W_n x + r ⊙ U_n h)")
     torch_module = nn.GRU
     kernel = staticmethod(torch.gru)
 
@@ -369,17 +388,18 @@ class GRUCells(Cells):
         r, z, n = gates.chunk(3, dim=-1)
         r_recurrent, z_recurrent, n_recurrent = F.linear(previous["hidden"], *weights).chunk(3, dim=-1)
         r, z = (r + r_recurrent).sigmoid(), (z + z_recurrent).sigmoid()
-        return [(RESET_GATE, r), (CANDIDATE, torch.tanh(n + r * n_recurrent)), (UPDATE_GATE, z)]
+        return [(RESET_GATE, r), (self.candidate, torch.tanh(n + r * n_recurrent)), (UPDATE_GATE, z)]
 
 
 class ResetBeforeGRUCells(GRUCells):
-    """r, z = σ(…); n = tanh(W x + U (r ⊙ h)); h = (1 − z) ⊙ n + z ⊙ h (Cho et al. 2014, eq. 5–8).
+    """r, z = σ(W_z x + U_z h); n = tanh(W x + U (r ⊙ h)); h = (1 − z) ⊙ n + z ⊙ h (Cho et al. 2014, eq. 5–8).
 
     The reset gate is applied before the multiplication by U, for which torch has no kernel: sequences are read in a
     loop. Weights have torch's format, with both biases in every gate.
     """
 
     kind = "gru-reset-before"
+    candidate = replace(CANDIDATE, formula="n = tanh(W_n x + U_n (r ⊙ h))")
 
     def run_sequence(self, x: Tensor | PackedSequence, state: State | None = None) -> tuple[Any, State]:
         """Read whole sequences, B T I or packed, step by step; return the outputs (B T D) and the final state."""
@@ -423,7 +443,7 @@ class ResetBeforeGRUCells(GRUCells):
             bias.split(sizes),
         )
         r, z = (gates + F.linear(hidden, gate_weight, gate_bias)).sigmoid().chunk(2, -1)
-        return [(RESET_GATE, r), (CANDIDATE, torch.tanh(n + F.linear(r * hidden, weight, bias))), (UPDATE_GATE, z)]
+        return [(RESET_GATE, r), (self.candidate, torch.tanh(n + F.linear(r * hidden, weight, bias))), (UPDATE_GATE, z)]
 
 
 CELLS: dict[str, type[Cells]] = {cells.kind: cells for cells in (Cells, LSTMCells, GRUCells, ResetBeforeGRUCells)}

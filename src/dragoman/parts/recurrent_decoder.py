@@ -23,7 +23,7 @@ from dragoman.parts.tracing import Quantity
 PREVIOUS_STATE = Quantity(
     "previous state",
     "TE",
-    "sᵢ₋₁",
+    "h = sᵢ₋₁",
     "What the decoder remembers of the tokens before: the state of its cells.",
 )
 STATE_QUERY = Quantity("query", "HTE", "s", "The state of the decoder asks which source words matter now.")
@@ -265,8 +265,11 @@ class AttentionContextModule(ContextModule):
         key, value = projections["key"][:, None], memory.states[:, None]  # B 1 S D
         args = AttentionArgs(score=self.score, path=path)
         if context.is_traced:
-            energies = replace(ENERGIES, formula=self.score.formula)
-            args = replace(args, quantities=(STATE_QUERY, SOURCE_KEY, SOURCE_VALUE, energies))
+            keys, energies = (
+                replace(SOURCE_KEY, formula=self.score.key_formula),
+                replace(ENERGIES, formula=self.score.formula),
+            )
+            args = replace(args, quantities=(STATE_QUERY, keys, SOURCE_VALUE, energies))
         return attend(folded, key, value, context.layout, memory.layout, context, args).reshape(query.shape)
 
     def score_terms(self, query: Tensor, key: Tensor) -> Tensor:
@@ -510,7 +513,9 @@ class RecurrentDecoderMixer(Mixer):
                 for quantity, value in self.cells.gates_of_step(gate, cells):
                     context.trace(self.path, quantity, value[:, None])
             hidden, cells = self.cells.step(gate, cells)
-            context.trace(self.path, NEW_STATE, hidden[:, None])
+            if context.is_traced:
+                new_state = replace(NEW_STATE, formula=f"sᵢ = {self.cells.state_formula}")
+                context.trace(self.path, new_state, hidden[:, None])
             if not attends_before:
                 attended = self.context(hidden[:, None], context, projections, self.path)[:, 0]
                 feedback = attended if self.feeds_context else feedback
