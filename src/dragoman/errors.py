@@ -13,6 +13,19 @@ class UserError(Exception):
     """
 
 
+class FieldError(UserError):
+    """A wrong value of a field, which the user may have written under another name, such as that of an option."""
+
+    def __init__(self, owner: str, field: str, problem: str) -> None:
+        """`owner` is the class of the field; `problem` is a predicate, such as "must be at least 1, but is 0"."""
+        super().__init__(f"{owner}.{field} {problem}")
+        self.owner, self.field, self.problem = owner, field, problem
+
+    def named(self, name: str) -> UserError:
+        """Return the error with another name of the field."""
+        return UserError(f"{name} {self.problem}")
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     """Return the error for a misspelt name: it suggests the nearest supported name, or lists all of them.
 

@@ -271,11 +271,14 @@ def test_a_damaged_tokenizer(dragoman: Dragoman, copy: Path) -> None:
 
 def test_contradictory_search_settings(dragoman: Dragoman, trained: Path, corpus: Path) -> None:
     for more, expected in [
-        (["--beam-size", 2, "--n-best", 3], "cannot return n_best=3"),
-        (["--beam-size", 0], "must be at least 1"),
+        (["--beam-size", 2, "--n-best", 3], "a beam of 2 hypotheses cannot return the 3 best"),
+        (["--beam-size", 0], "--beam-size must be at least 1"),
+        (["--sample", "--top-p", 2], "--top-p must be above 0 and at most 1, but is 2"),
+        (["--min-length", 9, "--max-new-tokens", 3], "--min-length is 9, more than the maximum of 3 tokens"),
+        (["--search", '{"kind": "Beam", "size": 0}'], "'size' of Beam must be at least 1"),
         (["--beam-size", 100000], "larger than"),
-        (["--sample", "--temperature", 0], "temperature must be from"),
-        (["--sample", "--top-p", 1.5], "top_p"),
+        (["--sample", "--temperature", 0], "--temperature must be above 0"),
+        (["--sample", "--top-p", 1.5], "--top-p"),
         (["--sample", "--num-groups", 2], "--sample and --num-groups cannot be combined"),
         (["--min-p", 0.1], "--min-p needs --sample: add it"),
     ]:

@@ -26,6 +26,7 @@ from dragoman.cli.translation_output import LineProgress
 from dragoman.data import phrasebook
 from dragoman.data.token_store import TokenStore
 from dragoman.run import Run, Translation, file_translation
+from dragoman.text.documents.document import DOCUMENT_FORMATS
 
 
 class Answer(NamedTuple):
@@ -282,6 +283,13 @@ def test_unreadable_input_is_reported_before_writing(
     assert {path.name for path in tmp_path.iterdir()} <= {"text"}
 
 
+def test_help_lists_the_formats_of_documents(dragoman: Dragoman) -> None:
+    text = " ".join(dragoman("translate", "--help").out.decode().split())
+    listed = re.search(r"a document, whose structure is kept: ([\w, ]+)\.", text)
+    assert listed is not None
+    assert listed[1].replace(" or ", ", ").split(", ") == [*DOCUMENT_FORMATS]
+
+
 def test_documents_keep_their_structure(dragoman: Dragoman, run: Path, tmp_path: Path) -> None:
     page, output = tmp_path / "page.html", tmp_path / "seite.html"
     page.write_text('<html lang="en"><p>Anna <b>reads</b>.</p>\n<pre>Anna</pre>', encoding="utf-8")
@@ -308,6 +316,7 @@ def test_documents_keep_their_structure(dragoman: Dragoman, run: Path, tmp_path:
         (["--alignment"], "--alignment applies to lines"),
         (["--n-best", 2, "--stream"], "a document is written as a whole"),
         (["--format", "docx"], "not a Word document"),
+        (["--n-best", 2], "--n-best applies to lines, not to documents"),
         (["--format", "text", "--preserve", "numbers"], "--preserve needs a document"),
     ],
 )

@@ -237,34 +237,37 @@ def test_the_n_best_are_distinct_and_in_order(early_stopping: Any) -> None:
     ("settings", "message"),
     [
         ({"size": 0}, "Beam.size must be at least 1, but is 0"),
-        ({"size": 2, "n_best": 3}, "a beam of size=2 cannot return n_best=3 hypotheses: raise size, or lower n_best"),
+        (
+            {"size": 2, "n_best": 3},
+            "a beam of 2 hypotheses cannot return the 3 best: use a larger beam, or ask for fewer",
+        ),
         ({"size": 2, "n_best": 0}, "Beam.n_best must be at least 1, but is 0"),
         (
             {"size": 4, "n_best": 3, "early_stopping": True, "num_finished": 2},
-            "a search that stops at num_finished=2 hypotheses cannot return n_best=3: raise num_finished",
+            "Beam.num_finished is 2, fewer than the 3 hypotheses to return: raise it",
         ),
         (
             {"size": 4, "early_stopping": False, "num_finished": 0},
-            "a search that stops at num_finished=0 hypotheses cannot return n_best=1: raise num_finished",
+            "Beam.num_finished is 0, fewer than the 1 hypotheses to return: raise it",
         ),
         (
             {"size": 4, "early_stopping": "soon"},
-            "early_stopping must be True, False, 'never' or 'steps', but is 'soon'",
+            "Beam.early_stopping must be True, False, 'never' or 'steps', but is 'soon'",
         ),
-        ({"size": 4, "early_stopping": 1}, "early_stopping must be True, False, 'never' or 'steps', but is 1"),
+        ({"size": 4, "early_stopping": 1}, "Beam.early_stopping must be True, False, 'never' or 'steps', but is 1"),
         (
             {"size": 4, "num_finished": 2},
-            "num_finished=2 needs early_stopping=True or False, but it is 'never': change one of them",
+            "Beam.early_stopping must be True or False to stop at 2 finished hypotheses, but is 'never'",
         ),
         (
             {"size": 4, "num_groups": 3},
-            "a beam of size=4 cannot be divided into num_groups=3 equal groups: set num_groups to a divisor of size",
+            "Beam.num_groups is 3, which does not divide a beam of 4",
         ),
         ({"diversity_penalty": -1.0}, "Beam.diversity_penalty must be between 0 and 100, but is -1.0"),
         ({"no_repeat_ngram_size": -2}, "Beam.no_repeat_ngram_size must be at least 0, but is -2"),
         (
             {"size": 4, "num_groups": 2, "coverage_penalty": 0.2},
-            "diverse beam search has no coverage penalty: set num_groups to 1 or coverage_penalty to 0",
+            "Beam.coverage_penalty has no effect in diverse beam search: leave it out, or the groups",
         ),
     ],
 )
@@ -280,9 +283,9 @@ def test_a_length_limit_below_nothing_is_refused(settings: dict[str, Any]) -> No
         LengthLimit(**settings)
 
 
-@pytest.mark.parametrize("least", [-1, 9])
-def test_a_least_length_beyond_the_most_is_refused(least: int) -> None:
-    with pytest.raises(UserError, match=f"has min={least} and max=8"):
+@pytest.mark.parametrize(("least", "said"), [(-1, "min must be at least 0"), (9, "more than the maximum of 8 tokens")])
+def test_a_least_length_beyond_the_most_is_refused(least: int, said: str) -> None:
+    with pytest.raises(UserError, match=said):
         LengthLimit(max=8, min=least)
 
 
@@ -293,5 +296,5 @@ def test_a_beam_wider_than_the_vocabulary_is_refused() -> None:
     symbols = TableModel(PIE).symbols  # START is banned, END is no word: seven are left of nine
     source, lengths = torch.ones(1, 2, dtype=torch.long), torch.tensor([2])
     assert search(model, source, lengths, symbols, Beam(7), torch.tensor([0]))
-    with pytest.raises(UserError, match="a beam of size=8 is larger than the vocabulary of 7 tokens"):
+    with pytest.raises(UserError, match="a beam of 8 hypotheses is larger than the vocabulary of 7 tokens"):
         search(model, source, lengths, symbols, Beam(8), torch.tensor([0]))

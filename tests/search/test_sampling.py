@@ -214,17 +214,16 @@ def test_asking_for_more_samples_keeps_those_that_were_there(model: EncoderDecod
         *[
             (
                 {"temperature": value},
-                f"temperature must be from 1.2e-38 to 3.4e+38, but is {value}: for the most probable token "
-                "use a beam of 1",
+                f"Sample.temperature must be above 0 and at most 3.4e+38, but is {value}: a beam of 1 is greedy",
             )
             for value in (0.0, -1.0, 1e-38, 1e39, math.inf, math.nan)
         ],
         *[
-            ({"top_p": value}, f"Sample.top_p must be between 1.2e-38 and 1, but is {value}")
+            ({"top_p": value}, f"Sample.top_p must be above 0 and at most 1, but is {value}")
             for value in (0.0, 1.1, 1e-300, math.nan)
         ],
         *[
-            ({"typical_p": value}, f"Sample.typical_p must be between 1.2e-38 and 1, but is {value}")
+            ({"typical_p": value}, f"Sample.typical_p must be above 0 and at most 1, but is {value}")
             for value in (0.0, 1.1, 1e-300, math.nan)
         ],
         ({"min_p": math.nan}, "Sample.min_p must be between 0 and 1, but is nan"),

@@ -17,8 +17,9 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from typer.testing import CliRunner
 
-from dragoman.cli import main
+from dragoman.cli import app, main
 from dragoman.errors import UserError
 from dragoman.run import Run
 from dragoman.serving import LanguagePair, ServerOptions, Service, TlsFiles, bind_socket, reachable_urls
@@ -94,7 +95,7 @@ def test_options_before_environment_before_file_before_default(
         ("route-by: text", "--route-by has no effect"),
         ("tls-cert: a.pem", "--tls-cert is given without --tls-key"),
         ("api-keys: none", "none cannot be read"),
-        ("max-queue: 0", "'max_queue' of the service must be above 0"),
+        ("max-queue: 0", "'max-queue' has a wrong value: input should be greater than or equal to 1"),
     ],
 )
 def test_wrong_configuration(command: Command, folder: Path, tmp_path: Path, text: str, said: str) -> None:
@@ -108,8 +109,28 @@ def test_wrong_environment(command: Command, folder: Path, monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setenv("DRAGOMAN_SERVE_PROT", "1")
         assert "did you mean 'DRAGOMAN_SERVE_PORT'?" in command(folder)[2]
-    monkeypatch.setenv("DRAGOMAN_SERVE_PORT", "x")
-    assert "--port" in command(folder)[2]
+    for name, value, said in (
+        ("PORT", "x", "should be a valid integer"),
+        ("MAX_QUEUE", "0", "greater than or equal to 1"),
+        ("LOG_FORMAT", "xml", "'xml' is not one of"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(f"DRAGOMAN_SERVE_{name}", value)
+            error = command(folder)[2]
+            assert f"the environment variable DRAGOMAN_SERVE_{name} has a wrong value" in error
+            assert (said in error, "--" in error) == (True, False)
+            # an option counts before the variable
+            wrong = command(folder, f"--{name.lower().replace('_', '-')}", "-")[2]
+            assert (f"--{name.lower().replace('_', '-')}" in wrong, "environment" in wrong) == (True, False)
+
+
+def test_runs_come_from_arguments_or_the_configuration(command: Command, folder: Path, tmp_path: Path) -> None:
+    assert "there is no run to serve: name a run folder, or give --config" in command()[2]
+    (tmp_path / "service.yaml").write_text(f"runs: [{folder}]")
+    code, out, _ = command("--config", tmp_path / "service.yaml")
+    assert (code, str(folder) in out) == (0, True)
+    usage = CliRunner().invoke(app, ["serve", "--help"]).output
+    assert "serve [OPTIONS] [RUN]..." in usage
 
 
 # ---- https

@@ -14,6 +14,7 @@ from dragoman.console import log
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
+    from dragoman.cli.search_options import SearchOptions
     from dragoman.run import Run
     from dragoman.search import SearchConfig
     from dragoman.text.documents.document import MarkupFormat
@@ -52,8 +53,10 @@ class DocumentOptions:
         return found
 
 
-def check_document_options(*groups: Any) -> None:
+def check_document_options(search: SearchOptions, *groups: Any) -> None:
     """Raise a UserError for options that apply to lines, and cannot be used with documents."""
+    if search.n_best is not None:
+        raise UserError("--n-best applies to lines, not to documents: leave it out")
     allowed = {"output", "overwrite", "exclude", "corpus_tag", "split_sentences", "format", "source_language"}
     for group in groups:
         defaults = {field.name: field.default for field in fields(group)}

@@ -82,6 +82,20 @@ class SourceLayout(FeatureLayout, SourceFormat):
 
 
 @dataclass(frozen=True)
+class DocumentLayout(SourceLayout):
+    """Format of a file: one with lines, and where the source is in them, or a document."""
+
+    format: Annotated[
+        str,
+        typer.Option(
+            help="File format: text, tsv, csv, jsonl, tmx, parquet or datasets; or a document, whose structure is "
+            "kept: txt, html, srt, vtt, docx, pptx, odt or odp. Default: from the file name.",
+            show_default=False,
+        ),
+    ] = ""
+
+
+@dataclass(frozen=True)
 class PairFormat(SourceFormat):
     """Format of a file, and the positions of source and target in its lines."""
 

@@ -185,7 +185,22 @@ class Command(TyperCommand):
             option = getattr(error, "option_name", None)  # of NoSuchOption
             if renamed := renamed_option(self.name, option):
                 raise UserError(f"{option} is now called {renamed}: use the new name") from None
+            parameter, reason = getattr(error, "param", None), getattr(error, "message", "")  # of BadParameter
+            source = None if parameter is None else ctx.get_parameter_source(parameter.name)
+            if getattr(source, "name", "") == "ENVIRONMENT" and reason:
+                variable = _variable_of(parameter, ctx)
+                reason = reason.removeprefix("Value error, ").removesuffix(".")
+                raise UserError(
+                    f"the environment variable {variable} has a wrong value: {reason[:1].lower()}{reason[1:]}"
+                ) from None
             raise
+
+
+def _variable_of(parameter: Any, ctx: Any) -> str:
+    """Return the name of the environment variable from which a parameter of a command has its value."""
+    names = [parameter.envvar] if isinstance(parameter.envvar, str) else [*(parameter.envvar or ())]
+    names.append(f"{ctx.auto_envvar_prefix}_{parameter.name.upper()}")
+    return next((name for name in names if name in os.environ), names[-1])
 
 
 def build_command(target: Callable[..., None] | typer.Typer, name: str) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli.options import BeamSize, LengthPenalty, setting_option
-from dragoman.errors import UserError, unknown_name
+from dragoman.errors import FieldError, UserError, unknown_name
 
 if TYPE_CHECKING:
     from dragoman.run import Run
@@ -33,6 +33,12 @@ EARLY_STOPPING: dict[str, Any] = {"never": "never", "true": True, "false": False
 BEAM_ONLY = ("beam_size", "length_normalization", "coverage_penalty", "early_stopping", "num_finished", "num_groups")
 RERANKING = ("rerank_with", "rerank_length_weight")
 
+#: options that do not have the name of the field that they set
+OPTIONS_OF_FIELDS = {
+    ("Beam", "size"): "beam_size",
+    ("LengthLimit", "min"): "min_length",
+    **{("LengthLimit", name): "max_new_tokens" for name in ("max", "ratio", "offset")},
+}
 #: options that need one of others
 REQUIRES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "typical_p", "seed"), ("sample",)),
@@ -160,13 +166,20 @@ class SearchOptions:
         return [name for name, value in values.items() if value is not None and value is not False and value != []]
 
     def search_config(self, run: Run) -> SearchConfig:
-        """Return the run's default search with the changes of these options."""
-        from dragoman.search import Beam, ExactSearch, MinimumBayesRisk, Speculative, read_search_config
+        """Return the run's default search with the changes of these options; errors name the options."""
+        from dragoman.search import read_search_config
 
         if self.search is not None:
             return read_search_config(self.search)
-        if not self.given:
-            return run.default_search
+        try:
+            return self._changed_search(run) if self.given else run.default_search
+        except FieldError as error:
+            raise error.named(_flag(OPTIONS_OF_FIELDS.get((error.owner, error.field), error.field))) from None
+
+    def _changed_search(self, run: Run) -> SearchConfig:
+        """Return the search that the options describe, where they leave something open as the run's default."""
+        from dragoman.search import Beam, ExactSearch, MinimumBayesRisk, Speculative
+
         if self.exact:
             limit = self._length_limit(run.length_limit)
             return ExactSearch(length_limit=limit, **self._values("length_penalty", "max_expansions"))

@@ -19,6 +19,7 @@ from dragoman.cli.serve_options import (
     ServerOptionGroup,
     SuggestionOptions,
 )
+from dragoman.errors import UserError
 
 if TYPE_CHECKING:
     from dragoman.serving import Service
@@ -27,14 +28,15 @@ if TYPE_CHECKING:
 def serve(
     ctx: typer.Context,
     runs: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="RUN",
-            help="Folders of the runs to serve, optionally with their languages: RUN=en-de.",
+            help="Folders of the runs to serve, optionally with their languages: RUN=en-de. Required unless --config "
+            f"or the environment variable {ENVIRONMENT_PREFIX}_RUNS names them.",
             envvar=f"{ENVIRONMENT_PREFIX}_RUNS",
             show_envvar=False,
         ),
-    ],
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -63,6 +65,8 @@ def serve(
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if print_config:
         print_configuration(ctx)
+    if not runs:
+        raise UserError("there is no run to serve: name a run folder, or give --config a file with 'runs'")
     model.check(*(run if Path(run).exists() or "=" not in run else run.rpartition("=")[0] for run in runs))
 
     from dragoman import serving

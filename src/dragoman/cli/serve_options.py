@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -13,6 +13,11 @@ from dragoman.errors import UserError
 
 if TYPE_CHECKING:
     from dragoman.serving import ApiKeys, BatchingSettings, ServerOptions, Service, ServiceLimits
+
+
+def _at_least(minimum: float, text: str) -> Any:
+    """Declare an option that takes numbers from `minimum` on."""
+    return typer.Option(help=text, min=minimum)
 
 
 @dataclass(frozen=True)
@@ -82,27 +87,35 @@ class KeyOptions:
 class LimitOptions:
     """Limits on requests, and batching."""
 
-    max_characters: Annotated[int, "Maximum characters per request."] = 10_000
-    max_texts: Annotated[int, "Maximum texts per request."] = 100
-    max_body_bytes: Annotated[int, "Maximum size of a request in bytes."] = 1_000_000
-    max_file_bytes: Annotated[int, "Maximum size of a document in bytes."] = 10_000_000
-    max_file_characters: Annotated[int, "Maximum characters of the text in a document."] = 100_000
-    file_timeout: Annotated[float, "Maximum seconds until a document is translated."] = 600.0
-    max_queue: Annotated[int, "Maximum requests waiting for a run."] = 256
-    requests_per_minute: Annotated[int, "Maximum requests of a client per minute; 0: unlimited."] = 600
+    max_characters: Annotated[int, _at_least(1, "Maximum characters per request.")] = 10_000
+    max_texts: Annotated[int, _at_least(1, "Maximum texts per request.")] = 100
+    max_body_bytes: Annotated[int, _at_least(1, "Maximum size of a request in bytes.")] = 1_000_000
+    max_file_bytes: Annotated[int, _at_least(1, "Maximum size of a document in bytes.")] = 10_000_000
+    max_file_characters: Annotated[int, _at_least(1, "Maximum characters of the text in a document.")] = 100_000
+    file_timeout: Annotated[float, _at_least(0.1, "Maximum seconds until a document is translated.")] = 600.0
+    max_queue: Annotated[int, _at_least(1, "Maximum requests waiting for a run.")] = 256
+    requests_per_minute: Annotated[int, _at_least(0, "Maximum requests of a client per minute; 0: unlimited.")] = 600
     clients_per_address: Annotated[
-        int, "An address or API key has the limits of this number of clients: users may share it. 1: no sharing."
+        int,
+        _at_least(
+            1, "An address or API key has the limits of this number of clients: users may share it. 1: no sharing."
+        ),
     ] = 16
     max_pending_cost: Annotated[
-        int, "Maximum estimated cost, source tokens × (1 + hypotheses), of the waiting requests of a client."
+        int,
+        _at_least(1, "Maximum estimated cost, source tokens × (1 + hypotheses), of the waiting requests of a client."),
     ] = 250_000
-    max_streams: Annotated[int, "Maximum concurrent streamed translations."] = 256
-    max_client_streams: Annotated[int, "Maximum concurrent streamed translations of a client."] = 8
-    max_inspections: Annotated[int, "Maximum inspections waiting."] = 256
-    timeout: Annotated[float, "Maximum seconds until a request is answered."] = 60.0
-    batch_delay_ms: Annotated[float, "Milliseconds that a request waits for others to form a batch."] = 5.0
+    max_streams: Annotated[int, _at_least(1, "Maximum concurrent streamed translations.")] = 256
+    max_client_streams: Annotated[int, _at_least(1, "Maximum concurrent streamed translations of a client.")] = 8
+    max_inspections: Annotated[int, _at_least(1, "Maximum inspections waiting.")] = 256
+    timeout: Annotated[float, _at_least(0.1, "Maximum seconds until a request is answered.")] = 60.0
+    batch_delay_ms: Annotated[
+        float,
+        typer.Option(help="Milliseconds that a request waits for others to form a batch.", min=0, max=10_000),
+    ] = 5.0
     max_batch_tokens: Annotated[
-        int | None, "Maximum source tokens of a batch. Default: search.batch_tokens / hypotheses; fewer on a CPU."
+        int | None,
+        _at_least(1, "Maximum source tokens of a batch. Default: search.batch_tokens / hypotheses; fewer on a CPU."),
     ] = None
 
     def limits(self) -> ServiceLimits:

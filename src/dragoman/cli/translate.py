@@ -14,8 +14,13 @@ import typer
 
 from dragoman.cli.bulk_jobs import BulkOptions, LoadRun, is_bulk_job, run_bulk_job
 from dragoman.cli.checks import check_run
-from dragoman.cli.document_files import DocumentOptions, check_document_options, read_document, translate_document
-from dragoman.cli.inputs import Input, SourceFormat, SourceLayout
+from dragoman.cli.document_files import (
+    DocumentOptions,
+    check_document_options,
+    read_document,
+    translate_document,
+)
+from dragoman.cli.inputs import DocumentLayout, Input, SourceFormat, SourceLayout
 from dragoman.cli.options import ModelOptions, PrecisionOptions, RunFolder, TargetLanguage, choose_languages
 from dragoman.cli.search_options import SearchOptions
 from dragoman.cli.translation_output import OutputOptions, log_suspicious, print_streams
@@ -116,7 +121,7 @@ def translate(
     search: SearchOptions,
     show_search: Annotated[bool, "Print the search configuration as JSON and exit."] = False,
     constraints: ConstraintOptions,
-    layout: SourceLayout,
+    layout: DocumentLayout,
     target_language: TargetLanguage = "",
     output: OutputOptions,
     bulk: BulkOptions,
@@ -154,7 +159,7 @@ def translate(
     if document_format is None:
         Input(file, layout).check()
     else:
-        check_document_options(output, constraints, layout)
+        check_document_options(search, output, constraints, layout)
     content = read_document(file) if document_format else b""
     translator.check_runs(run)
     inputs = Input(file, layout.for_run(run), may_be_empty=True)

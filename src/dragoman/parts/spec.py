@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from dragoman import legacy
-from dragoman.errors import UserError, unknown_name
+from dragoman.errors import FieldError, UserError, unknown_name
 
 AnySpec = TypeVar("AnySpec", bound="Spec")
 Part = TypeVar("Part")
@@ -76,7 +76,8 @@ def from_dict(data: Any, known: Mapping[str, type[Configurable]], what: str = "p
     for name, value in values.items():
         if name not in field_names:
             raise unknown_name(f"field of {kind}", name, field_names)
-        check_type(f"{kind}.{name}", value, annotations[name])
+        if not _fits(value, annotations[name]):
+            raise FieldError(kind, name, _type_problem(value, annotations[name]))
     required = {f.name for f in _fields(cls) if f.default is MISSING and f.default_factory is MISSING}
     if missing := required - values.keys():
         raise UserError(f"the description of {kind} lacks the fields {', '.join(sorted(missing))}: add them")
@@ -91,7 +92,12 @@ def _fields(spec: Configurable | type[Configurable]) -> tuple[Field[Any], ...]:
 def check_type(name: str, value: Any, hint: Any) -> None:
     """Raise an error that names the setting `name` if its value does not have the annotated type `hint`."""
     if not _fits(value, hint):
-        raise UserError(f"{name} must be {_readable(hint)}, but is {value!r}")
+        raise UserError(f"{name} {_type_problem(value, hint)}")
+
+
+def _type_problem(value: Any, hint: Any) -> str:
+    """Say that a value does not have the annotated type `hint`."""
+    return f"must be {_readable(hint)}, but is {value!r}"
 
 
 def _fits(value: Any, hint: Any) -> bool:

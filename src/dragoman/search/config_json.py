@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dragoman.errors import UserError
+from dragoman.errors import FieldError, UserError
 from dragoman.legacy import translate_stopping
 from dragoman.parts.spec import Configurable, from_dict, to_dict
 from dragoman.search.configs import Beam, Sample
@@ -36,7 +36,10 @@ def search_from_dict(data: Any, where: str = "a search") -> SearchConfig:
     """
     if not isinstance(data, dict):
         raise UserError(f"{where} must be a mapping such as {{'kind': 'Beam', 'size': 5}}, but is {data!r}")
-    search = from_dict(_translate_stopping(data), known=CONFIG_KINDS, what="search")
+    try:
+        search = from_dict(_translate_stopping(data), known=CONFIG_KINDS, what="search")
+    except FieldError as error:
+        raise error.named(f"{where}: {error.field!r} of {error.owner}") from None
     if not isinstance(search, SearchConfig):
         raise UserError(
             f"{type(search).__name__} is a setting of a search, not a search: use one of {', '.join(SEARCHES)}"

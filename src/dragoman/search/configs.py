@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor
 
-from dragoman.errors import UserError, unknown_name
+from dragoman.errors import FieldError, UserError, unknown_name
 from dragoman.search.beam import BeamSearch, DiverseBeamSearch
 from dragoman.search.engine import SpecialTokens, Strategy
 from dragoman.search.greedy_and_sampling import Greedy, Sampling
@@ -90,31 +90,30 @@ class Beam(TokenSearch):
             raise unknown_name("length_normalization", self.length_normalization, LENGTH_NORMALIZATIONS)
         if self.n_best > self.size:
             raise UserError(
-                f"a beam of size={self.size} cannot return n_best={self.n_best} hypotheses: raise size, or lower n_best"
+                f"a beam of {self.size} hypotheses cannot return the {self.n_best} best: use a larger beam, or ask for "
+                "fewer"
             )
         # types are compared too, because 1 == True
         if not any(rule == self.early_stopping and type(rule) is type(self.early_stopping) for rule in STOPPING_RULES):
-            raise UserError(f"early_stopping must be True, False, 'never' or 'steps', but is {self.early_stopping!r}")
+            problem = f"must be True, False, 'never' or 'steps', but is {self.early_stopping!r}"
+            raise FieldError("Beam", "early_stopping", problem)
         if self.num_finished is not None:
             if not isinstance(self.early_stopping, bool):
-                raise UserError(
-                    f"num_finished={self.num_finished} needs early_stopping=True or False, but it is "
-                    f"{self.early_stopping!r}: change one of them"
-                )
+                problem = f"must be True or False to stop at {self.num_finished} finished hypotheses, but is "
+                raise FieldError("Beam", "early_stopping", problem + repr(self.early_stopping))
             if self.num_finished < self.n_best:
-                raise UserError(
-                    f"a search that stops at num_finished={self.num_finished} hypotheses cannot return n_best="
-                    f"{self.n_best}: raise num_finished"
-                )
+                problem = f"is {self.num_finished}, fewer than the {self.n_best} hypotheses to return: raise it"
+                raise FieldError("Beam", "num_finished", problem)
         if self.rank_unfinished not in ("last", "by_score"):
-            raise UserError(f"rank_unfinished must be 'last' or 'by_score', but is {self.rank_unfinished!r}")
-        if self.num_groups < 1 or self.size % self.num_groups:
-            raise UserError(
-                f"a beam of size={self.size} cannot be divided into num_groups={self.num_groups} equal groups: set "
-                "num_groups to a divisor of size"
+            raise FieldError(
+                "Beam", "rank_unfinished", f"must be 'last' or 'by_score', but is {self.rank_unfinished!r}"
             )
+        if self.num_groups < 1 or self.size % self.num_groups:
+            raise FieldError("Beam", "num_groups", f"is {self.num_groups}, which does not divide a beam of {self.size}")
         if self.num_groups > 1 and self.coverage_penalty:
-            raise UserError("diverse beam search has no coverage penalty: set num_groups to 1 or coverage_penalty to 0")
+            raise FieldError(
+                "Beam", "coverage_penalty", "has no effect in diverse beam search: leave it out, or the groups"
+            )
 
     @property
     def rows_per_source(self) -> int:
@@ -156,12 +155,15 @@ class Beam(TokenSearch):
         num_tokens = vocab_size - len(special_tokens.suppressed) - 1  # without EOS
         if self.size > num_tokens:
             raise UserError(
-                f"a beam of size={self.size} is larger than the vocabulary of {num_tokens} tokens: lower size"
+                f"a beam of {self.size} hypotheses is larger than the vocabulary of {num_tokens} tokens: use a smaller "
+                "beam"
             )
         eos, config = special_tokens.eos, replace(self, prompt_length=special_tokens.prompt_length)
         if has_required_phrases:
             if self.num_groups > 1:
-                raise UserError("required phrases do not work with diverse beam search: set num_groups to 1")
+                raise UserError(
+                    "required phrases do not work with diverse beam search: leave out the groups, or the phrases"
+                )
             return ConstrainedBeam(config, eos)
         if self.num_groups > 1:
             return DiverseBeamSearch(config, eos)
@@ -208,10 +210,8 @@ class Sample(TokenSearch):
     def __post_init__(self) -> None:
         """Raise a UserError if a field has an invalid value."""
         if not MIN_FLOAT32 <= self.temperature <= MAX_FLOAT32:
-            raise UserError(
-                f"temperature must be from {MIN_FLOAT32:.1e} to {MAX_FLOAT32:.1e}, but is {self.temperature}: for the "
-                "most probable token use a beam of 1"
-            )
+            problem = f"must be above 0 and at most {MAX_FLOAT32:g}, but is {self.temperature}: a beam of 1 is greedy"
+            raise FieldError("Sample", "temperature", problem)
         check_ranges(
             self,
             top_k=(1, math.inf),

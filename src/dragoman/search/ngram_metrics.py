@@ -297,7 +297,7 @@ UTILITIES: dict[str, NGramMetric] = {"chrf": ChrF(), "chrf++": ChrF(word_order=2
 def get_metric(name: str) -> NGramMetric:
     """Return a utility by its name; raise an error for an unknown one."""
     if name not in UTILITIES:
-        raise unknown_name("utility", name, UTILITIES)
+        raise unknown_name("metric of minimum Bayes risk", name, UTILITIES)
     return UTILITIES[name]
 
 

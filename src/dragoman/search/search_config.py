@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from dragoman.errors import UserError
+from dragoman.errors import FieldError, UserError
 from dragoman.models import Model
 from dragoman.parts.spec import Configurable
 from dragoman.search.constraints import NO_CONSTRAINTS, Constraints, NoRepeatNGram
@@ -34,7 +34,9 @@ def check_ranges(config: Configurable, **ranges: tuple[float, float]) -> None:
         value = getattr(config, field_name)
         if value is not None and not minimum <= value <= maximum:
             expected = f"at least {minimum}" if maximum == math.inf else f"between {minimum} and {maximum}"
-            raise UserError(f"{type(config).__name__}.{field_name} must be {expected}, but is {value}")
+            if minimum == MIN_FLOAT32:
+                expected = f"above 0 and at most {maximum}"
+            raise FieldError(type(config).__name__, field_name, f"must be {expected}, but is {value}")
 
 
 @runtime_checkable
@@ -123,10 +125,11 @@ class LengthLimit(Configurable):
 
     def __post_init__(self) -> None:
         """Raise a UserError if a field has an invalid value."""
-        ranges = {"ratio": (0, MAX_FLOAT32), "offset": (0, math.inf), "max": (1, math.inf)}
-        check_ranges(self, **{name: ranges[name] for name in ranges if getattr(self, name) is not None})
-        if self.min < 0 or (self.max is not None and self.min > self.max):
-            raise UserError(f"LengthLimit needs 0 <= min <= max, but has min={self.min} and max={self.max}")
+        check_ranges(self, ratio=(0, MAX_FLOAT32), offset=(0, math.inf), max=(1, math.inf), min=(0, math.inf))
+        if self.max is not None and self.min > self.max:
+            raise FieldError(
+                "LengthLimit", "min", f"is {self.min}, more than the maximum of {self.max} tokens: lower it"
+            )
 
     def or_else(self, default: LengthLimit) -> LengthLimit:
         """Return this limit with the values of another one, that of a run, in place of None."""

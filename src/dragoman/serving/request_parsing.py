@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence
+from dataclasses import dataclass
 from email.message import Message
 from email.parser import BytesParser
 from email.policy import HTTP
@@ -39,29 +40,6 @@ class RequestError(Exception):
         return JSONResponse({"error": self.message}, self.status, headers)
 
 
-async def parse_request(request: Request, model: type[Model]) -> Model:
-    """Parse and validate the fields of a request, from its body (JSON or a form) or its query string.
-
-    JSON values must have the types of `model`; values of forms and query strings are converted from text.
-    """
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    body = await request.body()
-    if not body and content_type != JSON:
-        fields, strict = dict(request.query_params), False
-    elif content_type in (FORM, MULTIPART):
-        form = _parse_form(request.headers["content-type"], content_type, body)
-        fields, strict = {**request.query_params, **form}, False
-    elif content_type in (JSON, "") or content_type.endswith("+json"):
-        fields, strict = _parse_json(body), True
-    else:
-        raise RequestError(415, f"unsupported content type {content_type}: send {JSON} or {FORM}")
-    _check_characters(fields)
-    try:
-        return model.model_validate(fields, strict=strict)
-    except ValidationError as error:
-        raise _invalid_field(error, model) from None
-
-
 class UploadedFile(NamedTuple):
     """A file in a multipart body."""
 
@@ -69,23 +47,59 @@ class UploadedFile(NamedTuple):
     content: bytes
 
 
-async def parse_upload(request: Request, model: type[Model], field: str = "file") -> tuple[Model, UploadedFile | None]:
-    """Parse a multipart body; return its fields, and the file in `field` (None if there is none)."""
+@dataclass(frozen=True)
+class RequestFields:
+    """The fields of a request as they were sent, not yet validated.
+
+    `strict`: values must have the types of the model, as in JSON; otherwise they are converted from text.
+    """
+
+    values: dict[str, Any]
+    strict: bool
+    file: UploadedFile | None = None
+
+    @property
+    def api_key(self) -> str | None:
+        """The field api_key, if it is a text."""
+        key = self.values.get("api_key")
+        return key if isinstance(key, str) else None
+
+    def validate(self, model: type[Model]) -> Model:
+        """Return the fields as `model`; a RequestError (400) says what is wrong with them."""
+        _check_characters(self.values)
+        try:
+            return model.model_validate(self.values, strict=self.strict)
+        except ValidationError as error:
+            raise _invalid_field(error, model, self.values) from None
+
+
+async def read_fields(request: Request) -> RequestFields:
+    """Read the fields of a request from its body (JSON or a form) or its query string."""
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    body = await request.body()
+    if not body and content_type != JSON:
+        return RequestFields(dict(request.query_params), strict=False)
+    if content_type in (FORM, MULTIPART):
+        form = _parse_form(request.headers["content-type"], content_type, body)
+        return RequestFields({**request.query_params, **form}, strict=False)
+    if content_type in (JSON, "") or content_type.endswith("+json"):
+        return RequestFields(_parse_json(body), strict=True)
+    raise RequestError(415, f"unsupported content type {content_type}: send {JSON} or {FORM}")
+
+
+async def read_upload(request: Request, field: str = "file") -> RequestFields:
+    """Read a multipart body: its fields, and the file in `field`, if there is one."""
     header = request.headers.get("content-type", "")
     if header.partition(";")[0].strip().lower() != MULTIPART:
         raise RequestError(415, f"a file is expected: send {MULTIPART}")
-    fields: dict[str, Any] = {**request.query_params}
+    values: dict[str, Any] = {**request.query_params}
     file = None
     for name, file_name, content in _multipart(header, await request.body()):
         if name == field and file_name is not None:
             file = UploadedFile(file_name, content)
         else:
-            fields[name] = content.decode(errors="replace")
-    _check_characters(fields)
-    try:
-        return model.model_validate(fields), file
-    except ValidationError as error:
-        raise _invalid_field(error, model) from None
+            values[name] = content.decode(errors="replace")
+    return RequestFields(values, strict=False, file=file)
 
 
 def _multipart(header: str, body: bytes) -> Iterator[tuple[str, str | None, bytes]]:
@@ -153,17 +167,38 @@ def _check_characters(fields: Any) -> None:
         raise RequestError(400, "the body is nested too deeply") from None
 
 
-def _invalid_field(error: ValidationError, model: type[BaseModel]) -> RequestError:
+def _invalid_field(error: ValidationError, model: type[BaseModel], fields: dict[str, Any]) -> RequestError:
     """Return the error (400) that describes the first invalid field of a request, in the words of its `model`."""
-    first = error.errors()[0]
-    # the path of the field, without pydantic's type names such as list[str]
-    name = ".".join(str(key) for key in first["loc"] if not str(key).endswith("]")) or "the body"
+    errors = [one for one in error.errors() if one["loc"][:1] == error.errors()[0]["loc"][:1]]
+    # a field of several types has an error for each; those deepest in the value belong to the type that nearly fits
+    paths = [_field_path(one["loc"], fields) for one in errors]
+    first, name = errors[0], max(paths, key=lambda path: path.count("[") + path.count(".")) or "the body"
     if first["type"] == "missing":
         message: str = getattr(model, "missing_message", "the field '{}' is missing")
         return RequestError(400, message.format(name))
     if first["type"] == "extra_forbidden":
         return RequestError(400, f"there is no field {name!r}: see /openapi.json")
-    return RequestError(400, f"the field {name!r} is invalid: {first['msg'][:1].lower()}{first['msg'][1:]}")
+    messages = [one["msg"].removeprefix("Input should be ") for one, path in zip(errors, paths) if path == name]
+    if first["msg"].startswith("Input should be "):
+        return RequestError(400, f"the field {name!r} must be {' or '.join(dict.fromkeys(messages))}")
+    return RequestError(400, f"the field {name!r} is invalid: {messages[0][:1].lower()}{messages[0][1:]}")
+
+
+def _field_path(location: Sequence[int | str], fields: Any) -> str:
+    """Return the path of a field as the client writes it, such as q[0], without pydantic's names of types."""
+    path = ""
+    for number, key in enumerate(location):
+        if isinstance(fields, list) and isinstance(key, int):
+            path += f"[{key}]"
+        elif not number or (isinstance(fields, dict) and (key in fields or number == len(location) - 1)):
+            path += f".{key}" if path else str(key)
+        else:
+            continue  # the name of a type
+        try:
+            fields = fields[key]
+        except (KeyError, IndexError, TypeError):
+            fields = None
+    return path
 
 
 def request_api_key(request: Request, field: str | None) -> str | None:

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from dragoman.serving import schemas
 from dragoman.serving.document_store import StoredDocument, safe_file_name
 from dragoman.serving.request_guard import UPLOAD_PATH
-from dragoman.serving.request_parsing import RequestError, UploadedFile, cancel_on_disconnect, parse_upload
+from dragoman.serving.request_parsing import RequestError, UploadedFile, cancel_on_disconnect, read_upload
 from dragoman.serving.request_record import request_record
 from dragoman.serving.routes_libretranslate import run_or_none
 from dragoman.serving.served_documents import translate_blocks
@@ -35,8 +35,8 @@ def routes(service: Service) -> APIRouter:
     async def translate_file(request: Request) -> schemas.FileResponse:
         """Translate a document: text, HTML, subtitles, Word, OpenDocument or PowerPoint. Its structure is kept."""
         service.reject_if_full()
-        fields, file = await parse_upload(request, schemas.FileRequest)
-        service.authorize(request, fields.api_key)
+        sent = await service.read_authorized(request, read_upload(request))
+        fields, file = sent.validate(schemas.FileRequest), sent.file
         if file is None:
             raise RequestError(400, fields.missing_message.format("file"))
         document_format = format_of_file(file.name)

@@ -49,14 +49,6 @@ def routes(service: Service) -> APIRouter:
         """
         return await cancel_on_disconnect(request, service.inspections(inspect, cost), service.limits.timeout)
 
-    def authorized_run(request: Request, name: str) -> Run:
-        """Return the run with this name; reject requests without a valid API key (403) and unknown runs (404)."""
-        service.authorize(request)
-        try:
-            return service.run_by_name(name).run
-        except RequestError as error:
-            raise RequestError(404, error.message) from None
-
     @router.post(
         "/lens",
         responses={200: {"model": schemas.LensResponse}},
@@ -104,13 +96,13 @@ def routes(service: Service) -> APIRouter:
     @router.get("/runs/{name}/curves", responses=NOT_FOUND)
     async def curves(request: Request, name: str) -> schemas.CurvesResponse:
         """Training curves of a run: loss, quality, learning rate and speed by step."""
-        run = authorized_run(request, name)
+        run = service.authorized_run(request, name)
         return schemas.CurvesResponse(run=name, curves=await run_inspection(request, lambda: _curves(run)))
 
     @router.get("/runs/{name}/positions", responses=NOT_FOUND | {200: {"model": schemas.PositionsResponse}})
     async def positions(request: Request, name: str) -> Response:
         """Position encodings of a run."""
-        model = authorized_run(request, name).model
+        model = service.authorized_run(request, name).model
 
         def inspect() -> str:
             """Return the position encodings as JSON."""
@@ -121,7 +113,7 @@ def routes(service: Service) -> APIRouter:
     @router.get("/runs/{name}/examples", responses=NOT_FOUND)
     async def examples(request: Request, name: str) -> schemas.ExamplesResponse:
         """A few source sentences to try a run with."""
-        run = authorized_run(request, name)
+        run = service.authorized_run(request, name)
         return schemas.ExamplesResponse(run=name, examples=await run_inspection(request, lambda: _examples(run)))
 
     return router

@@ -100,18 +100,10 @@ def routes(service: Service) -> APIRouter:
 
     logs: dict[str, TrainingLog] = {}  # by the name of the run
 
-    def authorized_run(request: Request, name: str) -> Run:
-        """Return the run with this name; reject requests without a valid API key (403) and unknown runs (404)."""
-        service.authorize(request)
-        try:
-            return service.run_by_name(name).run
-        except RequestError as error:
-            raise RequestError(404, error.message) from None
-
     @router.get("/runs/{name}/progress", responses=NOT_FOUND | {200: {"model": ProgressResponse}})
     async def progress(request: Request, name: str) -> JSONResponse:
         """The training of a run, which may still be running: its state, curves, warnings and validation sentences."""
-        folder = authorized_run(request, name).member_folders[0]
+        folder = service.authorized_run(request, name).member_folders[0]
         log = logs.setdefault(name, TrainingLog(folder))
         async with reading:
             values = await asyncio.to_thread(log.read)
@@ -124,7 +116,7 @@ def routes(service: Service) -> APIRouter:
     )
     async def report(request: Request, name: str) -> HTMLResponse:
         """The report of a training: report.html of the run folder, without the path of the folder."""
-        folder = authorized_run(request, name).member_folders[0]
+        folder = service.authorized_run(request, name).member_folders[0]
         try:
             text = await asyncio.to_thread((folder / REPORT_FILE).read_text, encoding="utf-8")
         except OSError:
@@ -136,7 +128,7 @@ def routes(service: Service) -> APIRouter:
     @router.get("/runs/{name}/checkpoints", responses=NOT_FOUND)
     async def list_checkpoints(request: Request, name: str) -> CheckpointsResponse:
         """The checkpoints of a run from its first to its last step, for a slider; none of an ensemble."""
-        run = authorized_run(request, name)
+        run = service.authorized_run(request, name)
         steps = [] if len(run.member_folders) > 1 else history_checkpoints(run, MAX_CHECKPOINTS)
         infos = [CheckpointInfo(step=step, checkpoint=checkpoint) for step, checkpoint in steps]
         return CheckpointsResponse(run=name, checkpoints=infos)

@@ -6,7 +6,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from contextlib import asynccontextmanager
 from copy import copy
 from typing import Any, Literal, TypeVar
@@ -30,7 +30,7 @@ from dragoman.serving.job_queue import QueueLimits
 from dragoman.serving.quotas import Quotas
 from dragoman.serving.request_batching import Batcher
 from dragoman.serving.request_guard import RateLimiter
-from dragoman.serving.request_parsing import RequestError, parse_request, request_api_key
+from dragoman.serving.request_parsing import RequestError, RequestFields, read_fields, request_api_key
 from dragoman.serving.request_record import RequestRecord, request_record
 from dragoman.serving.run_reloading import RunReloader, RunSource
 from dragoman.serving.run_selection import RunSelector
@@ -200,8 +200,7 @@ class Service(RunSelector):
 
     async def accept(self, request: Request, model: type[RequestType]) -> RequestType:
         """Parse a request, and reject it without a valid API key, above the rate limit, or with too much text."""
-        fields = await parse_request(request, model)
-        self.authorize(request, fields.api_key)
+        fields = (await self.read_authorized(request, read_fields(request))).validate(model)
         if len(fields.texts) > self.limits.max_texts:
             raise RequestError(400, f"a request may have {self.limits.max_texts} texts, but has {len(fields.texts):,}")
         characters, limit = sum(map(len, fields.texts)), self.limits.max_characters
@@ -209,6 +208,16 @@ class Service(RunSelector):
         if characters > limit:
             raise RequestError(400, f"a request may have {limit:,} characters, but has {characters:,}")
         self.count_characters(request, fields.api_key, characters)
+        return fields
+
+    async def read_authorized(self, request: Request, reading: Awaitable[RequestFields]) -> RequestFields:
+        """Return the fields that `reading` reads; nothing is said about them to a client without a valid API key."""
+        try:
+            fields = await reading
+        except RequestError:
+            self.authorize(request)
+            raise
+        self.authorize(request, fields.api_key)
         return fields
 
     def count_characters(self, request: Request, key: str | None, characters: int) -> None:
@@ -244,6 +253,14 @@ class Service(RunSelector):
             self.quotas.check_rate(found)
         return found
 
+    def authorized_run(self, request: Request, name: str) -> Run:
+        """Return the run with this name; reject requests without a valid API key (403) and unknown runs (404)."""
+        self.authorize(request)
+        try:
+            return self.run_by_name(name).run
+        except RequestError as error:
+            raise RequestError(404, error.message) from None
+
     @asynccontextmanager
     async def stream_slot(self) -> AsyncIterator[None]:
         """Count a streamed translation; wait a moment, and then reject it, if there are too many."""
@@ -270,7 +287,7 @@ class Service(RunSelector):
 
         Searches that use other runs, or whose cost has no bound, are rejected.
         """
-        search = search_from_dict(description)
+        search = search_from_dict(description, "the field 'search'")
         if search.other_runs or not search.is_bounded:
             kind = type(search).__name__
             raise RequestError(400, f"supported searches are 'Beam', 'Sample' and 'MinimumBayesRisk', not {kind!r}")
