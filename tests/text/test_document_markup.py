@@ -113,6 +113,18 @@ def test_tags_of_html_follow_the_aligned_words(source: str, target: str) -> None
     assert translate_html(source) == target
 
 
+@pytest.mark.parametrize("tag", ["<img>", "<br>"])
+@pytest.mark.parametrize(("before", "after"), [("", ""), (" ", ""), ("", " "), (" ", " "), ("\n", "\n  ")])
+@pytest.mark.parametrize(
+    "form", ["<p>{}A b c.</p>", "<p>A b{}c.</p>", "<p>A b.{}C d.</p>", "<p>A b c.{}</p>", "<p>A <b>b{}c</b> d.</p>"]
+)
+def test_white_space_around_images_and_line_breaks_is_kept(form: str, tag: str, before: str, after: str) -> None:
+    source = form.format(before + tag + after)
+    expected = re.sub(r"(<[^>]+>)|([a-z])", lambda match: match[1] or match[2].upper(), source)
+    # a line break in the source may become a space, which looks the same
+    assert re.sub(r"\s+", " ", translate_html(source)) == re.sub(r"\s+", " ", expected)
+
+
 def test_attributes_are_translated_if_requested() -> None:
     text = """<img alt="The man laughs." src=a><a title='a "b"' href="The man laughs.">x</a>"""
     assert translate_html(text) == text.replace(">x<", ">X<")

@@ -189,6 +189,7 @@ class HtmlDocument:
     def _add_group(self, group: Sequence[tuple[Token, int]]) -> None:
         """Append tokens whose tags match, each with the distance to its partner (0: none), as a block."""
         tokens = [token for token, _ in group]
+        first, last = (tokens[0], tokens[-1]) if tokens else (Token(""), Token(""))
         if not any(token.is_text and _LETTER.search(html.unescape(token.markup)) for token in tokens):
             self.parts.append("".join(token.markup for token in tokens))
             return
@@ -200,7 +201,8 @@ class HtmlDocument:
             for token in tokens:
                 self._add_group([(token, 0)]) if token.is_text else self.parts.append(token.markup)
             return
-        for token, distance in group:
+        is_space_last = last.is_text and not last.markup.strip()
+        for token, distance in group[: len(group) - is_space_last]:
             if token.is_text:
                 builder.add_text(html.unescape(token.markup))
             elif distance > 0:
@@ -208,10 +210,7 @@ class HtmlDocument:
             elif distance < 0:
                 builder.close(token.markup)
             else:
-                builder.add_point(token.markup, name=token.name)
-                if token.name == "br":
-                    builder.add_text(" ")
-        first, last = tokens[0], tokens[-1]
+                builder.add_point(token.markup, name=token.name, separates=token.name in ("br", "img"))
         leading = first.markup[: len(first.markup) - len(first.markup.lstrip())] if first.is_text else ""
         trailing = last.markup[len(last.markup.rstrip()) :] if last.is_text else ""
         self.parts += [leading, builder.build().stripped(), trailing]

@@ -19,6 +19,7 @@ class Tag:
         children: the tags inside, in order
         name: of the element, such as `b`
         verbatim: whether the characters must not be translated
+        separates: whether the tag stands for the space after it, as a line break between words does
     """
 
     start: int
@@ -28,6 +29,7 @@ class Tag:
     children: tuple[Tag, ...] = ()
     name: str = ""
     verbatim: bool = False
+    separates: bool = False
 
     @property
     def is_point(self) -> bool:
@@ -62,9 +64,12 @@ class MarkedText:
             pending.extend(reversed(tag.children))
 
     def stripped(self) -> MarkedText:
-        """Return the text without white space at its end."""
-        text = self.text.rstrip()
-        return MarkedText(text, tuple(tag.clamped(0, len(text)) for tag in self.tags))
+        """Return the text without white space at its end; space before a tag without text becomes a part of the tag."""
+        text, tags = self.text.rstrip(), list(self.tags)
+        first = next((n for n, tag in enumerate(tags) if tag.is_point and tag.start > len(text)), None)
+        if first is not None:
+            tags[first] = replace(tags[first], opening=f" {tags[first].opening}")
+        return MarkedText(text, tuple(tag.clamped(0, len(text)) for tag in tags))
 
     def render(self, escape: Callable[[str], str] = str) -> str:
         """Return the text, whose characters are escaped, with the markup of all tags."""
@@ -77,7 +82,7 @@ def _render(text: str, start: int, end: int, tags: Sequence[Tag], escape: Callab
     for tag in tags:
         inner = _render(text, tag.start, tag.end, tag.children, escape)
         parts += [escape(text[position : tag.start]), tag.opening, inner, tag.closing]
-        position = tag.end
+        position = tag.end + (tag.separates and text[tag.end : min(tag.end + 1, end)] == " ")
     return "".join([*parts, escape(text[position:end])])
 
 
@@ -111,7 +116,7 @@ class MarkedTextBuilder:
         if self.is_collapsed:
             words = " ".join(text.split())
             if text[:1].isspace() and self._ends_with_space:
-                self._add_space_to_point()
+                self._add_space_to_point(text[: len(text) - len(text.lstrip())])
             leading = " " if text[:1].isspace() and not self._ends_with_space else ""
             trailing = " " if words and text[-1:].isspace() else ""
             text = leading + words + trailing
@@ -120,15 +125,19 @@ class MarkedTextBuilder:
             self._length += len(text)
             self._ends_with_space = text[-1].isspace()
 
-    def _add_space_to_point(self) -> None:
-        """Keep a space after a tag without text, if there is also one before it."""
+    def _add_space_to_point(self, space: str) -> None:
+        """Keep white space after a tag without text, if there is also one before it, or the tag separates words."""
         children = self._open[-1][1]
-        if self._length and children and children[-1].is_point and children[-1].start == self._length:
-            children[-1] = replace(children[-1], closing=children[-1].closing + " ")
+        if children and children[-1].is_point and children[-1].start == self._length - children[-1].separates:
+            children[-1] = replace(children[-1], closing=children[-1].closing + space)
 
-    def add_point(self, markup: str, closing: str = "", name: str = "") -> None:
-        """Append a tag without text."""
-        self._open[-1][1].append(Tag(self._length, self._length, markup, closing, name=name))
+    def add_point(self, markup: str, closing: str = "", name: str = "", separates: bool = False) -> None:
+        """Append a tag without text; one that `separates` words has a space after it in the text."""
+        is_separator = separates and not self._ends_with_space
+        point = Tag(self._length, self._length, markup, closing, name=name, separates=is_separator)
+        self._open[-1][1].append(point)
+        if is_separator:
+            self.add_text(" ")
 
     def open(self, markup: str, name: str = "", verbatim: bool = False) -> None:
         """Begin a tag."""
