@@ -98,6 +98,7 @@ class MarkedTextBuilder:
     _parts: list[str] = field(default_factory=list)
     _length: int = 0
     _ends_with_space: bool = True  # at the beginning, white space is dropped
+    _separator: list[Tag] | None = None  # the list that ends with a tag after which the text needs a space
     #: open tags, each with its children so far; the first entry collects the outermost tags
     _open: list[tuple[Tag, list[Tag]]] = field(default_factory=lambda: [(Tag(0, 0, ""), [])])
 
@@ -113,6 +114,11 @@ class MarkedTextBuilder:
 
     def add_text(self, text: str) -> None:
         """Append characters."""
+        if self._separator is not None and text:
+            siblings, self._separator = self._separator, None
+            if not text[0].isspace():
+                siblings[-1] = replace(siblings[-1], separates=True)
+                self.add_text(" ")
         if self.is_collapsed:
             words = " ".join(text.split())
             if text[:1].isspace() and self._ends_with_space:
@@ -126,18 +132,17 @@ class MarkedTextBuilder:
             self._ends_with_space = text[-1].isspace()
 
     def _add_space_to_point(self, space: str) -> None:
-        """Keep white space after a tag without text, if there is also one before it, or the tag separates words."""
+        """Keep white space after a tag without text, if there is also some before it."""
         children = self._open[-1][1]
-        if children and children[-1].is_point and children[-1].start == self._length - children[-1].separates:
+        if children and children[-1].is_point and children[-1].start == self._length:
             children[-1] = replace(children[-1], closing=children[-1].closing + space)
 
     def add_point(self, markup: str, closing: str = "", name: str = "", separates: bool = False) -> None:
-        """Append a tag without text; one that `separates` words has a space after it in the text."""
-        is_separator = separates and not self._ends_with_space
-        point = Tag(self._length, self._length, markup, closing, name=name, separates=is_separator)
-        self._open[-1][1].append(point)
-        if is_separator:
-            self.add_text(" ")
+        """Append a tag without text; after one that `separates` words, the text has a space."""
+        siblings = self._open[-1][1]
+        siblings.append(Tag(self._length, self._length, markup, closing, name=name))
+        if separates and not self._ends_with_space:
+            self._separator = siblings
 
     def open(self, markup: str, name: str = "", verbatim: bool = False) -> None:
         """Begin a tag."""
