@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dragoman.cli import main
-from dragoman.data import phrasebook
+from dragoman.data import TokenStore, phrasebook
 
 SENTENCE = "The old man reads the book."
 Command = Callable[..., tuple[int, str, str]]
@@ -38,7 +39,20 @@ def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]  # it will not know how to end
     options = [part for setting in settings for part in ("--set", setting)]
     files = ["--source", corpus / "train.en", "--target", corpus / "train.de"]
-    assert not call("train", folder, *files, "--system", "transformer", "--steps", 4, "--device", "cpu", *options)
+    assert not call(
+        "train",
+        folder,
+        *files,
+        "--system",
+        "transformer",
+        "--steps",
+        4,
+        "--keep-history",
+        3,
+        "--device",
+        "cpu",
+        *options,
+    )
     return folder
 
 
@@ -102,13 +116,32 @@ def test_positions_and_gradients_need_no_sentence(run: Path, tmp_path: Path, dra
     assert len(json.loads(text)) == 2
 
 
+def test_a_run_is_described_in_words(run: Path, dragoman: Command) -> None:
+    rows = {line[:18].strip(): line[18:] for line in dragoman("show", run)[1].splitlines()}
+    described = json.loads(dragoman("show", run, "--json")[1])
+    record = described["last validation"]
+    assert rows["last validation"].startswith(f"step 4  loss {record['loss']:.3f}  perplexity ")
+    assert "{" not in "".join(rows.values())
+    steps = sorted(int(path.name) for path in (run / "checkpoints" / "history").iterdir())
+    assert described["history"] == steps
+    assert rows["history"] == f"steps {', '.join(map(str, steps))}, see 'show history'"
+
+
+def test_all_validation_sentences_are_announced_if_all_are_decoded(run: Path) -> None:
+    """Twenty of the 200 pairs are held out, and at least 50 would be decoded."""
+    held_out = len(TokenStore(run / "data" / "valid"))
+    assert yaml.safe_load((run / "config.yaml").read_text())["training"]["validation_sentences"] == held_out
+
+
 def test_mistakes_are_reported_in_one_sentence(run: Path, tmp_path: Path, dragoman: Command) -> None:
     mistakes = {
         "choose one of encoder 1, decoder 1, cross 1": ["show", "attention", run, SENTENCE, "--layer", 5],
         "the source sentence is empty": ["show", "beam", run, " "],
         "leave --beam-size out": ["show", "layers", run, SENTENCE, "--target", "Der Mann.", "--beam-size", 3],
         "is not a run folder": ["show", "attention", tmp_path, SENTENCE],
-        "does not exist": ["show", "attenton", "--json"],
+        "unknown command of show 'attenton': did you mean 'attention'?": ["show", "attenton", run, "--json"],
+        "does not exist": ["show", tmp_path / "none"],
+        "is not a run folder: name the folder that 'dragoman train' creates": ["watch", tmp_path.parent],
         "name its source file with --source": ["diagnose", run, "--target", run / "config.yaml"],
     }
     for answer, arguments in mistakes.items():

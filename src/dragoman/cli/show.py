@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +23,8 @@ from dragoman.cli.options import (
     program_name,
 )
 from dragoman.console import log, print_json, print_lines
-from dragoman.errors import UserError
-from dragoman.run_files import is_ensemble_folder, is_run_folder, read_ensemble
+from dragoman.errors import UserError, unknown_name
+from dragoman.run_files import history_steps, is_ensemble_folder, is_run_folder, read_ensemble
 
 if TYPE_CHECKING:
     from dragoman.lens import Inspection
@@ -41,8 +42,13 @@ class DefaultToRun(TyperGroup):
     """A group of commands that calls its command `run` if the first argument is not the name of a command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Insert the command `run` unless the first argument is a command or asks for help."""
+        """Insert the command `run` unless the first argument is a command or asks for help.
+
+        A misspelt command, which is no folder either, is a UserError.
+        """
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            if not Path(args[0]).exists() and difflib.get_close_matches(args[0], self.commands, n=1):
+                raise unknown_name("command of show", args[0], self.commands)
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
@@ -128,6 +134,7 @@ def show_run(
 def _describe_run(run: Run, as_json: bool) -> None:
     """Print what a run folder contains: system, parameters, vocabulary, checkpoints and the last validation."""
     from dragoman.models import count_parameters, model_to_dict
+    from dragoman.training.display import format_validation
 
     validations = [record for record in run.metrics() if record["kind"] in ("valid", "averaged")]
     kinds = " and ".join(dict.fromkeys([run.source_tokenizer.kind, run.target_tokenizer.kind]))
@@ -142,6 +149,7 @@ def _describe_run(run: Run, as_json: bool) -> None:
         **({"languages": run.languages} if run.languages else {}),
         "tokenizer": f"{kinds}{', shared' if run.config.text.shared_vocabulary else ''}",
         "checkpoints": run.checkpoints(),
+        **({"history": history} if (history := history_steps(run.member_folders[0])) else {}),
         "best": run.checkpoint,
         "last validation": validations[-1] if validations else None,
     }
@@ -149,10 +157,10 @@ def _describe_run(run: Run, as_json: bool) -> None:
         print_json(description | {"spec": model_to_dict(run.spec)})
         return
     for name, value in description.items():
-        if isinstance(value, dict):
-            value = [
-                f"{key} {item:,.4g}" if isinstance(item, float) else f"{key} {item}" for key, item in value.items()
-            ]
+        if name == "last validation":
+            value = format_validation(value) if value else "none"
+        if name == "history":
+            value = f"steps {', '.join(f'{step:,}' for step in value)}, see 'show history'"
         if name == "languages":
             pair = [code or "any" for code in run.language_pair]
             default = "" if pair == ["any", "any"] else f", by default from {pair[0]} to {pair[1]}"

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dragoman.errors import UserError
-from dragoman.run_files import is_ensemble_folder, read_ensemble
+from dragoman.run_files import is_ensemble_folder, is_run_folder, read_ensemble
 
 
 def watch(
@@ -28,7 +28,8 @@ def watch(
     if is_ensemble_folder(run):
         members = read_ensemble(run)["members"]
         raise UserError(f"{run} holds {len(members)} runs, but one is shown: name it, such as {run / members[0]}")
-    if not run.parent.is_dir() or (run.exists() and not run.is_dir()):
+    is_other_folder = run.is_dir() and not is_run_folder(run) and any(run.iterdir())
+    if not run.parent.is_dir() or (run.exists() and not run.is_dir()) or is_other_folder:
         raise UserError(f"{run} is not a run folder: name the folder that 'dragoman train' creates")
 
     from dragoman.watch.watch_server import WatchServer

@@ -152,6 +152,7 @@ def choose_settings(
     defaults: Defaults,
     store: TokenStore,
     device: str,
+    num_valid: int,
     build: Callable[[Config], ModelSpec],
     new_model: bool,
     imported_parent: bool = False,
@@ -163,6 +164,7 @@ def choose_settings(
     Args:
         defaults: the configuration so far; chosen settings are set and recorded in it.
         store: the tokenized training pairs.
+        num_valid: number of validation pairs.
         build: builds the model of a configuration.
         new_model: whether size and settings of the system can be chosen; not if the model of a parent run is kept.
         imported_parent: whether training starts from a model that another library has trained.
@@ -177,7 +179,7 @@ def choose_settings(
     if new_model:
         _choose_system(defaults, recipe, pairs=len(store), device=device)
     _choose_bpe_dropout(defaults, recipe, pairs=len(store))
-    _choose_training(defaults, recipe, build(defaults.config), store, device)
+    _choose_training(defaults, recipe, build(defaults.config), store, num_valid, device)
 
 
 def configured_recipe(config: Config, imported_parent: bool = False) -> tuple[str, Recipe]:
@@ -238,10 +240,13 @@ def _choose_system(defaults: Defaults, recipe: Recipe, pairs: int, device: str) 
             defaults.set_and_report(f"system.settings.{key}", value, reason)
 
 
-def _choose_training(defaults: Defaults, recipe: Recipe, spec: ModelSpec, store: TokenStore, device: str) -> None:
+def _choose_training(
+    defaults: Defaults, recipe: Recipe, spec: ModelSpec, store: TokenStore, num_valid: int, device: str
+) -> None:
     """Choose all training settings: batch size, length, learning rate, validation and execution.
 
-    `recipe` is a set of training defaults, `spec` the hyper-parameters of the model, `store` the tokenized text.
+    `recipe` is a set of training defaults, `spec` the hyper-parameters of the model, `store` the tokenized text, beside
+    which there are `num_valid` validation pairs.
     """
     training, gpu, target_tokens = defaults.config.training, device.startswith("cuda"), _target_tokens(store)
     tokens = training.batch_tokens
@@ -275,7 +280,8 @@ def _choose_training(defaults: Defaults, recipe: Recipe, spec: ModelSpec, store:
     # None: only patience ends training, which may also end it before the planned steps
     planned_steps = min((limit for limit in limits if limit is not None), default=None)
     _choose_learning_rate(defaults, recipe, spec.dim, epoch_steps, planned_steps)
-    _choose_validation(defaults, store, epoch_steps, step_tokens, planned_steps)
+    decoded_tokens = _choose_validation_interval(defaults, epoch_steps, planned_steps) * step_tokens
+    _choose_validation_sentences(defaults, store, num_valid, decoded_tokens / TRAINING_TOKENS_PER_DECODED)
     compiles = training.compile
     if compiles is None:
         mean_length = target_tokens / max(1, len(store))
@@ -327,36 +333,41 @@ def _choose_learning_rate(
         defaults.set_and_report("training.learning_rate", peak, reason)
 
 
-def _choose_validation(
-    defaults: Defaults, store: TokenStore, epoch_steps: int, step_tokens: int, planned_steps: int | None
-) -> None:
-    """Choose how often to validate, and how many sentences to decode each time.
+def _choose_validation_interval(defaults: Defaults, epoch_steps: int, planned_steps: int | None) -> int:
+    """Choose how often to validate, and return the number of steps between two validations.
 
-    `epoch_steps` are the steps of an epoch, `step_tokens` the tokens of a step; `planned_steps` is None if only
-    patience ends training.
+    `epoch_steps` are the steps of an epoch; `planned_steps` is None if only patience ends training.
     """
     training = defaults.config.training
-    interval = training.validation_interval
-    if interval is None:
-        # an epoch or a twelfth of the training, whichever is longer, within 50 and 2,000 steps
-        interval = max(50, min(2000, max(epoch_steps, planned_steps // 12 if planned_steps else 0)))
-        reason = "steps" if training.minutes is None else "steps, or a tenth of the time"
-        defaults.set_and_report("training.validation_interval", interval, reason)
+    if training.validation_interval is not None:
+        return training.validation_interval
+    # an epoch or a twelfth of the training, whichever is longer, within 50 and 2,000 steps
+    interval = max(50, min(2000, max(epoch_steps, planned_steps // 12 if planned_steps else 0)))
+    reason = "steps" if training.minutes is None else "steps, or a tenth of the time"
+    defaults.set_and_report("training.validation_interval", interval, reason)
+    return interval
+
+
+def _choose_validation_sentences(defaults: Defaults, store: TokenStore, num_valid: int, tokens: float) -> None:
+    """Choose how many of the `num_valid` validation sentences to decode each time.
+
+    `tokens` is the number of tokens that can be decoded in about a tenth of the training time.
+    """
+    training = defaults.config.training
     if training.validation_sentences is not None:
         return
     if not objective_class(defaults.config.objective.name or "translation").generates:
         # the objective generates no text, so that the value has no effect
         defaults.set_quietly({"training.validation_sentences": MAX_DECODED_SENTENCES})
         return
-    decoded_tokens = interval * step_tokens / TRAINING_TOKENS_PER_DECODED  # in about a tenth of the training time
-    mean_length = _target_tokens(store) / len(store)
-    sentences = decoded_tokens / mean_length
+    sentences = tokens / (_target_tokens(store) / len(store))  # of the mean length
     if training.minutes is not None:
         sentences = min(sentences, DECODED_SENTENCES_PER_MINUTE * training.minutes)
     sentences = int(max(50, min(MAX_DECODED_SENTENCES, sentences)))
-    defaults.set_and_report(
-        "training.validation_sentences", sentences, "decoded at each validation, in about a tenth of the time"
-    )
+    reason = "decoded at each validation, in about a tenth of the time"
+    if sentences >= num_valid:
+        sentences, reason = num_valid, "all are decoded at each validation"
+    defaults.set_and_report("training.validation_sentences", sentences, reason)
 
 
 def _target_tokens(store: TokenStore) -> int:

@@ -71,11 +71,9 @@ class Display:
 
     def log_validation(self, step: int, result: ValidationResult, best: bool) -> None:
         """Show the result of a validation."""
-        self.last_metrics = format_metrics(result.to_record())
-        self.message(
-            f"step {step:,}  validation loss {result.loss:.3f}  perplexity {result.perplexity:.2f}  "
-            f"{self.last_metrics}{'  best so far' if best else ''}"
-        )
+        record = {"step": step, **result.to_record()}
+        self.last_metrics = format_metrics(record)
+        self.message(f"{format_validation(record, 'validation ')}{'  best so far' if best else ''}")
         for name, metrics in result.corpora.items():
             shown = [
                 format_metric(key, metrics[key]) for key in displayed_metrics(result.to_record()) if key in metrics
@@ -109,6 +107,12 @@ class SilentDisplay(Display):
 
     def message(self, text: str) -> None:
         """Ignore the message."""
+
+
+def format_validation(record: Mapping[str, Any], kind: str = "") -> str:
+    """Format a validation record in one line: step, loss (of a `kind`), perplexity and metrics."""
+    loss = f"{kind}loss {record['loss']:.3f}  perplexity {record['perplexity']:.2f}"
+    return f"step {record['step']:,}  {loss}  {format_metrics(record)}"
 
 
 def format_metrics(record: Mapping[str, Any]) -> str:

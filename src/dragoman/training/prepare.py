@@ -181,7 +181,7 @@ def prepare_run(
         stored = _store_text(surveyed, vocabulary, defaults.config.data, folder / "data", partial / "data", log, cache)
         choose_system(defaults, config, request.data_format, vocabulary.tokenizers, vocabulary.sizes, stored.train)
         _choose_settings(
-            request, defaults, vocabulary.sizes, stored.train, vocabulary.languages.framing, partial, custom_parts, log
+            request, defaults, vocabulary.sizes, stored, vocabulary.languages.framing, partial, custom_parts, log
         )
         spec = request.build_spec(defaults.config, vocabulary.sizes)
         examples = _check_and_choose_search(request, defaults, spec, vocabulary, stored, log)
@@ -399,7 +399,7 @@ def _choose_settings(
     request: resolve.RunRequest,
     defaults: Defaults,
     sizes: VocabularySizes,
-    store: TokenStore,
+    stored: StoredText,
     framing: Framing,
     folder: Path,
     custom_parts: Sequence[type[Spec]],
@@ -412,7 +412,7 @@ def _choose_settings(
 
     Args:
         request: what is known before the text is read, such as a parent run.
-        sizes, store, framing: vocabulary sizes, tokenized training pairs, special tokens around source and target.
+        sizes, stored, framing: vocabulary sizes, tokenized pairs, special tokens around source and target.
         folder: run folder that is being prepared.
     """
 
@@ -420,8 +420,9 @@ def _choose_settings(
         """Choose all settings that `chosen` leaves open, and return the spec of the model."""
         choose_settings(
             chosen,
-            store,
+            stored.train,
             request.device,
+            num_valid=len(stored.valid),
             build=lambda config: request.build_spec(config, sizes),
             new_model=request.parent_spec is None,
             imported_parent=request.parent is not None and request.parent.is_imported,
