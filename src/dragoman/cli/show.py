@@ -138,7 +138,8 @@ def _describe_run(run: Run, as_json: bool) -> None:
 
     validations = [record for record in run.metrics() if record["kind"] in ("valid", "averaged")]
     kinds = " and ".join(dict.fromkeys([run.source_tokenizer.kind, run.target_tokenizer.kind]))
-    description = {
+    past_steps = history_steps(run.member_folders[0])
+    description: dict[str, Any] = {
         "run": str(run.folder),
         **({"ensemble of": [path.name for path in run.member_folders]} if run.ensemble_members else {}),
         "system": run.config.system.name,
@@ -149,7 +150,7 @@ def _describe_run(run: Run, as_json: bool) -> None:
         **({"languages": run.languages} if run.languages else {}),
         "tokenizer": f"{kinds}{', shared' if run.config.text.shared_vocabulary else ''}",
         "checkpoints": run.checkpoints(),
-        **({"history": history} if (history := history_steps(run.member_folders[0])) else {}),
+        **({"history": past_steps} if past_steps else {}),
         "best": run.checkpoint,
         "last validation": validations[-1] if validations else None,
     }
