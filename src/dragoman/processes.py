@@ -11,13 +11,23 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from dragoman.errors import UserError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+class OrderedMap(Protocol):
+    """A function like `map`, which may compute the results in parallel, and yields them in order."""
+
+    def __call__(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> Iterator[Result]:
+        """Yield the results of the items."""
+        ...
+
 
 #: environment variables with the number of threads, which libraries read when they are imported
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
@@ -72,6 +82,11 @@ def parallel_map(function: Callable[[Item], Result], items: Iterable[Item], work
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def process_map(workers: int) -> OrderedMap:
+    """Return `parallel_map` with this number of processes."""
+    return partial(parallel_map, workers=workers)
 
 
 def fork_map(

@@ -29,7 +29,7 @@ def corpus_of(folder: Path, pairs: list[tuple[str, str]], name: str = "a") -> Co
 
 def clean(folder: Path, *corpora: Corpus, data_format: str = "pairs", **settings: Any) -> CleanedCorpora:
     config = CleaningConfig(**settings) if settings else CleaningConfig(enabled=True).with_defaults()
-    return clean_corpora(DATA_FORMATS[data_format], corpora, config, folder, 1, lambda text: None)
+    return clean_corpora(DATA_FORMATS[data_format], corpora, config, folder, map, lambda text: None)
 
 
 def removed(result: CleanedCorpora) -> dict[str, int]:
@@ -158,6 +158,6 @@ def test_other_languages_are_removed_if_lingua_is_installed(tmp_path: Path) -> N
     french = ("Le chien regarde la maison de son ami.", "Der Hund sieht das Haus seines Freundes.")
     corpus = corpus_of(tmp_path, [*GOOD, french])
     settings = CleaningConfig(identify_language=True)
-    result = clean_corpora(DATA_FORMATS["pairs"], [corpus], settings, tmp_path, 1, lambda text: None, ("en", "de"))
+    result = clean_corpora(DATA_FORMATS["pairs"], [corpus], settings, tmp_path, map, lambda text: None, ("en", "de"))
     assert texts(result) == GOOD
     assert removed(result) == {"source not in en, as identified by lingua": 1}

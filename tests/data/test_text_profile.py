@@ -7,6 +7,7 @@ import pytest
 from dragoman.data import DATA_FORMATS, Corpus, SentencePair, text_profile
 from dragoman.data.corpus_passes import survey_corpora
 from dragoman.data.text_profile import CorpusCounts, CorpusProfile, count_chunk
+from dragoman.processes import process_map
 from dragoman.text.scripts import script_of, script_shares
 
 
@@ -105,7 +106,7 @@ def test_equal_for_any_number_of_workers(tmp_path, monkeypatch: pytest.MonkeyPat
     corpus.write_text("".join(f"{number % 7} {number}\t{number}\n" for number in range(40)))
     pairs = DATA_FORMATS["pairs"]
     monkeypatch.setattr(type(pairs), "max_chunk_pairs", 3)  # the last chunk has one pair
-    surveys = [survey_corpora(pairs, [Corpus(corpus)], None, workers, print) for workers in (1, 2)]
+    surveys = [survey_corpora(pairs, [Corpus(corpus)], None, process_map(workers), print) for workers in (1, 2)]
     assert surveys[0].text == surveys[1].text
     assert surveys[0].text.profile().copied_share == 1
 

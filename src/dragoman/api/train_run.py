@@ -21,6 +21,7 @@ from dragoman.config import Config
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec
 from dragoman.parts.spec import Spec
+from dragoman.processes import OrderedMap
 from dragoman.run import Run, load, read_spec
 from dragoman.run_files import CONFIG_FILE, is_ensemble_folder
 from dragoman.systems import SYSTEMS, PaperTraining, System, VocabularySizes
@@ -146,6 +147,19 @@ def start_training(
 
     log = log_function(callback)
     return _train(folder, prepare, custom_parts, callback)
+
+
+def prepare_training(
+    folder: Path, config: Config, *, processes: int = 1, parallel: OrderedMap | None = None
+) -> PreparedRun:
+    """Prepare a new run for a training on some processes, without training it, and log the report on its data.
+
+    `parallel` maps chunks of text, by default with `data.num_workers` processes.
+    """
+    adapted, choices = accumulate_for_processes(config, ProcessGroup(world_size=processes))
+    prepared = prepare_run(folder, adapted, console.log, open_parent=open_parent, parallel=parallel)
+    log_preparation(prepared, choices, console.log)
+    return prepared
 
 
 def prepare_on_trial(config: Config, callback: TrainingCallback | None = None) -> PreparedRun:

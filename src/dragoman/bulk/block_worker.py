@@ -55,6 +55,15 @@ class BlockResult:
         return block_name(self.file, self.block)
 
 
+def check_version(version: str) -> None:
+    """Raise a UserError if a job was started by another version than that of this process."""
+    if version != __version__:
+        raise UserError(
+            f"the job was started by dragoman {version}, but this worker has {__version__}: install the same version "
+            "on all machines"
+        )
+
+
 def block_name(file: int, block: int) -> str:
     """Return the name of the files of a block, without suffix; names sort like blocks."""
     return f"{file:06d}-{block:09d}"
@@ -87,11 +96,7 @@ class BlockWorker:
     @cached_property
     def _process(self) -> ProcessRows:
         """The function that processes rows; the run is opened once per process."""
-        if self.version != __version__:
-            raise UserError(
-                f"the job was started by dragoman {self.version}, but this worker has {__version__}: install the same "
-                "version on all machines"
-            )
+        check_version(self.version)
         return self.open_process()
 
     def __getstate__(self) -> dict[str, Any]:

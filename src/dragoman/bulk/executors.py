@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from dragoman.bulk.block_worker import BlockResult, BlockWorker
 from dragoman.bulk.blocks import BlockTask
@@ -13,12 +13,19 @@ from dragoman.bulk.ray_executor import RayExecutor
 from dragoman.errors import UserError
 from dragoman.processes import THREAD_VARIABLES, available_cpus, parallel_map
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 
 class Executor(Protocol):
-    """Maps blocks with a worker."""
+    """Maps blocks of files with a worker, or other items with a function."""
 
     def map(self, worker: BlockWorker, tasks: Iterable[BlockTask]) -> Iterator[list[BlockResult]]:
         """Yield the results of each task, in any order."""
+        ...
+
+    def map_in_order(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> Iterator[Result]:
+        """Yield the results of items, in order; few are pending at a time."""
         ...
 
 
@@ -30,14 +37,20 @@ class LocalExecutor:
 
     def map(self, worker: BlockWorker, tasks: Iterable[BlockTask]) -> Iterator[list[BlockResult]]:
         """Yield the results of each task, in order."""
+        return self.map_in_order(worker, tasks)
+
+    def map_in_order(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> Iterator[Result]:
+        """Yield the results of items, in order."""
         if self.num_workers > 1:  # spawned processes read the number of their threads when they import libraries
             threads = str(max(1, available_cpus() // self.num_workers))
             for variable in THREAD_VARIABLES:
                 os.environ.setdefault(variable, threads)
-        return parallel_map(worker, tasks, self.num_workers)
+        return parallel_map(function, items, self.num_workers)
 
 
-def executor_from_text(place: str, num_workers: int | None, gpus_per_worker: float, cpus_per_worker: float) -> Executor:
+def executor_from_text(
+    place: str, num_workers: int | None, gpus_per_worker: float = 0.0, cpus_per_worker: float = 1.0
+) -> Executor:
     """Return the executor of `--on`: local, ray (a new or the default cluster) or ray://ADDRESS.
 
     Args:

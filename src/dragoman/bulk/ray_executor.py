@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import logging
 import socket
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from dragoman.bulk.block_worker import BlockResult, BlockWorker
+from dragoman import __version__
+from dragoman.bulk.block_worker import BlockResult, BlockWorker, check_version
 from dragoman.bulk.blocks import BlockTask
 from dragoman.errors import UserError
+from dragoman.processes import MAX_PENDING_PER_WORKER
 
 MAX_ACTORS = 10_000
 CONNECT_SECONDS = 5.0
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class RayBlockActor:
@@ -72,11 +78,50 @@ class RayExecutor:
                 f"the Ray cluster failed: {_first_line(error)}; the same command with --resume goes on"
             ) from None
 
+    def map_in_order(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> Iterator[Result]:
+        """Yield the results of items, in order; those of a machine or process that dies are computed again.
+
+        Every process of the cluster receives the function once. A few items per CPU are pending at a time.
+        """
+        ray = connect(self.address)
+        apply = ray.remote(num_cpus=self.cpus_per_actor, max_retries=-1)(apply_function)
+        reference = ray.put(function)
+        workers = self.num_actors or int(ray.cluster_resources().get("CPU", 1))
+        pending: deque[Any] = deque()
+        try:
+            for item in items:
+                pending.append(apply.remote(__version__, reference.hex(), [reference], item))
+                if len(pending) > MAX_PENDING_PER_WORKER * workers:
+                    yield ray.get(pending.popleft())
+            while pending:
+                yield ray.get(pending.popleft())
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except ray.exceptions.RayError as error:
+            raise UserError(f"the Ray cluster failed: {_first_line(error)}; start the command again") from None
+
     def _actors(self, ray: Any, num_tasks: int) -> Any:
         """Return the pool of actors: of a fixed size, or growing with the cluster up to one actor per task."""
         if self.num_actors is not None:
             return ray.data.ActorPoolStrategy(size=min(self.num_actors, num_tasks))
         return ray.data.ActorPoolStrategy(min_size=1, max_size=min(MAX_ACTORS, num_tasks))
+
+
+_functions: dict[str, Callable[[Any], Any]] = {}  # of a process of the cluster: the last one that it applied
+
+
+def apply_function(version: str, key: str, reference: list[Any], item: Any) -> Any:
+    """Apply the function that Ray stores at `reference` to an item; a process fetches it once.
+
+    `version` is that of the program that submits the item.
+    """
+    check_version(version)
+    if key not in _functions:
+        import ray
+
+        _functions.clear()
+        _functions[key] = ray.get(reference[0])
+    return _functions[key](item)
 
 
 def connect(address: str = "") -> Any:

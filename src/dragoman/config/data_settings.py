@@ -172,6 +172,11 @@ class CleaningConfig(Section, section="cleaning"):
     deduplicate: bool | None = setting(
         None, "Remove pairs that are equal to an earlier one.", auto="true with cleaning.enabled"
     )
+    deduplicate_similar: bool = setting(
+        False,
+        "Remove pairs that have nearly the same words as an earlier one, by MinHash of word trigrams: 95 % of those "
+        "with a Jaccard index of 0.8.",
+    )
     max_length_ratio: float | None = setting(
         None,
         "Remove pairs whose ratio of target to source characters differs from the median of the corpus by more than "

@@ -2,7 +2,8 @@
 
 One pass measures every pair: flaws of its own, the ratio of its lengths, the scripts of both sides, and a hash. Then
 the usual ratio and the usual scripts of the corpora are known, and with them which pairs are unusual or repeat an
-earlier one. The measures are in a temporary file of 13 bytes per pair, so that memory does not grow with the corpora.
+earlier one. The measures are in a temporary file of 13 bytes per pair, or 141 with near duplicates, so that memory does
+not grow with the corpora.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from dragoman.config import CleaningConfig
 from dragoman.data.corpus import Corpus, SentencePair
 from dragoman.data.corpus_passes import Log, PairChunk, ProgressLogger, read_chunks
 from dragoman.data.data_formats import DataFormat
+from dragoman.data.near_duplicates import BANDS, NO_WORDS, band_hashes
 from dragoman.data.text_profile import RATIO_BINS
 from dragoman.errors import UserError
-from dragoman.processes import parallel_map
+from dragoman.processes import OrderedMap
 from dragoman.text.language_identification import identify_language
 from dragoman.text.scripts import EAST_ASIAN_SCRIPTS, script_of
 
@@ -45,6 +47,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffd\ufdd0
 
 _Measures = NDArray[Any]  # structured, see PAIR_MEASURES
 PAIR_MEASURES = np.dtype([("hash", "<u8"), ("ratio", "<i2"), ("scripts", "u1", (2,)), ("reason", "u1")])
+NEAR_MEASURES = np.dtype([*PAIR_MEASURES.descr, ("bands", "<u8", (BANDS,))])
 KEPT = 0  # reason of pairs that are not removed
 NO_RATIO = np.iinfo(np.int16).min
 
@@ -140,7 +143,7 @@ class PairFilter:
         """Measure the pairs of a chunk."""
         reasons, script_names = {"": KEPT}, {"": 0}  # their numbers
         counts = Counter[str](), Counter[str]()  # texts of each side by main script
-        rows = []
+        rows, compared = [], []
         for pair in map(SentencePair._make, chunk.pairs):
             texts = [text if used else None for text, used in zip((pair.source, pair.target), self.sides)]
             key = f"{pair.source}\n{pair.feature_symbols}\n{pair.target}".encode()
@@ -152,10 +155,18 @@ class PairFilter:
             for side_counts, script in zip(counts, scripts):
                 side_counts[script] += bool(script)
             numbers = tuple(script_names.setdefault(script, len(script_names)) for script in scripts)
+            compared.append("\n".join(text for text in texts if text))
             rows.append((digest, ratio, numbers, reasons.setdefault(reason, len(reasons))))
+        measures = np.array(rows, PAIR_MEASURES)
+        if self.settings.deduplicate_similar:
+            with_bands = np.zeros(len(measures), NEAR_MEASURES)
+            for name in PAIR_MEASURES.names or ():
+                with_bands[name] = measures[name]
+            with_bands["bands"] = band_hashes(compared)
+            measures = with_bands
         return MeasuredChunk(
             chunk.corpus,
-            measures=np.array(rows, PAIR_MEASURES),
+            measures=measures,
             reasons=list(reasons),
             scripts=list(script_names),
             script_counts=counts,
@@ -200,17 +211,19 @@ def clean_corpora(
     corpora: Sequence[Corpus],
     settings: CleaningConfig,
     folder: Path,
-    workers: int,
+    parallel: OrderedMap,
     log: Log,
     languages: tuple[str, str] = ("", ""),
 ) -> CleanedCorpora:
     """Find the pairs of corpora that cleaning removes; a temporary file in `folder` holds the measures of all pairs."""
     pair_filter = PairFilter(settings, data_format.text_sides, languages)
-    measured = _measure(pair_filter, data_format, corpora, folder, workers, log)
+    measured = _measure(pair_filter, data_format, corpora, folder, parallel, log)
     usual = measured.reject_unusual_lengths(settings.max_length_ratio or 0)
     usual += measured.reject_other_scripts() if settings.match_script else []
     if settings.deduplicate:
         measured.reject_duplicates()
+    if settings.deduplicate_similar:
+        measured.reject_near_duplicates()
     cleaned = [
         replace(corpus, kept=KeptPairs(measured.measures[start:end]))
         for corpus, start, end in zip(corpora, measured.starts, measured.starts[1:])
@@ -229,7 +242,7 @@ def _measure(
     data_format: DataFormat,
     corpora: Sequence[Corpus],
     folder: Path,
-    workers: int,
+    parallel: OrderedMap,
     log: Log,
 ) -> MeasuredPairs:
     """Measure all pairs of corpora, and return the measures on disk."""
@@ -239,19 +252,21 @@ def _measure(
     pairs = [0] * len(corpora)
     progress = ProgressLogger("examined", log)
     with tempfile.TemporaryFile(dir=folder) as file:
-        for chunk in parallel_map(pair_filter, read_chunks(data_format, corpora), workers):
+        for chunk in parallel(pair_filter, read_chunks(data_format, corpora)):
             # numbers of this chunk → numbers of all chunks
             new_reasons = [reasons.setdefault(reason, len(reasons)) for reason in chunk.reasons]
             new_scripts = [scripts.setdefault(script, len(scripts)) for script in chunk.scripts]
-            chunk.measures["reason"] = np.array(new_reasons, np.uint8)[chunk.measures["reason"]]
-            chunk.measures["scripts"] = np.array(new_scripts, np.uint8)[chunk.measures["scripts"]]
+            measures = chunk.measures.copy()  # which may be in memory shared with other processes
+            measures["reason"] = np.array(new_reasons, np.uint8)[measures["reason"]]
+            measures["scripts"] = np.array(new_scripts, np.uint8)[measures["scripts"]]
             for total, counts in zip(script_counts, chunk.script_counts):
                 total.update(counts)
-            file.write(chunk.measures.tobytes())
-            pairs[chunk.corpus] += len(chunk.measures)
+            file.write(measures.tobytes())
+            pairs[chunk.corpus] += len(measures)
             progress(sum(pairs))
         file.flush()
-        measures = np.memmap(file, PAIR_MEASURES, mode="r+") if sum(pairs) else np.zeros(0, PAIR_MEASURES)
+        dtype = NEAR_MEASURES if pair_filter.settings.deduplicate_similar else PAIR_MEASURES
+        measures = np.memmap(file, dtype, mode="r+") if sum(pairs) else np.zeros(0, dtype)
     starts = np.cumsum([0, *pairs]).tolist()
     return MeasuredPairs(measures, starts, list(reasons), list(scripts), script_counts)
 
@@ -311,18 +326,30 @@ class MeasuredPairs:
         return notes
 
     def reject_duplicates(self) -> None:
-        """Remove pairs that are equal to an earlier one that is kept.
+        """Remove pairs that are equal to an earlier one that is kept: those with equal hashes."""
+        self._reject_repeated(self.measures["hash"], self._new_reason("duplicate of an earlier pair"))
 
-        Equal pairs have equal hashes; ranges of hashes are compared one after the other, as many as memory needs.
+    def reject_near_duplicates(self) -> None:
+        """Remove pairs that share a band of MinHash with an earlier one that is kept, band by band."""
+        reason = self._new_reason("nearly the same words as an earlier pair")
+        for band in range(BANDS):
+            self._reject_repeated(self.measures["bands"][:, band], reason, ignored=NO_WORDS)
+
+    def _reject_repeated(self, all_hashes: NDArray[Any], reason: int, ignored: int | None = None) -> None:
+        """Remove pairs with the hash of an earlier one that is kept, except those with the hash `ignored`.
+
+        Ranges of hashes are compared one after the other, as many as memory needs.
         """
-        reason = self._new_reason("duplicate of an earlier pair")
         num_ranges = max(1, math.ceil(len(self.measures) / MAX_HASHES))
         for number in range(num_ranges):
             seen = np.empty(0, np.uint64)
-            for block in self._blocks():
-                in_range = block["hash"] % np.uint64(num_ranges) == number
-                rows = np.flatnonzero(in_range & (block["reason"] == KEPT))
-                hashes = block["hash"][rows]
+            for start, block in zip(range(0, len(self.measures), BLOCK_PAIRS), self._blocks()):
+                hashes = all_hashes[start : start + BLOCK_PAIRS]
+                compared = (hashes % np.uint64(num_ranges) == number) & (block["reason"] == KEPT)
+                if ignored is not None:
+                    compared &= hashes != ignored
+                rows = np.flatnonzero(compared)
+                hashes = hashes[rows]
                 distinct, first = np.unique(hashes, return_index=True)
                 is_first = np.zeros(len(rows), bool)
                 is_first[first] = True

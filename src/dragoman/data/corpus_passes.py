@@ -19,7 +19,7 @@ from dragoman.data.inspection import InspectionCounts, inspect_chunk
 from dragoman.data.media_files import read_media_paths
 from dragoman.data.text_profile import CorpusCounts, CorpusProfile, count_chunk, is_profiled
 from dragoman.data.token_store import EncodedColumns, encode_columns
-from dragoman.processes import available_cpus, parallel_map
+from dragoman.processes import OrderedMap, available_cpus
 from dragoman.text.untranslatable import CopyEvidence
 
 SECONDS_BETWEEN_LOGS = 10.0
@@ -161,12 +161,12 @@ class CorpusSurvey:
 
 
 def survey_corpora(
-    data_format: DataFormat, corpora: Sequence[Corpus], holdout_size: int | None, workers: int, log: Log
+    data_format: DataFormat, corpora: Sequence[Corpus], holdout_size: int | None, parallel: OrderedMap, log: Log
 ) -> CorpusSurvey:
     """Read all corpora: count pairs and their text, find candidates for the holdout, and see what targets copy."""
     survey = CorpusSurvey(HoldoutSampler(holdout_size))
     progress = ProgressLogger("read", log)
-    for chunk in parallel_map(_survey_chunk, read_chunks(data_format, corpora), workers):
+    for chunk in parallel(_survey_chunk, read_chunks(data_format, corpora)):
         survey.pairs += chunk.pairs
         survey.source_words += chunk.source_words
         survey.target_words += chunk.target_words

@@ -27,6 +27,7 @@ from dragoman.models import ModelSpec, meta_model
 from dragoman.objectives import TaskContext, build_objective, objective_class
 from dragoman.objectives.pretraining_examples import PretrainingExample, pretraining_examples
 from dragoman.parts.spec import Spec
+from dragoman.processes import OrderedMap, process_map
 from dragoman.run import write_model_file, write_tokenizers
 from dragoman.run_files import CONFIG_FILE, check_new_folder
 from dragoman.storage import exclusive_folder, link_or_copy
@@ -71,7 +72,7 @@ class SurveyedText:
         split: the pairs to hold out for validation; None with validation files.
         validation: counts of the text of the validation files, if there are any.
         cleaning: what was removed; None without cleaning.
-        workers: number of processes that read and tokenize.
+        parallel: maps chunks of text, with several processes or machines.
     """
 
     request: resolve.RunRequest
@@ -79,7 +80,7 @@ class SurveyedText:
     split: HoldoutSplit | None
     validation: CorpusCounts | None
     cleaning: CleaningReport | None
-    workers: int
+    parallel: OrderedMap
 
     def training_pairs(self) -> Iterator[SentencePair]:
         """Read the training text again, without the held-out pairs."""
@@ -155,6 +156,7 @@ def prepare_run(
     custom_parts: Sequence[type[Spec]] = (),
     cache: PreparationCache | None = None,
     open_parent: OpenParent = ParentRun.open,
+    parallel: OrderedMap | None = None,
 ) -> PreparedRun:
     """Create a run folder with tokenizers, token stores, configuration and model file; nothing remains if it fails.
 
@@ -165,6 +167,7 @@ def prepare_run(
         custom_parts: classes of custom parts that the model contains.
         cache: results of earlier preparations of this process, which runs with equal text settings share.
         open_parent: opens the model of `training.start_from`, by default a run.
+        parallel: maps chunks of text, by default with `data.num_workers` processes.
     """
     cache = cache or PreparationCache()
     check_new_folder(folder)
@@ -173,7 +176,7 @@ def prepare_run(
     if request.parent is None and (reason := objective_class(objective).warm_start_reason):
         log(f"warning: the objective {objective} needs a trained model: {reason}")
     with exclusive_folder(folder) as partial:
-        surveyed = _survey(request, partial, log, cache)
+        surveyed = _survey(request, partial, log, cache, parallel)
         request = surveyed.request
         names_features = config.data.features_column is None
         vocabulary = _make_vocabulary(surveyed, defaults, names_features=names_features, log=log, cache=cache)
@@ -199,7 +202,9 @@ def prepare_run(
     return prepared
 
 
-def _survey(request: resolve.RunRequest, folder: Path, log: Log, cache: PreparationCache) -> SurveyedText:
+def _survey(
+    request: resolve.RunRequest, folder: Path, log: Log, cache: PreparationCache, parallel: OrderedMap | None
+) -> SurveyedText:
     """Clean and read the corpora, choose the pairs to validate on, and add a new language to the model if one is named.
 
     `folder` receives the cleaned text.
@@ -207,15 +212,16 @@ def _survey(request: resolve.RunRequest, folder: Path, log: Log, cache: Preparat
     log("reading the corpus")
     config, data_format = request.config, request.data_format
     workers = corpus_passes.choose_num_workers(config.data.num_workers, request.train, data_format)
-    request, cleaning = _clean(request, folder, workers, log, cache)
+    parallel = parallel or process_map(workers)
+    request, cleaning = _clean(request, folder, parallel, log, cache)
     survey = cache.compute_once(
-        lambda: corpus_passes.survey_corpora(data_format, request.train, config.data.validation_size, workers, log),
+        lambda: corpus_passes.survey_corpora(data_format, request.train, config.data.validation_size, parallel, log),
         *("survey", config.data, config.cleaning, config.features, data_format.key),  # what the survey depends on
     )
     split, validation = _choose_validation_pairs(request, survey, cleaning)
     if config.text.add_language:
         request = _add_language(request, split, log)
-    return SurveyedText(request, survey, split, validation, cleaning, workers)
+    return SurveyedText(request, survey, split, validation, cleaning, parallel)
 
 
 def _make_vocabulary(
@@ -265,7 +271,7 @@ def _store_text(
         """Write the token stores of training and validation."""
         log("writing the tokenized text")
         stores = StoreWriter(
-            folder, config, request.data_format, vocabulary.tokenizers, vocabulary.languages, surveyed.workers, log
+            folder, config, request.data_format, vocabulary.tokenizers, vocabulary.languages, surveyed.parallel, log
         )
         pairs = surveyed.survey.pairs
         _, inspection = stores.write_train(request.train, surveyed.split, pairs, request.valid, request.test)
@@ -360,7 +366,7 @@ def _choose_validation_pairs(
 
 
 def _clean(
-    request: resolve.RunRequest, folder: Path, workers: int, log: Log, cache: PreparationCache
+    request: resolve.RunRequest, folder: Path, parallel: OrderedMap, log: Log, cache: PreparationCache
 ) -> tuple[resolve.RunRequest, CleaningReport | None]:
     """Clean the training corpora as the settings say; return the request with what is kept, and a report."""
     config, data_format = request.config, request.data_format
@@ -368,7 +374,7 @@ def _clean(
         return request, None
     languages = resolve.languages_to_identify(config, request.train)
     cleaned = cache.compute_once(
-        lambda: clean_corpora(data_format, request.train, config.cleaning, folder, workers, log, languages),
+        lambda: clean_corpora(data_format, request.train, config.cleaning, folder, parallel, log, languages),
         *("cleaning", config.data, config.cleaning, config.features, data_format.key),  # what cleaning depends on
     )
     return replace(request, train=cleaned.corpora), cleaned.report

@@ -20,7 +20,7 @@ from dragoman.data import (
 )
 from dragoman.data.corpus_passes import Log
 from dragoman.data.token_store import EncodedColumns
-from dragoman.processes import parallel_map
+from dragoman.processes import OrderedMap
 from dragoman.text import Tokenizer
 from dragoman.training import resolve
 from dragoman.training.language_pairs import CorpusLanguages
@@ -40,11 +40,11 @@ class StoreWriter:
         data_format: DataFormat,
         tokenizers: tuple[Tokenizer, Tokenizer],
         languages: CorpusLanguages,
-        workers: int,
+        parallel: OrderedMap,
         log: Log,
     ) -> None:
         """Prepare to write the token stores (tokenized text on disk) of training and validation into `folder`."""
-        self.folder, self.config, self.data_format, self.workers, self.log = folder, config, data_format, workers, log
+        self.folder, self.config, self.data_format, self.parallel, self.log = folder, config, data_format, parallel, log
         self.held_out: list[tuple[int, EncodedColumns]] = []  # validation pairs, each chunk with its corpus number
         self.names: list[str] = []  # of the corpora
         self.languages, framing = languages, languages.framing.for_default_languages()
@@ -80,7 +80,7 @@ class StoreWriter:
         def columns_of_corpora() -> Iterator[tuple[int, EncodedColumns]]:
             """Yield encoded training pairs with the index of their corpus; held-out pairs are put aside."""
             pairs_read = 0
-            for chunk in self._encode(train, split, self.config.corpus_tags, self.workers):
+            for chunk in self._encode(train, split, self.config.corpus_tags, self.parallel):
                 pairs_read += chunk.pairs
                 progress(pairs_read)
                 inspection.add(chunk.train.counts)
@@ -99,7 +99,7 @@ class StoreWriter:
         if valid:
             languages = self.languages.valid
             tags, self.names = resolve.validation_tags(self.config), [corpus.name for corpus in valid]
-            for chunk in self._encode(valid, split=None, tags=tags, workers=1):
+            for chunk in self._encode(valid, split=None, tags=tags, parallel=map):
                 self._hold_out(chunk.corpus, chunk.train)
         self.inspection.require_pairs()  # raises a UserError if all pairs were dropped
         counts = self.inspection.counts
@@ -109,12 +109,12 @@ class StoreWriter:
         return write_shards(self.folder / "valid", self.held_out, self.names, tags, languages)
 
     def _encode(
-        self, corpora: list[Corpus], split: HoldoutSplit | None, tags: Sequence[str], workers: int
+        self, corpora: list[Corpus], split: HoldoutSplit | None, tags: Sequence[str], parallel: OrderedMap
     ) -> Iterator[corpus_passes.EncodedChunk]:
         """Tokenize corpora in chunks; pairs of `split` are held out, and sources begin with the tag of their corpus."""
         tag_ids = [(self.encoding.source_tokenizer.tags[tag],) if tag else () for tag in tags]
         encode = corpus_passes.ChunkEncoder(self.data_format, self.encoding, split, tag_ids)
-        return parallel_map(encode, corpus_passes.read_chunks(self.data_format, corpora), workers)
+        return parallel(encode, corpus_passes.read_chunks(self.data_format, corpora))
 
     def _hold_out(self, corpus: int, inspected: corpus_passes.InspectedColumns) -> None:
         """Keep the held-out pairs of a chunk for the validation store, and add their counts to its report."""

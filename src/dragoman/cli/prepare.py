@@ -1,0 +1,56 @@
+"""`dragoman prepare`: everything before the first step of a training, on several processes or machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dragoman.cli.checks import check_training
+from dragoman.cli.options import Json, Settings
+from dragoman.cli.train import TRAIN_OPTIONS, train_command
+from dragoman.console import log, print_json
+
+
+def prepare(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder to create for the run.")],
+    settings: Annotated[dict[str, Any], TRAIN_OPTIONS],
+    config: Annotated[Path | None, "YAML file of settings, as of 'train'."] = None,
+    set_settings: Settings = None,
+    on: Annotated[
+        str,
+        "Where the text is cleaned, counted and tokenized: local, ray (a cluster on this machine) or ray://HOST:PORT.",
+        "PLACE",
+    ] = "local",
+    num_workers: Annotated[
+        int | None,
+        typer.Option(help="Number of processes or Ray tasks. Default: by the CPU cores and the amount of text.", min=1),
+    ] = None,
+    processes: Annotated[
+        int, typer.Option(help="Number of processes that will train: a step has as many batches.", min=1)
+    ] = 1,
+    as_json: Json = False,
+) -> None:
+    """Prepare a training: clean and tokenize the corpora, and choose all settings, without training.
+
+    'dragoman train RUN --resume', also with torchrun, then trains the run. The files are the same for any number of
+    workers, here or on a Ray cluster.
+    """
+    from dragoman import config as configuration
+
+    base = configuration.Config()
+    if config:
+        base = configuration.without_automatic_settings(configuration.from_yaml(config))
+    resolved = configuration.replace_settings(base, settings | configuration.parse_settings(set_settings or []))
+    check_training(run, resolved)
+
+    from dragoman.api.train_run import prepare_training
+    from dragoman.bulk import executor_from_text
+
+    executor = executor_from_text(on, num_workers)
+    parallel = None if on == "local" and num_workers is None else executor.map_in_order  # None: by the amount of text
+    prepared = prepare_training(run, resolved, processes=processes, parallel=parallel)
+    log(f"train it with:  {train_command(run)} --resume")
+    if as_json:
+        print_json(prepared.to_dict())

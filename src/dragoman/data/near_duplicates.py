@@ -1,0 +1,72 @@
+"""Near duplicates by MinHash (Broder 1997): texts with mostly the same word trigrams get equal hashes.
+
+The similarity of two texts is the Jaccard index J of their sets of word trigrams (case and punctuation do not count). A
+minimum of random hashes over a set is equal for two sets with probability J. BANDS bands of BAND_HASHES minima each are
+compared as a whole, so that two texts share a band with probability 1 − (1 − J^8)^16: 95 % at J = 0.8, 6 % at J = 0.5.
+All hashes are fixed functions of the text, so that the result is the same everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from hashlib import blake2b
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+BANDS, BAND_HASHES = 16, 8
+SHINGLE_WORDS = 3
+NO_WORDS = 0  # all bands of a text without words
+
+#: a word, or a single letter of a script without spaces: Han, kana, Thai, Lao, Myanmar and Khmer
+_WORD = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]|\\w+")
+_GOLDEN = 0x9E3779B97F4A7C15
+
+Hashes = NDArray[np.uint64]
+
+
+def band_hashes(texts: Sequence[str]) -> Hashes:
+    """Return the hashes of the bands of each text (texts × BANDS); all are NO_WORDS for a text without words."""
+    words = [_WORD.findall(text.casefold()) for text in texts]
+    has_words = np.array([bool(found) for found in words], bool)
+    shingles, starts = _shingle_hashes(words)
+    bands = np.zeros((BANDS, len(texts)), np.uint64)
+    for number in range(BANDS * BAND_HASHES if len(texts) else 0):
+        minima = np.minimum.reduceat(_mix(shingles ^ np.uint64((number + 1) * _GOLDEN % 2**64)), starts)
+        bands[number // BAND_HASHES] = _mix(bands[number // BAND_HASHES] + minima)
+    return np.where(has_words[:, None], np.maximum(bands.T, NO_WORDS + 1), NO_WORDS)
+
+
+def _shingle_hashes(texts: Sequence[Sequence[str]]) -> tuple[Hashes, NDArray[np.int64]]:
+    """Return the hashes of all trigrams of words of all texts, and the index of the first one of each text.
+
+    A text of fewer words has one shingle, of all its words.
+    """
+    known = {word: _hash_word(word) for word in set(chain.from_iterable(texts))}
+    padding = [0] * (SHINGLE_WORDS - 1)
+    # every text is followed by padding, so that no shingle goes beyond it
+    hashes = np.fromiter(chain.from_iterable([*map(known.__getitem__, words), *padding] for words in texts), np.uint64)
+    combined = np.zeros(len(hashes), np.uint64)
+    for offset in reversed(range(SHINGLE_WORDS)):
+        following = np.zeros(len(hashes), np.uint64)
+        following[: len(hashes) - offset] = hashes[offset:]
+        combined = _mix(combined + following)
+    lengths = np.array([len(words) for words in texts], np.int64)
+    counts = np.maximum(1, lengths - SHINGLE_WORDS + 1)
+    begins = np.cumsum([0, *(lengths + len(padding))])[:-1]  # in `hashes`
+    starts = np.cumsum([0, *counts])[:-1]
+    return combined[np.arange(counts.sum()) + np.repeat(begins - starts, counts)], starts
+
+
+def _hash_word(word: str) -> int:
+    """Return a 64-bit hash of a word."""
+    return int.from_bytes(blake2b(word.encode(errors="replace"), digest_size=8).digest(), "little")
+
+
+def _mix(values: Hashes) -> Hashes:
+    """Return a bijection of 64-bit numbers that looks random (the finalizer of SplitMix64)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
