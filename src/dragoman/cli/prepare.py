@@ -25,7 +25,7 @@ def prepare(
     ] = "local",
     num_workers: Annotated[
         int | None,
-        typer.Option(help="Number of processes or Ray tasks. Default: by the CPU cores and the amount of text.", min=1),
+        typer.Option(help="Number of processes or Ray tasks. Default: by cores and amount of text.", min=1),
     ] = None,
     processes: Annotated[
         int, typer.Option(help="Number of processes that will train: a step has as many batches.", min=1)
