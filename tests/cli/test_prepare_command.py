@@ -11,17 +11,19 @@ from dragoman.data import phrasebook
 
 
 def test_a_prepared_run_is_trained_like_any_other(dragoman: Dragoman, tmp_path: Path) -> None:
-    phrasebook.write(tmp_path / "pb", pairs=200, valid=5, test=5)
-    files = (
-        "--source",
-        tmp_path / "pb" / "train.en",
-        "--target",
-        tmp_path / "pb" / "train.de",
-        "--clean",
-        "--device",
-        "cpu",
+    phrasebook.write(tmp_path / "pb", pairs=120, valid=5, test=5)
+    corpus = tmp_path / "pb"
+    files = ("--source", corpus / "train.en", "--target", corpus / "train.de", "--clean", "--device", "cpu")
+    options = (
+        "--system",
+        "bahdanau",
+        "--steps",
+        2,
+        "--set",
+        "system.settings.model_dim=16",
+        "--set",
+        "search.max_target_length=6",
     )
-    options = ("--system", "bahdanau", "--steps", 2, "--set", "system.settings.model_dim=16")
     assert dragoman("train", tmp_path / "whole", *files, *options).code == 0
     answer = dragoman("prepare", tmp_path / "run", *files, *options, "--num-workers", 1)
     assert answer.code == 0, answer.err
@@ -32,6 +34,6 @@ def test_a_prepared_run_is_trained_like_any_other(dragoman: Dragoman, tmp_path: 
     assert run.checkpoint == whole.checkpoint == "000002"
     for name, weight in run.model.state_dict().items():
         assert (weight == whole.model.state_dict()[name]).all()
-    assert "exists" in dragoman("prepare", tmp_path / "run", *files).err
+    assert "already contains a run" in dragoman("prepare", tmp_path / "run", *files).err
     assert "--on must be local" in dragoman("prepare", tmp_path / "new", *files, "--on", "spark").err
     assert not (tmp_path / "new").exists()
