@@ -33,6 +33,15 @@ def test_files_are_translated_and_downloaded(client: TestClient, run: Run) -> No
     assert client.get(name.replace("_uns", "_uns2")).status_code == 404
 
 
+def test_markdown_keeps_its_structure(client: TestClient, run: Run) -> None:
+    text = "# Anna reads.\n\n```\nAnna reads.\n```\n- Anna sleeps.\n"
+    answer = client.post("/translate_file", data=PAIR, files={"file": ("a.md", text.encode())}).json()
+    found = client.get(answer["translatedFileUrl"])
+    first, second = best(run, "Anna reads."), best(run, "Anna sleeps.")
+    assert found.text == f"# {first}\n\n```\nAnna reads.\n```\n- {second}\n"
+    assert found.headers["content-type"] == "text/markdown; charset=utf-8"
+
+
 @pytest.mark.parametrize(
     ("name", "content", "fields", "status", "message"),
     [

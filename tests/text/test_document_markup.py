@@ -250,6 +250,13 @@ def test_lost_placeholders_replace_the_aligned_words(
     assert not missing_literals(literals, restored.target)
 
 
+def test_a_literal_inside_another_one_is_not_mistaken_for_it() -> None:
+    literals = find_literals("{a} {a.b}", Preserve.PLACEHOLDERS, [(1, 2), (5, 8)])
+    assert [literal.text for literal in literals] == ["a", "a.b"]
+    assert missing_literals(literals, "x a.b") == [literals[0]]
+    assert missing_literals(literals, "a.b a") == []
+
+
 def test_a_text_of_placeholders_is_copied() -> None:
     assert translate_html("<p>{a}: %s – 3</p>") == "<p>{a}: %s – 3</p>"
 

@@ -89,7 +89,7 @@ class DocumentLayout(SourceLayout):
         str,
         typer.Option(
             help="File format: text, tsv, csv, jsonl, tmx, parquet or datasets; or a document, whose structure is "
-            "kept: txt, html, srt, vtt, docx, pptx, odt or odp. Default: from the file name.",
+            "kept: txt, html, md, srt, vtt, docx, pptx, odt or odp. Default: from the file name.",
             show_default=False,
         ),
     ] = ""

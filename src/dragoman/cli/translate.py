@@ -113,7 +113,7 @@ def translate(
         Path | None,
         typer.Argument(
             help="Input file: text with one sentence per line, or TSV, CSV, JSON lines, TMX or Parquet; a document "
-            "(.html, .srt, .vtt, .docx, .pptx, .odt, .odp); .npz feature vectors, or a list or folder of image or "
+            "(.html, .md, .srt, .vtt, .docx, .pptx, .odt, .odp); .npz feature vectors, or a list or folder of image or "
             "sound files. Default: standard input."
         ),
     ] = None,
@@ -135,8 +135,9 @@ def translate(
     The source column of files with columns is translated; the output is text unless --json-lines is given. Lines of
     text for a run that was trained with features end with these after a tab: walk<TAB>V;PST.
 
-    Documents (HTML, subtitles, office files, and plain text with --format txt) keep their structure: their texts are
-    split into sentences, and tags such as bold words and links are placed around the aligned words of the translation.
+    Documents (HTML, Markdown, subtitles, office files, and plain text with --format txt) keep their structure: their
+    texts are split into sentences, and tags such as bold words and links are placed around the aligned words of the
+    translation.
 
     A multilingual model, such as NLLB-200, translates between the languages of --from and --to: 'dragoman show
     languages RUN' lists them.

@@ -447,7 +447,7 @@ class Run:
 
         Args:
             content: the file
-            name: its name, whose ending is the format: .txt, .html, .srt, .vtt, .docx, .pptx, .odt or .odp
+            name: its name, whose ending is the format: .txt, .html, .md, .srt, .vtt, .docx, .pptx, .odt or .odp
             search: a search configuration; by default the run's `default_search`
             preserve: what the translation must contain unchanged: "placeholders" (and URLs and e-mail addresses),
                 "numbers" as well, or "none"

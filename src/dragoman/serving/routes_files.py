@@ -33,7 +33,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.post(UPLOAD_PATH, openapi_extra=schemas.upload_schema(schemas.FileRequest))
     async def translate_file(request: Request) -> schemas.FileResponse:
-        """Translate a document: text, HTML, subtitles, Word, OpenDocument or PowerPoint. Its structure is kept."""
+        """Translate a document: text, HTML, Markdown, subtitles, Word, OpenDocument, PowerPoint; keep its structure."""
         service.reject_if_full()
         sent = await service.read_authorized(request, read_upload(request))
         fields, file = sent.validate(schemas.FileRequest), sent.file

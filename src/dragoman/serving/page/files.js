@@ -6,7 +6,7 @@ import { showError, showNotice } from "./notices.js";
 import { excessCharacters } from "./source_box.js";
 import { page } from "./session.js";
 
-const isPlainText = (file) => /\.(txt|md|text)$/i.test(file.name) || (file.type === "text/plain" && !/\.\w+$/.test(file.name));
+const isPlainText = (file) => /\.(txt|text)$/i.test(file.name) || (file.type === "text/plain" && !/\.\w+$/.test(file.name));
 const extension = (name) => /\.\w+$/.exec(name)?.[0].toLowerCase() ?? "";
 
 /** Translate a file: as text in the page, or by the service. */

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from dragoman.errors import UserError
 from dragoman.text.documents.html_file import HtmlFile
+from dragoman.text.documents.markdown_file import MarkdownFile
 from dragoman.text.documents.marked_text import MarkedText
 from dragoman.text.documents.office_file import OPEN_DOCUMENT, POWERPOINT, WORD, OfficeFile, OfficeKind
 from dragoman.text.documents.subtitles import SubtitleFile
@@ -46,6 +47,7 @@ DOCUMENT_FORMATS = {
     for document_format in (
         MarkupFormat("txt", (".txt",), "text/plain; charset=utf-8", TextFile.parse),
         MarkupFormat("html", (".html", ".htm", ".xhtml"), "text/html", HtmlFile.parse),
+        MarkupFormat("md", (".md", ".markdown"), "text/markdown; charset=utf-8", MarkdownFile.parse),
         MarkupFormat("srt", (".srt",), "application/x-subrip", SubtitleFile.parse),
         MarkupFormat("vtt", (".vtt",), "text/vtt", SubtitleFile.parse),
         MarkupFormat("docx", (".docx",), f"{_OOXML}.wordprocessingml.document", _office(WORD)),

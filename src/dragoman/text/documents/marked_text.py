@@ -71,16 +71,26 @@ class MarkedText:
             tags[first] = replace(tags[first], opening=f" {tags[first].opening}")
         return MarkedText(text, tuple(tag.clamped(0, len(text)) for tag in tags))
 
-    def render(self, escape: Callable[[str], str] = str) -> str:
-        """Return the text, whose characters are escaped, with the markup of all tags."""
-        return _render(self.text, 0, len(self.text), self.tags, escape)
+    def render(self, escape: Callable[[str], str] = str, escape_verbatim: Callable[[str], str] | None = None) -> str:
+        """Return the text, whose characters are escaped, with the markup of all tags.
+
+        `escape_verbatim` escapes the text of tags that are not translated; None: as all other text.
+        """
+        return _render(self.text, (0, len(self.text)), self.tags, escape, escape_verbatim or escape)
 
 
-def _render(text: str, start: int, end: int, tags: Sequence[Tag], escape: Callable[[str], str]) -> str:
+def _render(
+    text: str,
+    span: tuple[int, int],
+    tags: Sequence[Tag],
+    escape: Callable[[str], str],
+    escape_verbatim: Callable[[str], str],
+) -> str:
     """Return the markup of a range of characters and of the tags in it."""
-    parts, position = [], start
+    parts, (position, end) = [], span
     for tag in tags:
-        inner = _render(text, tag.start, tag.end, tag.children, escape)
+        inner_escape = escape_verbatim if tag.verbatim else escape
+        inner = _render(text, (tag.start, tag.end), tag.children, inner_escape, escape_verbatim)
         parts += [escape(text[position : tag.start]), tag.opening, inner, tag.closing]
         position = tag.end + (tag.separates and text[tag.end : min(tag.end + 1, end)] == " ")
     return "".join([*parts, escape(text[position:end])])
@@ -112,14 +122,11 @@ class MarkedTextBuilder:
         """Number of characters so far."""
         return self._length
 
-    def add_text(self, text: str) -> None:
-        """Append characters."""
-        if self._separator is not None and text:
-            siblings, self._separator = self._separator, None
-            if not text[0].isspace():
-                siblings[-1] = replace(siblings[-1], separates=True)
-                self.add_text(" ")
-        if self.is_collapsed:
+    def add_text(self, text: str, collapse: bool = True) -> None:
+        """Append characters; white space is kept without `collapse`."""
+        if text:
+            self._separate(is_needed=not text[0].isspace())
+        if self.is_collapsed and collapse:
             words = " ".join(text.split())
             if text[:1].isspace() and self._ends_with_space:
                 self._add_space_to_point(text[: len(text) - len(text.lstrip())])
@@ -130,6 +137,13 @@ class MarkedTextBuilder:
             self._parts.append(text)
             self._length += len(text)
             self._ends_with_space = text[-1].isspace()
+
+    def _separate(self, is_needed: bool = True) -> None:
+        """Append a space, if it is needed after a tag that separates words."""
+        siblings, self._separator = self._separator, None
+        if siblings is not None and is_needed:
+            siblings[-1] = replace(siblings[-1], separates=True)
+            self.add_text(" ")
 
     def _add_space_to_point(self, space: str) -> None:
         """Keep white space after a tag without text, if there is also some before it."""
@@ -146,6 +160,7 @@ class MarkedTextBuilder:
 
     def open(self, markup: str, name: str = "", verbatim: bool = False) -> None:
         """Begin a tag."""
+        self._separate()
         self._open.append((Tag(self._length, self._length, markup, name=name, verbatim=verbatim), []))
 
     def close(self, markup: str) -> None:

@@ -85,15 +85,28 @@ def is_only_literals(text: str, literals: Sequence[Literal]) -> bool:
     return bool(literals) and not _LETTER.search("".join([*rest, text[position:]]))
 
 
+def place_literals(literals: Sequence[Literal], target: str) -> list[Span | None]:
+    """Return where a translation has each literal, None if it lacks it; a place belongs to one literal only.
+
+    Longer ones come first, since a short one may be a part of them.
+    """
+    places: list[Span | None] = [None] * len(literals)
+    used = list[Span]()
+    for number in sorted(range(len(literals)), key=lambda n: -len(literals[n].text)):
+        free = (
+            (start, end)
+            for start, end in literals[number].find_all(target)
+            if all(end <= first or start >= last for first, last in used)
+        )
+        if (span := next(free, None)) is not None:
+            places[number] = span
+            used.append(span)
+    return places
+
+
 def missing_literals(literals: Sequence[Literal], target: str) -> list[Literal]:
     """Return the literals that a translation lacks; of several equal ones, of which it has some, the last."""
-    remaining = {literal.text: len(literal.find_all(target)) for literal in literals}
-    missing = []
-    for literal in literals:
-        remaining[literal.text] -= 1
-        if remaining[literal.text] < 0:
-            missing.append(literal)
-    return missing
+    return [literal for literal, place in zip(literals, place_literals(literals, target)) if place is None]
 
 
 def restore_literals(sentence: AlignedSentence, literals: Sequence[Literal]) -> AlignedSentence:
@@ -105,12 +118,10 @@ def restore_literals(sentence: AlignedSentence, literals: Sequence[Literal]) -> 
 
 def _align_literals(sentence: AlignedSentence, literals: Sequence[Literal]) -> AlignedSentence:
     """Align the words of each literal with those of its occurrence in the translation, and with no others."""
-    links, used = list(sentence.links), set[Span]()
-    for literal in literals:
-        found = next((span for span in literal.find_all(sentence.target) if span not in used), None)
+    links = list(sentence.links)
+    for literal, found in zip(literals, place_literals(literals, sentence.target)):
         if found is None:
             continue
-        used.add(found)
         sources, targets = (
             {n for n, (start, end) in enumerate(words) if start < last and end > first}
             for words, (first, last) in (
@@ -130,7 +141,7 @@ def _restore(sentence: AlignedSentence, literal: Literal, literals: Sequence[Lit
     """
     words, target = sentence.target_words, sentence.target
     sources = {n for n, (start, end) in enumerate(sentence.source_words) if start < literal.end and end > literal.start}
-    others = {span for other in literals if other is not literal for span in other.find_all(target)}
+    others = {place for place in place_literals([one for one in literals if one is not literal], target) if place}
     taken = {n for n, (start, end) in enumerate(words) if any(start < e and end > s for s, e in others)}
     taken |= {t for s, t in sentence.links if s not in sources}
     aligned = sorted({t for s, t in sentence.links if s in sources} - taken)
