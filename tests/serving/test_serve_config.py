@@ -261,3 +261,26 @@ def test_messages_to_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         asyncio.run(watch())
         assert [receiver.recv(100) for _ in range(2)] == [b"WATCHDOG=1"] * 2
     notify_systemd("READY=1")  # nobody listens
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--on", "spark"), "--on must be local, ray or ray://ADDRESS"),
+        (("--on", "ray", "--shutdown-delay", "3"), "--shutdown-delay cannot be used with --on ray"),
+        (("--on", "ray://127.0.0.1:1"), "there is no Ray cluster at '127.0.0.1:1'"),
+    ],
+)
+def test_wrong_options_of_a_cluster(
+    folder: Path,
+    options: tuple[str, ...],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if "127.0.0.1:1" in said:
+        pytest.importorskip("ray")
+    monkeypatch.setattr("sys.argv", ["dragoman", "serve", str(folder), *options])
+    with pytest.raises(SystemExit):
+        main()
+    assert said in capsys.readouterr().err

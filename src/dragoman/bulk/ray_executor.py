@@ -61,6 +61,7 @@ class RayExecutor:
         if not rows:
             return
         ray = connect(self.address)
+        _quiet_datasets()
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).flat_map(
             RayBlockActor,
             fn_constructor_args=(worker,),
@@ -75,7 +76,7 @@ class RayExecutor:
                 yield [BlockResult.from_dict(values) for values in json.loads(row["results"])]
         except ray.exceptions.RayError as error:
             raise UserError(
-                f"the Ray cluster failed: {_first_line(error)}; the same command with --resume goes on"
+                f"the Ray cluster failed: {first_line(error)}; the same command with --resume goes on"
             ) from None
 
     def map_in_order(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> Iterator[Result]:
@@ -98,7 +99,7 @@ class RayExecutor:
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except ray.exceptions.RayError as error:
-            raise UserError(f"the Ray cluster failed: {_first_line(error)}; start the command again") from None
+            raise UserError(f"the Ray cluster failed: {first_line(error)}; start the command again") from None
 
     def _actors(self, ray: Any, num_tasks: int) -> Any:
         """Return the pool of actors: of a fixed size, or growing with the cluster up to one actor per task."""
@@ -128,7 +129,6 @@ def connect(address: str = "") -> Any:
     """Connect to a Ray cluster, unless this process is connected, and return the package; a UserError if that fails."""
     try:
         import ray  # type: ignore[import-not-found, unused-ignore]
-        import ray.data  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         raise UserError("--on ray needs the package ray: install it with pip install 'dragoman[cluster]'") from None
     if not ray.is_initialized():
@@ -136,12 +136,18 @@ def connect(address: str = "") -> Any:
         try:
             ray.init(address=address or None, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:  # such as another version of Ray or Python
-            raise UserError(f"the Ray cluster cannot be used: {_first_line(error)}") from None
+            raise UserError(f"the Ray cluster cannot be used: {first_line(error)}") from None
+    return ray
+
+
+def _quiet_datasets() -> None:
+    """Let datasets print neither progress nor plans."""
+    import ray.data  # type: ignore[import-not-found, unused-ignore]
+
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    return ray
 
 
 def _check_reachable(address: str) -> None:
@@ -157,6 +163,6 @@ def _check_reachable(address: str) -> None:
         ) from None
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """Return the first line of an error message that says something."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +14,7 @@ from dragoman.cli.options import ModelOptions, PrecisionOptions
 from dragoman.cli.serve_config import ENVIRONMENT_PREFIX, apply_config, print_configuration
 from dragoman.cli.serve_options import (
     AnalysisOptions,
+    ClusterOptions,
     KeyOptions,
     LimitOptions,
     RoutingOptions,
@@ -22,6 +24,7 @@ from dragoman.cli.serve_options import (
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
+    from dragoman.parts.inference import InferencePrecision
     from dragoman.serving import Service
 
 
@@ -57,6 +60,7 @@ def serve(
     suggestions: SuggestionOptions,
     routing: RoutingOptions,
     analysis: AnalysisOptions,
+    cluster: ClusterOptions,
     model: ModelOptions,
     precision: PrecisionOptions,
 ) -> None:
@@ -71,19 +75,14 @@ def serve(
 
     from dragoman import serving
 
-    options, weights = server.server_options(), precision.precision
-    sources = [
-        serving.RunSource(folder, pair, model.checkpoint, lambda folder: model.load(folder, weights))
-        for folder, pair in map(serving.parse_run_argument, runs)
-    ]
-    service = serving.Service(
-        sources, limits.limits(), limits.batching(), keys.read_keys(), serving.Quotas(keys.quota_file)
-    )
-    suggestions.apply(service)
-    routing.apply(service)
-    analysis.apply(service, serving.is_loopback(server.host))
-    keys.reload_with(service)
+    options = server.server_options()
+    weights, is_local = precision.precision, serving.is_loopback(server.host)
+    build = ServiceBuilder(runs, model, weights, limits, keys, suggestions, routing, analysis, is_local)
+    service = build()
     if print_config:
+        return
+    if cluster.on != "local":
+        cluster.serve(service, build.with_absolute_paths(), server, options)
         return
     socket = serving.bind_socket(server.host, server.port)
     address, port = socket.getsockname()[:2]
@@ -100,6 +99,49 @@ def serve(
             _print_qr_code(urls[0])
 
     serving.serve(service, socket, on_ready, options)
+
+
+@dataclass(frozen=True)
+class ServiceBuilder:
+    """Builds the service of some runs, in this process or in a replica; `is_local`: only this machine can reach it."""
+
+    runs: list[str]
+    model: ModelOptions
+    weights: InferencePrecision
+    limits: LimitOptions
+    keys: KeyOptions
+    suggestions: SuggestionOptions
+    routing: RoutingOptions
+    analysis: AnalysisOptions
+    is_local: bool
+
+    def __call__(self) -> Service:
+        """Return the service, whose runs are not loaded yet."""
+        from dragoman import serving
+
+        sources = [
+            serving.RunSource(folder, pair, self.model.checkpoint, lambda path: self.model.load(path, self.weights))
+            for folder, pair in map(serving.parse_run_argument, self.runs)
+        ]
+        keys, quotas = self.keys.read_keys(), serving.Quotas(self.keys.quota_file)
+        service = serving.Service(sources, self.limits.limits(), self.limits.batching(), keys, quotas)
+        self.suggestions.apply(service)
+        self.routing.apply(service)
+        self.analysis.apply(service, self.is_local)
+        self.keys.reload_with(service)
+        return service
+
+    def with_absolute_paths(self) -> ServiceBuilder:
+        """Return the builder with absolute paths, which are the same in all processes."""
+        runs = [str(Path(run).resolve()) for run in self.runs]
+        keys, suggestions, analysis = map(absolute_paths, (self.keys, self.suggestions, self.analysis))
+        return replace(self, runs=runs, keys=keys, suggestions=suggestions, analysis=analysis)
+
+
+def absolute_paths(options: Any) -> Any:
+    """Return a group of options with absolute paths."""
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
+    return replace(options, **{name: path.resolve() for name, path in values.items() if isinstance(path, Path)})
 
 
 def _log_runs(service: Service) -> None:

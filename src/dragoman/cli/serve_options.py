@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -223,3 +224,56 @@ class AnalysisOptions:
             raise UserError("--test-reference has the references of a test set: name its sources with --test-source")
         by_default = is_local or service.keys.required or test_set is not None
         service.analysis = AnalysisSettings(by_default if self.analysis is None else self.analysis, test_set)
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Replicas on a Ray cluster."""
+
+    on: Annotated[
+        str, "Where: local, ray (a cluster on this machine), or ray://HOST:PORT of a cluster. One run.", "PLACE"
+    ] = "local"
+    min_replicas: Annotated[int, _at_least(1, "With --on ray, minimum number of replicas of the run.")] = 1
+    max_replicas: Annotated[int, _at_least(1, "With --on ray, maximum number of replicas of the run.")] = 1
+    target_requests: Annotated[
+        int, _at_least(1, "With --on ray, add replicas if more requests per replica than this are not answered yet.")
+    ] = 16
+    gpus_per_replica: Annotated[float, _at_least(0, "GPUs of each replica; 0.5 puts two on a GPU.")] = 0.0
+    cpus_per_replica: Annotated[float, _at_least(0, "CPUs of each replica.")] = 1.0
+    detach: Annotated[bool, "With --on ray, end when the service is ready; it stays on the cluster."] = False
+
+    def serve(
+        self, service: Service, build: Callable[[], Service], server: ServerOptionGroup, options: ServerOptions
+    ) -> None:
+        """Serve a run on the cluster until Ctrl-C; `service` is not started, and `build` makes it in a replica."""
+        from dragoman.bulk import RayExecutor, executor_from_text
+        from dragoman.console import log
+        from dragoman.serving.ray_serving import ReplicaOptions, deploy, wait_for_signal
+
+        executor = executor_from_text(self.on, None)
+        assert isinstance(executor, RayExecutor)
+        if len(service.run_names) > 1:
+            raise UserError("--on ray serves one run, whose replicas share the cluster: name one run")
+        unsupported = {"--tls-cert": options.tls, "--shutdown-delay": options.shutdown_delay}
+        if used := [name for name, value in unsupported.items() if value]:
+            raise UserError(f"{used[0]} cannot be used with --on ray: use a reverse proxy, or leave it out")
+        replicas = ReplicaOptions(
+            self.min_replicas,
+            max(self.min_replicas, self.max_replicas),
+            self.target_requests,
+            self.gpus_per_replica,
+            self.cpus_per_replica,
+        )
+        name = service.run_names[0]
+        ray_serve = deploy(
+            *(name, build, service.source_version(name), options, replicas),
+            address=executor.address,
+            host=server.host,
+            port=server.port,
+        )
+        print(f"http://{server.host}:{server.port}", flush=True)
+        if self.detach:
+            log(f"{name} stays on the cluster; 'serve shutdown' ends it")
+            return
+        wait_for_signal()
+        ray_serve.delete(name)

@@ -99,6 +99,10 @@ class Service(RunSelector):
         """The names of all runs, also of those that are not loaded yet."""
         return list(dict.fromkeys([*self.runs, *self._sources]))
 
+    def source_version(self, name: str) -> str:
+        """Return the version of a run that is on disk now."""
+        return self._sources[name].version
+
     def _unique_name(self, name: str) -> str:
         """Return the name of a run folder, with a number if another run has the same name."""
         names = (name if n == 1 else f"{name}-{n}" for n in range(1, len(self.run_names) + 2))
