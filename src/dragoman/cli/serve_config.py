@@ -63,7 +63,7 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
         return {}
     if not isinstance(document, dict):
         raise UserError(f"the configuration {path} must have lines such as 'port: 8080'")
-    return {str(name): value for name, value in document.items()}
+    return {"on" if name is True else str(name): value for name, value in document.items()}  # YAML reads on as true
 
 
 def _setting(ctx: typer.Context, path: Path, name: str, value: Any, parameters: Mapping[str, Any]) -> tuple[str, Any]:
