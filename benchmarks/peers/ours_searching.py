@@ -9,7 +9,7 @@ from dragoman.data.batch_arrays import pad_rows
 from dragoman.interop.huggingface import read_checkpoint
 from dragoman.memory import keep_freed_memory
 from dragoman.parts.inference import optimize_for_inference, to_bfloat16
-from dragoman.parts.packed_linear import PACKS
+from dragoman.parts.packed_linear import KERNELS
 from dragoman.search import Beam, LengthLimit, SpecialTokens, build_engine
 from dragoman.search.engine import SearchEngine
 from peers.searching import Translate, WorkerSettings
@@ -25,7 +25,7 @@ def translator(settings: WorkerSettings, weights: str) -> Translate:
     model = model.to(settings.device)
     if settings.gpu:
         model = to_bfloat16(model)
-    if weights in PACKS:
+    if weights in KERNELS:
         model = optimize_for_inference(model, weights)
     framing = converted.framing
     special_tokens = SpecialTokens(framing.bos, framing.eos, framing.suppressed)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dragoman.errors import UserError
 from dragoman.parts import packed_linear
 from dragoman.parts.embedding import Embedding, OutputLayer
 from dragoman.parts.inference import InferencePrecision, optimize_for_inference
-from dragoman.parts.packed_linear import MIN_PACKED_ROWS, PACKED_ROWS, VOCABULARY_ROWS
+from dragoman.parts.kernel_choice import KernelChoices, fastest
+from dragoman.parts.packed_linear import KERNELS, PACKED_ROWS, FastestProduct
 
 LINEAR = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -74,19 +79,66 @@ def test_without_kernels_weights_are_not_packed(monkeypatch: pytest.MonkeyPatch,
         raise AttributeError("no such operator")
 
     layer, x = nn.Linear(6, 5), torch.randn(4, 6)
-    monkeypatch.setattr(packed_linear, "_mkl", missing)
-    monkeypatch.setattr(packed_linear, "_onednn", missing)
+    monkeypatch.setitem(KERNELS["float32"], "mkl", missing)
+    monkeypatch.setitem(KERNELS["float32"], "onednn", missing)
     monkeypatch.setattr(torch, "quantize_per_channel", missing)
     assert torch.equal(optimize_for_inference(nn.Sequential(layer), weights)(x), layer(x))
 
 
+@pytest.mark.parametrize(("precision", "name"), [(kind, name) for kind in KERNELS for name in KERNELS[kind]])
 @torch.no_grad()
-def test_without_mkl_onednn_packs(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not torch.backends.mkldnn.is_available():
-        pytest.skip("this torch is without oneDNN")
-    layer, x = nn.Linear(48, 33), torch.randn(3, 7, 48)
-    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
-    torch.testing.assert_close(optimize_for_inference(nn.Sequential(layer))(x), layer(x), **LINEAR)
+def test_every_kernel_computes_the_product(precision: str, name: str) -> None:
+    layer, x = nn.Linear(48, 64), torch.randn(3, 7, 48)
+    product = FastestProduct(layer.weight, layer.bias, precision)._pack(name)
+    if product is None:
+        pytest.skip(f"this torch is without {name}")
+    tolerance = LINEAR if precision == "float32" else {"atol": 0.03, "rtol": 0.03}  # steps of 1/127 of the largest
+    torch.testing.assert_close(product(x), layer(x), **tolerance)
+
+
+def test_the_fastest_kernel_is_found() -> None:
+    calls = {"slow": 0, "fast": 0, "as fast": 0}
+
+    def kernel(name: str, seconds: float) -> Callable[[Tensor], Tensor]:
+        def product(x: Tensor) -> Tensor:
+            calls[name] += 1
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                pass
+            return x
+
+        return product
+
+    kernels = {"slow": kernel("slow", 3e-3), "fast": kernel("fast", 1e-4), "as fast": kernel("as fast", 1e-4)}
+    assert fastest(kernels, torch.zeros(1)) == "fast"  # the first of equal ones, which need not be packed
+    assert len(set(calls.values())) == 1  # in turns
+
+
+def test_processes_agree_on_the_first_choice_of_a_shape(tmp_path: Path) -> None:
+    first, second = KernelChoices(tmp_path / "a" / "file"), KernelChoices(tmp_path / "a" / "file")
+    assert (first.find("2×3"), second.find("2×3")) == (None, None)
+    assert first.add("2×3", "mkl") == "mkl"
+    assert second.add("2×3", "onednn") == "mkl"  # measured at the same time, but too late
+    with (tmp_path / "a" / "file").open("a") as file:
+        file.write('damaged\n["4×5", "plain"]\n["6×7", "unfin')
+    assert [second.find(shape) for shape in ("4×5", "6×7")] == ["plain", None]
+    assert KernelChoices(tmp_path / "a" / "file").find("2×3") == "mkl"
+
+
+def test_choices_without_a_place_for_the_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    choices = KernelChoices(tmp_path / "file" / "choices")  # below a file
+    assert choices.add("2×3", "mkl") == choices.find("2×3") == "mkl"
+
+
+@torch.no_grad()
+def test_choices_of_an_earlier_process_are_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    layer, x = nn.Linear(5, 4), torch.randn(1, 5)
+    FastestProduct(layer.weight, layer.bias, "float32")(x)
+    assert list(tmp_path.rglob("*.jsonl"))
+    monkeypatch.setattr(packed_linear, "fastest", None)
+    torch.testing.assert_close(FastestProduct(layer.weight, layer.bias, "float32")(x), layer(x), **LINEAR)
 
 
 @torch.no_grad()
@@ -117,9 +169,9 @@ def test_an_unknown_kind_of_weights() -> None:
 
 
 @torch.no_grad()
-def test_many_rows_by_a_vocabulary_are_the_same() -> None:
-    layer = nn.Linear(16, VOCABULARY_ROWS)
+def test_all_classes_of_row_counts_are_the_same() -> None:
+    layer = nn.Linear(16, 8_000)
     made = optimize_for_inference(nn.Sequential(layer))
-    for rows in (MIN_PACKED_ROWS - 1, MIN_PACKED_ROWS, PACKED_ROWS - 1, PACKED_ROWS, 3 * PACKED_ROWS):
+    for rows in (1, 2, 3, 4, 8, 16, 33, PACKED_ROWS - 1, PACKED_ROWS, 2 * PACKED_ROWS):
         x = torch.randn(rows, 16, generator=torch.Generator().manual_seed(rows))
         torch.testing.assert_close(made(x), layer(x), atol=1e-5, rtol=1e-5)

@@ -21,7 +21,7 @@ from dragoman.parts.embedding import OutputLayer, TokenEmbedding
 from dragoman.parts.feedforward import ACTIVATIONS, FeedForwardMixer
 from dragoman.parts.mixer import CachedKeys, Context, Layout, Mixer, MixerOutput, State
 from dragoman.parts.norm import Identity, LayerNormModule
-from dragoman.parts.packed_linear import PACKS, Product, pack
+from dragoman.parts.packed_linear import KERNELS, Product, pack
 from dragoman.parts.positions import SinusoidalPosition, SinusoidalTable
 from dragoman.parts.stack import ResidualMixer, StackMixer
 
@@ -41,8 +41,8 @@ def optimize_for_inference(model: AnyModule, weights: InferencePrecision = "floa
     weights and adds the packed ones, which need as much memory again (a quarter in int8). Weights that no kernel can
     pack stay as they are.
     """
-    if weights not in PACKS:
-        raise unknown_name("kind of weights", weights, PACKS)
+    if weights not in KERNELS:
+        raise unknown_name("kind of weights", weights, KERNELS)
     tensors = (*model.parameters(), *model.buffers())
     optimized = deepcopy(model, {id(tensor): tensor for tensor in tensors})  # shares the tensors
     packed: dict[tuple[int, int], Product] = {}  # a matrix that several layers share is packed once

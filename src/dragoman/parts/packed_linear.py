@@ -1,7 +1,7 @@
 """Linear layers for inference on a CPU, with weights packed once for the matrix-product kernels, in float32 or int8.
 
-torch's plain product reorders the weights in every call, which for the few rows of a decoding step takes as long as the
-product itself. Packed weights have no gradients.
+torch's plain product reorders the weights in every call, which for the few rows of a decoding step can take as long as
+the product itself. Which kernel is fastest is measured (`kernel_choice.py`). Packed weights have no gradients.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Product = Callable[[Tensor], Tensor]  # x → x Wᵀ + b, over the last dimension
-Pack = Callable[[Tensor, Tensor | None], Product]
+from dragoman.parts.kernel_choice import Product, fastest, kernel_choices
+
+Pack = Callable[[Tensor, Tensor | None], Product]  # weight, bias → product
 
 PACKED_ROWS = 160  # rows of x that MKL packs the weights for; any other number works as well
-MIN_PACKED_ROWS = 4  # with fewer rows of x, the plain product is faster
-VOCABULARY_ROWS = 8_000  # a weight with more rows is treated as an output layer
+MAX_ROW_CLASS = 9  # classes of row counts: 1, 2–3, 4–7, … and from 256 on
 
 
 def plain(weight: Tensor, bias: Tensor | None) -> Product:
@@ -27,29 +28,11 @@ def plain(weight: Tensor, bias: Tensor | None) -> Product:
     return lambda x: F.linear(x, weight, bias)
 
 
-def packed_float32(weight: Tensor, bias: Tensor | None) -> Product:
-    """Return x → x Wᵀ + b with W packed by MKL, or by oneDNN, which is slower for few rows; plain without both."""
-    try:
-        if torch.backends.mkl.is_available():
-            return _mkl(weight, bias)
-        if torch.backends.mkldnn.is_available():
-            return _onednn(weight, bias)
-    except (AttributeError, RuntimeError):  # these private operators may disappear
-        pass
-    return plain(weight, bias)
-
-
 def _mkl(weight: Tensor, bias: Tensor | None) -> Product:
-    """Return x → x Wᵀ + b with W packed by MKL; x of few rows uses W unpacked, except for an output layer."""
+    """Return x → x Wᵀ + b with W packed by MKL."""
     packed, multiply = torch.ops.mkl._mkl_reorder_linear_weight(weight, PACKED_ROWS), torch.ops.mkl._mkl_linear.default
-    width, min_rows = weight.shape[1], 0 if weight.shape[0] >= VOCABULARY_ROWS else MIN_PACKED_ROWS
-
-    def product(x: Tensor) -> Tensor:
-        """x Wᵀ + b, over the last dimension of x."""
-        rows = x.numel() // width
-        return F.linear(x, weight, bias) if rows < min_rows else multiply(x, packed, weight, bias, rows)
-
-    return product
+    width = weight.shape[1]
+    return lambda x: multiply(x, packed, weight, bias, x.numel() // width)
 
 
 def _onednn(weight: Tensor, bias: Tensor | None) -> Product:
@@ -58,25 +41,22 @@ def _onednn(weight: Tensor, bias: Tensor | None) -> Product:
     return lambda x: multiply(x, packed, bias, "none", [], "")  # activation, its scalars and its algorithm
 
 
-def packed_int8(weight: Tensor, bias: Tensor | None) -> Product:
-    """Return x → x Wᵀ + b with W quantized to int8, q_w, and x to q_x in every call.
+def _int8(weight: Tensor, bias: Tensor | None, engine: str) -> Product:
+    """Return x → x Wᵀ + b with W quantized to int8, q_w, and x to q_x in every call, by a library of torch (`engine`).
 
     y = s_x s_w (q_x − z_x) q_wᵀ + b, with a scale s_w per row of W, and dynamic scale s_x and zero point z_x. All
     activations of a call share one scale, so that a row can depend, within rounding, on the others. The activations
     inside a feed-forward layer vary in size from row to row: if W has more columns than rows, each row of x is first
-    divided by its maximum. Falls back to float32 if torch has no int8 kernels.
+    divided by its maximum.
     """
     rows, columns = weight.shape
     inner_bias = bias if columns <= rows else None
-    try:
-        with _quantized_engine(weight), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*quantized tensor creation functions")  # deprecated in torch
-            scale = weight.abs().amax(1).clamp(min=1e-8).double() / 127
-            zero_point = torch.zeros_like(scale, dtype=torch.long)
-            quantized = torch.quantize_per_channel(weight, scale, zero_point, 0, torch.qint8)  # axis 0: rows
-            packed = torch.ops.quantized.linear_prepack(quantized, inner_bias)
-    except (AttributeError, RuntimeError):
-        return packed_float32(weight, bias)
+    with _quantized_engine(engine), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*quantized tensor creation functions")  # deprecated in torch
+        scale = weight.abs().amax(1).clamp(min=1e-8).double() / 127
+        zero_point = torch.zeros_like(scale, dtype=torch.long)
+        quantized = torch.quantize_per_channel(weight, scale, zero_point, 0, torch.qint8)  # axis 0: rows
+        packed = torch.ops.quantized.linear_prepack(quantized, inner_bias)
     multiply, reduce_range = torch.ops.quantized.linear_dynamic.default, not _has_vnni()
     if columns <= rows:
         return lambda x: multiply(x, packed, reduce_range)
@@ -96,22 +76,75 @@ def _has_vnni() -> bool:
 
 
 @contextmanager
-def _quantized_engine(weight: Tensor) -> Iterator[None]:
-    """Select torch's int8 library while the context is open: oneDNN for output layers, otherwise FBGEMM ("x86").
-
-    oneDNN is faster for weights with as many rows as a vocabulary.
-    """
-    current, supported = torch.backends.quantized.engine, torch.backends.quantized.supported_engines
-    preferred = ("onednn", "x86") if weight.shape[0] >= VOCABULARY_ROWS else ("x86", "onednn")
-    torch.backends.quantized.engine = next((name for name in (*preferred, "qnnpack") if name in supported), current)
+def _quantized_engine(name: str) -> Iterator[None]:
+    """Select torch's int8 library while the context is open; RuntimeError if this torch is without it."""
+    current = torch.backends.quantized.engine
+    torch.backends.quantized.engine = name
     try:
         yield
     finally:
         torch.backends.quantized.engine = current
 
 
-#: how the weights of a model are packed, by precision
-PACKS: dict[str, Pack] = {"float32": packed_float32, "int8": packed_int8}
+def _int8_engines() -> list[str]:
+    """Return torch's int8 libraries for this processor; QNNPACK, which is less precise, only if there is no other."""
+    supported = torch.backends.quantized.supported_engines
+    return [name for name in ("x86", "onednn") if name in supported] or [name for name in supported if name != "none"]
+
+
+#: kernels by the precision of the weights; the first of equally fast ones is used
+KERNELS: dict[str, dict[str, Pack]] = {
+    "float32": {"plain": plain, "mkl": _mkl, "onednn": _onednn},
+    "int8": {engine: partial(_int8, engine=engine) for engine in _int8_engines()},
+}
+
+
+class FastestProduct:
+    """x → x Wᵀ + b by the kernel that is fastest on this machine for the shape of W and the number of rows of x.
+
+    The kernels are compared when a number of rows occurs for the first time, unless a file says which one is fastest.
+    Only weights of kernels that are used stay packed. Kernels that this machine does not have are left out; without
+    any in int8, the weights are used as they are.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, precision: str) -> None:
+        """Multiply by `weight` and add `bias`, with weights in `precision`, "float32" or "int8"."""
+        self.weight, self.bias, self.precision, self.columns = weight, bias, precision, weight.shape[1]
+        self.packed: dict[str, Product] = {}  # kernels in use
+        self.by_rows: list[Product | None] = [None] * (MAX_ROW_CLASS + 1)  # by the class of the number of rows
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x Wᵀ + b, over the last dimension of x."""
+        row_class = min((x.numel() // self.columns).bit_length(), MAX_ROW_CLASS)
+        product = self.by_rows[row_class]
+        if product is None:
+            product = self.by_rows[row_class] = self._choose(x, row_class)
+        return product(x)
+
+    def _choose(self, x: Tensor, row_class: int) -> Product:
+        """Return the fastest kernel for inputs with about as many rows as x."""
+        kernels = KERNELS[self.precision]
+        shape = f"{self.precision} {'×'.join(map(str, self.weight.shape))} {row_class} {self.bias is not None}"
+        choices = kernel_choices()
+        name = choices.find(shape)
+        if name not in kernels:
+            packed = {name: product for name in kernels if (product := self._pack(name)) is not None}
+            if not packed:
+                return plain(self.weight, self.bias)
+            name = choices.add(shape, fastest(packed, x))
+        return self._pack(name, keep=True) or plain(self.weight, self.bias)
+
+    def _pack(self, name: str, keep: bool = False) -> Product | None:
+        """Return the product by a kernel, or None if this machine does not have it; `keep` its packed weights."""
+        if name not in self.packed:
+            try:
+                product = KERNELS[self.precision][name](self.weight, self.bias)
+            except (AttributeError, RuntimeError):  # private operators, which may disappear
+                return None
+            if not keep:
+                return product
+            self.packed[name] = product
+        return self.packed[name]
 
 
 def pack(weight: Tensor, bias: Tensor | None, precision: str) -> Product:
@@ -119,5 +152,6 @@ def pack(weight: Tensor, bias: Tensor | None, precision: str) -> Product:
 
     Weights on a GPU or of another dtype than float32 are used as they are.
     """
+    weight, bias = weight.detach(), None if bias is None else bias.detach()
     supported = weight.device.type == "cpu" and weight.dtype == torch.float32
-    return (PACKS[precision] if supported else plain)(weight.detach(), None if bias is None else bias.detach())
+    return FastestProduct(weight, bias, precision) if supported else plain(weight, bias)

@@ -9,7 +9,7 @@ import torch
 from dragoman.errors import UserError, unknown_name
 from dragoman.models import Model
 from dragoman.parts.inference import InferencePrecision, optimize_for_inference, to_bfloat16
-from dragoman.parts.packed_linear import PACKS
+from dragoman.parts.packed_linear import KERNELS
 
 
 class _Optimized(NamedTuple):
@@ -30,8 +30,8 @@ class InferenceWeights:
 
     def __init__(self, weights: InferencePrecision | None = None, device: str | torch.device = "cpu") -> None:
         """Check that the device supports the precision."""
-        if weights is not None and weights not in (*PACKS, "bfloat16"):
-            raise unknown_name("precision of the weights", weights, [*PACKS, "bfloat16"])
+        if weights is not None and weights not in (*KERNELS, "bfloat16"):
+            raise unknown_name("precision of the weights", weights, [*KERNELS, "bfloat16"])
         device_type = torch.device(device).type
         if weights == "int8" and device_type != "cpu":
             raise UserError(f"int8 weights need a CPU, but the run is on {device}: load it on the device 'cpu'")
@@ -46,7 +46,7 @@ class InferenceWeights:
         A model whose parameters are not float32, or whose device does not support the precision, is returned unchanged.
         """
         parameter = next(model.parameters())
-        supported = {"cpu": tuple(PACKS), "cuda": ("bfloat16",)}.get(parameter.device.type, ())
+        supported = {"cpu": tuple(KERNELS), "cuda": ("bfloat16",)}.get(parameter.device.type, ())
         if self.weights is None or self.weights not in supported or parameter.dtype != torch.float32:
             return model
         # torch increments _version when a weight is changed in place

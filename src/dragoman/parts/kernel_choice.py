@@ -1,0 +1,108 @@
+"""Choice of the fastest of several kernels by measuring them, once per machine and shape.
+
+Which library multiplies small matrices fastest depends on the processor, the shape and the number of rows, often by a
+factor of five, and cannot be told from the name of the library. Kernels round differently, so that the choices are kept
+in a file: all processes of a machine, now and later, compute the same numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+Product = Callable[[Tensor], Tensor]  # x → x Wᵀ + b, over the last dimension
+
+MAX_SECONDS = 0.1  # after which no round of measurements begins, except the first three; only on a busy machine
+TOLERANCE = 0.05  # two times are equal if they differ by less than this share
+
+
+class KernelChoices:
+    """The fastest kernels by shape, as a text file of JSON lines; the first line of a shape counts.
+
+    Processes append to the file, and never change it, so that all of them agree. If the file cannot be written, the
+    choices are those of the process.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Keep the choices in the file `path`, which need not exist."""
+        self.path, self.names = path, dict[str, str]()
+        self.size = 0  # bytes of the file that have been read
+
+    def find(self, shape: str) -> str | None:
+        """Return the name of the kernel that was chosen for a shape, by this or another process."""
+        if shape not in self.names:
+            self._read()
+        return self.names.get(shape)
+
+    def add(self, shape: str, name: str) -> str:
+        """Add a choice, and return it, or that of a process that was faster."""
+        with suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("ab") as file:
+                file.write(json.dumps([shape, name]).encode() + b"\n")
+            self._read()
+        return self.names.setdefault(shape, name)
+
+    def _read(self) -> None:
+        """Read the lines that were appended since the last call; ignore damaged ones."""
+        with suppress(OSError), self.path.open("rb") as file:
+            file.seek(self.size)
+            for line in file:
+                if line.endswith(b"\n"):
+                    self.size += len(line)
+                    with suppress(ValueError):
+                        shape, name = json.loads(line)
+                        self.names.setdefault(str(shape), str(name))
+
+
+def kernel_choices() -> KernelChoices:
+    """Return the choices for this processor, version of torch and number of threads."""
+    return _choices_for(torch.get_num_threads(), os.environ.get("XDG_CACHE_HOME", "") or str(Path.home() / ".cache"))
+
+
+@cache
+def _choices_for(threads: int, cache_folder: str) -> KernelChoices:
+    """Return the choices for a number of threads, in a file of the user's cache folder."""
+    machine = [torch.__version__, torch.backends.cpu.get_cpu_capability(), platform.machine(), str(threads)]
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        machine += sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
+    digest = hashlib.sha256("\n".join(machine).encode()).hexdigest()[:16]
+    return KernelChoices(Path(cache_folder) / "dragoman" / "kernels" / f"{digest}.jsonl")
+
+
+def fastest(kernels: Mapping[str, Product], x: Tensor) -> str:
+    """Return the name of the kernel that is fastest for the input x, the first of equally fast ones.
+
+    The kernels run in turns, until the two shortest times of each agree: other programs only make a kernel slower.
+    """
+    times: dict[str, list[float]] = {name: [] for name in kernels}
+    start, rounds = time.perf_counter(), 0
+    while rounds < 4 or (time.perf_counter() - start < MAX_SECONDS and not all(map(_is_reproduced, times.values()))):
+        for name, product in kernels.items():
+            before = time.perf_counter()
+            product(x)
+            if rounds:  # not in the first round, which warms up
+                times[name].append(time.perf_counter() - before)
+        rounds += 1
+    chosen, *others = kernels
+    for name in others:
+        if min(times[name]) < (1 - TOLERANCE) * min(times[chosen]):
+            chosen = name
+    return chosen
+
+
+def _is_reproduced(times: list[float]) -> bool:
+    """Whether the shortest time has occurred twice, within the tolerance."""
+    shortest, second, *_ = sorted(times)
+    return second < (1 + TOLERANCE) * shortest
