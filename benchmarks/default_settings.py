@@ -10,8 +10,10 @@ at equal distances, are trained on; `inflection@N` generates N forms of an inven
 its settings by their dotted names, as JSON: {"wide": {"system.settings.model_dim": 512}}; `default` has none and is
 always there. Every training validates on the validation set of its corpus, with greedy search and with the search that
 the run has chosen; `--test` also decodes the test sets, which no setting may be chosen by. Results are appended to
-`--output`, one JSON line per run; runs that are already there are not repeated. `--jobs` reads the runs and their order from
-JSON lines instead: {"corpus": "scan-simple", "variant": "wide", "settings": {"system.settings.model_dim": 512}, "seed": 1}.
+`--output`, one JSON line per run; runs that are already there are not repeated. `--jobs` reads the runs and their
+order from JSON lines instead, such as
+
+    {"corpus": "scan-simple", "variant": "wide", "settings": {"system.settings.model_dim": 512}, "seed": 1}
 """
 
 from __future__ import annotations
