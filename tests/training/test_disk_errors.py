@@ -190,7 +190,7 @@ def test_clock_that_stops_or_is_set_back(
     for name in ("time", "monotonic", "perf_counter") if by == 0 else ("time",):  # only this one can be set back
         monkeypatch.setattr(time, name, Clock(by))
     display = Listening()
-    display.EVERY = 0.0  # type: ignore[misc]
+    display.line_interval = 0.0
     train_with(run, 1, lambda: None, display)
     assert_equal(contents(run), expected)
     records = [record for record in read_metrics(run) if record["kind"] == "train"]

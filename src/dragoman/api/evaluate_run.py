@@ -264,7 +264,7 @@ class _Evaluator:
         if alignments is None:
             self.log("no alignment error rate: this system has no attention from decoder to encoder")
             return
-        sure, possible = [gold[i][0] for i in scorable], [gold[i][1] for i in scorable]
+        sure, possible = map(list, zip(*(gold[i] for i in scorable)))
         self.result.scores["alignment-error-rate"] = evaluation.alignment_error_rate(alignments, sure, possible)
 
     def _indices_within_max_length(self, sources: list[Any] | None, targets: list[str]) -> list[int]:

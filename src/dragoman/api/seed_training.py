@@ -124,8 +124,8 @@ def resume_seeds(
         write_file(folder / CONFIG_FILE, configuration.to_yaml(without_choice(changed[0])))
         document |= {"finished": {}, "report": {}}
     if num_seeds is not None and num_seeds > len(members):
-        given = configuration.without_automatic_settings(configuration.from_yaml(members[0] / CONFIG_FILE))
-        document |= {"members": _prepare_seeds(folder, given, num_seeds, custom_parts, log), "report": {}}
+        user_config = configuration.without_automatic_settings(configuration.from_yaml(members[0] / CONFIG_FILE))
+        document |= {"members": _prepare_seeds(folder, user_config, num_seeds, custom_parts, log), "report": {}}
     _write_ensemble(folder, document)
     return _train_seeds(folder, parallel, custom_parts, callback)
 
@@ -154,11 +154,9 @@ def _prepare_seeds(
             prepared = prepare_run(folder / name, seed_config, log, custom_parts, cache, open_parent)
             log_preparation(prepared, (), log)
             if config.training.auto_batch_size:  # measured once
-                found = {
-                    "training.auto_batch_size": False,
-                    "training.batch_tokens": prepared.config.training.batch_tokens,
-                }
-                config = configuration.replace_settings(config, found)
+                batch_tokens = prepared.config.training.batch_tokens
+                measured = {"training.auto_batch_size": False, "training.batch_tokens": batch_tokens}
+                config = configuration.replace_settings(config, measured)
         else:
             prepare_run(folder / name, seed_config, lambda text: None, custom_parts, cache, open_parent)
     return names

@@ -22,7 +22,7 @@ class SweepDisplay:
         """Show the progress of a sweep from its saved state on."""
         self.state = state
         self.bar = progress_bar(sys.stderr.isatty())
-        self.total = self.bar.add_task("starting", total=1.0)
+        self.sweep_task = self.bar.add_task("starting", total=1.0)
         self.tasks: dict[str, Any] = {}  # bars of the active runs
         self.active: dict[str, dict[str, Any]] = {}  # last progress of each active run
         self.started, self.work_at_start = time.monotonic(), self.work_done()
@@ -47,10 +47,13 @@ class SweepDisplay:
 
     def show_status(self, text: str) -> None:
         """Show what is being prepared, beside the bar of the sweep."""
-        self.bar.update(self.total, description=text)
+        self.bar.update(self.sweep_task, description=text)
 
     def start_rung(self, rung: int, fraction: float, runs: int, waiting: int, parallel: int) -> None:
-        """Turn to a rung, up to which `waiting` of its runs still have to be trained."""
+        """Turn to a rung, up to which `runs` runs are trained to a fraction of their budgets.
+
+        `waiting` of them are still to be trained, `parallel` at a time.
+        """
         rungs = len(self.state.rungs)
         self.rung_text = (
             f"rung {rung + 1} of {rungs} ({100 * fraction:.0f} % of the training)" if rungs > 1 else "training"
@@ -92,7 +95,7 @@ class SweepDisplay:
         if not self.rung_text:
             return
         text = self.summary()
-        self.bar.update(self.total, completed=self.work_done(), total=self.work_total(), description=text)
+        self.bar.update(self.sweep_task, completed=self.work_done(), total=self.work_total(), description=text)
         if self.bar.disable and time.monotonic() - self.last_line >= LOG_INTERVAL_SECONDS:
             self.last_line = time.monotonic()
             self.message(text)
@@ -107,7 +110,7 @@ class SweepDisplay:
         return ", ".join(parts)
 
     def work_done(self) -> float:
-        """Return the work of all runs so far."""
+        """Return the work of all runs so far, in training budgets of a run."""
         work = 0.0
         for run in self.state.runs:
             reached = run.results[-1].fraction if run.results else 0.0
@@ -115,7 +118,7 @@ class SweepDisplay:
         return work
 
     def work_total(self) -> float:
-        """Return the work of the whole sweep, as far as it can be foreseen."""
+        """Return the work of the whole sweep in training budgets of a run, as far as it can be foreseen."""
         fractions = [0.0, *self.state.rungs]
         steps = [end - start for start, end in pairwise(fractions)]  # work of a run from rung to rung
         planned = sum(count * step for count, step in zip(self.state.planned_runs(), steps))

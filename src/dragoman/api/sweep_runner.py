@@ -124,7 +124,8 @@ class SweepRunner:
         unprepared = [run for run in pending if run.status == "unprepared"]
         if unprepared:
             raise UserError(
-                f"{unprepared[0].name} could not be prepared: see {self.folder / LOGS_FOLDER / PREPARATION}.log"
+                f"{unprepared[0].name} could not be prepared: see {self.folder / LOGS_FOLDER / PREPARATION}.log, and "
+                "repeat the command"
             )
 
     def _record_prepared(self, run: SweepRun, event: Event) -> None:
@@ -140,8 +141,8 @@ class SweepRunner:
         if same is not None and same.status != "duplicate":
             run.status, run.same_as = "duplicate", same.configuration
             remove_folder(self._run_folder(run))
-            names = self._describe(run), self._describe(same)
-            self.display.message(f"{names[0]} has the same settings as {names[1]}, and is not trained again")
+            message = f"{self._describe(run)} has the same settings as {self._describe(same)}, and is not trained again"
+            self.display.message(message)
 
     def _choose_parallel(self) -> int:
         """Choose the number of runs to train at a time by the largest estimate of their memory."""
@@ -206,7 +207,8 @@ class SweepRunner:
             case "failed" if run is not None:
                 self._record_failure(run, event)
             case "failed":
-                raise UserError(f"the runs could not be prepared: {event['error']}")
+                log_file = self.folder / LOGS_FOLDER / f"{PREPARATION}.log"
+                raise UserError(f"the runs could not be prepared: {event['error']}; see {log_file}")
             case "interrupted":
                 self.has_ended.add(name)
             case "exit":

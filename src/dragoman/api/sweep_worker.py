@@ -35,6 +35,7 @@ from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, is_run_folder
 from dragoman.storage import exclusive_run_lock, resolve_link
 from dragoman.systems import SYSTEMS
 from dragoman.training.checkpoint_manager import TrainState
+from dragoman.training.defaults import epoch_target_tokens
 from dragoman.training.display import Display
 from dragoman.training.preparation_cache import PreparationCache
 from dragoman.training.prepare import prepare_run
@@ -212,7 +213,7 @@ def train_run(report: Report, folder: str, fraction: float, device: str, sentenc
         for name in ("best", *(["last"] if outcome.paused else []))
     }
     scored = [score_checkpoint(path, name, config.training.device, sentences, metric) for name in sorted(checkpoints)]
-    score, validation = max(scored, key=lambda pair: pair[0])
+    score, validation = max(scored, key=lambda score_and_metrics: score_and_metrics[0])
     result = RungResult(fraction, state.step, state.seconds, state.target_tokens, score, validation)
     if not outcome.paused:
         write_report(load(path, device="cpu"))
@@ -238,10 +239,9 @@ def pause_condition(trainer: Trainer, fraction: float) -> Callable[[TrainState],
         return lambda state: False
     budget, training = trainer.budget, trainer.config.training
     if budget.steps is None and training.minutes is None:
-        store = trainer.batches.store
-        target_tokens = store.columns[1].tokens + len(store)  # with EOS
-        step_tokens = (training.batch_tokens or 4096) * training.gradient_accumulation
-        steps = math.ceil(fraction * default_steps(target_tokens, step_tokens))
+        assert training.batch_tokens is not None  # chosen when the run was prepared
+        step_tokens = training.batch_tokens * training.gradient_accumulation
+        steps = math.ceil(fraction * default_steps(epoch_target_tokens(trainer.batches.store), step_tokens))
         return lambda state: state.step >= steps
     return lambda state: (budget.fraction_used(state) or 0.0) >= fraction
 
@@ -255,15 +255,15 @@ def score_checkpoint(
     score is that of a whole target, −log p(y|x), because tokens of different tokenizers cannot be compared.
     """
     run = load(folder, checkpoint, device)
-    common = {"training.validation_sentences": sentences, "training.selection_metric": metric}
-    run.config = configuration.replace_settings(run.config, common)
-    objective = run.config.objective
-    task = TaskContext(run.model, run.source_tokenizer, run.target_tokenizer, run.framing, 0.0, 0.0)
-    built = build_objective(objective.name or "translation", task, objective.settings)
+    same_for_all = {"training.validation_sentences": sentences, "training.selection_metric": metric}
+    run.config = configuration.replace_settings(run.config, same_for_all)
+    task = TaskContext(run.model, run.source_tokenizer, run.target_tokenizer, run.framing)
+    settings = run.config.objective
+    objective = build_objective(settings.name or "translation", task, settings.settings)
     store = TokenStore(folder / "data" / "valid")
-    validator = Validator(run, built, store)
+    validator = Validator(run, objective, store)
     result = validator.validate()
-    target_loss = result.loss * (store.columns[1].tokens + len(store)) / len(store)  # with EOS
+    target_loss = result.loss * epoch_target_tokens(store) / len(store)
     score = (-target_loss if value == -result.loss else value for value in validator.score(result))
     return tuple(score), {**result.to_record(), "target_loss": target_loss}
 

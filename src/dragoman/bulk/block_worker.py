@@ -112,7 +112,10 @@ class BlockWorker:
         return [self._write(task.file, task.block, source.read_block(task.block), is_last)]
 
     def _process_file(self, file: int) -> Iterator[BlockResult]:
-        """Process all blocks of a compressed file that are not complete yet."""
+        """Process all blocks of a compressed file that are not complete yet.
+
+        A block is written when the next one has been read: only then is it known not to be the last.
+        """
         previous: Any = None
         block = -1
         for block, rows in enumerate(self.inputs[file].read_blocks()):
@@ -139,8 +142,15 @@ class BlockWorker:
         ]
         tokens = sum(outcome.num_tokens for outcome in outcomes if not isinstance(outcome, str))
         result = BlockResult(
-            *(file, block, len(parsed), tokens, len(content), time.perf_counter() - start),
-            *(blake2b(content, digest_size=16).hexdigest(), errors, is_last),
+            file,
+            block,
+            lines=len(parsed),
+            tokens=tokens,
+            bytes=len(content),
+            seconds=time.perf_counter() - start,
+            digest=blake2b(content, digest_size=16).hexdigest(),
+            errors=errors,
+            is_last=is_last,
         )
         folder = StorageFolder(self.output)
         folder.write(f"{BLOCK_FOLDER}/{result.name}.out", content)
@@ -148,7 +158,10 @@ class BlockWorker:
         return result
 
     def _results(self, rows: Rows, first_index: int) -> list[Outcome]:
-        """Process rows together; if that fails, one by one, so that only those fail that must: an error message."""
+        """Process rows together; if that fails, one by one. A row that fails has an error message as its result.
+
+        `first_index` is the index of the first row, which seeds sampling.
+        """
         if not rows:
             return []
         process = self._process  # an error of opening the run concerns all rows

@@ -50,7 +50,7 @@ class BulkInput:
         return cls(location, name, size, num_blocks, block_bytes)
 
     def first_index(self, block: int) -> int:
-        """Return a number for the first row of a block; those of its rows follow, and all rows have different ones."""
+        """Return the index of the first row of a block, which seeds sampling; every row of a file has another one."""
         return block * self.block_bytes  # a line has at least one byte
 
     def block_size(self, block: int) -> float:
@@ -64,7 +64,8 @@ class BulkInput:
             position = 0
             if begin:
                 stream.seek(begin - 1)
-                position = begin - 1 + _read_line(stream)[1]  # the rest of the line that began before
+                _, num_bytes = _read_line(stream)  # the rest of the line that began before
+                position = begin - 1 + num_bytes
             lines: list[Line] = []
             while position < end:
                 line, num_bytes = _read_line(stream)

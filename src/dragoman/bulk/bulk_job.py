@@ -55,7 +55,10 @@ class JobProgress:
     new_bytes: float = 0.0
 
     def after(self, result: BlockResult, num_bytes: float, is_new: bool = True) -> JobProgress:
-        """Return the progress after a block that took `num_bytes` of an input file."""
+        """Return the progress after a block that took `num_bytes` of an input file.
+
+        A block that is not `is_new` was processed before this process continued the job.
+        """
         return replace(
             self,
             blocks=self.blocks + 1,
@@ -113,7 +116,10 @@ class BulkJob:
         self.description = {"version": JOB_VERSION, **described, **fingerprint, "files": files}
 
     def run(self, executor: Executor, *, resume: bool = False, overwrite: bool = False) -> Iterator[JobProgress]:
-        """Process all blocks that are missing, and yield the progress after each; the first value is the start."""
+        """Process all blocks that are missing, and yield the progress after each; the first value is the start.
+
+        `resume` continues a job in the output folder, `overwrite` starts it again.
+        """
         with ExitStack() as locks:
             self._start(resume, overwrite, locks)
             progress = JobProgress(len(self.inputs), sum(source.size for source in self.inputs))
@@ -148,9 +154,11 @@ class BulkJob:
     # ---- steps
 
     def _start(self, resume: bool, overwrite: bool, locks: ExitStack) -> None:
-        """Create the output folder, or check that it belongs to this job; lock it against other drivers."""
-        inside = {source.location for source in self.inputs}
-        if any(location.startswith(f"{self.folder.location}/") for location in inside):
+        """Create the output folder, or check that it belongs to this job; lock it against other jobs.
+
+        A local folder is locked until `locks` is closed. The output of an input file has the path `name` in the folder.
+        """
+        if any(source.location.startswith(f"{self.folder.location}/") for source in self.inputs):
             raise UserError(f"the output folder {self.folder.location} contains input files: choose another folder")
         names = set(self.folder.names()) - {LOCK_FILE, BLOCK_FOLDER}
         if names and overwrite and JOB_FILE in names:

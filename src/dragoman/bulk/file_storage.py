@@ -33,13 +33,13 @@ def _remote(location: str) -> tuple[Any, str]:
     try:
         system, path = url_to_fs(location)
     except (ImportError, ValueError) as error:
-        raise UserError(f"{location} cannot be opened: {error}") from None
+        raise UserError(f"the address {location} is not one that fsspec can open: {error}") from None
     return system, path
 
 
 def find_files(patterns: list[str]) -> list[str]:
     """Return the files that the patterns match, in order; a pattern that matches no file is a UserError."""
-    found: dict[str, None] = {}  # an ordered set
+    files: dict[str, None] = {}  # an ordered set
     for pattern in patterns:
         if is_url(pattern):
             matches = _find_remote_files(pattern)
@@ -47,8 +47,8 @@ def find_files(patterns: list[str]) -> list[str]:
             matches = [name for name in glob.glob(pattern, recursive=True) if Path(name).is_file()]  # noqa: PTH207
         if not matches:
             raise UserError(f"no file matches {pattern}: check the path and the pattern")
-        found |= dict.fromkeys(sorted(matches))
-    return list(found)
+        files |= dict.fromkeys(sorted(matches))
+    return list(files)
 
 
 def _find_remote_files(pattern: str) -> list[str]:
@@ -60,7 +60,9 @@ def _find_remote_files(pattern: str) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise UserError(f"{pattern} cannot be read: {error.strerror or error}") from None
+        raise UserError(
+            f"the files {pattern} cannot be listed: {error.strerror or error}; check the address and your permissions"
+        ) from None
     chain = "".join(pattern.rpartition("::")[:2])  # of file systems, such as simplecache::s3://
     return [chain + system.unstrip_protocol(name) for name, entry in entries.items() if entry["type"] == "file"]
 

@@ -40,6 +40,6 @@ def find_format(
 
 
 def describe_input(location: str, name: str, block_bytes: int, rows: TextLines) -> BulkInput:
-    """Describe an input file whose rows have a format."""
-    kind = ParquetInput if isinstance(rows, ParquetRows) else BulkInput
-    return kind.describe(location, name, block_bytes)
+    """Describe an input file with its blocks; `name` is that of its output, `rows` the format of its rows."""
+    input_class = ParquetInput if isinstance(rows, ParquetRows) else BulkInput
+    return input_class.describe(location, name, block_bytes)

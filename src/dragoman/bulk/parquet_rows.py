@@ -34,7 +34,7 @@ class ParquetInput(BulkInput):
 
     @classmethod
     def describe(cls, location: str, name: str, block_bytes: int) -> ParquetInput:
-        """Describe a file; a UserError if it cannot be opened."""
+        """Describe a file, whose blocks are its row groups, of any size; a UserError if it cannot be opened."""
         with _open_parquet(location) as file:
             groups = range(file.metadata.num_row_groups)
             rows = tuple(file.metadata.row_group(group).num_rows for group in groups)
@@ -95,11 +95,11 @@ class ParquetRows(TextLines):
         return ParsedRow(texts)
 
     def excerpt(self, rows: Any, index: int) -> str:
-        """Return nothing: a row is found by its number."""
+        """Return nothing for the file of errors: it names the row by its number, which is enough to find it."""
         return ""
 
     def encode(self, rows: Any, parsed: Sequence[ParsedRow], outcomes: Sequence[Outcome]) -> bytes:
-        """Return the table of a block as an Arrow stream."""
+        """Return the table of a block, with the columns of the results, as an Arrow stream; `parsed` is not used."""
         import pyarrow
 
         added: list[list[Any]] = [

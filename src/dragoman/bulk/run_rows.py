@@ -43,42 +43,51 @@ class RunRows:
 def translate_rows(
     run: Run, rows: Rows, first_index: int, *, search: dict[str, Any], **options: Any
 ) -> list[RowResult]:
-    """Translate sources with a search, given in JSON values; `options` are those of `Run.translate_stream`."""
+    """Translate sources with a search, given in JSON values; `first_index`, that of the first row, seeds sampling.
+
+    `options` are those of `Run.translate_stream`.
+    """
     from dragoman.search import search_from_dict
 
     texts = (text for (text,) in rows)
     results = run.translate_stream(texts, search_from_dict(search), first_index=first_index, **options)
-    return [RowResult((result.text,), len(result.tokens)) for result in results]
+    return [RowResult((result.text,), num_tokens=len(result.tokens)) for result in results]
 
 
 def generate_rows(run: Run, rows: Rows, first_index: int, *, search: dict[str, Any]) -> list[RowResult]:
-    """Continue prompts, or reply to dialogues."""
+    """Continue prompts, or reply to dialogues, with a search in JSON values; `first_index` seeds sampling."""
     from dragoman.search import search_from_dict
 
     results = run.generate([text for (text,) in rows], search_from_dict(search), first_index=first_index)
-    return [RowResult((result.text,), len(result.tokens)) for result in results]
+    return [RowResult((result.text,), num_tokens=len(result.tokens)) for result in results]
 
 
 def score_rows(run: Run, rows: Rows, first_index: int) -> list[RowResult]:
-    """Compute log p(y|x) of rows of a source and a target, or log p(y) of rows of one text."""
+    """Compute log p(y|x) of rows of a source and a target, or log p(y) of rows of one text.
+
+    `first_index`, the index of the first row, is for functions that sample, and not used here.
+    """
     *sources, targets = map(list, zip(*rows))
     results = run.score(sources[0] if sources else None, targets)
-    return [RowResult((result.score,), len(result.tokens)) for result in results]
+    return [RowResult((result.score,), num_tokens=len(result.tokens)) for result in results]
 
 
 def tag_rows(run: Run, rows: Rows, first_index: int) -> list[RowResult]:
-    """Tag the words of texts."""
+    """Tag the words of texts; `first_index`, the index of the first row, is for functions that sample."""
     results = run.tag([text for (text,) in rows])
-    return [RowResult((" ".join(result.tags),), len(result.tags)) for result in results]
+    return [RowResult((" ".join(result.tags),), num_tokens=len(result.tags)) for result in results]
 
 
 def classify_rows(run: Run, rows: Rows, first_index: int) -> list[RowResult]:
-    """Classify texts: the most probable label, and its probability."""
+    """Return the most probable label of texts, which counts as one token, and its probability.
+
+    `first_index`, the index of the first row, is for functions that sample, and not used here.
+    """
     results = run.classify([text for (text,) in rows])
-    return [RowResult((result.label, result.probabilities[result.label]), 1) for result in results]
+    return [RowResult((result.label, result.probabilities[result.label]), num_tokens=1) for result in results]
 
 
 def fill_rows(run: Run, rows: Rows, first_index: int) -> list[RowResult]:
-    """Fill the masks of texts."""
-    results = run.fill([text for (text,) in rows], 1)
-    return [RowResult((result.text,), len(result.choices)) for result in results]
+    """Fill the masks of texts; `first_index`, the index of the first row, is for functions that sample."""
+    results = run.fill([text for (text,) in rows], top_k=1)
+    return [RowResult((result.text,), num_tokens=len(result.choices)) for result in results]

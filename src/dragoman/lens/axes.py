@@ -42,7 +42,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def tick_label(value: float) -> str:
-    """Format a tick: 0.25, 20,000, 150k, 2.5M, 3·10⁻⁶."""
+    """Format a tick, from 100,000 on with a letter: 0.25, 20,000, 150k, 2.5M, 3·10⁻⁶."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= max(size, 1e5):
             return f"{value / size:g}{letter}"

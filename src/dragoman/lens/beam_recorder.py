@@ -58,7 +58,7 @@ def table_search_tree(table: ProbabilityTable, search: TokenSearch) -> BeamTree:
     """Search a table of probabilities; return the tree of all hypotheses that it names and the search considered."""
     request = table.request()
     _, tree = recorded_search(table, request.source, request.lengths, search, request.constraints)
-    return tree.without(OTHER_WORD)
+    return tree.without(OTHER_WORD)  # which stands for all words that the table does not name
 
 
 class RecordedNodes:
@@ -115,8 +115,8 @@ class RecordingStrategy(Strategy):
     ) -> tuple[SearchState, Tensor | None]:
         """Select tokens by the strategy that is recorded, and record the step of the sources that are not done.
 
-        Return the state after the step, and for each row (slot of the beam) the row that it continues; None if each
-        continues itself.
+        A source, which has a slot of the batch, has K rows, one for each hypothesis. Return the state after the step,
+        and for each row (B K) the row of its source that it continues; None if each continues itself.
         """
         scores, ended = state.scores, state.strategy.ended_rows
         ended = torch.zeros_like(scores, dtype=torch.bool) if ended is None else ended
@@ -140,10 +140,11 @@ class RecordingStrategy(Strategy):
         log_p: Tensor,
         parents: Tensor,
     ) -> None:
-        """Add the nodes of a step of the source in a slot: selected, finished, and the best pruned continuations.
+        """Add the nodes of a step of one source: selected, finished, and the 2K best pruned continuations.
 
-        `state` is that after the step; `scores` and `ended` (K: log p, and whether a row has ended) and `log_p` (K V,
-        of the next token) are those before it; `parents` (K) are the rows that are continued.
+        The source has the index `slot` in the batch and K rows, its hypotheses. `state` is that after the step;
+        `scores` and `ended` (K: log p, and whether a row has ended) and `log_p` (K V, of the next token) are those
+        before it; `parents` (K) are the rows that are continued.
         """
         step, tokens = int(state.step[slot]) + 1, state.tokens[slot].cpu()
         at_limit = step >= int(state.max_length[slot])

@@ -49,18 +49,18 @@ def heatmap(
     """
     table = [[min(1.0, max(0.0, float(weight))) for weight in row] for row in weights]
     cell = min(CELL_SIZE, max(MIN_CELL_SIZE, MAX_HEATMAP_WIDTH // max(len(rows), len(columns), 1)))
-    every = -(-11 // cell)  # labels are 11 pixels high; those that would overlap are omitted
+    label_interval = -(-11 // cell)  # labels are 11 pixels high; those that would overlap are omitted
     font_size = max(8, cell - 2) if cell < 15 else None
     left, slant = 20 + svg.label_width(rows), svg.label_width(columns) * math.sqrt(0.5)
     top = 52 + slant
     bottom = top + cell * len(rows)
     parts: list[str] = [svg.heading(title)]
-    for j, name in list(enumerate(columns))[::every]:
+    for j, name in list(enumerate(columns))[::label_interval]:
         transform = f"translate({left + cell * (j + 0.5):.1f} {top - 8:.1f}) rotate(-45)"
         parts.append(svg.label(name, transform=transform, font_size=font_size))
     for i, (name, row) in enumerate(zip(rows, table, strict=True)):
         y = top + cell * i
-        if i % every == 0:
+        if i % label_interval == 0:
             parts.append(svg.label(name, x=left - 8, y=y + cell / 2 + 4.5, text_anchor="end", font_size=font_size))
         for j, (column, weight) in enumerate(zip(columns, row, strict=True)):
             if weight >= MIN_VISIBLE_WEIGHT or len(rows) * len(columns) <= MAX_FULL_CELLS:
@@ -124,8 +124,9 @@ def line_chart(
         for x, y in points if len(points) <= 25 else points[-1:]:
             tooltip = f"{name}: {format_number(y)} at {x_label} {format_number(x)}"
             parts.append(plot.dot(x, y, series=n, radius=3, tooltip=tooltip))
-    ends = [f"{name} from {format_number(p[0][1])} to {format_number(p[-1][1])}" for name, p in curves.items()]
-    return svg.figure(480, 300 + shift, title, f"{y_label or 'value'} by {x_label}: {'; '.join(ends)}", parts)
+    heights = {name: [format_number(y) for _, y in points] for name, points in curves.items()}
+    ends = "; ".join(f"{name} from {values[0]} to {values[-1]}" for name, values in heights.items())
+    return svg.figure(480, 300 + shift, title, f"{y_label or 'value'} by {x_label}: {ends}", parts)
 
 
 def scatter_plot(points: Mapping[str, tuple[float, float]], title: str, x_label: str, y_label: str) -> str:
@@ -139,7 +140,8 @@ def scatter_plot(points: Mapping[str, tuple[float, float]], title: str, x_label:
     parts = plot.axes(title, f"{x_label}, logarithmic", y_label)
     descriptions = {name: f"{name}: {format_number(y)} for {x:.2e}" for name, (x, y) in drawable.items()}
     label_y = math.inf
-    for n, (name, (x, y)) in enumerate(sorted(drawable.items(), key=lambda item: item[1][1])):
+    for n, name in enumerate(sorted(drawable, key=lambda name: drawable[name][1])):  # from bottom to top
+        x, y = drawable[name]
         label_y = min(plot.y(y) + 4, label_y - 13)  # labels must not overlap
         parts.append(plot.dot(x, y, series=n, radius=5, tooltip=descriptions[name]))
         fits = plot.x(x) + 18 + svg.CHARACTER_WIDTH * cell_len(name) <= 640  # otherwise the label is left of the point

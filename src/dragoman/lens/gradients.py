@@ -160,7 +160,7 @@ def embedding_leaves(run: Run) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
 
     def record_states(part: nn.Module, inputs: Any, outputs: Any) -> None:
         """Forward hook of the encoder: record its states (B S D)."""
-        states.append(outputs[0])
+        states.append(outputs[0])  # `MixerOutput.output`
 
     children = dict(run.model.named_children())
     tables = {id(table): table for name in ("source_embedding", "target_embedding") if (table := children.get(name))}

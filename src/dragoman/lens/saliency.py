@@ -31,20 +31,23 @@ class Saliency:
 
 
 def measure_saliency(run: Run, source: str, translation: str) -> Saliency:
-    """Measure the gradients of the log-probability of each token of a translation by all embeddings it depends on."""
+    """Measure how strongly the log-probability of each token of a translation depends on all tokens before it.
+
+    The measure is the norm of the gradient by the embedding of a source or earlier target token, as a share of all.
+    """
     model, framing, tokenizer = run.model, run.framing, run.target_tokenizer
     if not model.can_generate or model.source_features is not None:
         raise UserError(f"{run.folder} does not translate text: saliency is measured for text-to-text models")
     if not source.strip():
-        raise UserError("there is nothing to measure: the source sentence is empty")
+        raise UserError("saliency is measured by the tokens of the source sentence, but it is empty: give its text")
     source_ids = list(run.encode_sources([source])[0])
     labels = [*framing.forced_bos, *tokenizer.encode(translation), framing.eos]
     inputs = [framing.bos, *labels[:-1]]
     (source_batch, source_lengths), (target_batch, lengths) = run.pad_batch([source_ids]), run.pad_batch([inputs])
-    layouts = Layout.padded(len(source_ids), source_lengths), Layout.padded(len(inputs), lengths)
+    source_layout, target_layout = Layout.padded(len(source_ids), source_lengths), Layout.padded(len(inputs), lengths)
     rows = []
     with torch.enable_grad(), embedding_leaves(run) as (embedded, _):
-        features = model.forward_features(source_batch, layouts[0], target_batch, layouts[1])
+        features = model.forward_features(source_batch, source_layout, target_batch, target_layout)
         label_ids = torch.tensor(labels, device=source_batch.device)
         log_p = at_least_float32(model.logits(features)).log_softmax(-1)[0].gather(1, label_ids[:, None])[:, 0]  # T
         for t in range(len(labels)):

@@ -64,7 +64,7 @@ def inspect_sentence(
     """
     source = load_features(run, source)
     if is_empty(source):
-        raise UserError("there is nothing to inspect: the source sentence is empty")
+        raise UserError("there is nothing to inspect: the source sentence is empty; give its text")
     if alternatives < 1:
         raise UserError(
             f"alternatives, the number of tokens listed at each position, must be at least 1, but is {alternatives}"
@@ -140,7 +140,7 @@ class SentenceInspector:
         run, framing, tokenizer = self.run, self.run.framing, self.run.target_tokenizer
         label_ids = [*target_ids, framing.eos] if finished else target_ids
         if not label_ids:
-            raise UserError("there is nothing to inspect: the translation of the sentence is empty")
+            raise UserError("there is nothing to inspect: the translation of the sentence is empty; give another one")
         input_ids = [framing.bos, *label_ids[:-1]]
         source_batch, target_batch = (run.pad_batch([ids]) for ids in (source_ids, input_ids))
         forward = record_forward(run.model, *source_batch, *target_batch)
@@ -230,8 +230,9 @@ class SentenceInspector:
             steps=steps,
             layers=tuple(layers),
             experts=tuple(
-                ExpertMap(path, layer_name(self.run.model, path), tuple(labels[stack_of(path)][1]), gates)
+                ExpertMap(path, layer_name(self.run.model, path), tuple(tokens), gates)
                 for path, gates in forward.expert_gates.items()
+                for _, tokens in [labels[stack_of(path)]]  # the labels of the columns: what the layer read
             ),
             generation_probs=forward.generation_probs,
         )

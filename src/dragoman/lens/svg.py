@@ -36,7 +36,10 @@ CLASS_COLORS = {
 
 
 def _color_rules(dark: bool, root: str = ".lens") -> str:
-    """Return the CSS rules that color the classes inside the element `root`, for a dark or a light background."""
+    """Return the CSS rules that color the classes inside the element `root`, for a dark or a light background.
+
+    A color is a pair: for light backgrounds, for dark ones.
+    """
     return " ".join(f"{root} .{name} {{ {css}: {color[dark]} }}" for name, (css, color) in CLASS_COLORS.items())
 
 
@@ -80,12 +83,12 @@ def figure(width: float, height: float, title: str, description: str, parts: Seq
 
 
 def svg_to_png(figure_svg: str, dark: bool = False) -> bytes:
-    """Convert a figure of the lens to PNG, with light or dark colors."""
+    """Convert an SVG figure of `figure`, whose root has the CSS class `lens`, to PNG, with light or dark colors."""
     try:
         import resvg_py
     except ImportError:
         raise UserError(
-            "PNG figures need resvg_py: run pip install '.[plots]' in the source tree, or write an SVG"
+            "PNG figures need the package resvg_py: install it with pip install 'dragoman[plots]', or write an SVG"
         ) from None
     # the selector svg.lens takes precedence over the rules in the figure
     style = f"svg.lens {{ color: {INK[dark]}; font-family: {PNG_FONTS} }} {_color_rules(dark, 'svg.lens')}"
@@ -166,7 +169,7 @@ def label_width(labels: Sequence[str], max_cells: int = MAX_LABEL_CELLS) -> floa
 
 
 def heat_cell(x: float, y: float, width: float, height: float, weight: float, tooltip: str, radius: int = 3) -> Markup:
-    """Draw a rectangle whose opacity is a weight from 0 to 1."""
+    """Draw a rectangle whose opacity is a weight from 0 to 1; a weight of 0 is still faintly visible."""
     opacity = f"{0.04 + 0.96 * weight:.3f}"
     return rect(x, y, width, height, tag("title", tooltip), class_="heat", fill_opacity=opacity, rx=radius)
 

@@ -104,16 +104,17 @@ class TestSetAnalyzer:
         run, sources = self.run, [self.sources[n] for n in chunk]
         references = [self.references[n] for n in chunk]
         translations = run.translate(sources)
-        usable = [
+        scorable = [
             n
             for n, fits in enumerate(run.within_max_length(sources, references))
             if fits and sources[n].strip() and references[n].strip()
         ]
-        chosen = [sources[n] for n in usable], [references[n] for n in usable]
-        single = not run.ensemble_members  # an ensemble translates, but only single models score
-        scores = {n: scored.score for n, scored in zip(usable, run.score(*chosen))} if usable and single else {}
-        alignments = (run.align(*chosen) if usable and single else None) or []
-        links = dict(zip(usable, alignments))
+        if run.ensemble_members:  # an ensemble translates, but only single models score
+            scorable = []
+        pairs = [sources[n] for n in scorable], [references[n] for n in scorable]
+        scores = {n: scored.score for n, scored in zip(scorable, run.score(*pairs))} if scorable else {}
+        alignments = (run.align(*pairs) if scorable else None) or []
+        links = dict(zip(scorable, alignments))
         return [
             TranslatedPair(
                 sources[n],

@@ -126,12 +126,12 @@ def expert_lines(experts: Sequence[ExpertMap]) -> list[str]:
     """Return for each mixture of experts the tokens with their experts, counted from 1, and gates, largest first."""
     lines: list[str] = []
     for layer in experts:
-        width = max(cell_len(_word(token)) for token in layer.tokens) + 2
+        width = max(cell_len(_shortened(token)) for token in layer.tokens) + 2
         lines.append(f"{layer.layer}, {layer.gates.shape[-1]} experts")
         for token, gates in zip(layer.tokens, layer.gates.tolist()):
             selected = sorted((-gate, number) for number, gate in enumerate(gates, 1) if gate > 0)
             shown = "  ".join(f"{number} ({_percent(-gate)})" for gate, number in selected)
-            lines.append(f"  {set_cell_size(_word(token), width)}{shown}")
+            lines.append(f"  {set_cell_size(_shortened(token), width)}{shown}")
         lines.append("")
     return lines[:-1]
 
@@ -141,19 +141,19 @@ def alternative_lines(inspection: Inspection) -> list[str]:
 
     Models that can copy also show p_gen, the probability that the next token was generated and not copied.
     """
-    width = max([cell_len(_word(step.token)) for step in inspection.steps], default=0) + 2
+    width = max([cell_len(_shortened(step.token)) for step in inspection.steps], default=0) + 2
     shown_probs = [f"  p_gen {_percent(p_gen):>6}" for p_gen in inspection.generation_probs]
     lines = []
     for step, p_gen in zip(inspection.steps, shown_probs or repeat("")):
         others = ", ".join(
-            f"{_word(other.token)} {_percent(other.probability)}"
+            f"{_shortened(other.token)} {_percent(other.probability)}"
             for other in step.alternatives
             if other.token_id != step.token_id
         )
         rank = f"  rank {step.rank}" if step.rank > 1 else ""
         bar = set_cell_size("█" * round(MAX_BAR_CELLS / 2 * step.probability), MAX_BAR_CELLS // 2)
         probability = f"{_percent(step.probability):>6}{p_gen}"
-        lines.append(f"{set_cell_size(_word(step.token), width)}{probability}  {bar}  {others}{rank}".rstrip())
+        lines.append(f"{set_cell_size(_shortened(step.token), width)}{probability}  {bar}  {others}{rank}".rstrip())
     limit = "" if inspection.finished else ", truncated at the length limit"
     return [*lines, "", f"log p {inspection.score:.3f}{limit}"]
 
@@ -184,7 +184,7 @@ def walk_lines(walk: Walk) -> list[str]:
             first = step.values.flatten(0, -1)[:MAX_NUMBERS].tolist()
             more = " …" if step.values.numel() > MAX_NUMBERS else ""
             lines.append(f"    {' '.join(f'{value:.3f}' for value in first)}{more}")
-    best = (f"{one_line(one.token)} {_percent(one.probability)}" for one in walk.candidates[:MAX_NUMBERS])
+    best = (f"{one_line(token.token)} {_percent(token.probability)}" for token in walk.candidates[:MAX_NUMBERS])
     return [*lines, "", "probabilities of the next token", f"  {'  '.join(best)}"]
 
 
@@ -276,7 +276,7 @@ def _bars(values: dict[str, float]) -> list[str]:
     ]
 
 
-def _word(token: str) -> str:
+def _shortened(token: str) -> str:
     """Shorten a token to MAX_WORD_CELLS terminal cells."""
     return shorten(token, MAX_WORD_CELLS)
 

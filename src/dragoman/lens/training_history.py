@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -15,7 +15,12 @@ from dragoman.run import Alignment, Run, load
 from dragoman.run_files import checkpoints_by_step
 from dragoman.search import SearchConfig
 
-Step = tuple[int, str]  # a step and the name of its checkpoint
+
+class CheckpointStep(NamedTuple):
+    """A step of the training and the name of its checkpoint."""
+
+    step: int
+    checkpoint: str
 
 
 @dataclass(frozen=True)
@@ -62,12 +67,12 @@ class HistoryEntry:
     final: ForcedTranslation
 
 
-def history_checkpoints(run: Run, max_count: int | None = None) -> list[Step]:
+def history_checkpoints(run: Run, max_count: int | None = None) -> list[CheckpointStep]:
     """Return steps and names of the checkpoints of a run, in order, evenly spaced ones if there are too many."""
     folders = run.member_folders
     if len(folders) > 1:
         raise UserError(f"{run.folder} is an ensemble: name one of its runs, such as {folders[0]}")
-    steps = list(checkpoints_by_step(folders[0]).items())
+    steps = [CheckpointStep(*item) for item in checkpoints_by_step(folders[0]).items()]
     return steps if max_count is None else list(evenly_spaced(steps, max_count))
 
 
@@ -77,13 +82,13 @@ def open_checkpoint(run: Run, name: str) -> Run:
 
 
 def inspect_checkpoint(
-    run: Run, step: Step, source: str, final: str, search: SearchConfig | None = None
+    run: Run, step: CheckpointStep, source: str, final: str, search: SearchConfig | None = None
 ) -> HistoryEntry:
     """Translate a sentence with a checkpoint, and score the final translation with it.
 
     Args:
         run: the checkpoint, from `open_checkpoint`.
-        step: its step and name.
+        step: its number of steps and its name.
         final: the translation of the final model.
         search: search configuration; None: that of the run.
     """
@@ -93,19 +98,19 @@ def inspect_checkpoint(
     except UserError:  # the checkpoint has translated nothing
         found = None
     assert forced.source is not None
-    number, checkpoint = step
-    return HistoryEntry(number, checkpoint, forced.source, found=found, final=ForcedTranslation.from_inspection(forced))
+    final_translation = ForcedTranslation.from_inspection(forced)
+    return HistoryEntry(step.step, step.checkpoint, forced.source, found=found, final=final_translation)
 
 
 def sentence_history(
-    run: Run, source: str, final: str, steps: list[Step], search: SearchConfig | None = None
+    run: Run, source: str, final: str, steps: list[CheckpointStep], search: SearchConfig | None = None
 ) -> Iterator[HistoryEntry]:
     """Yield how each checkpoint of `steps` translates a sentence; only one of them is in memory at a time.
 
     `final` is the translation of the final model, which each checkpoint scores.
     """
     for step in steps:
-        yield inspect_checkpoint(open_checkpoint(run, step[1]), step, source, final, search)
+        yield inspect_checkpoint(open_checkpoint(run, step.checkpoint), step, source, final, search)
 
 
 def history_rows(entries: list[HistoryEntry]) -> list[dict[str, Any]]:

@@ -73,27 +73,31 @@ def walk_through(
     None, a language model continues `tokens`; an encoder-only model predicts the label at `position`.
     """
     if source is None and not run.is_language_model:
-        raise UserError("there is nothing to walk through: only a language model predicts tokens without a source")
+        raise UserError(
+            f"there is nothing to walk through: {run.folder} predicts tokens from a source, but got none; only a "
+            "language model needs none"
+        )
     source = None if source is None else load_features(run, source)
     if source is not None and is_empty(source):
-        raise UserError("there is nothing to walk through: the source sentence is empty")
+        raise UserError("there is nothing to walk through: the source sentence is empty; give its text")
     tokenizer = run.target_tokenizer
     for token_id in tokens:
         if not 0 <= token_id < tokenizer.vocab_size:
             raise UserError(
-                f"the target tokens contain the id {token_id}, but ids are from 0 to {tokenizer.vocab_size - 1}"
+                f"the target tokens contain the id {token_id}, but ids are from 0 to {tokenizer.vocab_size - 1}: "
+                "remove it"
             )
     source_ids: Sequence[int] = [] if source is None else run.encode_sources([source])[0]
     begin = (source is None and run.framing.source_prefix) or (run.framing.bos,)
     input_ids = [*begin, *tokens] if run.model.can_generate else []
-    source_labels = _labels(run, source, source_ids)
+    source_labels = _source_labels(run, source, source_ids)
     trace, logits = _traced_forward(run, source_ids, input_ids, position)
     inputs = tuple(tokenizer.tokens(input_ids))
     num_heads = max((value.value.shape[1] for value in trace.results.values() if "H" in value.quantity.axes), default=1)
-    for name, number, count in (("position", position + 1, max(1, len(source_labels))), ("head", head, num_heads)):
-        if not 1 <= number <= count:
-            first = 0 if name == "position" else 1
-            raise UserError(f"{name} must be from {first} to {count - 1 + first}, but is {number - 1 + first}")
+    ranges = {"position": (position, 0, max(0, len(source_labels) - 1)), "head": (head, 1, num_heads)}
+    for name, (number, lowest, highest) in ranges.items():
+        if not lowest <= number <= highest:
+            raise UserError(f"{name} must be from {lowest} to {highest}, but is {number}")
     walker = _Walker(run.model, trace, source=source_labels, inputs=inputs, position=position, head=head - 1)
     order = logits.sort(descending=True, stable=True)
     kept = order.indices[:MAX_LOGITS].tolist()
@@ -112,7 +116,7 @@ def walk_through(
     )
 
 
-def _labels(run: Run, source: Source | None, source_ids: Sequence[int]) -> tuple[str, ...]:
+def _source_labels(run: Run, source: Source | None, source_ids: Sequence[int]) -> tuple[str, ...]:
     """Return the tokens of a source; feature vectors are numbered from 1."""
     if source is None or isinstance(source, str):
         return tuple(run.source_tokenizer.tokens(source_ids))
@@ -137,14 +141,19 @@ def _candidates(run: Run, logits: Tensor, token_ids: Sequence[int]) -> list[Toke
 def _traced_forward(
     run: Run, source_ids: Sequence[int], input_ids: Sequence[int], position: int
 ) -> tuple[Trace, Tensor]:
-    """Run the model on one sentence; return its intermediate results and the logits of the prediction, V."""
+    """Run the model on one sentence; return its intermediate results and the logits of the prediction, V.
+
+    `input_ids` are the tokens that the decoder reads; without a decoder they are empty, and the prediction is that at
+    the source token `position`.
+    """
     source, source_lengths = run.pad_batch([source_ids])
     target, target_lengths = run.pad_batch([input_ids])
     if not input_ids:
         target = source[:, :0] if source.dim() == 2 else target
-    layouts = Layout.padded(source.shape[1], source_lengths), Layout.padded(target.shape[1], target_lengths)
+    source_layout = Layout.padded(source.shape[1], source_lengths)
+    target_layout = Layout.padded(target.shape[1], target_lengths)
     trace = Trace()
-    features = run.model.forward_features(source, layouts[0], target, layouts[1], trace)
+    features = run.model.forward_features(source, source_layout, target, target_layout, trace)
     row = -1 if input_ids else 0 if run.model.labels_sequence else min(position, features.output.shape[1] - 1)
     return trace, at_least_float32(run.model.logits(features)[0, row])
 
@@ -172,11 +181,14 @@ class _Walker:
                 continue  # nothing is hidden
             if value.quantity.name == "scores" and (terms := self._terms(value)) is not None:
                 steps.append(terms)
-            steps.append(self._step(value))
+            steps.append(self._step_of(value))
         return steps
 
-    def _step(self, value: TracedValue) -> WalkStep:
-        """Return a traced value at the selected position and head, with the labels of its keys."""
+    def _step_of(self, value: TracedValue) -> WalkStep:
+        """Return a traced value at the selected position and head, with the labels of its keys (the axis S).
+
+        Of a vector for each key, only those of the keys with the largest attention weights are kept.
+        """
         quantity, numbers = value.quantity, self._select(value)
         keys: tuple[int, ...] = ()
         if "S" in quantity.axes:
@@ -184,9 +196,9 @@ class _Walker:
             if numbers.dim() == 2:
                 keys = self._strongest_keys(value.path, len(keys))
                 numbers = numbers[list(keys)]
-        return self._named(value.path, quantity, numbers, keys)
+        return self._make_step(value.path, quantity, numbers, keys)
 
-    def _named(self, path: str, quantity: Quantity, numbers: Tensor, keys: tuple[int, ...]) -> WalkStep:
+    def _make_step(self, path: str, quantity: Quantity, numbers: Tensor, keys: tuple[int, ...]) -> WalkStep:
         """Return a step of the layer `path`: numbers of a quantity, explained, with the labels of its `keys`."""
         labels = self._key_labels(path)
         return WalkStep(
@@ -233,7 +245,7 @@ class _Walker:
         with torch.inference_mode():
             layer = self.model.get_submodule(path)
             terms: Tensor = layer.score_terms(query, keys[list(strongest)])  # type: ignore[operator]
-        return self._named(path, term_quantity(scores.quantity), terms, strongest)
+        return self._make_step(path, term_quantity(scores.quantity), terms, strongest)
 
     def _key_labels(self, path: str) -> Sequence[str]:
         """Return the tokens that are the keys of a layer: of the source, of the target, or of both in one sequence."""

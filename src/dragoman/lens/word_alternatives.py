@@ -41,22 +41,22 @@ def word_alternatives(run: Run, source: Source, prefix: Sequence[int], count: in
     A word begins with one of the `count` most probable tokens, and is completed by greedy search.
     """
     if is_empty(source):
-        raise UserError("there are no alternatives: the source sentence is empty")
+        raise UserError("an empty source sentence has no alternatives to its translation: give its text")
     prefix = without_forced_bos(run, prefix)
     eos = run.framing.eos
     if eos in prefix:
         raise UserError("the prefix ends with EOS, which no word follows: remove it from the prefix")
     ids, lengths = run.pad_batch(run.encode_sources([source]))
-    given = torch.tensor([[run.framing.bos, *run.framing.forced_bos, *prefix]], device=run.device)
-    logits = run.logits(ids, given)[0, -1].float()
+    target_ids = torch.tensor([[run.framing.bos, *run.framing.forced_bos, *prefix]], device=run.device)
+    logits = run.logits(ids, target_ids)[0, -1].float()
     logits[list(run.special_tokens.suppressed)] = -math.inf
     probabilities = logits.softmax(-1)
     first_tokens = probabilities.topk(min(count, len(probabilities))).indices.tolist()
     continued = [token for token in first_tokens if token != eos]
-    found = []
+    alternatives = []
     if eos in first_tokens:
         text, probability = run.target_tokenizer.decode(prefix), float(probabilities[eos])
-        found.append(WordAlternative(word="", token_ids=(eos,), probability=probability, text=text))
+        alternatives.append(WordAlternative(word="", token_ids=(eos,), probability=probability, text=text))
     if continued:
         request = SearchRequest(
             ids.expand(len(continued), -1),
@@ -68,9 +68,9 @@ def word_alternatives(run: Run, source: Source, prefix: Sequence[int], count: in
         greedy = replace(Beam(1), length_limit=run.length_limit)
         hypotheses = [ranked[0] for ranked in greedy.decode(run, request)]
         scores = hypothesis_token_scores(run, request.source, request.lengths, [[best] for best in hypotheses])
-        found += [_first_word(run, best, log_p[0], len(prefix)) for best, log_p in zip(hypotheses, scores)]
+        alternatives += [_first_word(run, best, log_p, len(prefix)) for best, (log_p,) in zip(hypotheses, scores)]
     best_of_word: dict[str, WordAlternative] = {}  # two tokens may begin the same word
-    for alternative in sorted(found, key=lambda alternative: -alternative.probability):
+    for alternative in sorted(alternatives, key=lambda alternative: -alternative.probability):
         best_of_word.setdefault(alternative.word, alternative)
     return list(best_of_word.values())
 

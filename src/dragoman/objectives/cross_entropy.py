@@ -20,8 +20,11 @@ MAX_CHUNK_LOGITS = {"cpu": 2**23, "cuda": 2**28}
 
 
 def chunk_rows(x: Tensor, weight: Tensor) -> int:
-    """Return for how many tokens at a time logits are computed, for features x (N D) and output weights (V D)."""
-    return max(1, MAX_CHUNK_LOGITS.get(x.device.type, 2**23) // weight.shape[0])
+    """Return for how many tokens at a time logits are computed, for features x (N D) and output weights (V D).
+
+    At most `MAX_CHUNK_LOGITS` logits of the device exist at a time, V for each token.
+    """
+    return max(1, MAX_CHUNK_LOGITS.get(x.device.type, MAX_CHUNK_LOGITS["cpu"]) // weight.shape[0])
 
 
 def token_metrics(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -133,8 +136,8 @@ class RDropCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         """Return the total loss, −Σ log p(label), −Σ mean log p and Σ of both divergences, and store the gradients.
 
-        x (2N D) are inputs of the output layer from two passes over the same tokens, one after the other; `alpha` is
-        the weight of the divergences, and `rows` tokens are processed at a time. With δ = log p₁ − log p₂, both KL
+        x (2N D) are inputs of the output layer from two passes over the same tokens, one after the other. The mean of
+        both KL divergences has the weight `alpha`; `rows` tokens are processed at a time. With δ = log p₁ − log p₂, the
         divergences sum to Σ (p₁ − p₂) δ; their gradient, `slope`, is ±(p (δ − Σ p δ) + p₁ − p₂) for the two passes.
         """
         half, vocab_size = len(x) // 2, len(weight)

@@ -23,7 +23,10 @@ class TaggingObjective(Objective):
     selection_metric = "accuracy"
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
-        """Build the training example of sentence number `index`: its tokens, and tags for first tokens of words."""
+        """Build the training example of sentence number `index`: its tokens, and tags for first tokens of words.
+
+        `random` is not used: the example is the same in every epoch.
+        """
         return framed_row(self.task.framing, store.source(index), store.target(index))
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
@@ -39,7 +42,10 @@ class ClassificationObjective(TaggingObjective):
     usage = CLASSIFY
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
-        """Build the training example of text number `index`: its tokens, of which the first has the label."""
+        """Build the training example of text number `index`: its tokens, of which the first has the label.
+
+        The others have padding as label, which the loss ignores. `random` is not used.
+        """
         framing = self.task.framing
         source = concat_ids(framing.source_prefix, store.source(index), framing.source_suffix)
         return BatchRow(source, concat_ids(store.target(index), [framing.pad] * (len(source) - 1)))

@@ -36,15 +36,18 @@ class LanguageModelObjective(SequenceObjective):
     usage: ClassVar[Usage] = CONTINUE
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
-        """Build the training example of text number `index`: an empty source, and the text as target."""
+        """Build the training example of text number `index`: an empty source, and the text as target.
+
+        A long line is split into several texts, of which only the first has BOS and the last EOS; a single token also
+        has BOS, from which it is predicted. `random` is not used.
+        """
         framing, ids = self.task.framing, store.target(index)
-        # a long line is split into several texts, of which only the first has BOS and the last EOS
         bos = (framing.source_prefix or (framing.bos,)) if store.starts_line(index) or len(ids) < 2 else ()
         eos = (framing.eos,) if store.ends_line(index) else ()
         return BatchRow(source=concat_ids(()), target=concat_ids(bos, ids, eos))
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Estimate the lengths of rows (one text each): the target and EOS."""
+        """Estimate the lengths of rows (one text each): the target and EOS; `source` is the same text."""
         return target + 1  # EOS
 
     def packed_lengths(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -67,7 +70,10 @@ class ConcatenationObjective(LanguageModelObjective):
         self.subword_samplers = bpe_dropout_segmenters(task)
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
-        """Build the training example of pair number `index`: an empty source; source and target together as target."""
+        """Build the training example of pair number `index`: an empty source; source and target together as target.
+
+        `random` is not used.
+        """
         framing = self.task.framing
         source = concat_ids(framing.source_prefix, store.source(index), framing.source_suffix)
         target = concat_ids(source, (framing.bos,), store.target(index), (framing.eos,))
@@ -92,11 +98,11 @@ class DialogueObjective(Objective):
     aligned = True
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
-        """Return dialogue number `index` as it is stored: all tokens, and labels for those of the replies."""
+        """Return dialogue number `index` as stored: all tokens, and labels for the replies; `random` is not used."""
         return BatchRow(store.source(index), store.target(index))
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Return the lengths of rows (sequences of a batch): all turns are in the source."""
+        """Return the lengths of rows (sequences of a batch): all turns are in the source, their labels the target."""
         return source
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
@@ -176,7 +182,7 @@ class UnifiedLanguageObjective(Objective):
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """Estimate the lengths of rows: the text, its special tokens (framing) and EOS or the separator."""
-        return source + self.framing_length + 1
+        return source + self.framing_length + 1  # EOS or separator
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
         """Compute the loss of the labeled tokens; sentence labels are the lengths of bidirectional prefixes."""

@@ -90,14 +90,14 @@ class MaskedLanguageObjective(Objective):
         framing, count = self.task.framing, len(store)
         adjacent = index + 1 < count and store.follows_previous(index + 1)
         is_random = int(random.random() < 0.5 or not adjacent)
-        other = index + 1
+        second_index = index + 1
         for _ in range(RANDOM_SENTENCE_TRIES if is_random and count > 2 else 0):
-            other = (index + 2 + int(random.random() * (count - 2))) % count  # neither this sentence nor the next one
-            if not store.same_document(index, other):
+            second_index = (index + 2 + int(random.random() * (count - 2))) % count  # neither this one nor the next
+            if not store.same_document(index, second_index):
                 break
         prefix, suffix = framing.source_prefix, framing.source_suffix
         max_tokens = self.max_length - len(prefix) - 2 * len(suffix)
-        sentences = truncate_pair(store.source(index), store.source(other % count), max_tokens)
+        sentences = truncate_pair(store.source(index), store.source(second_index % count), max_tokens)
         (first, first_labels), (second, second_labels) = (self.masker(ids, random) for ids in sentences)
         no_prefix_labels, no_suffix_labels = (np.full(len(symbols), framing.pad) for symbols in (prefix, suffix))
         source = concat_ids(prefix, first, suffix, second, suffix)

@@ -24,11 +24,15 @@ def mixture_loss(
     smoothing: float,
     rdrop_alpha: float = 0.0,
 ) -> dict[str, Tensor]:
-    """Sum the losses of all labels under the mixture of generating and copying, as `token_loss` does; differentiable.
+    """Sum the losses of all labels under the mixture of generating and copying; differentiable.
 
-    Shape: x (N, D), labels (N); `copying` has N rows, or is None for a model that computes log-probabilities x (N, V)
-    itself. With R-Drop, the two halves of the rows are two passes over the same labels, and the divergence is
-    KL(p₁‖p₂) + KL(p₂‖p₁).
+    Shape: x (N, D), labels (N). `copying` holds the tensors of the copy distribution, with N rows; it is None for a
+    model that computes log-probabilities x (N, V) itself. With R-Drop (`rdrop_alpha` > 0), the two halves of the rows
+    are two passes over the same labels, and the divergence is KL(p₁‖p₂) + KL(p₂‖p₁).
+
+    Returns:
+        sums by name: `total` = (1 − ε) `nll_loss` + ε `smooth_loss` + α/2 `divergence`, where ε is `smoothing`;
+        `divergence` with R-Drop only. Without gradients (evaluation) also `correct`, the number of correct labels.
     """
     passes = 2 if rdrop_alpha else 1
 

@@ -87,7 +87,7 @@ class Objective(nn.Module):
 
     @classmethod
     def training_cost(cls, settings: Mapping[str, Any]) -> float:
-        """Return the training FLOPs of a pair with the settings of this objective, relative to teacher forcing."""
+        """Return the training FLOPs of a pair relative to teacher forcing; here 1, whatever the settings."""
         return 1.0
 
     def __init__(self, task: TaskContext) -> None:
@@ -122,7 +122,7 @@ class Objective(nn.Module):
 
     @classmethod
     def data_format_for(cls, settings: Mapping[str, Any]) -> DataFormatName:
-        """Return how a corpus is read for this objective with these settings: "pairs", "text", "documents", …."""
+        """Return how a corpus is read ("pairs", "text", "documents" …) for this objective; settings may change it."""
         return cls.data_format
 
     @classmethod
@@ -132,12 +132,12 @@ class Objective(nn.Module):
 
     @classmethod
     def rows_per_pair(cls, settings: Mapping[str, Any]) -> int:
-        """Return how many sequences the model is trained on for each pair of a batch, with these settings."""
+        """Return how many sequences the model is trained on for each pair; here 1, whatever the settings."""
         return 1
 
     @classmethod
     def uses_dropout(cls, settings: Mapping[str, Any]) -> bool:
-        """Whether the system's dropout is applied in training with these settings."""
+        """Whether the system's dropout is applied in training; here it is, whatever the settings of the objective."""
         return True
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
@@ -198,7 +198,7 @@ class Objective(nn.Module):
 class SequenceObjective(Objective):
     """Predicts every target token from the source and the target tokens before it (teacher forcing)."""
 
-    rdrop_alpha = 0.0  # weight of the divergence between two passes
+    rdrop_alpha = 0.0  # weight of the mean KL divergence between two passes
 
     def decoder_inputs(self, batch: Batch, step: int) -> Tensor:
         """Return the tokens that the decoder reads at a training step (B T): the target itself in teacher forcing."""
@@ -233,8 +233,8 @@ def token_loss(
         features: (…, D), one vector per label.
         labels: token ids, `IGNORE_INDEX` where there is none.
         smoothing: ε of label smoothing; the label gets 1 − ε and every token ε/V (Szegedy et al. 2016).
-        rdrop_alpha: weight of the KL divergence between the two halves of the batch, which are two passes over the
-            same rows with different dropout (R-Drop).
+        rdrop_alpha: weight of the mean of KL(p₁‖p₂) and KL(p₂‖p₁), where the two halves of the batch are two passes
+            over the same rows with different dropout (R-Drop).
         copying: probabilities of copying source tokens, one distribution per label, if the output layer copies.
 
     Returns:
@@ -248,7 +248,8 @@ def token_loss(
         x, labels = x[labeled], labels[labeled]
         copying = None if copying is None else copying.map(lambda tensor: tensor[labeled])
     if copying is not None or output.reads_log_probs:
-        return mixture_loss(output, x, copying, labels, smoothing, rdrop_alpha if torch.is_grad_enabled() else 0.0)
+        alpha = rdrop_alpha if torch.is_grad_enabled() else 0.0  # the batches of an evaluation have no second pass
+        return mixture_loss(output, x, copying, labels, smoothing, alpha)
     x = output_inputs(output, x)
     rows = chunk_rows(x, output.weight)
     if torch.is_grad_enabled() and rdrop_alpha:

@@ -186,14 +186,14 @@ class RewardObjective(SequenceObjective):
         The references are the token ids of the targets, with EOS. Random numbers come from torch's generator, which a
         training step seeds by seed, step and batch.
         """
-        keys = torch.randint(2**62, (len(references),))
+        keys = torch.randint(2**62, (len(references),))  # seeds of the samples of each source
         limits = torch.tensor([int(MAX_LENGTH_RATIO * len(target)) + MAX_LENGTH_OFFSET for target in references])
         searches = [self.engine, self.greedy_engine] if self.baseline == "greedy" else [self.engine]
-        found, *greedy = (self._generate(engine, source, lengths, limits, keys) for engine in searches)
+        samples, *greedy = (self._generate(engine, source, lengths, limits, keys) for engine in searches)
         labels: list[list[int]] = []
         sentence: list[int] = []
         counts: list[int] = []
-        for number, generated in enumerate(found):
+        for number, generated in enumerate(samples):
             unique: dict[tuple[int, ...], int] = {tuple(references[number]): 0} if self.include_reference else {}
             for tokens in generated:
                 unique[tuple(tokens)] = unique.get(tuple(tokens), 0) + 1
@@ -223,10 +223,10 @@ class RewardObjective(SequenceObjective):
         model.eval()
         # CUDA graphs must not refer to the weights that autocast converts and caches for a step
         with torch.autocast(source.device.type, enabled=False), cumulative_sums_allowed():
-            found = engine.search(source, lengths, max_lengths, keys)
+            results = engine.search(source, lengths, max_lengths, keys)
         model.train(was_training)
         eos = [self.task.framing.eos]
-        return [[[*y.tokens, *(eos if y.finished else ())] for y in hypotheses] for hypotheses in found]
+        return [[[*y.tokens, *(eos if y.finished else ())] for y in hypotheses] for hypotheses in results]
 
     @cached_property
     def engine(self) -> SearchEngine:
@@ -340,11 +340,14 @@ class MinimumRiskObjective(RewardObjective):
         self.sharpness, self.include_reference = sharpness, include_reference
 
     def risk(self, candidates: CandidateSet, log_p: Tensor) -> Tensor:
-        """Return −Σ q(y) r(y), summed over sentences; log p and rewards are those of C candidates."""
+        """Return −Σ q(y) r(y), summed over sentences, where q(y) = p(y|x)^α / Σ p^α with α the `sharpness`.
+
+        `log_p` (C) are the log-probabilities of the candidates, which are ordered by sentence.
+        """
         sentence = candidates.sentence
-        slot = np.arange(len(sentence)) - np.searchsorted(sentence, sentence)  # number within the sentence
-        index = tuple(torch.from_numpy(values).to(log_p.device) for values in (sentence, slot))
-        shape = (int(sentence.max()) + 1, int(slot.max()) + 1)
+        number = np.arange(len(sentence)) - np.searchsorted(sentence, sentence)  # of the candidate in its sentence
+        index = tuple(torch.from_numpy(values).to(log_p.device) for values in (sentence, number))
+        shape = (int(sentence.max()) + 1, int(number.max()) + 1)
         scores = log_p.new_full(shape, -torch.inf).index_put(index, self.sharpness * log_p)
         rewards = log_p.new_zeros(shape).index_put(index, torch.from_numpy(candidates.rewards).to(log_p))
         return -(scores.softmax(-1) * rewards).sum()

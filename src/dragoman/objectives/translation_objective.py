@@ -33,7 +33,7 @@ class TranslationObjective(SequenceObjective):
         sampling_steps: training steps over which the share grows.
         sampling_decay: how the share of teacher-forced tokens decays.
         rdrop_alpha: R-Drop (Liang et al. 2021): every pair passes through the model twice with different dropout, and
-            the KL divergence of the two is added with this weight.
+            the mean of both KL divergences between the passes, KL(p₁‖p₂) and KL(p₂‖p₁), is added with this weight.
     """
 
     model_kind = (EncoderDecoderModel, DecoderOnlyModel)
@@ -69,7 +69,10 @@ class TranslationObjective(SequenceObjective):
         self.supports_packing = model.supports_packing and (self.aligned or not model.is_decoder_only)
 
     def _concatenated_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
-        """Concatenate source and target of pair number `index` into one sequence, with labels for the target."""
+        """Concatenate source and target of pair number `index` into one sequence, with labels for the target.
+
+        `random` is not used.
+        """
         framing = self.task.framing
         source = concat_ids(framing.source_prefix, store.source(index), framing.source_suffix)
         target = concat_ids(framing.target_prefix, store.target(index), (framing.eos,))
@@ -140,4 +143,4 @@ def teacher_forcing_ratio(progress: float, decay: SamplingDecay) -> float:
         return 1 - progress
     if decay == "exponential":
         return 0.01**progress  # ends at 1 %
-    return 1 / (1 + math.exp(10 * (progress - 0.5)))  # inverse sigmoid: ½ in the middle
+    return 1 / (1 + math.exp(10 * (progress - 0.5)))  # inverse sigmoid: from 0.99 over ½ in the middle to 0.01

@@ -82,23 +82,25 @@ class UnifiedMaskedObjective(Objective):
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         """Build the example of text number `index`: masked tokens, labels for them, and segments that choose the mask.
 
-        The text is BOS x EOS, or BOS x EOS SEP x′ EOS in two segments.
+        The text is BOS x EOS, or BOS x EOS SEP x′ EOS in two segments. The token type of a segment tells the model
+        its attention mask: `FIRST_SEGMENT` and `SECOND_SEGMENT` are bidirectional, `SOURCE_SEGMENT` and
+        `TARGET_SEGMENT` have the sequence-to-sequence mask.
         """
         framing, ids = self.task.framing, store.source(index)
         choice, split_choice = random.random(2)
-        kind = (FIRST_SEGMENT, LEFT_TO_RIGHT, RIGHT_TO_LEFT, SOURCE_SEGMENT)[int((choice >= self.bounds).sum())]
+        token_type = (FIRST_SEGMENT, LEFT_TO_RIGHT, RIGHT_TO_LEFT, SOURCE_SEGMENT)[int((choice >= self.bounds).sum())]
         split = len(ids)
-        if len(ids) > 1 and (kind == SOURCE_SEGMENT or (kind == FIRST_SEGMENT and split_choice < 0.5)):
+        if len(ids) > 1 and (token_type == SOURCE_SEGMENT or (token_type == FIRST_SEGMENT and split_choice < 0.5)):
             split = 1 + int(random.random() * (len(ids) - 1))
-        elif kind == SOURCE_SEGMENT:
-            kind = LEFT_TO_RIGHT  # a single token cannot be split
+        elif token_type == SOURCE_SEGMENT:
+            token_type = LEFT_TO_RIGHT  # a single token cannot be split
         first = concat_ids(framing.source_prefix, ids[:split], framing.source_suffix)
         second = concat_ids((framing.bos,), ids[split:], (framing.eos,)) if split < len(ids) else concat_ids(())
         tokens = concat_ids(first, second)
-        second_segment = {FIRST_SEGMENT: SECOND_SEGMENT, SOURCE_SEGMENT: TARGET_SEGMENT}.get(kind, kind)
-        types = np.repeat([kind, second_segment], [len(first), len(second)])
+        second_type = {FIRST_SEGMENT: SECOND_SEGMENT, SOURCE_SEGMENT: TARGET_SEGMENT}.get(token_type, token_type)
+        types = np.repeat([token_type, second_type], [len(first), len(second)])
         maskable = np.concatenate([self._is_text(first), self._is_text(second)])
-        maskable[-1] = kind in (LEFT_TO_RIGHT, SOURCE_SEGMENT) and store.ends_line(index)
+        maskable[-1] = token_type in (LEFT_TO_RIGHT, SOURCE_SEGMENT) and store.ends_line(index)  # EOS
         labels = np.full(len(tokens), framing.pad)
         tokens[maskable], labels[maskable] = self.masker(tokens[maskable], random)
         return BatchRow(tokens, labels, token_type_ids=types)
@@ -116,7 +118,7 @@ class UnifiedMaskedObjective(Objective):
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """Estimate the lengths of rows: the text, its special tokens (framing), a separator and another EOS."""
-        return source + self.framing_length + 2
+        return source + self.framing_length + 2  # separator, EOS
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
         """Compute the loss of the masked tokens; `step` is not used."""
@@ -152,7 +154,10 @@ class MaskedTargetObjective(SequenceObjective):
         return super().row_length(source, target + 1)
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
-        """Compute the mean loss of masked target tokens, times the number of all; in validation the loss of all."""
+        """Compute the mean loss of masked target tokens, times the number of all; in validation the loss of all.
+
+        Of the selected tokens, `keep_share` stay, `random_share` become random tokens, and the others become the mask.
+        """
         if not torch.is_grad_enabled():
             return super().forward(batch, step)
         pad, masker = self.task.framing.pad, self.masker
@@ -166,9 +171,8 @@ class MaskedTargetObjective(SequenceObjective):
         replacement = torch.where(choice < masker.keep_share + masker.random_share, random_tokens, masker.mask)
         replacement = torch.where(choice < masker.keep_share, target, replacement)
         inputs = torch.where(selected, replacement, target)
-        features = self.model.forward_masked_target(
-            batch.source, batch.source_lengths, inputs, batch.target_lengths + 1
-        )
+        target_lengths = batch.target_lengths + 1  # EOS
+        features = self.model.forward_masked_target(batch.source, batch.source_lengths, inputs, target_lengths)
         labels = target.where(selected, IGNORE_INDEX)
         sums = token_loss(self.model.output, features.output, labels, self.task.label_smoothing)
         scale = is_label.sum() / selected.sum().clamp(min=1)

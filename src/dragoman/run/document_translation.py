@@ -81,7 +81,8 @@ def translate_blocks(
 ) -> Iterator[tuple[int, int] | list[MarkedText]]:
     """Translate the blocks of a document; yield the progress (sentences done, of how many), and the blocks at the end.
 
-    `language` is that of the translations, '' if it is unknown; `options` are those of `Run.translate_stream`.
+    `preserve` says what a translation must contain unchanged; `language` is that of the translations, '' if it is
+    unknown; `options` are those of `Run.translate_stream`.
     """
     document = SplitDocument.create(run, blocks, preserve)
     sentences = document.sentences

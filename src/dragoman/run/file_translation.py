@@ -75,10 +75,10 @@ def translation_fingerprint(run: Run, search: SearchConfig, options: Mapping[str
 
 def run_fingerprint(run: Run) -> dict[str, Any]:
     """Describe a run in JSON values: its checkpoint, a digest of the model's files, and its languages."""
-    folder, (checkpoint, *others) = run.member_folders[0], run.checkpoint_folders
+    folder, (checkpoint, *ensemble_members) = run.member_folders[0], run.checkpoint_folders
     files = [folder / MODEL_FILE, *sorted(folder.glob("tokenizer*.json"))]
     files.append(checkpoint / MANIFEST_FILE)  # holds digests of the weights
-    files += [other / MANIFEST_FILE for other in others if (other / MANIFEST_FILE).exists()]
+    files += [path for member in ensemble_members if (path := member / MANIFEST_FILE).exists()]
     digest = blake2b(digest_size=8)
     for path in files:
         digest.update(path.read_bytes())

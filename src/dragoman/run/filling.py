@@ -123,7 +123,7 @@ def batch_logits(run: Run, model: Model, rows: Sequence[Sequence[int]]) -> Itera
 
 @torch.inference_mode()
 def _fill_tokens(run: Run, texts: Sequence[str], top_k: int) -> list[FillResult]:
-    """Fill every mask with its most probable token, independently of the other masks."""
+    """Fill every mask with its most probable token, independently of the others; return the `top_k` best for each."""
     model, tokenizer, prefix_length = _mask_predictor(run), run.source_tokenizer, len(run.framing.source_prefix)
     token_ids = [encode_masked(tokenizer, text) for text in texts]
     rows = [ids[: max_source_tokens(run)] for ids in token_ids]  # masks in the truncated rest stay

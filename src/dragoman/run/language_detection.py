@@ -39,7 +39,10 @@ class LanguageDetector:
             counts.update(trigrams(text))
 
     def learn_from_run(self, run: Run, source: str, target: str) -> None:
-        """Learn both languages from the training data of a run, if its folder still has it."""
+        """Learn languages from the training data of a run, if its folder still has it.
+
+        `source` and `target` are the names under which its two languages are learned.
+        """
         try:
             store = TokenStore(run.member_folders[0] / "data" / "train")
         except (UserError, OSError):

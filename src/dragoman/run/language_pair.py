@@ -69,8 +69,9 @@ def infer_language_pair(run: Run) -> LanguagePair | None:
 
 def target_language_code(run: Run) -> str:
     """Return the language into which a run translates, such as de; '' if it is not known."""
-    if run.language_pair[1]:
-        return parse_language(run.language_pair[1]).language
+    _, target = run.language_pair
+    if target:
+        return parse_language(target).language
     try:
         pair = infer_language_pair(run)
     except UserError:

@@ -64,7 +64,10 @@ def _align_pair(run: Run, source_ids: list[int], target_ids: list[int]) -> Align
 
 
 def _with_spaces(words: TokenWordMap) -> list[int]:
-    """Return the word that each token is removed with: tokens that are only a space belong to the word after them."""
+    """Return the word that each token is removed with: tokens that are only a space belong to the word after them.
+
+    A token without a word, such as a space, has the word −1; in `core_word_ids` also punctuation attached to a word.
+    """
     removable = list(words.core_word_ids)
     for index in range(len(removable) - 2, -1, -1):
         if words.word_ids[index] < 0:

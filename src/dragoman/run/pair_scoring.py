@@ -206,7 +206,10 @@ def _batches(
 
 
 def encode_targets(run: Run, targets: Sequence[str], has_source: bool = True) -> list[list[int]]:
-    """Return the token ids of targets after those that every generated target begins with (`forced_bos`)."""
+    """Return the token ids of targets after those that every generated target begins with (`forced_bos`).
+
+    Texts of a language model, which have no source, begin without these.
+    """
     forced = run.framing.forced_bos if has_source else ()
     rows = run.target_tokenizer.encode_batch([normalize_text(run, text) for text in targets])
     return [[*forced, *ids] for ids in rows]

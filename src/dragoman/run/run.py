@@ -127,15 +127,16 @@ class Run:
 
     def _set_framing(self, framing: Framing) -> None:
         """Use the special tokens of `framing`, with the codes of its default languages if it has any."""
-        self.model_framing, self.framing = framing, (used := framing.for_default_languages())
+        self.model_framing = framing
+        self.framing = framing = framing.for_default_languages()
         self.special_tokens = SpecialTokens(
-            bos=used.bos,
-            eos=used.eos,
-            suppressed=used.suppressed,
-            forced_bos=used.forced_bos,
-            force_eos_at_limit=used.force_eos_at_limit,
-            suppressed_first=used.suppressed_first,
-            prompt_length=used.prompt_length,
+            bos=framing.bos,
+            eos=framing.eos,
+            suppressed=framing.suppressed,
+            forced_bos=framing.forced_bos,
+            force_eos_at_limit=framing.force_eos_at_limit,
+            suppressed_first=framing.suppressed_first,
+            prompt_length=framing.prompt_length,
         )
 
     @property
@@ -516,7 +517,8 @@ class Run:
         """
         self.check_translates()
         translator = Translator(self, search, alignment=alignment)
-        return stream_batch(translator, texts, prefixes or [""] * len(texts), None, first_index, interval)
+        prefixes = prefixes or [""] * len(texts)
+        return stream_batch(translator, texts, prefixes, first_index=first_index, interval=interval)
 
     def generate(
         self,
@@ -577,7 +579,7 @@ class Run:
     @property
     def max_beam_size(self) -> int:
         """The largest beam size: a toy vocabulary may have fewer tokens than a beam has hypotheses."""
-        return max(1, self.model.vocab_size - len(self.special_tokens.suppressed) - 1)
+        return max(1, self.model.vocab_size - len(self.special_tokens.suppressed) - 1)  # EOS continues no hypothesis
 
     @property
     def length_limit(self) -> LengthLimit:

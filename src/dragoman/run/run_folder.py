@@ -94,8 +94,8 @@ def write_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None
 def select_device(name: str) -> torch.device:
     """Return the device of a name; `auto` is the GPU if there is one (CUDA or Apple's `mps`), else the CPU."""
     if name == "auto":
-        found = (kind for kind, is_available in _available_devices().items() if is_available)
-        return torch.device(next(found, "cpu"))
+        available = (device_type for device_type, is_available in _available_devices().items() if is_available)
+        return torch.device(next(available, "cpu"))
     try:
         device = torch.device(name)
     except RuntimeError:

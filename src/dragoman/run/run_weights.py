@@ -18,7 +18,7 @@ BASE_WEIGHTS = "base_weights"
 
 
 def lora_of(config: Config) -> LoRA | None:
-    """Return the hyper-parameters of LoRA; None if the run does not use it."""
+    """Return the hyper-parameters of LoRA, by default with α = 2·rank; None if the run does not use it."""
     settings = config.lora
     if not settings.rank:
         return None

@@ -26,7 +26,7 @@ from dragoman.storage import write_file
 
 BEAM_SIZES = (1, 2, 5, 10)
 LENGTH_PENALTIES = (0.0, 0.5, 1.0, 1.5, 2.0)
-CHOSEN_SETTINGS = ("search.beam_size", "search.length_penalty")
+BEAM_SIZE, LENGTH_PENALTY = CHOSEN_SETTINGS = ("search.beam_size", "search.length_penalty")
 MIN_CHOICE_SENTENCES = 50  # with fewer, the default is kept without trying others
 EQUAL_POINTS = 0.25  # points of the metric: settings as close as this count as equal
 CHOICE_RESAMPLES = 300  # enough for a standard error
@@ -78,7 +78,7 @@ class SearchChoice:
     @property
     def settings(self) -> dict[str, Any]:
         """The chosen values by the names of their settings."""
-        values = dict(zip(CHOSEN_SETTINGS, (self.chosen.beam_size, self.chosen.length_penalty)))
+        values = {BEAM_SIZE: self.chosen.beam_size, LENGTH_PENALTY: self.chosen.length_penalty}
         return {name: values[name] for name in self.varied}
 
     @property
@@ -144,10 +144,10 @@ def choose_search(
     check_equal_counts(len(sources), "sources", len(references), "references")
     default, varied = run.beam_config(), tuple(open_settings(run.config) if names is None else names)
     sizes, penalties = {default.size}, {default.length_penalty}
-    if CHOSEN_SETTINGS[0] in varied:
+    if BEAM_SIZE in varied:
         default = replace(default, size=min(Beam.size, run.max_beam_size))
         sizes = {default.size, *BEAM_SIZES}
-    if CHOSEN_SETTINGS[1] in varied:
+    if LENGTH_PENALTY in varied:
         default = replace(default, length_penalty=Beam.length_penalty)
         penalties = {default.length_penalty, *LENGTH_PENALTIES}
     outputs: dict[tuple[int, float], list[str]] = {}
@@ -174,8 +174,8 @@ def decode_with_penalties(
         ranked = [(best, *best.alternatives) for best in run.translate(sources, search=sweep, alignment=False, tag=tag)]
         # a copied or empty text has no alternatives
         return [[texts[min(place, len(texts) - 1)].text for texts in ranked] for place in range(len(length_penalties))]
-    searches = [replace(beam, length_penalty=penalty) for penalty in length_penalties]
-    return [[t.text for t in run.translate(sources, search=one, alignment=False, tag=tag)] for one in searches]
+    searches = (replace(beam, length_penalty=penalty) for penalty in length_penalties)
+    return [[t.text for t in run.translate(sources, search=search, alignment=False, tag=tag)] for search in searches]
 
 
 def _compare(

@@ -116,7 +116,8 @@ def tag_ids(run: Run, count: int, tag: Tag | None) -> list[list[int]]:
 def encode_features(run: Run, sources: Sequence[str]) -> tuple[list[list[int]], list[str]]:
     """Return the feature symbols of each source, as ids, and its text without features.
 
-    In a run with features a source has them after its last tab. Unknown ones are reported once and share one symbol.
+    In a run with features, such as the grammatical ones in `V;PST`, a source has them after its last tab. Unknown ones
+    are reported once and share one symbol.
     """
     symbols = run.source_tokenizer.features
     if not symbols:
@@ -155,8 +156,8 @@ def encode_without_framing(run: Run, sources: Sequence[Source], tag: Tag | None 
             "a dialogue must end with the user's turn, to which the model replies: give an odd number of turns"
         )
     dialogues = (run.source_tokenizer.encode_batch(text.split("\t")) for text in texts)
-    with_prefix = [encode_dialogue(turns, run.framing)[0] for turns in dialogues]
-    return [[*ids[len(run.framing.source_prefix) :]] for ids in with_prefix]
+    ids_and_labels = [encode_dialogue(turns, run.framing) for turns in dialogues]
+    return [[*ids[len(run.framing.source_prefix) :]] for ids, _ in ids_and_labels]
 
 
 def max_source_tokens(run: Run) -> int:

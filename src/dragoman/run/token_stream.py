@@ -103,7 +103,7 @@ class _BatchStream:
         self.run, self.translator, self.request, self.interval = run, translator, request, interval
         self.numbers: list[int] = numbers.tolist()
         self.detokenizers = [_Detokenizer(run.target_tokenizer) for _ in self.numbers]
-        self.last: list[PartialResult | None] = [None] * len(self.numbers)
+        self.last: list[PartialResult | None] = [None] * len(self.numbers)  # the certain beginning of each translation
 
     def parts(self, truncated: Sequence[bool]) -> Generator[NumberedTokens]:
         """Yield the parts of all translations; `truncated` says which sources were too long."""

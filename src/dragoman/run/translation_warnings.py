@@ -80,10 +80,14 @@ class TranslationChecker:
     def check(
         self, source: str, translation: Translation, names: LanguageNames | None = None
     ) -> list[TranslationWarning]:
-        """Return what is suspicious about the translation of a sentence, the most serious first."""
+        """Return what is suspicious about the translation of a sentence, the most serious first.
+
+        `names` are those of the two languages, for the messages. A source without letters, which is copied instead of
+        translated, has no warnings.
+        """
         if translation.copied or not source.strip():
             return []
-        self.learn()
+        self.learn_what_is_usual()
         source_ids = self.run.source_tokenizer.encode(normalize_text(self.run, source))
         warnings = [
             *self._check_limits(translation),
@@ -97,8 +101,8 @@ class TranslationChecker:
         is_empty = not translation.text.strip()  # then only what explains it is of interest
         return [warning for warning in warnings if not is_empty or warning.kind in ("empty", "truncated", "language")]
 
-    def learn(self) -> None:
-        """Learn what is usual, unless that has been done: it takes a second or two, and scores validation pairs."""
+    def learn_what_is_usual(self) -> None:
+        """Learn from the data in the run folder what is usual, unless that has been done; it takes a second or two."""
         with self._lock:
             # cached properties: reading them computes them
             _ = self._coverage, self._detector, self._min_mean_score, self._spelled_share, self._usual_repetitions
@@ -106,7 +110,7 @@ class TranslationChecker:
     # ---- what is usual
 
     def _store(self, name: str) -> TokenStore | None:
-        """Return the training or validation pairs of the run; None if its folder does not have them, or no texts."""
+        """Return the pairs "train" or "valid" of the run; None if its folder does not have them, or no texts."""
         try:
             store = TokenStore(self.run.member_folders[0] / "data" / name)
         except (UserError, OSError):
@@ -205,14 +209,14 @@ class TranslationChecker:
         """
         in_source = max((repetition.times for repetition in _repetitions(source)), default=1)
         usual = self._usual_repetitions
-        found = [
+        unusual = [
             repetition
             for repetition in _repetitions(text)
             if repetition.times > in_source
             and (repetition.times > 2 or (usual is not None and repetition.phrase not in usual))
         ]
-        if found:
-            worst = max(found, key=lambda repetition: repetition.times)
+        if unusual:
+            worst = max(unusual, key=lambda repetition: repetition.times)
             message = f"“{' '.join(worst.phrase)}” occurs {worst.times} times in a row."
             yield TranslationWarning("repetition", message, target_spans=(worst.span,))
 
@@ -301,10 +305,10 @@ class Repetition(NamedTuple):
 
 
 def _repetitions(text: str) -> list[Repetition]:
-    """Return the phrases of up to MAX_REPEATED_WORDS words, without punctuation, that are repeated at once."""
+    """Return the phrases of up to MAX_REPEATED_WORDS words that occur several times in a row, without punctuation."""
     spans = alignment_spans(text)
     words = [re.sub(r"\W+", "", text[begin:end]) for begin, end in spans]
-    found = []
+    repetitions = []
     for size in range(1, MAX_REPEATED_WORDS + 1):
         begin = 0
         while begin + 2 * size <= len(words):
@@ -313,9 +317,10 @@ def _repetitions(text: str) -> list[Repetition]:
                 times += 1
             if times > 1 and any(map(str.isalpha, phrase)):
                 end = begin + times * size
-                found.append(Repetition(tuple(phrase), times, (spans[begin][0], spans[end - 1][1])))
+                (first_character, _), (_, last_character) = spans[begin], spans[end - 1]
+                repetitions.append(Repetition(tuple(phrase), times, (first_character, last_character)))
             begin += max(1, (times - 1) * size)
-    return found
+    return repetitions
 
 
 def _quoted(text: str, spans: Sequence[Span]) -> str:

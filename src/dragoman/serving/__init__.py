@@ -9,7 +9,9 @@ try:
     import prometheus_client  # noqa: F401
     import uvicorn  # noqa: F401
 except ImportError as error:
-    raise UserError(f"the service needs {error.name}: run pip install '.[serve]' in the source tree") from None
+    raise UserError(
+        f"the service needs the package {error.name}: install it with pip install 'dragoman[serve]'"
+    ) from None
 
 from dragoman.run.language_pair import LanguagePair, infer_language_pair, parse_run_argument
 from dragoman.serving.analysis_settings import AnalysisSettings, NamedTestSet

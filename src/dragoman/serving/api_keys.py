@@ -142,16 +142,16 @@ def _parse_key(entry: Any, where: str) -> ApiKey:
             raise UserError(f"{where}: {unknown_name('field', str(name), known)}")
     key, sha256 = values.pop("key", None), values.pop("sha256", None)
     if (key is None) == (sha256 is None):
-        raise UserError(f"{where} needs either 'key' or its hash 'sha256'")
+        raise UserError(f"{where} has both or neither of 'key' and its hash 'sha256': give one of them")
     for field in ("key", "sha256"):
         if entry.get(field) is not None and (not isinstance(entry[field], str) or not entry[field]):
             raise UserError(f"{where}: '{field}' must be a text: put it in quotation marks")
     if sha256 is not None and not re.fullmatch(rf"[0-9a-fA-F]{{{SHA256_DIGITS}}}", sha256):
         raise UserError(f"{where}: 'sha256' must have {SHA256_DIGITS} hexadecimal digits: see sha256sum")
-    for field, least in (("requests_per_minute", 0), ("characters_per_day", 0), ("priority", -100)):
+    for field, minimum in (("requests_per_minute", 0), ("characters_per_day", 0), ("priority", -100)):
         value = values.get(field, 0)
-        if type(value) is not int or value < least:
-            raise UserError(f"{where}: '{field}' must be a whole number of at least {least}, but is {value!r}")
+        if type(value) is not int or value < minimum:
+            raise UserError(f"{where}: '{field}' must be a whole number of at least {minimum}, but is {value!r}")
     if type(values.get("admin", False)) is not bool:
         raise UserError(f"{where}: 'admin' must be true or false, but is {values['admin']!r}")
     return ApiKey(digest=_digest(key) if sha256 is None else bytes.fromhex(sha256), **values)

@@ -55,13 +55,13 @@ class DeviceScheduler:
     def yield_turn(self, turn: Turn) -> None:
         """Let others use the device, if it is their turn, and wait to get it back."""
         with self._lock:
-            used = self.clock() - turn.start
+            seconds = self.clock() - turn.start
             if not turn.is_background:
                 return
             if self._foreground:
-                if used < self._credit:
+                if seconds < self._credit:
                     return
-            elif not self._background or used < ROUND_ROBIN_SECONDS:
+            elif not self._background or seconds < ROUND_ROBIN_SECONDS:
                 return
             self._release(next_turn=self._foreground.popleft() if self._foreground else None)
         self._wait_for(turn)
@@ -72,26 +72,26 @@ class DeviceScheduler:
             turn.granted.clear()
             (self._background if turn.is_background else self._foreground).append(turn)
             if self._holder is None:
-                self._grant(self._next())
+                self._grant(self._take_next())
         turn.granted.wait()
 
     def _release(self, next_turn: Turn | None = None) -> None:
         """End the use of the device by its holder, and grant it to `next_turn`, or to the next one in order."""
         turn, now = self._holder, self.clock()
         assert turn is not None
-        used = now - turn.start
-        turn.seconds += used
+        seconds = now - turn.start
+        turn.seconds += seconds
         if turn.is_background:
-            self._credit = max(0.0, self._credit - used)
+            self._credit = max(0.0, self._credit - seconds)
         elif self._background:
-            self._credit = min(MAX_CREDIT_SECONDS, self._credit + used * self.credit_rate)
+            self._credit = min(MAX_CREDIT_SECONDS, self._credit + seconds * self.credit_rate)
         self._holder = None
         if next_turn is None:
-            next_turn = self._next()
+            next_turn = self._take_next()
         if next_turn is not None:
             self._grant(next_turn)
 
-    def _next(self) -> Turn | None:
+    def _take_next(self) -> Turn | None:
         """Take the turn that is next: of foreground work, unless background work has credit; None if nobody waits."""
         if self._foreground and not (self._background and self._credit >= MAX_CREDIT_SECONDS):
             return self._foreground.popleft()

@@ -97,8 +97,8 @@ class InspectionQueue(JobQueue[InspectionJob]):
         inspected: list[tuple[InspectionJob, Any]] = []
         with self.limits.device.turn(is_long) as turn:
             with self.use_device(turn, batch):
-                found = self._search(batch)
-            for job, result in zip(batch, found, strict=True):
+                search_results = self._search(batch)
+            for job, result in zip(batch, search_results, strict=True):
                 try:
                     with self.use_device(turn, [job]):
                         job.record_queue_time()

@@ -157,11 +157,11 @@ class JobQueue(Generic[AnyJob]):
         Those of other clients of the same address count as well, divided by the number of clients it may have.
         """
         cheaper = [other for other in self._jobs if other.cost <= job.cost and not other.future.done()]
-        own = sum(other.cost for other in cheaper if other.record.identity == job.record.identity)
-        group = sum(other.cost for other in cheaper if other.record.group == job.record.group)
+        client_cost = sum(other.cost for other in cheaper if other.record.identity == job.record.identity)
+        address_cost = sum(other.cost for other in cheaper if other.record.group == job.record.group)
         if not job.record.client_id:  # perhaps several users
-            own = 0
-        return job.cost + max(own, group / self.limits.clients_per_address)
+            client_cost = 0
+        return job.cost + max(client_cost, address_cost / self.limits.clients_per_address)
 
     def _drop_completed(self) -> None:
         """Remove jobs without remaining work, canceled ones included, from the queue."""

@@ -76,10 +76,11 @@ class RequestLog:
 def _new_record(scope: Scope) -> RequestRecord:
     """Return the record of a request that has arrived."""
     headers = Headers(scope=scope)
-    given = headers.get(ID_HEADER, "")
+    client_request_id = headers.get(ID_HEADER, "")
+    address, _port = scope.get("client") or ("", 0)
     return RequestRecord(
-        id=given if REQUEST_ID.fullmatch(given) else new_request_id(),
+        id=client_request_id if REQUEST_ID.fullmatch(client_request_id) else new_request_id(),
         method=scope["method"],
-        address=(scope.get("client") or ("", 0))[0],
+        address=address,
         client_id=headers.get("x-client-id", "")[:MAX_CLIENT_ID_CHARACTERS],
     )

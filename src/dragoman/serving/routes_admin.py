@@ -56,7 +56,8 @@ def routes(service: Service) -> APIRouter:
         failed = [name for name, result in results.items() if result.result == "failed"]
         error = f"not reloaded: {', '.join(failed)}" if failed else None
         request_record().error = error or ""
-        body = ReloadResponse(error=error, reloads={name: ReloadInfo(**asdict(one)) for name, one in results.items()})
+        reloads = {name: ReloadInfo(**asdict(result)) for name, result in results.items()}
+        body = ReloadResponse(error=error, reloads=reloads)
         return JSONResponse(body.model_dump(), 500 if failed else 200)
 
     @router.get("/v1/usage")

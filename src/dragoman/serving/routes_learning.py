@@ -144,7 +144,7 @@ def routes(service: Service) -> APIRouter:
         fields = await service.accept(request, HistoryRequest)
         served = service.resolve_run(fields.run, fields.source, fields.target)
         check_tokens(service, served.run, fields.text, fields.translation)
-        steps = {name: step for step, name in history_checkpoints(served.run)}
+        steps = {step.checkpoint: step for step in history_checkpoints(served.run)}
         if fields.checkpoint not in steps:
             known = f"/v1/runs/{served.name}/checkpoints lists those it has"
             raise RequestError(400, f"the run {served.name} has no checkpoint {fields.checkpoint!r}: {known}")
@@ -154,8 +154,7 @@ def routes(service: Service) -> APIRouter:
         def inspect() -> str:
             """Load the checkpoint, if it is not loaded yet, and return its entry of the history as JSON."""
             run = checkpoints.open(version, served.run, fields.checkpoint)
-            step = (steps[fields.checkpoint], fields.checkpoint)
-            entry = inspect_checkpoint(run, step, fields.text, fields.translation, search)
+            entry = inspect_checkpoint(run, steps[fields.checkpoint], fields.text, fields.translation, search)
             return json.dumps({"run": served.name, "entry": to_jsonable(entry)}, ensure_ascii=False)
 
         key = f"{version} {served.run.language_pair} {fields.model_dump_json(exclude={'api_key'})}"

@@ -82,8 +82,7 @@ class ServedRun:
         The beam is at most as large as the vocabulary.
         """
         default = self.run.beam_config()
-        max_size = self.run.model.vocab_size - len(self.run.special_tokens.suppressed) - 1  # without EOS
-        size = min(max(default.size, n_best), max(default.size, max_size))
+        size = min(max(default.size, n_best), max(default.size, self.run.max_beam_size))
         size += -size % default.num_groups  # the next multiple: groups have equal sizes
         num_finished = None if n_best > default.max_finished else default.num_finished
         return replace(default, size=size, n_best=min(n_best, size), num_finished=num_finished)

@@ -90,7 +90,7 @@ class Service(RunSelector):
                 name = self._unique_name(run.folder.resolve().name)
                 self.runs[name] = self._served_run(name, run, pair, run_version(run.folder, run.checkpoint))
         if not self.runs and not self._sources:
-            raise UserError("there is no run to serve: give at least one run folder")
+            raise UserError("there is no run to serve: name at least one run folder")
         self.metrics.inspections.set_function(lambda: self.inspections.pending)
         self.metrics.ready.set_function(lambda: self.readiness == "ready")
 
@@ -136,7 +136,7 @@ class Service(RunSelector):
         """Warm a run up, learn what is usual for it, and start the thread that translates queued requests."""
         with self.device.turn():
             served.with_any_languages().run.translate(["a"], alignment=False)  # packs the weights before a request
-        checker_of(served.run).learn()
+        checker_of(served.run).learn_what_is_usual()
         served.batcher.start()
 
     def install_run(self, served: ServedRun) -> None:
@@ -230,11 +230,11 @@ class Service(RunSelector):
         `key` is the key of the request, if it has one as a field. A request that the service fails to answer does not
         count.
         """
-        record, found = request_record(), self.keys.find(request_api_key(request, key))
+        record, api_key = request_record(), self.keys.find(request_api_key(request, key))
         record.characters = characters
-        if found is not None:
-            self.quotas.use_characters(found, characters)
-            record.on_failure = lambda: self.quotas.return_characters(found, characters)
+        if api_key is not None:
+            self.quotas.use_characters(api_key, characters)
+            record.on_failure = lambda: self.quotas.return_characters(api_key, characters)
         self.metrics.characters.inc(characters)
 
     def authorize(self, request: Request, key: str | None = None) -> ApiKey | None:
@@ -244,18 +244,18 @@ class Service(RunSelector):
             The key of the request; None without one.
         """
         key, record = request_api_key(request, key), request_record()
-        found = self.keys.find(key)
+        api_key = self.keys.find(key)
         if not self.keys.accepts(key):
             raise RequestError(403, "an API key is required" if key is None else "the API key is invalid")
-        if found is None:
+        if api_key is None:
             self.rate_limiter.check(record)
             return None
-        record.client, record.priority = found.name, found.priority
-        if found.requests_per_minute is None:
+        record.client, record.priority = api_key.name, api_key.priority
+        if api_key.requests_per_minute is None:
             self.rate_limiter.check(record)
         else:
-            self.quotas.check_rate(found)
-        return found
+            self.quotas.check_rate(api_key)
+        return api_key
 
     def authorized_run(self, request: Request, name: str) -> Run:
         """Return the run with this name; reject requests without a valid API key (403) and unknown runs (404)."""

@@ -22,8 +22,8 @@ class TlsFiles:
         if certificate is None and key is None:
             return None
         if certificate is None or key is None:
-            given, missing = ("--tls-key", "--tls-cert") if certificate is None else ("--tls-cert", "--tls-key")
-            raise UserError(f"{given} is given without {missing}: give both for https, or none for http")
+            present, missing = ("--tls-key", "--tls-cert") if certificate is None else ("--tls-cert", "--tls-key")
+            raise UserError(f"{present} is given without {missing}: give both for https, or none for http")
         files = cls(certificate, key)
         files.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         return files
@@ -34,16 +34,22 @@ class TlsFiles:
             try:
                 text = path.read_text(encoding="ascii", errors="replace")
             except OSError as error:
-                raise UserError(f"the file {path} of {option} cannot be read: {error.strerror}") from None
-            kind = "CERTIFICATE" if path is self.certificate else "PRIVATE KEY"
-            if f"{kind}-----" not in text:
-                raise UserError(f"the file {path} of {option} has no {kind.lower()} in PEM format (-----BEGIN …)")
+                raise UserError(
+                    f"the file {path} of {option} cannot be read: {error.strerror}; check its path and permissions"
+                ) from None
+            content = "CERTIFICATE" if path is self.certificate else "PRIVATE KEY"
+            if f"{content}-----" not in text:
+                raise UserError(
+                    f"the file {path} of {option} has no {content.lower()} in PEM format (-----BEGIN …): give another"
+                )
         try:
             context.load_cert_chain(self.certificate, self.key, password=self._reject_password)
         except (ssl.SSLError, OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or str(error)
-            does_not_match = "the key does not belong to the certificate" if "MISMATCH" in reason else reason
-            raise UserError(f"{self.certificate} and {self.key} cannot be used for https: {does_not_match}") from None
+            problem = "the key does not belong to the certificate" if "MISMATCH" in reason else reason
+            raise UserError(
+                f"{self.certificate} (--tls-cert) and {self.key} (--tls-key) cannot be used for https: {problem}"
+            ) from None
 
     def _reject_password(self) -> str:
         """Raise a UserError: nobody could type the password of a key when the service is restarted."""

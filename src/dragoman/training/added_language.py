@@ -36,7 +36,7 @@ def add_language(parent: ParentRun, config: Config, sources: Texts, targets: Tex
         sources, targets: read the training text in the new language; nothing for a side in another language.
     """
     language, limit = config.text.add_language or "", config.text.max_new_pieces
-    _check(parent, config)
+    _check_can_be_added(parent, config)
     is_target = next(iter(targets()), None) is not None
     is_source = next(iter(sources()), None) is not None
     if not (is_source or is_target):
@@ -51,13 +51,13 @@ def add_language(parent: ParentRun, config: Config, sources: Texts, targets: Tex
         extension.add_pieces("target", targets())
     framing, origin = parent.framing, "no code is needed"
     if is_target or (framing.languages is not None and framing.languages.reads_source_code):
-        like, codes = _codes_before(parent, config)
+        similar_language, codes = _similar_language_and_codes(parent, config)
         side = "source" if codes.target_position == "source_prefix" else "target"
-        code_id = extension.add_code(language, like=codes.ids[like], side=side)
+        code_id = extension.add_code(language, similar_id=codes.ids[similar_language], side=side)
         codes = replace(codes, ids=dict(codes.ids) | {language: code_id})
-        hidden = () if codes.target_position == "forced_bos" else (code_id,)  # a forced token must not be suppressed
-        framing = replace(framing, languages=codes, suppressed=(*framing.suppressed, *hidden))
-        origin = f"its code starts as that of {like}"
+        suppressed = () if codes.target_position == "forced_bos" else (code_id,)  # a forced token must be possible
+        framing = replace(framing, languages=codes, suppressed=(*framing.suppressed, *suppressed))
+        origin = f"its code starts as that of {similar_language}"
     log(f"new language {language}: {origin}")
     pieces = list(dict.fromkeys(extension.pieces))
     shown = " ".join(pieces[:SHOWN_PIECES]) + (" …" if len(pieces) > SHOWN_PIECES else "")
@@ -89,25 +89,25 @@ class VocabularyExtension:
         """Add the pieces that the tokenizer of a side lacks for some texts."""
         index = ("source", "target").index(side)
         old, original = self.tokenizers[index], self.parent.tokenizers[index]
-        first_id = self._size(side)
+        first_id = self._vocab_size(side)
         if not old.supports_ids(first_id):  # the model has tokens that the tokenizer does not know
             return
         extended, pieces = old.with_missing_pieces(texts, self.limit, first_id)
         for piece in pieces.values():
-            self._append(side, [i for i in original.piece_ids(piece) if i != original.unk])
+            self._append_token(side, [i for i in original.piece_ids(piece) if i != original.unk])
         self.pieces += pieces.values()
         self._replace_tokenizer(index, extended)
 
-    def add_code(self, language: str, like: int, side: str) -> int:
-        """Add the code of a language to a side, where it starts as the token `like`, and return its id."""
-        code_id, index = self._size(side), ("source", "target").index(side)
-        self._append(side, [like])
+    def add_code(self, language: str, similar_id: int, side: str) -> int:
+        """Add the code of a language to a side, where it starts as the token `similar_id`, and return its id."""
+        code_id, index = self._vocab_size(side), ("source", "target").index(side)
+        self._append_token(side, [similar_id])
         self._replace_tokenizer(index, self.tokenizers[index].with_language_code(language, code_id))
         return code_id
 
     def spec(self) -> ModelSpec:
         """Return the spec of the model with the larger vocabularies."""
-        return self.parent.spec.with_vocabulary_sizes(self._size("source"), self._size("target"))
+        return self.parent.spec.with_vocabulary_sizes(self._vocab_size("source"), self._vocab_size("target"))
 
     def weights(self) -> dict[str, Tensor]:
         """Return the weights with a row for every new token.
@@ -134,12 +134,12 @@ class VocabularyExtension:
         sides |= {id(weight): "target" for weight in (model.output.weight, model.output.bias) if weight is not None}
         return {name: sides[id(weight)] for name, weight in model.named_parameters() if id(weight) in sides}
 
-    def _append(self, side: str, rows: list[int]) -> None:
-        """Append a token, to both sides of a joint vocabulary; it starts as the mean of the tokens `rows`."""
+    def _append_token(self, side: str, similar_ids: list[int]) -> None:
+        """Append a token, to both sides of a joint vocabulary; it starts as the mean of the tokens `similar_ids`."""
         for name in ("source", "target") if self.is_joint else (side,):
-            self.new_rows[name].append(rows)
+            self.new_rows[name].append(similar_ids)
 
-    def _size(self, side: str) -> int:
+    def _vocab_size(self, side: str) -> int:
         """Return the present size of the vocabulary of a side."""
         return self.old_sizes[side] + len(self.new_rows[side])
 
@@ -151,7 +151,7 @@ class VocabularyExtension:
         )
 
 
-def _check(parent: ParentRun, config: Config) -> None:
+def _check_can_be_added(parent: ParentRun, config: Config) -> None:
     """Raise a UserError if the language is not new, or the model cannot be extended."""
     language, codes = config.text.add_language or "", parent.framing.languages
     if codes is not None and language in codes.ids:
@@ -159,29 +159,31 @@ def _check(parent: ParentRun, config: Config) -> None:
     parent.spec.with_vocabulary_sizes(*parent.spec.vocabulary_sizes)  # raises an error for other kinds of models
 
 
-def _codes_before(parent: ParentRun, config: Config) -> tuple[str, LanguageCodes]:
-    """Return the code that the new one starts from, and all codes of the model.
+def _similar_language_and_codes(parent: ParentRun, config: Config) -> tuple[str, LanguageCodes]:
+    """Return the language whose code the new one starts from, and the codes of all languages of the model.
 
     A model of one language pair has none: its target language gets BOS as its code, so that nothing changes for it.
     """
     framing: Framing = parent.framing
-    like = config.text.similar_language
+    similar_language = config.text.similar_language
     if framing.languages is not None:
-        chosen = like or framing.languages.target
+        chosen = similar_language or framing.languages.target
         if chosen is None:
             raise UserError(
                 "a new language starts from the code of a similar one: name one of the model's languages with --like, "
                 f"such as {described(framing.languages.ids)}"
             )
         return framing.languages.find(chosen), framing.languages
-    old = like or parent.config.data.target_language or _extension(parent.config.data.target)
-    if not old:
+    data = parent.config.data
+    target_language = similar_language or data.target_language or _first_extension(data.target)
+    if not target_language:
         raise UserError(
             f"the target language of {parent.folder} is not known: name it with --like, so that it can be chosen later"
         )
-    return old, LanguageCodes({old: framing.bos}, source_position="none", target_position="bos", target=old)
+    ids = {target_language: framing.bos}
+    return target_language, LanguageCodes(ids, source_position="none", target_position="bos", target=target_language)
 
 
-def _extension(files: Iterable[str]) -> str:
+def _first_extension(files: Iterable[str]) -> str:
     """Return the extension of the first file, without that of a compression; empty without files."""
     return next((Path(without_compression_suffix(Path(file).name)).suffix.removeprefix(".") for file in files), "")

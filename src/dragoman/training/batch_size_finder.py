@@ -54,15 +54,15 @@ def find_batch_size(
         """Measure and log the peak memory in bytes of a batch size; None if it does not fit."""
         nonlocal trials
         trials += 1
-        used = measure_peak_memory(scratch, config, tokens, custom_parts)
-        log(f"  {tokens:,} tokens per batch {'do not fit' if used is None else f'take {used / 2**30:.1f} GiB'}")
-        return used
+        peak = measure_peak_memory(scratch, config, tokens, custom_parts)
+        log(f"  {tokens:,} tokens per batch {'do not fit' if peak is None else f'take {peak / 2**30:.1f} GiB'}")
+        return peak
 
     log("searching for the largest batch that fits into memory")
     with tempfile.TemporaryDirectory() as name:  # for the files that a training writes
         scratch = Path(name)
         for path in folder.iterdir():
-            mirror(path, scratch / path.name)
+            mirror(path, scratch / path.name)  # a link
         tokens = largest_fitting(peak_memory, lowest, highest, limit)
     return tokens, f"the largest that fits into {limit / 2**30:.1f} GiB, by {trials} trials"
 
@@ -77,14 +77,14 @@ def largest_fitting(peak_memory: Callable[[int], int | None], lowest: int, highe
     too_large: int | None = None
     tokens = lowest
     while True:
-        used = peak_memory(tokens)
-        if used is not None and used <= limit:
-            fitting.append((tokens, used))
+        peak = peak_memory(tokens)
+        if peak is not None and peak <= limit:
+            fitting.append((tokens, peak))
         else:
             too_large = tokens
         if not fitting:
             raise UserError(f"not even {lowest:,} tokens per batch fit into memory: {REMEDIES}")
-        largest = fitting[-1][0]
+        largest, _ = fitting[-1]
         tokens = min(highest, _next_size(fitting, too_large, limit))
         if tokens < TOLERANCE * largest or (too_large is not None and too_large < TOLERANCE * largest):
             return largest
@@ -92,13 +92,13 @@ def largest_fitting(peak_memory: Callable[[int], int | None], lowest: int, highe
 
 def _next_size(fitting: list[tuple[int, int]], too_large: int | None, limit: int) -> int:
     """Return the batch size to try next, from the sizes that fit, each with its peak memory, and one that does not."""
-    largest, used = fitting[-1]
+    largest, peak = fitting[-1]
     size = 2.0 * largest if too_large is None else (largest + too_large) / 2
     if len(fitting) > 1:
-        previous, used_before = fitting[-2]
-        if (growth := used - used_before) > 0:
+        previous, previous_peak = fitting[-2]
+        if (growth := peak - previous_peak) > 0:
             # slightly below the limit, because memory does not grow exactly linearly
-            extrapolated = largest + 0.99 * (limit - used) * (largest - previous) / growth
+            extrapolated = largest + 0.99 * (limit - peak) * (largest - previous) / growth
             if too_large is None or extrapolated < too_large / 1.02:  # else bisect: it would probably not fit either
                 size = min(extrapolated, 16.0 * largest)  # a small measured growth may be noise
     return int(size)
@@ -132,7 +132,8 @@ def _run_steps(trainer: Trainer) -> int | None:
     batch = widest_batch(trainer.batches)
     trainer.model.train()
     for step in (1, 2, 3):
-        trainer.train_step([(0, batch)], step, learning_rate=0.0, divisor=max(1, batch.target_tokens))
+        numbered_batches = [(0, batch)]  # the first and only one of the step
+        trainer.train_step(numbered_batches, step, learning_rate=0.0, divisor=max(1, batch.target_tokens))
         if trainer.train_step.splitter.max_parts > 1:  # the batch did not fit and was split
             return None
     return torch.cuda.max_memory_reserved(trainer.device) if trainer.device.type == "cuda" else 0

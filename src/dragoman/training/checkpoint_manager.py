@@ -186,9 +186,8 @@ class CheckpointManager:
         """Write a checkpoint, then point the links to it, and remove checkpoints that are no longer kept."""
         write()
         name = self._path(state.step).name
-        if (
-            best or not resolve_link(self.folder / "best").exists()
-        ):  # before the first validation any checkpoint is the best
+        has_best = resolve_link(self.folder / "best").exists()
+        if best or not has_best:  # before the first validation any checkpoint is the best
             replace_symlink(self.folder / "best", name)
         replace_symlink(self.folder / "last", name)  # at the end: training resumes from here
         self._prune(state)

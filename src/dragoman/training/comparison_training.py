@@ -32,6 +32,7 @@ from dragoman.search.forced_decoding import attention_weights
 from dragoman.storage import write_file
 from dragoman.systems import SYSTEMS, VocabularySizes, get_system
 from dragoman.training.checkpoint_manager import TrainState
+from dragoman.training.defaults import epoch_target_tokens
 from dragoman.training.display import Display, SilentDisplay
 from dragoman.training.matmul_speed import matmul_flops_per_second
 from dragoman.training.prepare import prepare_run
@@ -227,10 +228,10 @@ def budget_steps(run: Path, budget: ComparisonBudget, training: TrainingConfig) 
     if budget.kind == "steps" and budget.amount is not None:
         return max(1, round(budget.amount))
     if budget.amount is None:
-        store = TokenStore(run / "data" / "train")
-        target_tokens = store.columns[1].tokens + len(store)  # with EOS
-        step_tokens = (training.batch_tokens or 4096) * training.gradient_accumulation
-        return max(1, round(budget.share * default_steps(target_tokens, step_tokens)))
+        assert training.batch_tokens is not None  # chosen when the run was prepared
+        step_tokens = training.batch_tokens * training.gradient_accumulation
+        steps = default_steps(epoch_target_tokens(TokenStore(run / "data" / "train")), step_tokens)
+        return max(1, round(budget.share * steps))
     costs = TrainingCosts(run)
     count_cost = costs.flops if budget.kind == "flops" else costs.target_tokens
     totals = accumulate(count_cost(pairs) for pairs in costs.iterate_steps())  # after each step

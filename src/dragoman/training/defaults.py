@@ -227,8 +227,8 @@ def _choose_system(defaults: Defaults, recipe: Recipe, pairs: int, device: str) 
     may_overfit = pairs < LOW_RESOURCE_PAIRS and size != "tiny"
     if recipe.dropout is not None and "dropout" not in user_settings and may_overfit:
         reason = f"{pairs:,} rows are few, and would be memorized without it"
-        own = system.settings().get("dropout") if system else None
-        dropout = max(recipe.dropout, own.default) if own else recipe.dropout
+        parameter = system.settings().get("dropout") if system else None
+        dropout = max(recipe.dropout, parameter.default) if parameter else recipe.dropout
         defaults.set_and_report("system.settings.dropout", dropout, reason)
     for key, value in recipe.system.items():
         if system is None or key in defaults.config.system.settings:
@@ -248,7 +248,7 @@ def _choose_training(
     `recipe` is a set of training defaults, `spec` the hyper-parameters of the model, `store` the tokenized text, beside
     which there are `num_valid` validation pairs.
     """
-    training, gpu, target_tokens = defaults.config.training, device.startswith("cuda"), _target_tokens(store)
+    training, gpu, target_tokens = defaults.config.training, device.startswith("cuda"), epoch_target_tokens(store)
     tokens = training.batch_tokens
     if tokens is None:
         longest_row = 2 * (defaults.config.data.max_length + 2)  # source and target in one row, with BOS and EOS
@@ -263,13 +263,13 @@ def _choose_training(
             f"training.batch_tokens is {tokens:,}, but the longest sentence has {store.max_length:,} tokens, which "
             "must fit into a batch with BOS and EOS: raise training.batch_tokens, or lower data.max_length"
         )
-    choose_memory_plan(defaults, spec, device)
+    choose_memory_plan(defaults, spec, device)  # may divide a step into several smaller batches
     training = defaults.config.training
     tokens, lengths = training.batch_tokens or tokens, store.length_counts()
     step_tokens = tokens * training.gradient_accumulation
     row_lengths = described_model(spec).row_length(lengths.source + 1, lengths.target + 1)  # with EOS
     epoch_tokens = int(row_lengths @ lengths.pairs)
-    epoch_steps = max(1, math.ceil(epoch_tokens / (BATCH_FILL * step_tokens)))
+    epoch_steps = max(1, math.ceil(epoch_tokens / (BATCH_FILL * step_tokens)))  # the rest of a batch is padding
     steps = training.steps
     if training.schedule in SCHEDULES_WITH_END and steps is None and training.epochs is None:
         steps = default_steps(target_tokens, step_tokens)
@@ -286,7 +286,7 @@ def _choose_training(
     if compiles is None:
         mean_length = target_tokens / max(1, len(store))
         flops_per_token = training_flops(spec, round(mean_length), round(mean_length)) / mean_length
-        flops = flops_per_token * tokens * (planned_steps or ASSUMED_EPOCHS * epoch_steps)
+        flops = flops_per_token * step_tokens * (planned_steps or ASSUMED_EPOCHS * epoch_steps)
         compiles = gpu and flops > MIN_FLOPS_TO_COMPILE
     smoothing = training.label_smoothing
     if smoothing is None:
@@ -360,7 +360,7 @@ def _choose_validation_sentences(defaults: Defaults, store: TokenStore, num_vali
         # the objective generates no text, so that the value has no effect
         defaults.set_quietly({"training.validation_sentences": MAX_DECODED_SENTENCES})
         return
-    sentences = tokens / (_target_tokens(store) / len(store))  # of the mean length
+    sentences = tokens / (epoch_target_tokens(store) / len(store))  # of the mean length
     if training.minutes is not None:
         sentences = min(sentences, DECODED_SENTENCES_PER_MINUTE * training.minutes)
     sentences = int(max(50, min(MAX_DECODED_SENTENCES, sentences)))
@@ -370,7 +370,7 @@ def _choose_validation_sentences(defaults: Defaults, store: TokenStore, num_vali
     defaults.set_and_report("training.validation_sentences", sentences, reason)
 
 
-def _target_tokens(store: TokenStore) -> int:
+def epoch_target_tokens(store: TokenStore) -> int:
     """Return the number of target tokens of an epoch, with one EOS per pair."""
     _, target_column = store.columns
     return target_column.tokens + len(store)

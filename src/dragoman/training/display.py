@@ -21,7 +21,7 @@ class Display:
         live: show a bar, for a terminal.
     """
 
-    EVERY = LOG_INTERVAL_SECONDS  # seconds between plain lines
+    line_interval = LOG_INTERVAL_SECONDS  # seconds between plain lines
 
     def __init__(self, live: bool = False) -> None:
         """Create the bar, which is hidden unless `live`."""
@@ -65,7 +65,7 @@ class Display:
         """Show a record of the training log at a fraction of the budget; plain lines only every few seconds."""
         text = self.line(record, fraction)
         self.show(fraction, text)
-        if self.bar.disable and time.monotonic() - self.last_line >= self.EVERY:
+        if self.bar.disable and time.monotonic() - self.last_line >= self.line_interval:
             self.last_line = time.monotonic()
             self.message(text)
 

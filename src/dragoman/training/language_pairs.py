@@ -48,18 +48,18 @@ def resolve_languages(
         source_code, target_code = codes.pair(source if codes.reads_source_code else None, target)
         return source_code or "", target_code
 
-    named = [known_codes(*pair.split(":", 1)) for pair in config.corpus_languages]
-    named = named or [known_codes(config.source_language or None, config.target_language or None)] * len(train)
-    named_valid = [known_codes(*pair.split(":", 1)) for pair in config.valid_corpus_languages]
-    if len(set(named)) == 1:
-        named_valid = named_valid or named[:1] * len(valid)
-    named_valid = named_valid or (named if valid else [])
-    for setting, pairs, corpora in (("", named, train), ("valid_", named_valid, valid)):
+    train_pairs = [known_codes(*pair.split(":", 1)) for pair in config.corpus_languages]
+    if not train_pairs:
+        train_pairs = [known_codes(config.source_language or None, config.target_language or None)] * len(train)
+    valid_pairs = [known_codes(*pair.split(":", 1)) for pair in config.valid_corpus_languages]
+    if valid and not valid_pairs:  # by default those of the training corpora, one by one or all the same
+        valid_pairs = train_pairs[:1] * len(valid) if len(set(train_pairs)) == 1 else train_pairs
+    for setting, pairs, corpora in (("", train_pairs, train), ("valid_", valid_pairs, valid)):
         if len(pairs) != len(corpora):
             kind = "validation" if setting else "training"
             raise UserError(
                 f"data.{setting}corpus_languages has {len(pairs)} language pairs for {len(corpora)} {kind} corpora: "
                 "give one per corpus"
             )
-    source, target = named[0]
-    return CorpusLanguages(framing.with_default_languages(source or None, target), train=named, valid=named_valid)
+    source, target = train_pairs[0]
+    return CorpusLanguages(framing.with_default_languages(source or None, target), train=train_pairs, valid=valid_pairs)

@@ -98,8 +98,9 @@ def length_limit(
         constant = max(0, offset - EXTRA_TOKENS) / LIMIT_FACTOR
         slopes = np.array([max(0.0, _quantile((target - constant) / source, pairs))])
     # for each slope a, the smallest constant b with which 99 % of the targets lie below the line
-    lines = [(slope, max(0.0, _quantile(target - slope * source, pairs))) for slope in slopes.tolist()]
-    slope, constant = min(lines, key=lambda line: line[0] * mean_source + line[1])
+    constants = [max(0.0, _quantile(target - slope * source, pairs)) for slope in slopes.tolist()]
+    means = [slope * mean_source + constant for slope, constant in zip(slopes.tolist(), constants)]  # of the lines
+    _, slope, constant = min(zip(means, slopes.tolist(), constants))
     fitted_ratio = min(100.0, math.ceil(100 * LIMIT_FACTOR * slope) / 100)
     fitted_offset = math.ceil(LIMIT_FACTOR * constant) + EXTRA_TOKENS
     beyond = target > np.floor(fitted_ratio * source) + fitted_offset

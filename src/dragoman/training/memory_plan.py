@@ -101,13 +101,14 @@ def choose_memory_plan(defaults: Defaults, spec: ModelSpec, device: str) -> None
     tokens, accumulation = config.training.batch_tokens or 0, config.training.gradient_accumulation
     is_open = defaults.is_chosen("training.batch_tokens")  # not set by the user, so that the batch may be divided
     longest_row = 2 * (config.data.max_length + 2) if is_open else tokens
-    given = config.training.gradient_checkpointing
-    halves = device.startswith("cuda") and config.training.precision != "float32"  # activations in bfloat16
+    requested = config.training.gradient_checkpointing  # by the user; None: to be chosen
+    in_bfloat16 = device.startswith("cuda") and config.training.precision != "float32"  # half as many bytes
     counts = count_trained(spec, config)
 
     def estimate(batch_tokens: int, recomputes: bool) -> int:
         """Estimate the bytes of a step with batches of `batch_tokens`."""
-        activations = estimate_activations(spec, batch_tokens, bool(given) or recomputes) // (2 if halves else 1)
+        activations = estimate_activations(spec, batch_tokens, bool(requested) or recomputes)
+        activations //= 2 if in_bfloat16 else 1
         return MemoryEstimate.for_adam(counts.total, counts.trained, activations).total
 
     efficient = MIN_EFFICIENT_TOKENS.get(device.split(":")[0], 1024) if is_open else tokens
@@ -117,7 +118,7 @@ def choose_memory_plan(defaults: Defaults, spec: ModelSpec, device: str) -> None
         tokens=tokens,
         min_tokens=longest_row,
         efficient_tokens=efficient,
-        recompute=given is None and can_recompute(spec),
+        recompute=requested is None and can_recompute(spec),
     )
     if plan.needed > PLANNED_MEMORY * free:
         defaults.warnings.append(_does_not_fit(config, counts, plan, free))
@@ -126,9 +127,9 @@ def choose_memory_plan(defaults: Defaults, spec: ModelSpec, device: str) -> None
         defaults.set_and_report("training.batch_tokens", tokens // plan.batches, reason)
         reason = f"so that a step has {tokens:,} tokens"
         defaults.set_and_report("training.gradient_accumulation", accumulation * plan.batches, reason)
-    if given is None and plan.gradient_checkpointing:
+    if requested is None and plan.gradient_checkpointing:
         defaults.set_and_report("training.gradient_checkpointing", True, reason)
-    elif given is None:
+    elif requested is None:
         defaults.set_quietly({"training.gradient_checkpointing": False})
 
 

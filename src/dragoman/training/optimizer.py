@@ -202,7 +202,8 @@ class Muon(torch.optim.Optimizer):
             tensors: list[Any] = [weight, weight.grad, self.state[weight]["momentum_buffer"]]
             if is_sharded(weight):  # singular values need the full matrix
                 sharded, tensors = tensors, [full_tensor(tensor) for tensor in tensors]
-                shards += [(sharded[0], tensors[0]), (sharded[2], tensors[2])]
+                weight_shards, _, momentum_shards = zip(sharded, tensors)
+                shards += [weight_shards, momentum_shards]
             for block in zip(*(tensor.split(self.blocks[weight]) for tensor in tensors)):
                 by_shape.setdefault(block[0].shape, []).append(block)
         skip = self.found_inf > 0
@@ -243,11 +244,16 @@ def adam(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     return _build_adam(torch.optim.Adam, [{"params": trained_parameters(model)}], config)
 
 
-def _build_adam(kind: type[torch.optim.Adam], groups: list[Group], config: TrainingConfig) -> torch.optim.Optimizer:
-    """Build torch's fused Adam or AdamW (`kind`) for groups of weights, and create its state at once."""
+def _build_adam(
+    optimizer_class: type[torch.optim.Adam], groups: list[Group], config: TrainingConfig
+) -> torch.optim.Optimizer:
+    """Build torch's fused Adam or AdamW for groups of weights, and create its state at once.
+
+    The learning rate is set before every step. A group has its own weight decay, or else none.
+    """
     capturable = groups[0]["params"][0].is_cuda
     betas, eps = (config.resolved("beta1"), config.resolved("beta2")), config.resolved("epsilon")
-    optimizer = kind(groups, lr=0.0, betas=betas, eps=eps, weight_decay=0, capturable=capturable, fused=True)
+    optimizer = optimizer_class(groups, lr=0.0, betas=betas, eps=eps, weight_decay=0, capturable=capturable, fused=True)
     optimizer._warned_capturable_if_run_uncaptured = True  # the first steps run eagerly
     return _create_state(optimizer, _adam_state)
 
@@ -281,7 +287,7 @@ def _check_not_sharded(model: nn.Module, name: str) -> None:
 
 
 def adadelta(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Adadelta (Zeiler 2012), as in Cho et al. (2014) and Bahdanau et al. (2015)."""
+    """Adadelta (Zeiler 2012) with the constants of Cho et al. (2014) and Bahdanau et al. (2015), not of `config`."""
     return Adadelta(trained_parameters(model))
 
 

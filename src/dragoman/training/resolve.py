@@ -255,7 +255,8 @@ def _languages(config: Config, train: list[Corpus]) -> tuple[str, str]:
         suffix = Path(without_compression_suffix(file.name)).suffix.removeprefix(".") if file else ""
         code = (language or suffix).lower().replace("_", "-").partition("-")[0]
         codes.append(code if can_identify() and code in known_languages() else "")
-    return codes[0], codes[1]
+    source, target = codes
+    return source, target
 
 
 def resolve_features(config: Config, corpus: Corpus) -> Config:

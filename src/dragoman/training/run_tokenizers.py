@@ -109,10 +109,14 @@ def make_tokenizers(
 def _with_features(
     request: RunRequest, tokenizers: tuple[Tokenizer, Tokenizer], pairs: Pairs
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Add a symbol for each feature of the training sources, which `pairs` reads anew, to the source tokenizer."""
+    """Add a symbol for each feature of the training sources, which `pairs` reads anew, to the source tokenizer.
+
+    Features are attributes of a source that the model reads as symbols before it, such as the grammatical features V
+    and PST of `walk`, written as `V;PST` with the separator `;`.
+    """
     source, target = tokenizers
     separator = request.config.data.feature_separator
-    names = collect_names((pair.feature_symbols for pair in pairs()), separator)
+    names = collect_names((pair.feature_symbols for pair in pairs()), separator)  # the different ones, such as V
     if not names:
         raise UserError(
             f"no source of {request.train[0].source} has a feature: name another data.features_column, or leave "

@@ -120,7 +120,7 @@ class SearchSpace:
         candidates: Iterator[dict[str, Any]] = iter(self.grid()) if samples is None else iter(())
         if samples is not None:
             candidates = (self.draw(random) for _ in range(MAX_DRAWS * samples))
-        found: list[dict[str, Any]] = [{}]
+        configurations: list[dict[str, Any]] = [{}]
         for candidate in candidates:
             system, prefix = candidate.get("system.name"), "system.settings."
             settings = {
@@ -128,11 +128,11 @@ class SearchSpace:
                 for name, value in candidate.items()
                 if not name.startswith(prefix) or accepts(system, name.removeprefix(prefix))
             }
-            if settings not in found:
-                found.append(settings)
-            if samples is not None and len(found) > samples:
+            if settings not in configurations:
+                configurations.append(settings)
+            if samples is not None and len(configurations) == 1 + samples:  # with the default one
                 break
-        return found
+        return configurations
 
     def check(self) -> None:
         """Raise a UserError for unknown settings, values of the wrong type or out of range, and empty lists."""
@@ -173,7 +173,7 @@ def parse_space(texts: Sequence[str]) -> dict[str, Values]:
             points = int(match["points"]) if match["points"] else None
             space[name] = _make_range(name, match["low"], match["high"], log=bool(match["log"]), points=points)
         else:
-            items = [parse_settings([f"{name}={item}"])[name] for item in _split(value)]
+            items = [parse_settings([f"{name}={item}"])[name] for item in _split_at_commas(value)]
             space[name] = [item for index, item in enumerate(items) if item not in items[:index]]
     return space
 
@@ -236,12 +236,12 @@ def _make_range(name: str, low: Any, high: Any, log: bool, points: int | None) -
     try:
         if float in (hint, *typing.get_args(hint)):
             return ValueRange(float(low), float(high), log, points)
-        return ValueRange(_number(low), _number(high), log, points)
+        return ValueRange(_parse_number(low), _parse_number(high), log, points)
     except (TypeError, ValueError):
         raise UserError(f"the limits of the range of {name} must be numbers, got {low!r} and {high!r}") from None
 
 
-def _number(value: Any) -> float | int:
+def _parse_number(value: Any) -> float | int:
     """Return a number or its text as an integer if it is one."""
     try:
         return int(str(value))
@@ -249,7 +249,7 @@ def _number(value: Any) -> float | int:
         return float(value)
 
 
-def _split(text: str) -> list[str]:
+def _split_at_commas(text: str) -> list[str]:
     """Split a text at its commas, except within brackets."""
     items, depth = [""], 0
     for character in text:

@@ -70,7 +70,7 @@ class SweepRun:
         return f"{self.configuration}-seed{self.seed}"
 
     def result_at(self, fraction: float) -> RungResult | None:
-        """Return the result with which the run competes at a rung; None if it has not come that far.
+        """Return the result with which the run competes at a rung, a fraction of its budget; None if not there yet.
 
         A run that has finished earlier, because validation improved no more, keeps its last result.
         """
@@ -243,9 +243,9 @@ class ConfigurationResult:
 
     @property
     def results(self) -> list[RungResult]:
-        """The results of its runs at the rung."""
-        found = [run.result_at(self.fraction) for run in self.runs]
-        return [result for result in found if result is not None]
+        """The results of its runs at the last rung (fraction of the training budget) that it reached."""
+        results = [run.result_at(self.fraction) for run in self.runs]
+        return [result for result in results if result is not None]
 
     @property
     def best_run(self) -> SweepRun:
@@ -284,7 +284,8 @@ class SweepResult:
         """The winner; raises a UserError if no run has a result."""
         if not self.ranking or self.ranking[0].score is None:
             errors = [result.error for result in self.ranking if result.error]
-            raise UserError(f"no run of the sweep in {self.folder} has a result{f': {errors[0]}' if errors else ''}")
+            problem = f"the first error is: {errors[0]}" if errors else "continue it with the same command"
+            raise UserError(f"no run of the sweep in {self.folder} has a result: {problem}")
         return self.ranking[0]
 
     @property
@@ -299,7 +300,7 @@ class SweepResult:
         None if one of them has no result.
         """
         best, default = self.ranking[0].score, self.ranking[self.default_rank - 1].score
-        if best is None or default is None or not best[0]:
+        if best is None or default is None or not best[0]:  # the first number of a score is the metric
             return None
         return 100 * (best[0] - default[0]) / abs(best[0])
 
@@ -318,15 +319,14 @@ class SweepResult:
             for name in swept:
                 automatic = None if resolved.get(name) is None else f"{resolved[name]} (auto)"
                 row[names[name]] = str(changed[name]) if name in changed else automatic
-            if found := result.results:
-                row[self.metric_title] = MeanStd.of([self.value(item) for item in found])
-                row["loss"] = MeanStd.of(
-                    [item.metrics["loss"] for item in found], decimals=3
-                )  # also if it is the metric
+            if by_seed := result.results:
+                row[self.metric_title] = MeanStd.of([self.value(item) for item in by_seed])
+                losses = [item.metrics["loss"] for item in by_seed]
+                row["loss"] = MeanStd.of(losses, decimals=3)  # also if it is the metric
                 if any(name.startswith("text.") for name in swept):  # then losses per token cannot be compared
-                    row["loss per target"] = MeanStd.of([item.metrics["target_loss"] for item in found])
-                row["steps"] = round(fmean(item.step for item in found))
-                row["seconds"] = round(fmean(item.seconds for item in found))
+                    row["loss per target"] = MeanStd.of([item.metrics["target_loss"] for item in by_seed])
+                row["steps"] = round(fmean(item.step for item in by_seed))
+                row["seconds"] = round(fmean(item.seconds for item in by_seed))
             row["parameters"] = result.runs[0].parameters
             row["trained"] = f"{100 * result.fraction:.0f} %"
             row["error"] = result.error or None
@@ -360,10 +360,10 @@ class SweepResult:
         elif self.default_gap is None:
             lines.append(f"the default configuration has no result{f': {default.error}' if default.error else ''}")
         else:
-            own = MeanStd.of([self.value(result) for result in default.results]).formatted
+            default_value = MeanStd.of([self.value(result) for result in default.results]).formatted
             lines.append(
-                f"the default configuration is {self.default_rank} of {len(self.ranking)}, with {metric} {own}: "
-                f"{self.default_gap:.1f} % worse than the best"
+                f"the default configuration is {self.default_rank} of {len(self.ranking)}, with {metric} "
+                f"{default_value}: {self.default_gap:.1f} % worse than the best"
             )
         return lines
 

@@ -18,7 +18,7 @@ MAX_MONOTONE_PAIRS = 50_000  # from more, a Transformer learns as well
 
 def choose_system(
     defaults: Defaults,
-    given: Config,
+    user_config: Config,
     data_format: DataFormat,
     tokenizers: tuple[Tokenizer, Tokenizer],
     sizes: VocabularySizes,
@@ -29,13 +29,13 @@ def choose_system(
     It is chosen if most target tokens follow the order of the source tokens that they come from.
 
     Args:
-        given: the settings that the user has given.
+        user_config: the settings that the user has given.
         store: the tokenized training pairs.
     """
     config = defaults.config
     settings = SYSTEMS[MONOTONE_SYSTEM].settings()
-    is_open = given.system.name is None and given.training.start_from is None and given.objective.name is None
-    is_open &= all(name in settings for name in config.system.settings)
+    named = (user_config.system.name, user_config.training.start_from, user_config.objective.name)
+    is_open = named == (None, None, None) and all(name in settings for name in config.system.settings)
     _, recipe = configured_recipe(config)
     generates = objective_class(config.objective.name or "").generates
     if not is_open or recipe.paper or not (data_format.is_translation and generates):

@@ -78,21 +78,21 @@ def choose_tokenizers(
         is_decoder_only: whether the model reads source and target as one text.
     """
     text, profile = defaults.config.text, survey.profile
-    given = text.tokenizers
+    requested = text.tokenizers  # of source and target, by the user; None: to be chosen
     is_joint = is_decoder_only or bool(text.shared_vocabulary) or not data_format.is_translation
     choices = _tokenizer_choices(defaults, data_format, survey, validation, profile)
     if is_joint:
-        choices = _joint_choices(choices, given)
-    kinds = [kind or choice.kind for kind, choice in zip(given, choices)]
+        choices = _joint_choices(choices, requested)
+    kinds = [kind or choice.kind for kind, choice in zip(requested, choices)]
     if is_joint and len(set(kinds)) > 1:
         raise UserError(
             f"source and target are read by one tokenizer, but text.source_tokenizer={kinds[0]} and "
             f"text.target_tokenizer={kinds[1]}: give one of them, or set text.shared_vocabulary=false"
         )
-    if kinds[0] == kinds[1] and given == (None, None):
+    if kinds[0] == kinds[1] and requested == (None, None):
         defaults.set_and_report("text.tokenizer", kinds[0], _join_reasons([choice.reason for choice in choices]))
     else:
-        for side, kind, choice in zip(("source", "target"), given, choices):
+        for side, kind, choice in zip(("source", "target"), requested, choices):
             if kind is None:
                 defaults.set_and_report(f"text.{side}_tokenizer", choice.kind, choice.reason)
     defaults.set_quietly(dict(zip(("text.source_tokenizer", "text.target_tokenizer"), kinds)))
@@ -125,22 +125,22 @@ def _tokenizer_choices(
         if getattr(text, name) is not None:
             choice = TokenizerChoice(SUBWORDS, f"since text.{name} is set")
             return choice, choice
-    unknown = [
+    unknown_source, unknown_target = (  # shares of symbols of the validation text that do not occur in training
         counts.symbols.unknown_share(held_out.symbols) if held_out else 0.0
         for counts, held_out in (
             (survey.text.source, validation and validation.source),
             (survey.text.target, validation and validation.target),
         )
-    ]
+    )
     if data_format.target_is_labels:  # labels have a tokenizer of their own
         # the words of a tagger are never spelled: every word has a tag
         choose = choose_for_text if data_format.labels_sequence else _choice_for_words
-        choice = choose(profile.source, unknown[0])
+        choice = choose(profile.source, unknown_source)
         return choice, choice
     if profile.source is None or profile.target is None:
-        choice = choose_for_text(profile.source or profile.target, max(unknown))
+        choice = choose_for_text(profile.source or profile.target, max(unknown_source, unknown_target))
         return choice, choice
-    return choose_for_pairs(profile, unknown[0], unknown[1])
+    return choose_for_pairs(profile, unknown_source, unknown_target)
 
 
 def choose_for_pairs(
@@ -262,10 +262,11 @@ def _may_be_spelled(text: TextProfile, choice: TokenizerChoice, profile: CorpusP
 
 
 def _joint_choices(
-    choices: tuple[TokenizerChoice, TokenizerChoice], given: tuple[str | None, str | None]
+    choices: tuple[TokenizerChoice, TokenizerChoice], requested: tuple[str | None, str | None]
 ) -> tuple[TokenizerChoice, TokenizerChoice]:
-    """Return the choices with one tokenizer for both: the given one, or the one that can represent both texts."""
-    if kind := given[0] or given[1]:
+    """Return one choice for source and target: the type that the user requests, or one that represents both texts."""
+    source_kind, target_kind = requested
+    if kind := source_kind or target_kind:
         return (TokenizerChoice(kind, "one tokenizer reads source and target"),) * 2
     if len({choice.kind for choice in choices}) == 1:
         return choices

@@ -325,7 +325,11 @@ class TrainStep:
 
 
 def batch_from_tensors(tensors: dict[str, Tensor], max_lengths: tuple[int, int] | None) -> Batch:
-    """Make a batch of its tensors, with all counts 0: the compiler would compile anew for each value of a count."""
+    """Make a batch of its tensors, without indices and with all counts 0.
+
+    The loss does not need them, and the compiler would compile anew for each value of a count. `max_lengths` are the
+    longest source and target of a packed batch; None: the batch is padded.
+    """
     values: dict[str, Any] = {**tensors, "indices": None, "source_tokens": 0, "target_tokens": 0}
     return Batch(**values, max_lengths=max_lengths)
 

@@ -71,14 +71,14 @@ def decoded_corpora(run: Run, store: TokenStore, count: int) -> list[DecodedCorp
 def stored_sentences(run: Run, store: TokenStore, count: int) -> tuple[list[Source], list[str], list[str]]:
     """Return sources, corpus tags and references of `count` pairs of a token store at equal distances.
 
-    Of a multilingual store only pairs of the run's languages are returned.
+    Of a multilingual store only pairs in the languages of its first corpus, the default of the run, are returned.
     """
     languages = [(corpus.source_language, corpus.target_language) for corpus in store.corpora]
     if len(set(languages)) < 2:
         return _read_sentences(run, store, evenly_spaced(len(store), count))
-    used = {index for index, pair in enumerate(languages) if pair == languages[0]}
-    numbers = store.corpus_numbers(np.arange(len(store)))
-    rows = np.flatnonzero(np.isin(numbers, list(used))).tolist()
+    corpora = [number for number, pair in enumerate(languages) if pair == languages[0]]
+    corpus_of_row = store.corpus_numbers(np.arange(len(store)))
+    rows = np.flatnonzero(np.isin(corpus_of_row, corpora)).tolist()
     return _read_sentences(run, store, [rows[index] for index in evenly_spaced(len(rows), count)])
 
 
@@ -91,18 +91,14 @@ def _read_sentences(run: Run, store: TokenStore, indices: Sequence[int]) -> tupl
 
 def _corpus_title(store: TokenStore, number: int) -> str:
     """Return a name for a corpus of a store that no other one has: its languages, its name, or both with a number."""
-    corpus = store.corpora[number]
-    titles = []
-    for other in store.corpora:
-        languages = f"{other.source_language}→{other.target_language}" if other.target_language else ""
-        titles.append((languages, other.name))
-    languages, name = titles[number]
-    if languages and [title[0] for title in titles].count(languages) == 1:
-        return languages
-    named = f"{languages} {name}".strip()
-    if titles.count(titles[number]) == 1:
-        return named
-    return f"{named} {1 + titles[:number].count(titles[number])}" if corpus.pairs else named
+    languages = [f"{c.source_language}→{c.target_language}" if c.target_language else "" for c in store.corpora]
+    if languages[number] and languages.count(languages[number]) == 1:
+        return languages[number]
+    titles = [f"{pair} {corpus.name}".strip() for pair, corpus in zip(languages, store.corpora)]
+    title = titles[number]
+    if titles.count(title) == 1 or not store.corpora[number].pairs:
+        return title
+    return f"{title} {1 + titles[:number].count(title)}"
 
 
 def evenly_spaced(length: int, count: int) -> list[int]:

@@ -97,7 +97,7 @@ def load_matching_weights(model: Model, parent: ParentRun, log: Log) -> list[str
         for name in loaded:
             targets[name].copy_(available[name])
     log(f"starting from {parent.folder}")
-    log(f"  {_numbers(targets, loaded)} loaded")
+    log(f"  {_count_weights(targets, loaded)} loaded")
     used = {*loaded, *(f"discriminator.{name}" for name in loaded)}
     new = [name for name in targets if name not in set(loaded)]
     for description, tensors, names in (
@@ -110,11 +110,11 @@ def load_matching_weights(model: Model, parent: ParentRun, log: Log) -> list[str
                 pattern = re.sub(r"\.\d+\.", ".*.", name, count=1)
                 shape = f"{list(tensors[name].shape)}{_other_shape(available, targets, name)}"
                 examples.setdefault(pattern, f"{pattern} {shape}")
-            log(f"  {_numbers(tensors, names)} {description}: {', '.join(examples.values())}")
+            log(f"  {_count_weights(tensors, names)} {description}: {', '.join(examples.values())}")
     return [*new, *(name for name in parent.extended if name not in new)]
 
 
-def _numbers(tensors: Mapping[str, Tensor], names: Sequence[str]) -> str:
+def _count_weights(tensors: Mapping[str, Tensor], names: Sequence[str]) -> str:
     """Count weights and their elements in words: "12 weights (34,560 parameters) are"."""
     parameters = sum(tensors[name].numel() for name in names)
     return f"{len(names):,} {'weight' if len(names) == 1 else 'weights'} ({parameters:,} parameters) are"

@@ -23,13 +23,13 @@ def training_warnings(status: Record, trained: Sequence[Record], validated: Sequ
         trained: training records of metrics.jsonl.
         validated: its validation records.
     """
-    found = [_overfitting(validated), _skipped(trained), _large_gradient(trained)]
+    warnings = [_overfitting(validated), _skipped(trained), _large_gradient(trained)]
     silence = float(status.get("seconds_since_update") or 0)
     if status.get("state") == "training" and silence > MAX_SILENCE:
-        found.append(f"nothing was reported for {silence:.0f} seconds: a long validation, or the process hangs")
+        warnings.append(f"nothing was reported for {silence:.0f} seconds: a long validation, or the process hangs")
     if status.get("state") == "stopped":
-        found.append("the process has ended without saying why: resume the run with --resume")
-    return [text for text in found if text]
+        warnings.append("the process has ended without saying why: resume the run with --resume")
+    return [text for text in warnings if text]
 
 
 def _overfitting(validated: Sequence[Record]) -> str:

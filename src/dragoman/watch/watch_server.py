@@ -50,7 +50,9 @@ class WatchServer:
             self.socket.bind(("127.0.0.1", port))
         except OSError as error:
             self.socket.close()
-            raise UserError(f"cannot listen at port {port}: {error.strerror}; choose another one") from None
+            raise UserError(
+                f"cannot listen at port {port} to serve the page: {error.strerror}; choose another --port"
+            ) from None
         self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}/"
 
         import uvicorn

@@ -38,7 +38,7 @@ def diagnose(
     if not run.model.can_generate or run.model.source_features is not None:
         raise UserError(f"{run.folder} does not translate text: only text-to-text translation can be diagnosed")
     if not any(source.strip() for source in sources):
-        raise UserError("there is nothing to diagnose: all source sentences are empty")
+        raise UserError("there is nothing to diagnose: all source sentences are empty; give others with --source")
     for name, items in (("references", references), ("gold alignments", gold)):
         if items is not None and len(items) != len(sources):
             raise UserError(

@@ -28,7 +28,6 @@ from pathlib import Path
 
 from dragoman.errors import UserError
 from dragoman.lens.diagnosis.diagnosis_types import (
-    MAX_EXAMPLES,
     DiagnosisExample,
     Finding,
     GenderChoice,
@@ -38,7 +37,7 @@ from dragoman.run import Run
 from dragoman.text import split_words
 
 NAME, TITLE = "gender", "Gender where the source has none"
-EXAMPLES_PER_GENDER = {"feminine": 3, "masculine": 3, "both": 1, "nothing": 1}
+EXAMPLES_PER_GENDER, MAX_GENDER_EXAMPLES = {"feminine": 3, "masculine": 3, "both": 1, "nothing": 1}, 6
 
 
 #: words that show a gender, by target language: feminine, masculine and neutral pronouns
@@ -206,7 +205,10 @@ def _choices(templates: Sequence[GenderTemplate], texts: Sequence[str]) -> tuple
 def _examples(
     templates: Sequence[GenderTemplate], texts: Sequence[str], genders: Sequence[str]
 ) -> tuple[DiagnosisExample, ...]:
-    """Return a few translations of each gender as examples, evenly spread over the templates."""
+    """Return a few translations of each gender as examples, evenly spread over the templates.
+
+    `genders` are those of the texts: feminine, masculine, both, neutral or nothing.
+    """
     examples: list[DiagnosisExample] = []
     for gender_name, count in EXAMPLES_PER_GENDER.items():
         matching = [
@@ -216,4 +218,4 @@ def _examples(
         ]
         stride = math.ceil(len(matching) / count) or 1
         examples += matching[::stride][:count]
-    return tuple(examples[: MAX_EXAMPLES + 1])
+    return tuple(examples[:MAX_GENDER_EXAMPLES])

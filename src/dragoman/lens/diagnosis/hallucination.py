@@ -68,7 +68,7 @@ def hallucination(run: Run, sources: Sequence[str], languages: str | None) -> Fi
 
 
 def repeated_input(sources: Sequence[str]) -> list[str]:
-    """Return the most frequent words and the first two sentences, each repeated many times."""
+    """Return the six most frequent words and the first two sentences, each repeated many times."""
     counts = Counter(word for source in sources for word in split_words(source) if word.isalpha())
     sentences = [source for source in sources if source.strip()][:2]
     words = [" ".join([word] * WORD_REPETITIONS) for word, _ in counts.most_common(6)]
@@ -99,7 +99,10 @@ def _repetition_problem(source: str, translation: Translation) -> str:
 
 
 def _foreign_problem(source: str, translation: Translation) -> str:
-    """Describe what is wrong with the translation of a text in another language; '' if nothing is."""
+    """Describe what is wrong with the translation of a text in another language; '' if nothing is.
+
+    It may have twice as many words as the source, and always eight.
+    """
     if not translation.finished:
         return "reached the length limit"
     if (group := find_loop(translation.text)) is not None:
