@@ -142,7 +142,8 @@ def _parse_key(entry: Any, where: str) -> ApiKey:
             raise UserError(f"{where}: {unknown_name('field', str(name), known)}")
     key, sha256 = values.pop("key", None), values.pop("sha256", None)
     if (key is None) == (sha256 is None):
-        raise UserError(f"{where} has both or neither of 'key' and its hash 'sha256': give one of them")
+        count = "neither" if key is None else "both"
+        raise UserError(f"{where} needs either 'key' or its hash 'sha256', but has {count}: give one of them")
     for field in ("key", "sha256"):
         if entry.get(field) is not None and (not isinstance(entry[field], str) or not entry[field]):
             raise UserError(f"{where}: '{field}' must be a text: put it in quotation marks")
