@@ -137,8 +137,8 @@ def connect(address: str = "") -> Any:
             ray.init(address=address or None, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:  # such as another version of Ray or Python
             raise UserError(
-                f"connecting to the Ray cluster failed: {first_line(error)}; it needs the versions of Ray and Python of "
-                "this machine"
+                f"connecting to the Ray cluster failed: {first_line(error)}; it needs the versions of Ray and Python "
+                "of this machine"
             ) from None
     return ray
 
