@@ -19,9 +19,10 @@ from dragoman.parts.copying import CopyingOutput
 from dragoman.parts.dropout import Dropout
 from dragoman.parts.embedding import OutputLayer, TokenEmbedding
 from dragoman.parts.feedforward import ACTIVATIONS, FeedForwardMixer
+from dragoman.parts.kernel_choice import Product
 from dragoman.parts.mixer import CachedKeys, Context, Layout, Mixer, MixerOutput, State
 from dragoman.parts.norm import Identity, LayerNormModule
-from dragoman.parts.packed_linear import KERNELS, Product, pack
+from dragoman.parts.packed_linear import KERNELS, pack
 from dragoman.parts.positions import SinusoidalPosition, SinusoidalTable
 from dragoman.parts.stack import ResidualMixer, StackMixer
 
