@@ -82,6 +82,12 @@ def test_duplicates_identical_and_lopsided_pairs_are_counted_but_kept(tokenizer)
     assert "14 % of the training pairs have the same text on both sides, which teaches copying" in report.warnings
 
 
+def test_a_task_whose_targets_are_long_gets_no_warning(tokenizer) -> None:
+    few, most = ([("x", "y" * 8)] * count + [("a", "b"), ("b", "c"), ("c", "d")] for count in (1, 9))
+    assert any("very different lengths" in warning for warning in inspect_pairs(corpus(*few), tokenizer).warnings)
+    assert not any("very different lengths" in warning for warning in inspect_pairs(corpus(*most), tokenizer).warnings)
+
+
 def test_overlap_with_other_corpora(tokenizer) -> None:
     train = corpus(("a", "b"), ("a", "b"), ("c", "d"), ("e", "f"))
     valid = corpus(("a", "b"), ("c", "other"), ("new", "x"), ("b", "a"))

@@ -12,7 +12,7 @@ from dragoman.data.corpus_passes import CorpusSurvey, HoldoutSampler
 from dragoman.data.text_profile import CorpusProfile
 from dragoman.run import read_tokenizers
 from dragoman.systems import SYSTEMS
-from dragoman.training.defaults import Defaults, choose_copy_mechanism
+from dragoman.training.defaults import Defaults, _choose_system, choose_copy_mechanism, configured_recipe
 from dragoman.training.prepare import prepare_run
 from dragoman.training.text_defaults import choose_tokenizers, choose_vocab_sizes
 
@@ -78,3 +78,26 @@ def test_systems_copy_if_most_rare_target_words_occur_in_the_source(
     choose_copy_mechanism(defaults, DataFormat(), pairs, profile)
     assert defaults.config.system.settings.get("copying") is expected
     assert [choice.setting for choice in defaults.choices] == ["system.settings.copying"] * (expected is True)
+
+
+@pytest.mark.parametrize(
+    ("system", "pairs", "given", "dropout", "rdrop_alpha"),
+    [
+        ("transformer", 29_000, {}, 0.3, None),
+        ("transformer", 165_000, {}, 0.2, None),
+        ("transformer", 900_000, {}, None, None),
+        ("transformer", 900, {}, None, None),  # of size tiny
+        ("hard-monotonic", 8_000, {}, 0.4, 3.0),  # more than others, as in its paper
+        ("hard-monotonic", 8_000, {"rdrop_alpha": 0.5}, 0.4, 0.5),
+        ("hard-monotonic", 120_000, {}, 0.4, None),
+    ],
+)
+def test_small_corpora_are_regularized(
+    system: str, pairs: int, given: dict[str, float], dropout: float | None, rdrop_alpha: float | None
+) -> None:
+    objective = {"name": "translation", "settings": given}
+    defaults = Defaults(from_dict({"system": {"name": system}, "objective": objective}))
+    _, recipe = configured_recipe(defaults.config)
+    _choose_system(defaults, recipe, pairs, device="cuda")
+    assert defaults.config.system.settings.get("dropout") == dropout
+    assert defaults.config.objective.settings.get("rdrop_alpha") == rdrop_alpha

@@ -59,7 +59,7 @@ class TextConfig(Section, section="text"):
         "Probability of skipping a BPE merge in training (Provilkov et al. 2020).",
         min=0,
         max=1,
-        auto="0.1 with training.recipe=modern and fewer than 100,000 pairs, else 0",
+        auto="0.1 with training.recipe=modern and fewer than 500,000 pairs, else 0",
     )
     normalize_whitespace: bool | None = setting(
         None,

@@ -32,6 +32,7 @@ MIN_UNSPACED_WORD_LENGTH = 15  # characters per whitespace-separated word in scr
 MAX_SHOWN = 3  # locations and samples of each kind
 MAX_SHOWN_TOKENS = 60  # of a sample; the rest of a long text is not printed
 WARNING_SHARE = 0.05
+MAX_EXCEPTION_SHARE = 0.5  # of pairs with very different lengths; if most have them, the task does, not an error
 MAX_OTHER_SCRIPTS = 0.1  # of the letters of a side; more is a mixture of languages, or a mistake
 
 
@@ -210,14 +211,15 @@ def _warnings(report: Preflight) -> Iterator[str]:
             percent = _format_percent(count / overlap.pairs)
             unit = "pairs" if overlap.pairs_in_train else "sources"
             yield f"{percent} of the {unit} of {overlap.name} are also in train: scores will be too optimistic"
+    lengths = "have very different lengths on both sides and may be misaligned"
     shares = {
         "were dropped": 1 - report.pairs / report.pairs_read,
         "are duplicates of an earlier pair": report.duplicates / report.pairs,
         "have the same text on both sides, which teaches copying": report.identical.pairs / report.pairs,
-        "have very different lengths on both sides and may be misaligned": report.length_mismatch.pairs / report.pairs,
+        lengths: report.length_mismatch.pairs / report.pairs,
     }
     for problem, share in shares.items():
-        if share > WARNING_SHARE:
+        if share > WARNING_SHARE and not (problem is lengths and share > MAX_EXCEPTION_SHARE):
             yield f"{_format_percent(share)} of the training pairs {problem}"
     yield from _script_warnings(report.text)
     for name, column, usual in zip(("source", "target"), (report.source, report.target), report.fertility):

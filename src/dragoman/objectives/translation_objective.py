@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -40,6 +41,11 @@ class TranslationObjective(SequenceObjective):
     generates = True
     default_label_smoothing = 0.1
     default_bpe_dropout = True
+
+    @classmethod
+    def training_cost(cls, settings: Mapping[str, Any]) -> float:
+        """Return the training FLOPs of a pair relative to teacher forcing: with R-Drop it is computed twice."""
+        return 2.0 if settings.get("rdrop_alpha") else 1.0
 
     def __init__(
         self,

@@ -415,5 +415,7 @@ RECURRENT_SYSTEMS = {
         "the paper's 400 only in size big; embeddings and the layer before the softmax have the dimension of the model "
         "instead of 200 and 1,200",
         base_learning_rate=1.0,
+        small_corpus_objective={"rdrop_alpha": 3.0},  # WER 23.8 → 23.2 for 800 words, 17.8 → 17.2 for 8,000
+        training_length=0.6,  # it memorizes words early, and R-Drop computes every pair twice
     ),
 }

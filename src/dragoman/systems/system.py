@@ -113,6 +113,8 @@ class System:
         objective_settings: further settings of that objective by size, where the paper's differ.
         tuned_settings: settings that train better than the paper's; used by every recipe but `textbook`.
         modern_settings: further settings of the recipe `modern`.
+        small_corpus_objective: settings of the objective that help on few pairs.
+        training_length: default number of training steps, relative to that of other systems.
     """
 
     builder: Callable[..., ModelSpec]
@@ -126,6 +128,8 @@ class System:
     objective_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     tuned_settings: Mapping[str, Any] = field(default_factory=dict)
     modern_settings: Mapping[str, Any] = field(default_factory=dict)
+    small_corpus_objective: Mapping[str, Any] = field(default_factory=dict)
+    training_length: float = 1.0
     default_recipe: Literal["plain", "modern"] = "modern"
 
     def default_objective(self, content: str, size: str | None) -> tuple[str, dict[str, Any]] | None:

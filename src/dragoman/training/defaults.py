@@ -14,12 +14,13 @@ from dragoman.data.text_profile import CorpusProfile
 from dragoman.errors import UserError
 from dragoman.evaluation import choose_bleu_tokenizer
 from dragoman.models import ModelSpec, described_model, training_flops
-from dragoman.objectives import objective_class
+from dragoman.objectives import objective_class, objective_settings
 from dragoman.systems import SYSTEMS
 from dragoman.text import TOKENIZER_TYPES
 from dragoman.text.untranslatable import CopyEvidence
 from dragoman.training.memory_plan import choose_memory_plan
 from dragoman.training.recipes import (
+    MIN_STEPS,
     Recipe,
     default_recipe,
     default_steps,
@@ -41,7 +42,13 @@ MIN_COPIED_SHARE, MIN_RARE_COPIED_SHARE, MIN_COPYING_PAIRS = 0.05, 0.5, 1000
 #: (logical forms) and 5,000 (captions), but takes several times as long, which counts on a CPU.
 MIN_SMALL_PAIRS_GPU, MIN_SMALL_PAIRS_CPU, MIN_BASE_PAIRS = 2_000, 100_000, 500_000
 
-LOW_RESOURCE_PAIRS = 100_000  # smaller corpora are memorized without regularization
+#: Smaller corpora are memorized without regularization: dropout is at least 0.3 below the first number of pairs and 0.2
+#: below the second, where BPE dropout helps as well.
+FEW_PAIRS, MEDIUM_PAIRS = 50_000, 500_000
+MEDIUM_DROPOUT = 0.2
+
+#: With BPE dropout every epoch has another text, so that twice the epochs are of use; on a CPU time counts more.
+BPE_DROPOUT_EPOCHS = 2
 
 #: target tokens trained on per decoded validation token: with a beam of 5, decoding takes about a tenth of the time
 TRAINING_TOKENS_PER_DECODED = 40
@@ -206,7 +213,7 @@ def _choose_bpe_dropout(defaults: Defaults, recipe: Recipe, pairs: int) -> None:
     has_merges = any(tokenizer.has_merges for tokenizer in types)
     is_useful = has_merges and objective_class(config.objective.name or "").default_bpe_dropout
     is_useful &= not config.system.settings.get("copying")  # copied words need the same tokens in source and target
-    if is_useful and recipe.bpe_dropout and config.system.size != "tiny" and pairs < LOW_RESOURCE_PAIRS:
+    if is_useful and recipe.bpe_dropout and config.system.size != "tiny" and pairs < MEDIUM_PAIRS:
         reason = "every epoch segments the words differently, which helps small corpora"
         defaults.set_and_report("text.bpe_dropout", recipe.bpe_dropout, reason)
     else:
@@ -224,12 +231,17 @@ def _choose_system(defaults: Defaults, recipe: Recipe, pairs: int, device: str) 
     if size is None:
         reason = f"for {pairs:,} rows on {'a GPU' if gpu else 'a CPU'}"
         size = defaults.set_and_report("system.size", _system_size(pairs, gpu), reason)
-    may_overfit = pairs < LOW_RESOURCE_PAIRS and size != "tiny"
-    if recipe.dropout is not None and "dropout" not in user_settings and may_overfit:
+    if recipe.dropout is not None and "dropout" not in user_settings and pairs < MEDIUM_PAIRS and size != "tiny":
         reason = f"{pairs:,} rows are few, and would be memorized without it"
         parameter = system.settings().get("dropout") if system else None
-        dropout = max(recipe.dropout, parameter.default) if parameter else recipe.dropout
+        dropout = recipe.dropout if pairs < FEW_PAIRS else min(recipe.dropout, MEDIUM_DROPOUT)
+        dropout = max(dropout, parameter.default) if parameter else dropout
         defaults.set_and_report("system.settings.dropout", dropout, reason)
+    objective_name = config.objective.name or "translation"
+    if system and recipe.dropout is not None and pairs < FEW_PAIRS:
+        for key, value in system.small_corpus_objective.items():
+            if key in objective_settings(objective_name) and key not in config.objective.settings:
+                defaults.set_and_report(f"objective.settings.{key}", value, f"helps {config.system.name} on few pairs")
     for key, value in recipe.system.items():
         if system is None or key in defaults.config.system.settings:
             continue
@@ -272,7 +284,10 @@ def _choose_training(
     epoch_steps = max(1, math.ceil(epoch_tokens / (BATCH_FILL * step_tokens)))  # the rest of a batch is padding
     steps = training.steps
     if training.schedule in SCHEDULES_WITH_END and steps is None and training.epochs is None:
-        steps = default_steps(target_tokens, step_tokens)
+        factor = BPE_DROPOUT_EPOCHS if gpu and defaults.config.text.bpe_dropout else 1.0
+        if system := SYSTEMS.get(defaults.config.system.name or ""):
+            factor *= system.training_length
+        steps = max(MIN_STEPS, math.ceil(factor * default_steps(target_tokens, step_tokens)))
         end = "then" if training.minutes is None else f"then, or after {pluralize(training.minutes, 'minute')}"
         reason = f"about {steps / epoch_steps:.0f} epochs, by the amount of data; the learning rate is zero by {end}"
         defaults.set_and_report("training.steps", steps, reason)

@@ -13,6 +13,7 @@ from dragoman.systems.transformer_systems import TRANSFORMER_TRAINING
 
 #: target tokens of a training per √token of its corpus: 50 epochs of 30,000 sentences, 3 epochs of 5 million
 TRAINING_TOKENS_PER_ROOT = 32_000
+MIN_STEPS = 200
 MAX_DEFAULT_EPOCHS = 200  # of the smallest corpora; 800 words are learned as well in 165 epochs as in 330
 
 # peak learning rates for a model of width 1 (`Recipe.rate`)
@@ -134,9 +135,9 @@ def noam_rate(dim: int, warmup: int) -> float:
 
 
 def default_steps(target_tokens: int, step_tokens: int) -> int:
-    """Return the number of training steps, at least 200, for a corpus of `target_tokens` and steps of `step_tokens`.
+    """Return the number of training steps for a corpus of `target_tokens` and steps of `step_tokens`.
 
     It grows with the square root of the corpus, because more data needs fewer epochs, which are at most 200.
     """
     trained_tokens = min(TRAINING_TOKENS_PER_ROOT * math.sqrt(target_tokens), MAX_DEFAULT_EPOCHS * target_tokens)
-    return max(200, math.ceil(trained_tokens / step_tokens))
+    return max(MIN_STEPS, math.ceil(trained_tokens / step_tokens))

@@ -110,7 +110,7 @@ def displayed_metrics(record: Mapping[str, Any]) -> list[str]:
 
 
 TEACHER_FORCED_METRICS = ("accuracy", "loss")  # of the reference tokens; all others compare decoded sentences
-MAX_DECODED_SENTENCES = 500  # at each validation
+MAX_DECODED_SENTENCES = 2000  # at each validation
 #: with as many validations, choosing the search on the sentences of one of them takes about 3 % of the training time
 VALIDATIONS_PER_CHOICE = 12
 MAX_CHOICE_SENTENCES = 2000
