@@ -9,12 +9,13 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, BinaryIO, cast
 
 from dragoman.data.compression import decompressed
 from dragoman.data.text_files import open_file
 from dragoman.errors import UserError
-from dragoman.storage import os_errors_as_user_errors, write_file
+from dragoman.storage import os_errors_as_user_errors
 
 
 def is_url(location: str) -> bool:
@@ -153,30 +154,27 @@ class StorageFolder:
 
     def write(self, name: str, content: bytes) -> None:
         """Write or replace a file atomically."""
-        if not self.is_remote:
-            write_file(Path(self.path(name)), content)
-            return
         with self.writing(name) as file:
             file.write(content)
 
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
         """Open a file for writing; it appears when the block ends, and not at all if that raises."""
+        suffix = f".{token_hex(8)}.partial"  # several machines may write the same file
         if self.is_remote:
             system, path = _remote(self.path(name))
-            partial = f"{path}.{os.getpid()}.partial"
             try:
-                with system.open(partial, "wb") as file:
+                with system.open(path + suffix, "wb") as file:
                     yield file
-                system.mv(partial, path)
+                system.mv(path + suffix, path)
             except OSError as error:
                 raise UserError(f"{self.path(name)} cannot be written: {error.strerror or error}") from None
             finally:
-                if system.exists(partial):
-                    system.rm(partial)
+                if system.exists(path + suffix):
+                    system.rm(path + suffix)
             return
         final = Path(self.path(name))
-        local = final.with_name(f".{final.name}.{os.getpid()}.partial")
+        local = final.with_name(f".{final.name}{suffix}")
         with os_errors_as_user_errors(final):
             try:
                 with local.open("wb") as file:

@@ -18,6 +18,7 @@ from dragoman.processes import MAX_PENDING_PER_WORKER
 
 MAX_ACTORS = 10_000
 CONNECT_SECONDS = 5.0
+MAX_REASON = 300  # characters of an error of Ray
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -136,9 +137,9 @@ def connect(address: str = "") -> Any:
         try:
             ray.init(address=address or None, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:  # such as another version of Ray or Python
+            reason = " ".join(str(error).split())[:MAX_REASON]
             raise UserError(
-                f"connecting to the Ray cluster failed: {first_line(error)}; it needs the versions of Ray and Python "
-                "of this machine"
+                f"connecting to the Ray cluster failed: {reason}; it needs the versions of Ray and Python of this machine"
             ) from None
     return ray
 
