@@ -139,7 +139,7 @@ def connect(address: str = "") -> Any:
         except (ConnectionError, ValueError, RuntimeError) as error:  # such as another version of Ray or Python
             reason = " ".join(str(error).split())[:MAX_REASON]
             raise UserError(
-                f"connecting to the Ray cluster failed: {reason}; it needs the versions of Ray and Python of this machine"
+                f"connecting to the Ray cluster failed: {reason}; it needs the Ray and Python versions of this machine"
             ) from None
     return ray
 
