@@ -158,7 +158,7 @@ def test_relative_error() -> None:
     ours = [torch.tensor([[1.0, -5.0]]), torch.tensor([[2.0]])]
     assert relative_error(ours, [[[1.0, -4.0]], [[2.0]]]) == pytest.approx(0.2)
     assert relative_error(ours[1:], [[[float("nan")]]]) == float("inf")
-    with pytest.raises(dragoman.UserError, match=r"shape \[1\], expected were \[1, 1\]"):
+    with pytest.raises(dragoman.UserError, match=r"shape \[1\] for the exported model, but the run \[1, 1\]"):
         relative_error(ours[1:], [[2.0]])
 
 

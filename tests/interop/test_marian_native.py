@@ -300,7 +300,7 @@ def test_a_sentencepiece_model_as_vocabulary(tmp_path: Path, vocabulary: Path) -
         ({"transformer-tied-layers": [1, 1]}, "transformer-tied-layers ['1', '1'], which is not supported"),
         ({"transformer-train-position-embeddings": True}, "transformer-train-position-embeddings true"),
         ({"transformer-attention-mask": "alibi"}, "transformer-attention-mask alibi, which is not supported"),
-        ({"transformer-new-option": 3}, "transformer-new-option 3, which is not supported: it is not known here"),
+        ({"transformer-new-option": 3}, "transformer-new-option 3, which is not supported: it is unknown"),
         ({"transformer-postprocess": "dhn"}, "the operation 'h' is not"),
         ({"transformer-preprocess": "n"}, "have one norm: before it, or after the addition"),
         ({"transformer-ffn-activation": "tanh"}, "use one of swish, relu, gelu"),

@@ -144,7 +144,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 
 
 def resolve(
-    store: TokenStore, name: str, size: str = "tiny", settings: dict[str, Any] | None = None, **training: Any
+    store: TokenStore,
+    name: str,
+    size: str = "tiny",
+    settings: dict[str, Any] | None = None,
+    device: str = "cpu",
+    **training: Any,
 ) -> tuple[Config, ModelSpec, list[Choice]]:
     """What `choose` makes of a system and settings of the training."""
 
@@ -153,7 +158,7 @@ def resolve(
 
     config = Config(system=SystemConfig(name, size, settings or {}), training=TrainingConfig(**training))
     defaults = Defaults(resolve_objective(config, build(config), HOLDS.get(name, "pairs")))
-    choose_settings(defaults, store, "cpu", num_valid=1000, build=build, new_model=True)
+    choose_settings(defaults, store, device, num_valid=1000, build=build, new_model=True)
     return defaults.config, build(defaults.config), defaults.choices
 
 
@@ -174,6 +179,22 @@ def test_textbook_trains_as_in_the_paper(name: str, store: TokenStore) -> None:
     assert next(find_specs(spec, Stack)).dropout == expected.dropout
     for setting, value in expected.more.items():
         assert getattr(training, setting) == value, setting
+
+
+def test_compilation_depends_on_the_tokens_of_a_step_however_many_batches_it_has(
+    store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.training.memory_plan.free_memory", lambda device: 80 << 30)
+    decisions = []
+    for steps in (10**power for power in range(2, 7)):
+        one_batch, many_batches = (
+            resolve(store, "transformer", device="cuda", steps=steps, batch_tokens=tokens, gradient_accumulation=count)
+            for tokens, count in ((64_000, 1), (1000, 64))
+        )
+        assert one_batch[0].training.compile == many_batches[0].training.compile
+        decisions.append(one_batch[0].training.compile)
+    assert decisions == sorted(decisions)  # longer trainings are compiled
+    assert (decisions[0], decisions[-1]) == (False, True)
 
 
 @pytest.mark.parametrize("name", ["cho", "bahdanau"])

@@ -100,8 +100,8 @@ def process_files(
     target_language = getattr(layout, "target_language", layout.source_language)
     languages = (layout.source_language, target_language)
     loaded = LoadRun(run, replace(model, device="cpu").load, languages)()
-    text = ("a",) * len(columns or "a")
-    task.apply(loaded, [text], 0, **task.options)  # raises a UserError if the run is of another kind
+    sample_row = ("a",) * (len(columns) if columns else 1)
+    task.apply(loaded, [sample_row], first_index=0, **task.options)  # a UserError if the run is of another kind
     job = BulkJob(
         bulk.input or [],
         str(bulk.output),

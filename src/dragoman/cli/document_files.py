@@ -41,16 +41,16 @@ class DocumentOptions:
         """
         from dragoman.text.documents.document import DOCUMENT_FORMATS, format_of_file
 
-        found = DOCUMENT_FORMATS.get(name)
+        document_format = DOCUMENT_FORMATS.get(name)
         if not name and file is not None and file.suffix.lower() != ".txt":
-            found = format_of_file(file.name)
-        if found is None and (self.preserve is not None or self.translate_attributes):
+            document_format = format_of_file(file.name)
+        if document_format is None and (self.preserve is not None or self.translate_attributes):
             option = "--preserve" if self.preserve is not None else "--translate-attributes"
             raise UserError(
                 f"{option} needs a document, but lines are translated one by one: add --format "
                 f"{', '.join(DOCUMENT_FORMATS)} or leave {option} out"
             )
-        return found
+        return document_format
 
 
 def check_document_options(search: SearchOptions, *groups: Any) -> None:
@@ -74,7 +74,7 @@ def read_document(file: Path | None) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}") from None
+        raise UserError(f"{file} cannot be read: {error.strerror}; check its path and permissions") from None
 
 
 def translate_document(
@@ -104,8 +104,9 @@ def translate_document(
             if isinstance(result, list):
                 blocks = result
             else:
-                progress.set_total(result[1])
-                progress.update(result[0])
+                done, total = result  # sentences
+                progress.set_total(total)
+                progress.update(done)
     translated = document.render(blocks, language)
     if output.file is None:
         sys.stdout.buffer.write(translated)

@@ -45,7 +45,9 @@ def evaluate(
     test: Annotated[
         str, "Significance test of --against and of several --hypothesis: bootstrap or randomization."
     ] = "bootstrap",
-    resamples: Annotated[int, typer.Option(help="Resamples or random trials of the significance test.", min=2)] = 1000,
+    resamples: Annotated[
+        int, typer.Option(help="Number of resamples (bootstrap) or trials (randomization) of --test.", min=2)
+    ] = 1000,
     alignments: Annotated[Path | None, "Gold word alignments (0-0 1-2): adds the alignment error rate."] = None,
     by_length: Annotated[bool, "Add a table of scores by source length."] = False,
     grouped: Annotated[
@@ -141,10 +143,10 @@ def _check_options(
     """
     from dragoman import evaluation
 
-    if run is None and (given := [name for name, value in run_options.items() if value is not None]):
+    if run is None and (unused := [name for name, value in run_options.items() if value is not None]):
         raise UserError(
-            f"{given[0]} applies to the translations of a run: leave it out with --hypothesis, which scores a file, or "
-            "with --lead, which scores the first sentence of each source"
+            f"{unused[0]} applies to the translations of a run: leave it out with --hypothesis, which scores a file, "
+            "or with --lead, which scores the first sentence of each source"
         )
     if output is not None and not output.parent.is_dir():
         raise UserError(f"{output} cannot be written: create the folder {output.parent} first")

@@ -16,7 +16,9 @@ from dragoman.console import print_json, print_lines
 def export(
     run: RunFolder,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to create for the export.")],
-    to: Annotated[str, typer.Option(metavar="FORMAT", help="Format: huggingface, ctranslate2 or onnx.")],
+    to: Annotated[
+        str, typer.Option(metavar="FORMAT", help="Format of the exported model: huggingface, ctranslate2 or onnx.")
+    ],
     dtype: Annotated[
         str,
         "Number format of the weights: float32, float16 or bfloat16; for ctranslate2 also int8 and int8_float32.",

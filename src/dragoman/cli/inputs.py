@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 import typer
 
@@ -189,7 +189,7 @@ def read_sources(corpus: Corpus, allow_empty: bool = False) -> Iterator[str]:
     from dragoman.data.corpus import zip_lines
 
     inputs = corpus.file_format.read_inputs(corpus, allow_empty)
-    sources = (text if isinstance(text, str) else _split_dialogue(text)[0] for text in inputs)
+    sources = (text if isinstance(text, str) else _split_dialogue(text).before for text in inputs)
     if corpus.source_features is None:
         return sources
     with_features = zip_lines(sources, corpus.source, corpus.source_features)
@@ -226,7 +226,7 @@ def read_pairs(
     pairs = data_format.read([corpus])
     if data_format.is_dialogue:
         dialogues = [_split_dialogue(pair.source.split("\t")) for pair in pairs]
-        return [before for before, _ in dialogues], [reply for _, reply in dialogues]
+        return [dialogue.before for dialogue in dialogues], [dialogue.reply for dialogue in dialogues]
     sources_and_targets = [
         (pair.source_with_features if pair.features is None else pair.features, pair.target or "") for pair in pairs
     ]
@@ -275,12 +275,19 @@ def check_counts(counts: Sequence[tuple[Path, int]]) -> None:
             )
 
 
-def _split_dialogue(turns: list[str]) -> tuple[str, str]:
-    """Return the turns before the last reply, separated by tabs, and the reply (empty if there is none)."""
+class SplitDialogue(NamedTuple):
+    """The turns before the last reply, separated by tabs, and the reply (empty if there is none)."""
+
+    before: str
+    reply: str
+
+
+def _split_dialogue(turns: list[str]) -> SplitDialogue:
+    """Split the turns of a dialogue before its last reply; the user has the first turn, and every second one."""
     if len(turns) == 1:
-        return turns[0], ""
+        return SplitDialogue(turns[0], reply="")
     num_replied = len(turns) // 2 * 2  # without a last turn of the user that has no reply
-    return "\t".join(turns[: num_replied - 1]), turns[num_replied - 1]
+    return SplitDialogue("\t".join(turns[: num_replied - 1]), turns[num_replied - 1])
 
 
 def typed_lines(prompt: str = "> ") -> Iterator[str]:

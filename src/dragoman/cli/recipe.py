@@ -127,11 +127,12 @@ def recipe(
     if seeds is not None and "training.seed" in own_settings:
         raise UserError("--seeds sets the seed of every run: leave --seed out")
     config = configuration.replace_settings(configuration.Config(), chosen.settings | own_settings)
-    files = {one: prepare_splits(chosen, one, data or DATA_FOLDER / chosen.name, log) for one in variants or [""]}
+    corpus = data or DATA_FOLDER / chosen.name
+    files = {one_variant: prepare_splits(chosen, one_variant, corpus, log) for one_variant in variants or [""]}
     results: list[RecipeResult] = []
-    for one, splits in files.items():
-        folder = run / one if len(files) > 1 else run
-        results += _carry_out(chosen, one, folder, splits, config, own_settings, seeds)
+    for one_variant, splits in files.items():
+        folder = run / one_variant if len(files) > 1 else run
+        results += _carry_out(chosen, one_variant, folder, splits, config, own_settings, seeds)
     if len(files) > 1:
         results += mean_over_variants(chosen, variant or "all variants", results)
     if as_json:
@@ -237,11 +238,14 @@ def _list_recipes(as_json: bool) -> None:
     for name in recipe_names():
         recipe = load_recipe(name)
         metric = recipe.metrics[0]
-        known = {(figure.variant, figure.test) for figure in recipe.figures_of(metric)}
-        means = {where for where in known if where[0] in recipe.groups}
-        for index, (variant, test) in enumerate(sorted(means or known, key=recipe.figure_order) or [("", "")]):
-            figures = [recipe.figures(metric, test, variant, measured=ours) for ours in (False, True)]
-            published, measured = (", ".join(f"{figure.value:g}" for figure in kind) or None for kind in figures)
+        places = {(figure.variant, figure.test) for figure in recipe.figures_of(metric)}
+        means = {(variant, test) for variant, test in places if variant in recipe.groups}  # over several variants
+        for index, (variant, test) in enumerate(sorted(means or places, key=recipe.figure_order) or [("", "")]):
+            published, measured = (
+                ", ".join(f"{figure.value:g}" for figure in recipe.figures(metric, test, variant, measured=ours))
+                or None
+                for ours in (False, True)
+            )
             rows.append(
                 {
                     "recipe": name,

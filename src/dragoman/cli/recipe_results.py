@@ -103,10 +103,11 @@ def mean_over_seeds(results: Sequence[RecipeResult], num_seeds: int) -> list[Rec
     for result in results:
         grouped.setdefault((result.variant, result.test, result.metric, result.category), []).append(result)
     means = []
-    for same in grouped.values():
-        values = [result.score.value for result in same]
-        score, deviation = replace(same[0].score, value=statistics.fmean(values), detail={}), statistics.stdev(values)
-        means.append(replace(same[0], system=f"mean of {num_seeds} seeds", score=score, deviation=deviation))
+    for by_seed in grouped.values():
+        values = [result.score.value for result in by_seed]
+        first, deviation = by_seed[0], statistics.stdev(values)
+        score = replace(first.score, value=statistics.fmean(values), detail={})
+        means.append(replace(first, system=f"mean of {num_seeds} seeds", score=score, deviation=deviation))
     return means
 
 
@@ -117,9 +118,9 @@ def mean_over_variants(recipe: TaskRecipe, name: str, results: Sequence[RecipeRe
         if not result.category:
             grouped.setdefault((result.system, result.test, result.metric), []).append(result)
     means = []
-    for same in grouped.values():
-        value = statistics.fmean(result.score.value for result in same)
-        mean = replace(same[0], variant=f"mean of {name}", score=replace(same[0].score, value=value, detail={}))
+    for by_variant in grouped.values():
+        first, value = by_variant[0], statistics.fmean(result.score.value for result in by_variant)
+        mean = replace(first, variant=f"mean of {name}", score=replace(first.score, value=value, detail={}))
         means.append(_with_figures(replace(mean, deviation=None, published=(), measured=()), recipe, name))
     return means
 
@@ -157,11 +158,11 @@ def result_lines(results: Sequence[RecipeResult]) -> Iterator[str]:
     """Yield the tables of results, the origin of the other figures, and the signatures that are needed to quote it."""
     from dragoman.evaluation import format_table
 
-    for parts in ([one for one in results if not one.category], [one for one in results if one.category]):
-        rows = [result.row() for result in parts]
-        shown = () if not rows or parts[0].category else ("published", "ours")
+    for has_category in (False, True):  # whole test sets, then parts of them
+        rows = [result.row() for result in results if bool(result.category) is has_category]
+        always_shown = () if has_category else ("published", "ours")
         columns = [
-            name for row in rows[:1] for name in row if name in shown or any(one[name] is not None for one in rows)
+            name for name in (rows or [{}])[0] if name in always_shown or any(row[name] is not None for row in rows)
         ]
         if rows:
             yield "\n" + format_table([{name: row[name] for name in columns} for row in rows])

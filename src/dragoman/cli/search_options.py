@@ -137,7 +137,7 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         """Raise a UserError for an unknown value, and for options that need or exclude others (REQUIRES, EXCLUDES)."""
-        given = self.given
+        given = self.given_names
         if self.early_stopping is not None and self.early_stopping not in EARLY_STOPPING:
             raise unknown_name("value of --early-stopping", self.early_stopping, EARLY_STOPPING)
         if self.num_finished is not None and self.early_stopping in ("never", "steps"):
@@ -160,7 +160,7 @@ class SearchOptions:
                     raise UserError(f"{_flag(name)} and {_flag(other)} cannot be combined: use one of them")
 
     @property
-    def given(self) -> list[str]:
+    def given_names(self) -> list[str]:
         """The names of the options that the user has given, such as "beam_size"."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return [name for name, value in values.items() if value is not None and value is not False and value != []]
@@ -172,7 +172,7 @@ class SearchOptions:
         if self.search is not None:
             return read_search_config(self.search)
         try:
-            return self._changed_search(run) if self.given else run.default_search
+            return self._changed_search(run) if self.given_names else run.default_search
         except FieldError as error:
             raise error.named(_flag(OPTIONS_OF_FIELDS.get((error.owner, error.field), error.field))) from None
 

@@ -54,15 +54,19 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UserError(f"the configuration {path} cannot be read: {reason}") from None
+        raise UserError(f"the file {path} of --config cannot be read: {reason}; check its path and content") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f" (line {mark.line + 1})"
-        raise UserError(f"the configuration {path} is not valid YAML{line}: write lines such as 'port: 8080'") from None
+        raise UserError(
+            f"the file {path} of --config is not valid YAML{line}: write lines such as 'port: 8080'"
+        ) from None
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise UserError(f"the configuration {path} must have lines such as 'port: 8080'")
+        raise UserError(
+            f"the file {path} of --config must have lines such as 'port: 8080', but holds one {type(document).__name__}"
+        )
     return {"on" if name is True else str(name): value for name, value in document.items()}  # YAML reads on as true
 
 
@@ -80,8 +84,8 @@ def _setting(ctx: typer.Context, path: Path, name: str, value: Any, parameters: 
         return parameter.name, None
     is_list = parameter.nargs == -1 or getattr(parameter, "multiple", False)
     if isinstance(value, list) and not is_list:
-        raise UserError(f"{path}: '{name}' takes one value, but is a list")
-    plain = [_plain_value(path, name, one, parameter) for one in (value if isinstance(value, list) else [value])]
+        raise UserError(f"{path}: '{name}' takes one value, but is a list of {len(value)}: give one value")
+    plain = [_plain_value(path, name, item, parameter) for item in (value if isinstance(value, list) else [value])]
     try:
         converted = parameter.process_value(ctx, plain if is_list else plain[0])
     except Exception as error:  # of the library that parses the command line
@@ -89,7 +93,7 @@ def _setting(ctx: typer.Context, path: Path, name: str, value: Any, parameters: 
         raise UserError(f"{path}: '{name}' has a wrong value: {reason[:1].lower()}{reason[1:]}") from None
     is_path = isinstance(converted, Path) or getattr(getattr(parameter, "type", None), "name", "") in PATH_TYPES
     if is_path or parameter.name == "runs":
-        plain = [str(path.parent / one) for one in plain]
+        plain = [str(path.parent / item) for item in plain]
     return parameter.name, plain if is_list else plain[0]
 
 

@@ -186,7 +186,7 @@ def languages(run: RunFolder, *, as_json: Json = False) -> None:
     framing = read_framing(run) if is_run_folder(run) else options.load(run).model_framing
     codes = framing.languages
     if codes is None:
-        raise UserError(f"{run} translates one language pair and has no language codes")
+        raise UserError(f"{run} translates one language pair and has no language codes: use it without --from and --to")
     if as_json:
         default = {"source": codes.source, "target": codes.target}
         print_json({"languages": {code: language_name(code) for code in codes.ids}, "default": default})
@@ -311,7 +311,7 @@ def walk(
     source_tokens = len(result.source.tokens) if result.source is not None else 1
     if position > source_tokens:
         raise UserError(f"--position must be from 1 to {source_tokens}, the tokens of the source, but is {position}")
-    tokens = [one.token_id for one in result.steps[: step - 1]]
+    tokens = [prediction.token_id for prediction in result.steps[: step - 1]]
     source = None if result.source is None else sentence
     walked = walk_through(loaded, source, tokens if loaded.model.can_generate else [], position=position - 1, head=head)
     print_json(to_jsonable(walked)) if as_json else print_lines(text_view.walk_lines(walked))

@@ -141,10 +141,12 @@ def _request(settings: dict[str, Any], space: SpaceOptions, halving: HalvingOpti
     from dragoman.training.sweep_space import Values, parse_space, read_space
 
     values: dict[str, Values] = {name: [value] for name, value in settings.items()}
-    for given in (read_space(space.space) if space.space else {}, parse_space(space.set_settings or [])):
-        if repeated := [name for name in given if name in values]:
-            raise UserError(f"{repeated[0]} is given twice: name all its values in one place")
-        values |= given
+    for more_values in (read_space(space.space) if space.space else {}, parse_space(space.set_settings or [])):
+        if repeated := [name for name in more_values if name in values]:
+            raise UserError(
+                f"{repeated[0]} is given twice, by its option, --set or --space: name all its values in one place"
+            )
+        values |= more_values
     return SweepRequest.create(
         values,
         samples=space.random,

@@ -113,7 +113,7 @@ def train(
     from dragoman import config as configuration
 
     settings = settings | configuration.parse_settings(set_settings or [])
-    page = _page(run, watch, watch_port, keep_watching, alone=seeds is None and not dry_run)
+    page = _page(run, watch, watch_port, keep_watching, is_single_run=seeds is None and not dry_run)
     if resume:
         if dry_run:
             raise UserError(
@@ -162,14 +162,15 @@ def train(
         print_json(prepared.to_dict())
 
 
-def _page(run: Path, watch: bool, port: int, stay: bool, alone: bool) -> AbstractContextManager[None]:
-    """Return a context in which a page shows the training, if --watch is given.
+def _page(run: Path, watch: bool, port: int, stay: bool, is_single_run: bool) -> AbstractContextManager[None]:
+    """Return a context in which a web page shows the training, if --watch is given.
 
-    `alone` is false for trainings that a page cannot show: several seeds, and a dry run.
+    `port` and `stay` (--keep-watching) are options of the page. It shows neither several seeds nor a dry run, for
+    which `is_single_run` is false.
     """
     if not watch and (port or stay):
         raise UserError("--watch-port and --keep-watching are options of the page of a training: add --watch")
-    if watch and (not alone or is_ensemble_folder(run)):
+    if watch and (not is_single_run or is_ensemble_folder(run)):
         raise UserError(
             "--watch shows the training of one run: leave it out with --dry-run and with several seeds, each of which "
             f"'dragoman watch {run}/seed1' shows"

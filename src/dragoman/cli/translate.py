@@ -156,7 +156,10 @@ def translate(
     if stream:
         _check_stream(output, constraints)
         if document_format is not None:
-            raise UserError("--stream prints lines while they are translated, but a document is written as a whole")
+            raise UserError(
+                "--stream prints lines while they are translated, but a document is written as a whole: leave --stream "
+                "out"
+            )
     if document_format is None:
         Input(file, layout).check()
     else:

@@ -41,7 +41,7 @@ def deployment_settings(run: Run, file_format: str) -> dict[str, Any]:
         )
     shared = run.source_tokenizer is run.target_tokenizer
     tokenizers = {side: "tokenizer.json" if shared else f"tokenizer.{side}.json" for side in ("source", "target")}
-    (tag,) = tag_ids(run, 1, None)  # for one text without a stated tag: the token of the first corpus tag, if any
+    (tag,) = tag_ids(run, count=1, tag=None)  # of a text without a stated tag: the first corpus tag, if any
     settings: dict[str, Any] = {
         "dragoman": __version__,
         "format": file_format,
@@ -91,6 +91,7 @@ def write_deployment_files(
     write_tokenizers(folder, run.source_tokenizer, run.target_tokenizer)
     text = json.dumps(settings, indent=1, ensure_ascii=False)
     (folder / SETTINGS_FILE).write_text(text, encoding="utf-8")
+    # whether the program needs only the `tokenizers` library, and not Dragoman
     plain = is_read_by_library(run.source_tokenizer) and is_read_by_library(run.target_tokenizer)
     normalizer = TextNormalizer.from_settings(run.config.text)
     values = {"settings": settings, "plain": plain, "normalizer": normalizer, "run": run, "files": files} | more

@@ -177,11 +177,11 @@ def count_equal_outputs(
     is that of the other library, by default `verification_search`.
     """
     search = search or verification_search(run)
-    ours = beam_outputs(run, samples.source_ids, search)
-    own = [[*hypothesis.tokens, *[run.framing.eos] * hypothesis.finished] for hypothesis in ours]
+    hypotheses = beam_outputs(run, samples.source_ids, search)
+    ours = [[*hypothesis.tokens, *[run.framing.eos] * hypothesis.finished] for hypothesis in hypotheses]
     return sum(
         mine == theirs or _is_tie(run, search, source, mine, theirs)
-        for source, mine, theirs in zip(samples.source_ids, own, outputs, strict=True)
+        for source, mine, theirs in zip(samples.source_ids, ours, outputs, strict=True)
     )
 
 
@@ -221,7 +221,8 @@ def relative_error(ours: Sequence[Tensor], theirs: Sequence[Any]) -> float:
         other = torch.as_tensor(other).to(mine.device, mine.dtype)
         if other.shape != mine.shape:
             raise UserError(
-                f"the other library returns numbers of shape {list(other.shape)}, expected were {list(mine.shape)}"
+                f"the other library returns numbers of shape {list(other.shape)} for the exported model, but the run "
+                f"{list(mine.shape)}. Please report this"
             )
         difference = (mine - other).abs().max() / mine.abs().max().clamp(min=1e-12)
         errors.append(float(difference.nan_to_num(nan=float("inf"))))

@@ -172,12 +172,12 @@ def create_exporter(to: str, options: ExportOptions) -> Exporter:
     if to not in EXPORTERS:
         raise unknown_name("format of an export", to, EXPORTERS)
     module, _, name = EXPORTERS[to].partition(":")
-    kind: type[Exporter] = getattr(importlib.import_module(module), name)
-    if options.dtype not in kind.dtypes:
+    exporter_class: type[Exporter] = getattr(importlib.import_module(module), name)
+    if options.dtype not in exporter_class.dtypes:
         raise UserError(
-            f"{to} stores weights as {', '.join(kind.dtypes)}, not as {options.dtype!r}: choose one of these"
+            f"{to} stores weights as {', '.join(exporter_class.dtypes)}, not as {options.dtype!r}: choose one of these"
         )
-    return kind(options)
+    return exporter_class(options)
 
 
 def check_export_folder(out: Path) -> None:

@@ -142,19 +142,19 @@ def generation_options(run: Run) -> dict[str, Any]:
 
     A language model samples, as `dragoman generate` does.
     """
-    tokens = _names(run)
+    tokens = _target_names(run)
     suppressed = [[tokens[token]] for token in run.framing.suppressed if token < run.model.vocab_size]
     if run.is_language_model:
         return {"sampling_topk": 0, "sampling_topp": 0.95, "max_length": 50, "suppress_sequences": suppressed}
     beam = run.beam_config()
-    limits = ("min_length", "max_length") if run.model.is_decoder_only else LENGTH_OPTIONS
+    min_length, max_length = ("min_length", "max_length") if run.model.is_decoder_only else LENGTH_OPTIONS
     options: dict[str, Any] = {
         "beam_size": beam.size,
         "patience": 1 if beam.early_stopping is True else EXACT_PATIENCE,
         "length_penalty": beam.length_penalty,
         "suppress_sequences": suppressed,
-        limits[0]: run.length_limit.min or 0,
-        limits[1]: max_target_tokens(run),
+        min_length: run.length_limit.min or 0,
+        max_length: max_target_tokens(run),
     }
     if beam.no_repeat_ngram_size:
         options["no_repeat_ngram_size"] = beam.no_repeat_ngram_size
@@ -175,7 +175,7 @@ def _notes(run: Run) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _names(run: Run) -> list[str]:
+def _target_names(run: Run) -> list[str]:
     """Return the name of each target token in CTranslate2's vocabulary."""
     from dragoman.interop.ctranslate2.model_conversion import target_vocabulary
 
@@ -189,7 +189,7 @@ def _compare_translator(run: Run, translator: Any, samples: ExportSamples) -> tu
     """
     from dragoman.interop.ctranslate2.model_conversion import vocabulary
 
-    framing, target_names = run.framing, _names(run)
+    framing, target_names = run.framing, _target_names(run)
     source_names = vocabulary(run.source_tokenizer, len(run.model.embedding_tables[0].weight))  # type: ignore[union-attr]
     sources = [[source_names[token] for token in ids] for ids in samples.source_ids]
     targets = [[*ids[1:], framing.eos] for ids in samples.target_ids]  # without BOS
@@ -230,7 +230,7 @@ def _compare_generator(
     error = relative_error(teacher_forced_logits(run, samples), theirs)
     if run.is_language_model:
         return "logits", error, None
-    names = _names(run)
+    names = _target_names(run)
     prompts = [[names[token] for token in (*ids, run.framing.bos)] for ids in samples.source_ids]
     results = generator.generate_batch(
         prompts,

@@ -85,10 +85,10 @@ def convert_decoder(
     return decoder
 
 
-def _create(kind: Any, options: dict[str, Any]) -> Any:
-    """Create a specification of class `kind`; an error if this version of CTranslate2 does not know an option."""
+def _create(spec_class: Any, options: dict[str, Any]) -> Any:
+    """Create CTranslate2's specification of a stack; an error if this version of it does not know an option."""
     try:
-        return kind(**options)
+        return spec_class(**options)
     except TypeError as error:
         raise UserError(
             f"this model needs a newer version of CTranslate2 than {ctranslate2.__version__}, which has not all of its "
@@ -139,8 +139,8 @@ def _common_options(spec: Stack, layers: list[TransformerLayer]) -> dict[str, An
         "head_dim": attention.head_dim,
         "qk_norm": attention.qk_norm is not None or None,
     }
-    given = {name: value for name, value in optional.items() if value is not None}
-    return options | given | _position_options(spec, attention.position)
+    needed = {name: value for name, value in optional.items() if value is not None}
+    return options | needed | _position_options(spec, attention.position)
 
 
 def _same_in_all_layers(layers: list[TransformerLayer]) -> tuple[Any, Any]:
@@ -184,9 +184,9 @@ def _position_options(spec: Stack, in_attention: Spec) -> dict[str, Any]:
         case (RelativeBias(), NoPosition()) | (NoPosition(), RelativeBias()):
             return {"relative_attention_bias": True}
     names = [type(position).__name__ for position in (spec.position, in_attention)]
-    found = " and ".join(name for name in names if name != "NoPosition")
+    used = " and ".join(name for name in names if name != "NoPosition")
     raise obstacle(
-        f"the positions {found}",
+        f"the positions {used}",
         f"{OTHER_FORMAT}, or use sinusoidal, learned, rotary or Shaw's positions, or T5's relative biases",
     )
 
@@ -205,11 +205,11 @@ def _fill_stack(
     for layer_spec, layer in zip(target.layer, layers, strict=True):  # CTranslate2's layer, ours
         _fill_attention(layer_spec.self_attention, layer.attention)
         _fill_positions(layer_spec.self_attention, layer.attention.body.position, stack)
-        set_linear(layer_spec.self_attention.linear[0], layer.attention.body.project)
+        set_linear(layer_spec.self_attention.linear[0], layer.attention.body.project)  # queries, keys, values
         if layer.cross_attention is not None:
             _fill_attention(layer_spec.attention, layer.cross_attention)
             set_linear(layer_spec.attention.linear[0], layer.cross_attention.body.query)
-            set_linear(layer_spec.attention.linear[1], layer.cross_attention.body.project)
+            set_linear(layer_spec.attention.linear[1], layer.cross_attention.body.project)  # keys and values
         feed_forward = layer.feed_forward.body
         set_linear(layer_spec.ffn.linear_0, feed_forward.widen)
         set_linear(layer_spec.ffn.linear_1, feed_forward.narrow)

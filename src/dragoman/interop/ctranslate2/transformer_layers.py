@@ -64,7 +64,7 @@ def transformer_layers(spec: Stack, modules: list[nn.Module], is_decoder: bool) 
     if len({(sublayer.pre_norm, sublayer.parallel) for sublayer in sublayers}) > 1:
         raise obstacle("norms in different places of its layers", f"{OTHER_FORMAT}, or use PreNorm in all layers")
     for sublayer in sublayers:
-        _check(sublayer.spec, is_decoder)
+        _check_supported(sublayer.spec, is_decoder)
     return list(_group(sublayers))
 
 
@@ -90,8 +90,8 @@ def _unsupported_part(part: Spec) -> UserError:
     )
 
 
-def _check(part: Spec, is_decoder: bool) -> None:
-    """Raise an error unless CTranslate2 computes this part."""
+def _check_supported(part: Spec, is_decoder: bool) -> None:
+    """Raise an error unless CTranslate2 computes this part of a layer; self-attention of a decoder must be causal."""
     match part:
         case SelfAttention(visibility=visibility, projections=projections, rotary_values=rotary_values):
             if not isinstance(visibility, Causal if is_decoder else Full):

@@ -87,7 +87,8 @@ def _write(run: Run, tokenizer: Tokenizer, folder: Path, max_length: int, is_sou
     framing = run.framing
     prefix, suffix = list(framing.source_prefix), list(framing.source_suffix)
     if is_source and tokenizer.tags:
-        prefix += tag_ids(run, 1, None)[0]  # of one text without a stated tag: the first corpus tag
+        (tag,) = tag_ids(run, count=1, tag=None)  # of a text without a stated tag: the first corpus tag
+        prefix += tag
     if run.model.is_decoder_only and not run.is_language_model:
         suffix.append(framing.bos)  # the separator, after which the target begins
     library.post_processor = _post_processor(library, prefix, suffix if is_source else [framing.eos])

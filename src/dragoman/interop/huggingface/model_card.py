@@ -136,7 +136,7 @@ def example_program(run: Run, plan: ExportPlan) -> str:
 def _example_text(run: Run) -> str:
     """Return a sentence of the validation set, or a generic one."""
     try:
-        first = sample_texts(run, None)[0][0]
+        sources, _tags, _references = sample_texts(run, sentences=None)
     except UserError:  # a checkpoint without tokenizer
-        first = GENERIC_SENTENCES[0]
-    return first if isinstance(first, str) else GENERIC_SENTENCES[0]
+        return GENERIC_SENTENCES[0]
+    return sources[0] if isinstance(sources[0], str) else GENERIC_SENTENCES[0]

@@ -91,8 +91,8 @@ class StoredWeights:
         """Whether two weights are equal (tied), or one of them is not stored, so that nothing contradicts it."""
         if first == second or first not in self or second not in self:
             return True
-        names = self._full_names[first], self._full_names[second]
-        return self._files[names[0]].equal(names[0], self._files[names[1]], names[1])
+        first, second = self._full_names[first], self._full_names[second]
+        return self._files[first].equal(first, self._files[second], second)
 
 
 def open_weights(folder: Path, base_prefix: str, class_name: str) -> StoredWeights:

@@ -39,10 +39,10 @@ def read_marian_checkpoint(path: Path) -> OpenedCheckpoint:
     weights = StoredWeights(
         {name: file for name in file if not name.startswith("special:")}, model_path, base_prefix=""
     )
-    vocabularies = _vocabulary_files(folder, model_path, decoding)
+    source_file, target_file = vocabularies = _vocabulary_files(folder, model_path, decoding)
     source_ids, target_ids = (read_vocabulary(vocabulary) for vocabulary in vocabularies)
     _check_sizes(options, vocabularies, source_ids, target_ids)
-    bos = options.vocabulary_sizes()[1]  # the row after those of the tokens
+    source_size, bos = options.vocabulary_sizes()  # BOS has the row after those of the target tokens
     eos, unk = target_ids[MARIAN_EOS], target_ids[MARIAN_UNK]
     framing = Framing(
         pad=bos,
@@ -52,12 +52,11 @@ def read_marian_checkpoint(path: Path) -> OpenedCheckpoint:
         suppressed=(bos,) if decoding.flag("allow-unk") else (unk, bos),
         force_eos_at_limit=True,
     )
-    models = [
-        _sentencepiece_file(folder, side, vocabulary) for side, vocabulary in zip(("source", "target"), vocabularies)
-    ]
-    source = marian_tokenizer(vocabularies[0], source_ids, options.vocabulary_sizes()[0], models[0])
-    same = vocabularies[0] == vocabularies[1] and models[0] == models[1]
-    target = source if same else marian_tokenizer(vocabularies[1], target_ids, bos, models[1])
+    source_model = _sentencepiece_file(folder, "source", source_file)
+    target_model = _sentencepiece_file(folder, "target", target_file)
+    source = marian_tokenizer(source_file, source_ids, source_size, source_model)
+    is_shared = (source_file, source_model) == (target_file, target_model)
+    target = source if is_shared else marian_tokenizer(target_file, target_ids, bos, target_model)
     if source.language_codes:
         codes = {code[2:-2]: index for code, index in source.language_codes.items()}
         languages = LanguageCodes(codes, source_position="none", target_position="source_prefix")
@@ -77,7 +76,7 @@ def read_marian_checkpoint(path: Path) -> OpenedCheckpoint:
         f"{folder} has no SentencePiece models (source.spm and target.spm): texts must be tokenized as in the training "
         "of the model, with spaces between tokens"
     )
-    return OpenedCheckpoint(checkpoint, source, target, messages=[] if all(models) else [message])
+    return OpenedCheckpoint(checkpoint, source, target, messages=[] if source_model and target_model else [message])
 
 
 def _model_options(file: NpzFile) -> MarianOptions:
@@ -115,11 +114,14 @@ def _model_file(folder: Path, decoding: MarianOptions) -> Path:
         path = folder / Path(str(named[0])).name
         if path.is_file():
             return path
-        raise UserError(f"{decoding.origin} names the model {named[0]}, but {folder} has no file {path.name}")
-    found = sorted(folder.glob("*.npz"))
-    if len(found) == 1:
-        return found[0]
-    raise UserError(f"{folder} has {len(found)} models (*.npz), but one is needed: name one, such as {found[0]}")
+        raise UserError(
+            f"{decoding.origin} names the model {named[0]}, but {folder} has no file {path.name}: get it, or correct "
+            "the name"
+        )
+    models = sorted(folder.glob("*.npz"))
+    if len(models) == 1:
+        return models[0]
+    raise UserError(f"{folder} has {len(models)} models (*.npz), but one is needed: name one, such as {models[0]}")
 
 
 def _vocabulary_files(folder: Path, model_path: Path, decoding: MarianOptions) -> tuple[Path, Path]:
@@ -129,13 +131,16 @@ def _vocabulary_files(folder: Path, model_path: Path, decoding: MarianOptions) -
         paths = [folder / Path(str(name)).name for name in named]  # the directories are those of the training
         for name, path in zip(named, paths):
             if not path.is_file():
-                raise UserError(f"{decoding.origin} names the vocabulary {name}, but {folder} has no file {path.name}")
+                raise UserError(
+                    f"{decoding.origin} names the vocabulary {name}, but {folder} has no file {path.name}: get it, or "
+                    "correct the name"
+                )
         return paths[0], paths[1]
     for pattern in VOCABULARY_PATTERNS:
-        found = [path for path in sorted(folder.glob(pattern)) if path.name not in ("source.spm", "target.spm")]
-        if found:
-            if len(found) <= 2:
-                return found[0], found[-1]
+        paths = [path for path in sorted(folder.glob(pattern)) if path.name not in ("source.spm", "target.spm")]
+        if paths:
+            if len(paths) <= 2:  # one for source and target, or one for each
+                return paths[0], paths[-1]
             break
     raise UserError(
         f"the vocabularies of {model_path} are not known: name them in {folder / DECODER_CONFIG}, as "

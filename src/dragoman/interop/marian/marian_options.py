@@ -69,7 +69,7 @@ class MarianOptions:
         for name, value in self.values.items():
             short = name.removeprefix("transformer-")
             if short != name and name not in SUPPORTED_VALUES and short not in KNOWN_OPTIONS and value != "false":
-                raise self.unsupported(name, value, "it is not known here")
+                raise self.unsupported(name, value, "it is unknown, and may change what the model computes")
 
     def unsupported(self, name: str, value: Any, hint: str) -> UserError:
         """Return the error for an option whose value is not supported; `hint` says what is."""
@@ -133,7 +133,7 @@ def parse_yaml(text: str | bytes, origin: str) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{origin} is damaged, it is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict):
-        raise UserError(f"{origin} is damaged: expected names with values")
+        raise UserError(f"{origin} is damaged: it should have names of options with their values; get it again")
     return {str(name): value for name, value in document.items()}
 
 
@@ -141,7 +141,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file with a dictionary; raise a UserError if it is too large or damaged."""
     try:
         if (size := path.stat().st_size) > MAX_YAML_BYTES:
-            raise UserError(f"{path} is too large for a YAML file: {size:,} bytes")
+            raise UserError(
+                f"{path} has {size:,} bytes, but a YAML file of Marian may have {MAX_YAML_BYTES:,}: name another file"
+            )
         return parse_yaml(path.read_bytes(), str(path))
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+        raise UserError(f"{path} cannot be read: {error.strerror}; check its path and permissions") from None

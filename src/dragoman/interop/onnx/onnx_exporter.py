@@ -67,14 +67,20 @@ class OnnxExporter:
         return WrittenExport("ONNX graphs encoder.onnx and decoder.onnx")
 
     def verify(self, run: Run, folder: Path, samples: ExportSamples) -> ExportCheck:
-        """Compare teacher-forced logits, step by step with caches, and the outputs of greedy search."""
+        """Compare what ONNX Runtime computes with the graphs in `folder` with what the run computes.
+
+        Compared are teacher-forced logits, step by step with caches, and the outputs of greedy search.
+        """
         try:
             return self._compare(run, folder, samples)
-        except Exception as error:  # the errors of ONNX Runtime have no common base class
-            if not type(error).__module__.startswith(self.library):
+        except Exception as error:  # those of the package onnxruntime have no common base class
+            if not type(error).__module__.startswith("onnxruntime"):
                 raise
             message = str(error).splitlines()[0]
-            raise UserError(f"this model cannot be exported: ONNX Runtime cannot compute it: {message}") from error
+            raise UserError(
+                f"{run.folder} cannot be exported to ONNX, because ONNX Runtime cannot compute its graphs ({message}): "
+                "choose another format with --to"
+            ) from error
 
     def _compare(self, run: Run, folder: Path, samples: ExportSamples) -> ExportCheck:
         """Open the graphs with ONNX Runtime, and compare logits and, if the model translates, greedy outputs."""
@@ -86,8 +92,8 @@ class OnnxExporter:
             theirs = graphs.forced_logits(run, samples)
             if not run.is_language_model:
                 search = greedy_search(run)
-                found = graphs.greedy(run, list(samples.source_ids), search.length_limit.max or 0)
-                equal_outputs = count_equal_outputs(run, samples, found, search)
+                outputs = graphs.greedy(run, list(samples.source_ids), search.length_limit.max or 0)
+                equal_outputs = count_equal_outputs(run, samples, outputs, search)
         else:
             session = open_session(folder / "model.onnx")
             theirs = []
@@ -160,15 +166,15 @@ class GraphSessions:
         """Return the token ids that greedy search finds for each source, with EOS if it was generated."""
         framing, prefix = run.framing, run.framing.forced_bos
         feeds, rows = self.start(run, source_ids), len(source_ids)
-        tokens, found, finished = np.full(rows, framing.bos), [], np.zeros(rows, bool)
+        tokens, generated, finished = np.full(rows, framing.bos), [], np.zeros(rows, bool)
         suppressed = [token for token in framing.suppressed if token < run.model.vocab_size]
         for step in range(max_length):
             logits, feeds = self.step(feeds, tokens)
             logits[:, suppressed] = -np.inf
             tokens = np.full(rows, prefix[step]) if step < len(prefix) else logits.argmax(-1)
-            found.append(tokens)
+            generated.append(tokens)
             finished |= tokens == framing.eos
             if finished.all():
                 break
-        sequences = np.stack(found, 1).tolist()
+        sequences = np.stack(generated, 1).tolist()
         return [ids[: ids.index(framing.eos) + 1] if framing.eos in ids else ids for ids in sequences]

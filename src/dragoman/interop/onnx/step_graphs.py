@@ -22,7 +22,7 @@ from dragoman.models.model import DecodingStart
 from dragoman.parts.mixer import Context, Layout, Memory, State
 
 #: sizes of the examples that graphs are traced with; the differences between them show which axes are dynamic
-BATCH, OTHER_BATCH, LENGTH, OTHER_LENGTH, CACHED, MANY = 2, 3, 9, 17, 4, 2000
+BATCH, OTHER_BATCH, LENGTH, OTHER_LENGTH, CACHE_LENGTH, OTHER_CACHE_LENGTH = 2, 3, 9, 17, 4, 2000
 PADDING = 2  # positions of padding in all rows but the first
 
 Axes = dict[int, str]  # axis of a tensor → name of its size, if that is dynamic
@@ -57,13 +57,17 @@ class Graph:
 
 
 def build_graphs(model: Model, bos: int) -> list[Graph]:
-    """Return the graphs of a model; `bos` is the first token of a target."""
+    """Return the graphs of an ONNX export: encoder and decoder, or one graph of a model that labels its source.
+
+    The axes of tensors that are dynamic are found by comparing the starts of searches over examples of different batch
+    sizes, source lengths and cache lengths. `bos` is the first token of a target.
+    """
     if not model.can_generate:
         return [_labelling_graph(model)]
-    first, longer = _start(model, bos), _start(model, bos, cached=MANY)
-    start, long_start = _named(first), _named(longer)
-    other_batch = _named(_start(model, bos, batch=OTHER_BATCH))
-    other_length = _named(_start(model, bos, length=OTHER_LENGTH))
+    first, longer = _example_start(model, bos), _example_start(model, bos, cache_length=OTHER_CACHE_LENGTH)
+    start, long_start = _named_tensors(first), _named_tensors(longer)
+    other_batch = _named_tensors(_example_start(model, bos, batch=OTHER_BATCH))
+    other_length = _named_tensors(_example_start(model, bos, length=OTHER_LENGTH))
     axes = {
         name: _dynamic_axes(tensor, other_batch[name], "batch")
         | _dynamic_axes(tensor, other_length[name], "memory_length")
@@ -71,8 +75,8 @@ def build_graphs(model: Model, bos: int) -> list[Graph]:
         for name, tensor in start.items()
     }
     growing = _growing_axes(start, long_start, axes, positions=longer.max_length - first.max_length)
-    always = ("past/", "positions", "memory/mask")
-    kept = [name for name in start if name.startswith(always) or _is_read(model, first.state, start, name)]
+    always_read = ("past/", "positions", "memory/mask")  # other tensors are left out if no decoding step reads them
+    kept = [name for name in start if name.startswith(always_read) or _is_read(model, first.state, start, name)]
     tensors = [name for name in kept if name != "positions"]
     states = [name for name in tensors if name.startswith("past/")]
     source, lengths = _example_source(model, BATCH, LENGTH)
@@ -89,7 +93,7 @@ def build_graphs(model: Model, bos: int) -> list[Graph]:
     decoder = Graph(
         "decoder",
         _StepModule(model, first.state, tensors, growing),
-        inputs={"tokens": tokens, "positions": torch.full_like(tokens, CACHED)}
+        inputs={"tokens": tokens, "positions": torch.full_like(tokens, CACHE_LENGTH)}
         | {name: start[name] for name in tensors},
         axes={"tokens": {0: "batch"}, "positions": {0: "batch"}} | {name: axes[name] for name in tensors},
         outputs=["logits", *present],
@@ -110,7 +114,7 @@ class _EncoderModule(nn.Module):
     def forward(self, source: Tensor, source_lengths: Tensor) -> tuple[Tensor, ...]:
         """Source B S (or B S F) of lengths B → the tensors of the start of a search with empty caches."""
         start = self.model.start_decoding(source, source_lengths, beam=1, max_length=0, first=self.bos)
-        tensors = _named(start)
+        tensors = _named_tensors(start)
         return tuple(tensors[name].clone() for name in self.names)
 
 
@@ -131,7 +135,7 @@ class _StepModule(nn.Module):
         named = dict(zip(self.names, tensors, strict=True))
         past = {name: tensor.clone() for name, tensor in named.items() if name.startswith("past/")}
         past |= {name: _grown(named[name], axis) for name, axis in self.growing.items()}
-        state = _like(self.example_state, "past/", past)
+        state = _nest_like(self.example_state, "past/", past)
         memory = _memory(named) if "memory/mask" in named else None
         logits, new = self.model.decode(tokens[:, None], Context(Layout.continuation(positions), memory), state)
         assert new is not None
@@ -178,12 +182,14 @@ def _example_source(model: Model, batch: int, length: int) -> tuple[Tensor, Tens
 
 
 @torch.no_grad()
-def _start(model: Model, bos: int, batch: int = BATCH, length: int = LENGTH, cached: int = CACHED) -> DecodingStart:
-    """Return the start of a search over example sources, with caches for `cached` target tokens."""
-    return model.start_decoding(*_example_source(model, batch, length), beam=1, max_length=cached, first=bos)
+def _example_start(
+    model: Model, bos: int, batch: int = BATCH, length: int = LENGTH, cache_length: int = CACHE_LENGTH
+) -> DecodingStart:
+    """Return the start of a search over example sources, with caches for `cache_length` target tokens."""
+    return model.start_decoding(*_example_source(model, batch, length), beam=1, max_length=cache_length, first=bos)
 
 
-def _named(start: DecodingStart) -> dict[str, Tensor]:
+def _named_tensors(start: DecodingStart) -> dict[str, Tensor]:
     """Return all tensors of the start of a search: the first positions, `memory/…` and `past/…`."""
     tensors = {"positions": start.positions}
     if (memory := start.memory) is not None:
@@ -210,11 +216,12 @@ def _flatten(prefix: str, nested: Mapping[str, Any]) -> Iterator[tuple[str, Tens
             yield from _flatten(f"{prefix}{name}/", value)
 
 
-def _like(example: State, prefix: str, tensors: Mapping[str, Tensor]) -> State:
+def _nest_like(example: State, prefix: str, tensors: Mapping[str, Tensor]) -> State:
     """Return nested dicts with the keys of `example` and the `tensors` that `_flatten` has named."""
     return {
-        name: tensors[f"{prefix}{name}"] if isinstance(value, Tensor) else _like(value, f"{prefix}{name}/", tensors)
+        name: tensors[key] if isinstance(value, Tensor) else _nest_like(value, f"{key}/", tensors)
         for name, value in example.items()
+        for key in [f"{prefix}{name}"]
     }
 
 
@@ -244,7 +251,7 @@ def _grown(cache: Tensor, axis: int) -> Tensor:
 
 def _dynamic_axes(tensor: Tensor, other: Tensor, name: str) -> Axes:
     """Return the axes whose sizes differ between two examples, under this name."""
-    return {axis: name for axis, sizes in enumerate(zip(tensor.shape, other.shape)) if sizes[0] != sizes[1]}
+    return {axis: name for axis, (size, other_size) in enumerate(zip(tensor.shape, other.shape)) if size != other_size}
 
 
 def _growing_axes(
