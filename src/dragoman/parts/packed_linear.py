@@ -109,21 +109,21 @@ class FastestProduct:
 
     def __init__(self, weight: Tensor, bias: Tensor | None, precision: str) -> None:
         """Multiply by `weight` and add `bias`, with weights in `precision`, "float32" or "int8"."""
-        self.weight, self.bias, self.precision, self.columns = weight, bias, precision, weight.shape[1]
+        self.weight, self.bias, self.precision = weight, bias, precision
         self.packed: dict[str, Product] = {}  # kernels in use
-        self.by_rows: list[Product | None] = [None] * (MAX_ROW_CLASS + 1)  # by the class of the number of rows
+        self.by_size: dict[int, Product] = {}  # by the number of elements of x
 
     def __call__(self, x: Tensor) -> Tensor:
         """x Wᵀ + b, over the last dimension of x."""
-        row_class = min((x.numel() // self.columns).bit_length(), MAX_ROW_CLASS)
-        product = self.by_rows[row_class]
+        product = self.by_size.get(x.numel())
         if product is None:
-            product = self.by_rows[row_class] = self._choose(x, row_class)
+            product = self.by_size[x.numel()] = self._choose(x)
         return product(x)
 
-    def _choose(self, x: Tensor, row_class: int) -> Product:
+    def _choose(self, x: Tensor) -> Product:
         """Return the fastest kernel for inputs with about as many rows as x."""
         kernels = KERNELS[self.precision]
+        row_class = min((x.numel() // self.weight.shape[1]).bit_length(), MAX_ROW_CLASS)
         shape = f"{self.precision} {'×'.join(map(str, self.weight.shape))} {row_class} {self.bias is not None}"
         choices = kernel_choices()
         name = choices.find(shape)
