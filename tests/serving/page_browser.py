@@ -25,6 +25,13 @@ Runs = list[tuple[Run, LanguagePair]]
 PATIENCE = 60_000  # milliseconds: an upper bound for a busy machine
 Page = Any  # Playwright need not be installed where types are checked
 SENTENCE = "The old man reads the book."
+SCREENS = {"phone": (390, 844), "laptop": (1440, 900), "projector": (1920, 1080)}
+#: controls without a name for screen readers
+NAMELESS = """() => [...document.querySelectorAll('button, a, input, select, textarea, [role=img], [role=region]')]
+  .filter((one) => one.checkVisibility() && !one.closest('[aria-hidden]'))
+  .filter((one) => !(one.getAttribute('aria-label') ?? one.textContent).trim()
+    && ![...(one.labels ?? [])].some((label) => label.textContent.trim()))
+  .map((one) => one.outerHTML)"""
 HEBREW = {
     "who": [("the man", "האיש"), ("the girl", "הילדה"), ("our dog", "הכלב שלנו")],
     "verb": [("sees", "רואה"), ("wants", "רוצה")],

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 import pytest
 import torch
-from page_browser import SENTENCE, Opening, Page, own, serve_at_address, sideways, wait_for_link
+from page_browser import NAMELESS, SENTENCE, Opening, Page, own, serve_at_address, sideways, wait_for_link
 
 import dragoman
 from dragoman.lens.walk import walk_through
@@ -286,8 +286,6 @@ def test_beam_steps(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None
 
 # ---- heads, neurons, the walk through the model, decoding
 
-SIZES = {"phone": (390, 844), "laptop": (1440, 900), "projector": (1920, 1080)}
-
 CELL_CONTRAST = """() => {
   const numbers = (colour) => colour.match(/[0-9.]+/g).slice(0, 3).map(Number);
   const brightness = (colour) => { const [r, g, b] = colour.map((part) => { const s = part / 255;
@@ -416,34 +414,6 @@ def test_sliders_change_distribution_and_translation(show: Opening, runs: list[t
     sync_api.expect(page.locator(".decoded tbody tr")).to_have_count(1)
     one = runs[0][0].translate([SENTENCE], search=replace(runs[0][0].beam_config(1), n_best=1), alignment=False)[0].text
     sync_api.expect(page.locator(".decoded tbody th")).to_contain_text(one)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_views_fit_every_screen(show: Opening, size: str, scheme: str) -> None:
-    width, height = SIZES[size]
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    for other in ("", "fixed"):
-        screen = {"viewport": {"width": width, "height": height}, "color_scheme": scheme, "reduced_motion": "reduce"}
-        page = show(text=SENTENCE, compare=other, **screen)
-        page.locator(".stage").first.wait_for()
-        for name, content in (
-            ("Attention", ".links path"),
-            ("Neurons", "figure"),
-            ("Walk", ".card-step"),
-            ("Beam", ".node"),
-            ("Decoding", ".decoded tr"),
-            ("Layers", "figure"),
-            ("Probabilities", "figure"),
-        ):
-            page.get_by_role("tab", name=name).click()
-            page.locator(content).first.wait_for(state="attached")
-            assert sideways(page) <= 0, name
-            assert page.evaluate(NAMELESS) == [], name
-            found = axe.run(page).response["violations"]
-            serious = [one for one in found if one["impact"] in ("serious", "critical")]
-            assert [(one["id"], one["nodes"][0]["html"]) for one in serious] == [], name
 
 
 # ---- byte-pair encoding
@@ -686,12 +656,6 @@ def test_keyboard_navigation(show: Opening) -> None:
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid"
 
-
-NAMELESS = """() => [...document.querySelectorAll('button, a, input, select, textarea, [role=img], [role=region]')]
-  .filter((one) => one.checkVisibility() && !one.closest('[aria-hidden]'))
-  .filter((one) => !(one.getAttribute('aria-label') ?? one.textContent).trim()
-    && ![...(one.labels ?? [])].some((label) => label.textContent.trim()))
-  .map((one) => one.outerHTML)"""
 
 CONTRAST = """() => {
   const brightness = (colour) => { const [r, g, b] = colour.map((part) => { const s = part / 255;

@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from page_browser import BROWSER, PATIENCE, SCREENS, SENTENCE, Opening, Page, serve_at_address
 from starlette.testclient import TestClient
 
 import dragoman
 from dragoman.run import Run
-from dragoman.serving import LanguagePair, Service, ServiceLimits, bind_socket
-from dragoman.serving.server import create_server
+from dragoman.serving import LanguagePair, Service, ServiceLimits
 from dragoman.watch.watch_server import WatchServer
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the page is tested with Playwright")
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="the page is tested in Chromium, which is not installed")
-
-PATIENCE = 60_000  # milliseconds: an upper bound for a busy machine
-SENTENCE = "The old man reads the book."
-SCREENS = {"phone": (390, 844), "laptop": (1440, 900), "projector": (1920, 1080)}
-Page = Any
-Opening = Callable[..., Page]
 
 
 @pytest.fixture(scope="module")
 def home(run: Run) -> Iterator[str]:
     """A service with the same run twice."""
     service = Service([(run, LanguagePair("en", "de"))] * 2, ServiceLimits(requests_per_minute=0))
-    ready, bound = threading.Event(), bind_socket("127.0.0.1", 0)
-    server = create_server(service, ready.set)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
-    thread.start()
-    assert ready.wait(300)
-    yield "http://{}:{}/".format(*bound.getsockname())
-    server.should_exit = True
-    thread.join()
-    bound.close()
+    yield from serve_at_address(service)
 
 
 @pytest.fixture(scope="module")
@@ -162,18 +145,45 @@ def test_gradients(show: Opening) -> None:
     sync_api.expect(figure).to_contain_text("%")
 
 
-def test_page_of_a_training(show: Opening, folder: Path) -> None:
+@pytest.fixture
+def watched(folder: Path) -> Iterator[str]:
+    """The address of the page of a training."""
     server = WatchServer(folder)
     thread = threading.Thread(target=server.serve)
     thread.start()
-    try:
-        page = show(at=server.url)
-        sync_api.expect(page.locator(".training-state")).to_contain_text("Finished")
-        sync_api.expect(page.locator("#run-name")).to_have_text("run")
-        sync_api.expect(page.locator(".gallery figure")).not_to_have_count(0)
-    finally:
-        server.server.should_exit = True
-        thread.join()
+    yield server.url
+    server.server.should_exit = True
+    thread.join()
+
+
+def test_page_of_a_training(show: Opening, watched: str) -> None:
+    page = show(at=watched)
+    sync_api.expect(page.locator(".training-state")).to_contain_text("Finished")
+    sync_api.expect(page.locator("#run-name")).to_have_text("run")
+    sync_api.expect(page.locator(".gallery figure")).not_to_have_count(0)
+
+
+def check_fit(page: Page, view: str) -> None:
+    """The page fits the screen, and axe finds nothing serious."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, view
+    found = axe.run(page).response["violations"]
+    serious = [rule for rule in found if rule["impact"] in ("serious", "critical")]
+    assert serious == [], [(rule["id"], node["html"]) for rule in serious for node in rule["nodes"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("screen", SCREENS)
+def test_page_of_a_training_fits_the_screen(show: Opening, watched: str, screen: str, scheme: str) -> None:
+    page = show(at=watched, screen=screen, scheme=scheme)
+    page.locator(".gallery figure").first.wait_for()
+    check_fit(page, "watch")
+    page.keyboard.press("Tab")  # its tables open with the keyboard
+    while not page.evaluate("document.activeElement.matches('summary')"):
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.locator("details[open]").first.wait_for()
 
 
 @pytest.mark.slow
@@ -181,7 +191,6 @@ def test_page_of_a_training(show: Opening, folder: Path) -> None:
 @pytest.mark.parametrize("screen", SCREENS)
 @pytest.mark.parametrize("compare", ["", "run-2"])
 def test_views_fit_the_screen(show: Opening, screen: str, scheme: str, compare: str) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     contents = {
         "history": ".history-table tr",
         "errors": ".errors-table tbody tr",
@@ -191,8 +200,5 @@ def test_views_fit_the_screen(show: Opening, screen: str, scheme: str, compare: 
     for view, content in contents.items():
         page = show(screen=screen, scheme=scheme, view=view, compare=compare)
         page.locator(content).first.wait_for()
-        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, view
         page.wait_for_function("() => getComputedStyle(document.getElementById('views')).opacity === '1'")  # complete
-        found = axe.run(page).response["violations"]
-        serious = [rule for rule in found if rule["impact"] in ("serious", "critical")]
-        assert serious == [], [(rule["id"], node["html"]) for rule in serious for node in rule["nodes"]]
+        check_fit(page, view)

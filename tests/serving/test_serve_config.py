@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from dragoman.cli import app, main
 from dragoman.errors import UserError
 from dragoman.run import Run
-from dragoman.serving import LanguagePair, ServerOptions, Service, TlsFiles, bind_socket, reachable_urls
+from dragoman.serving import BLOCKED_PORTS, LanguagePair, ServerOptions, Service, TlsFiles, bind_socket, reachable_urls
 from dragoman.serving.server import create_server
 from dragoman.serving.systemd import keep_watchdog_quiet, notify_reloading, notify_systemd
 
@@ -131,6 +131,12 @@ def test_runs_come_from_arguments_or_the_configuration(command: Command, folder:
     assert (code, str(folder) in out) == (0, True)
     usage = CliRunner().invoke(app, ["serve", "--help"]).output
     assert "serve [OPTIONS] [RUN]..." in usage
+
+
+def test_ports_that_browsers_refuse() -> None:
+    """Chromium answers ERR_UNSAFE_PORT; the list is that of the Fetch standard."""
+    assert {5060, 5061, 6000, 6667, 10080} <= BLOCKED_PORTS
+    assert not BLOCKED_PORTS & {5000, 8000, 8080, 8443}
 
 
 # ---- https

@@ -93,6 +93,8 @@ def serve(
         is_local = serving.is_loopback(address)
         if not is_local and not service.keys.required:
             serving.logger.info("other machines can reach this server without a key: see --api-keys")
+        if port in serving.BLOCKED_PORTS:
+            serving.logger.warning(f"browsers refuse to open pages at port {port}: choose another --port for the page")
         urls = serving.reachable_urls(address, port, "http" if options.tls is None else "https")
         print("\n".join(urls), flush=True)
         if not is_local:

@@ -41,7 +41,7 @@ class PositionEncoding:
     def modules_label(self) -> str:
         """The layer of the first module, and the number of others with equal values."""
         first, others = self.layers[0], len(self.layers) - 1
-        return f"{first} and {others} with equal values" if others else first
+        return f"{first}, and {others} more with equal values" if others else first
 
     def equals(self, other: PositionEncoding) -> bool:
         """Whether two modules encode positions in the same way with equal values (vectors or biases)."""

@@ -19,7 +19,7 @@ from dragoman.serving.api_keys import ApiKeys
 from dragoman.serving.app import create_app
 from dragoman.serving.quotas import Quotas
 from dragoman.serving.run_reloading import RunSource
-from dragoman.serving.server import ServerOptions, bind_socket, is_loopback, serve
+from dragoman.serving.server import BLOCKED_PORTS, ServerOptions, bind_socket, is_loopback, serve
 from dragoman.serving.service import Service
 from dragoman.serving.service_log import LogFormat, LogSettings, logger
 from dragoman.serving.service_settings import BatchingSettings, ServiceLimits
@@ -28,6 +28,6 @@ from dragoman.serving.web_access import WebAccess, reachable_urls
 from dragoman.serving.weighted_routes import parse_route
 
 __all__ = ["ApiKeys", "BatchingSettings", "Service", "ServiceLimits", "bind_socket", "create_app", "serve"]
-__all__ += ["AnalysisSettings", "NamedTestSet", "RunSource", "TlsFiles", "parse_route"]
+__all__ += ["BLOCKED_PORTS", "AnalysisSettings", "NamedTestSet", "RunSource", "TlsFiles", "parse_route"]
 __all__ += ["LogFormat", "LogSettings", "Quotas", "ServerOptions", "logger"]
 __all__ += ["LanguagePair", "WebAccess", "infer_language_pair", "is_loopback", "parse_run_argument", "reachable_urls"]

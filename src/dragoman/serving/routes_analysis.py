@@ -19,7 +19,7 @@ from dragoman.serving import schemas
 from dragoman.serving.analysis_jobs import AnalysisJob, AnalysisJobs
 from dragoman.serving.analysis_table import AnalysisRequest, Row, outcome_counts, row_values, select_rows
 from dragoman.serving.job_queue import SHORT_COST
-from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
+from dragoman.serving.request_parsing import RequestError
 from dragoman.serving.routes_inspection import NOT_FOUND
 from dragoman.serving.routes_learning import check_tokens
 from dragoman.serving.served_run import ServedRun
@@ -138,10 +138,7 @@ def routes(service: Service) -> APIRouter:
             measured = measure_saliency(served.run, fields.text, fields.translation)
             return json.dumps({"run": served.name, "saliency": to_jsonable(measured)}, ensure_ascii=False)
 
-        work = service.inspections(measure)
-        return Response(
-            await cancel_on_disconnect(request, work, service.limits.timeout), media_type="application/json"
-        )
+        return Response(await service.inspect(request, measure), media_type="application/json")
 
     @router.get("/runs/{name}/gradients", responses=NOT_FOUND | {200: {"model": GradientsResponse}})
     async def gradients(request: Request, name: str) -> JSONResponse:
@@ -159,8 +156,7 @@ def routes(service: Service) -> APIRouter:
             sources, targets = zip(*chosen[:MAX_GRADIENT_SENTENCES])
             return to_jsonable(measure_gradient_reach(run, sources, targets, MAX_GRADIENT_POSITIONS))
 
-        work = service.inspections(measure, SHORT_COST + 1)  # short ones come first
-        measured = await cancel_on_disconnect(request, work, service.limits.timeout)
+        measured = await service.inspect(request, measure, SHORT_COST + 1)  # short ones come first
         return JSONResponse({"run": name, "gradients": measured})
 
     return router

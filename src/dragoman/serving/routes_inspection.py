@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -31,7 +31,6 @@ from dragoman.text import split_words
 from dragoman.text.bpe_merges import Pair
 from dragoman.text.bpe_trace import count_words, learn_trace, parse_word_counts
 
-Result = TypeVar("Result")
 NUM_POSITIONS = 64
 MAX_PAGE_EXAMPLES = 4
 MAX_BPE_CHARACTERS, MAX_BPE_MERGES, MAX_BPE_PAIRS = 2000, 200, 24  # of byte-pair encoding on the page
@@ -41,13 +40,6 @@ NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": schemas.ErrorRespon
 def routes(service: Service) -> APIRouter:
     """Return the routes of inspections: a sentence, training curves, position encodings and examples of a run."""
     router = APIRouter(prefix="/v1", tags=["Inspection"], responses=schemas.ERROR_RESPONSES)
-
-    async def run_inspection(request: Request, inspect: Callable[[], Result], cost: int = 1) -> Result:
-        """Call `inspect` in a thread of inspections until it ends, times out or the client disconnects.
-
-        `cost` is estimated like that of a translation: short inspections come first.
-        """
-        return await cancel_on_disconnect(request, service.inspections(inspect, cost), service.limits.timeout)
 
     @router.post(
         "/lens",
@@ -73,7 +65,7 @@ def routes(service: Service) -> APIRouter:
         """Follow one prediction through the model: the numbers of every layer, and the logits of the next token."""
         fields = await service.accept(request, schemas.WalkRequest)
         served = service.resolve_run(fields.run, fields.source, fields.target)
-        text = await run_inspection(request, _walk(service, served, fields))
+        text = await service.inspect(request, _walk(service, served, fields))
         return Response(text, media_type="application/json")
 
     @router.post("/alternatives", openapi_extra=schemas.request_body_schema(schemas.AlternativesRequest))
@@ -83,7 +75,7 @@ def routes(service: Service) -> APIRouter:
         served = service.resolve_run(fields.run, fields.source, fields.target)
         run = service.streaming_run(served)
         source = _checked_source(service, run, fields.text, fields.features, fields.prefix)
-        found = await run_inspection(request, lambda: word_alternatives(run, source, fields.prefix, fields.count))
+        found = await service.inspect(request, lambda: word_alternatives(run, source, fields.prefix, fields.count))
         words = [schemas.AlternativeInfo.model_validate(alternative) for alternative in found]
         return schemas.AlternativesResponse(run=served.name, alternatives=words)
 
@@ -91,13 +83,13 @@ def routes(service: Service) -> APIRouter:
     async def bpe(request: Request) -> schemas.BPEResponse:
         """Byte-pair encoding of a short text, merge by merge."""
         fields = await service.accept(request, schemas.BPERequest)
-        return await run_inspection(request, lambda: _bpe(fields))
+        return await service.inspect(request, lambda: _bpe(fields))
 
     @router.get("/runs/{name}/curves", responses=NOT_FOUND)
     async def curves(request: Request, name: str) -> schemas.CurvesResponse:
         """Training curves of a run: loss, quality, learning rate and speed by step."""
         run = service.authorized_run(request, name)
-        return schemas.CurvesResponse(run=name, curves=await run_inspection(request, lambda: _curves(run)))
+        return schemas.CurvesResponse(run=name, curves=await service.inspect(request, lambda: _curves(run)))
 
     @router.get("/runs/{name}/positions", responses=NOT_FOUND | {200: {"model": schemas.PositionsResponse}})
     async def positions(request: Request, name: str) -> Response:
@@ -108,13 +100,13 @@ def routes(service: Service) -> APIRouter:
             """Return the position encodings as JSON."""
             return _to_json(run=name, positions=to_jsonable(position_encodings(model, NUM_POSITIONS)))
 
-        return Response(await run_inspection(request, inspect), media_type="application/json")
+        return Response(await service.inspect(request, inspect), media_type="application/json")
 
     @router.get("/runs/{name}/examples", responses=NOT_FOUND)
     async def examples(request: Request, name: str) -> schemas.ExamplesResponse:
         """A few source sentences to try a run with."""
         run = service.authorized_run(request, name)
-        return schemas.ExamplesResponse(run=name, examples=await run_inspection(request, lambda: _examples(run)))
+        return schemas.ExamplesResponse(run=name, examples=await service.inspect(request, lambda: _examples(run)))
 
     return router
 

@@ -18,7 +18,7 @@ from dragoman.run import Run
 from dragoman.serving import schemas
 from dragoman.serving.checkpoint_cache import CheckpointCache, RecentlyUsed
 from dragoman.serving.job_queue import SHORT_COST
-from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
+from dragoman.serving.request_parsing import RequestError
 from dragoman.serving.routes_inspection import NOT_FOUND
 from dragoman.serving.service import Service
 from dragoman.watch.training_log import TrainingLog
@@ -158,9 +158,9 @@ def routes(service: Service) -> APIRouter:
             return json.dumps({"run": served.name, "entry": to_jsonable(entry)}, ensure_ascii=False)
 
         key = f"{version} {served.run.language_pair} {fields.model_dump_json(exclude={'api_key'})}"
-        work = service.inspections(lambda: responses.get(key, inspect), SHORT_COST + 1)  # short ones come first
-        return Response(
-            await cancel_on_disconnect(request, work, service.limits.timeout), media_type="application/json"
-        )
+        text = await service.inspect(
+            request, lambda: responses.get(key, inspect), SHORT_COST + 1
+        )  # short ones come first
+        return Response(text, media_type="application/json")
 
     return router

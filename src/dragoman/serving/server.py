@@ -53,6 +53,12 @@ class ServerOptions:
     shutdown_delay: float = 0.0
 
 
+#: ports above 1023 that browsers do not connect to (Fetch standard, “bad port”)
+BLOCKED_PORTS = frozenset(
+    {1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, *range(6665, 6670), 6679, 6697, 10080}
+)
+
+
 def bind_socket(host: str, port: int) -> socket.socket:
     """Bind a socket to an address, so that an occupied port is reported before runs are loaded."""
     bound = None

@@ -6,7 +6,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from copy import copy
 from typing import Any, Literal, TypeVar
@@ -30,7 +30,13 @@ from dragoman.serving.job_queue import QueueLimits
 from dragoman.serving.quotas import Quotas
 from dragoman.serving.request_batching import Batcher
 from dragoman.serving.request_guard import RateLimiter
-from dragoman.serving.request_parsing import RequestError, RequestFields, read_fields, request_api_key
+from dragoman.serving.request_parsing import (
+    RequestError,
+    RequestFields,
+    cancel_on_disconnect,
+    read_fields,
+    request_api_key,
+)
 from dragoman.serving.request_record import RequestRecord, request_record
 from dragoman.serving.run_reloading import RunReloader, RunSource
 from dragoman.serving.run_selection import RunSelector
@@ -42,6 +48,7 @@ from dragoman.serving.service_settings import BatchingSettings, ServiceLimits
 from dragoman.serving.suggestions import SuggestionFile
 
 RequestType = TypeVar("RequestType", bound=ApiRequest)
+Result = TypeVar("Result")
 STREAM_POLL_SECONDS = 0.02  # between two attempts to begin a stream
 
 
@@ -264,6 +271,13 @@ class Service(RunSelector):
             return self.run_by_name(name).run
         except RequestError as error:
             raise RequestError(404, error.message) from None
+
+    async def inspect(self, request: Request, compute: Callable[[], Result], cost: int = 1) -> Result:
+        """Call `compute` in a thread of inspections until it ends, times out or the client disconnects.
+
+        `cost` is estimated like that of a translation: short inspections come first.
+        """
+        return await cancel_on_disconnect(request, self.inspections(compute, cost), self.limits.timeout)
 
     @asynccontextmanager
     async def stream_slot(self) -> AsyncIterator[None]:

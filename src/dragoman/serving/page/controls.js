@@ -60,6 +60,7 @@ export function fillSelects() {
   const label = (run) => [run.name, run.system !== run.name && run.system, languages(run)].filter(Boolean).join(" · ");
   const options = () => page.runs.map((run) => html("option", { value: run.name }, label(run)));
   byId("run").replaceChildren(...options());
+  byId("compare").closest(".field").hidden = page.runs.length < 2;
   byId("compare").replaceChildren(html("option", { value: "" }, "no other run"), ...options());
   byId("beam").replaceChildren(html("option", { value: "" }, "default"), ...BEAM_SIZES.map((size) => html("option", { value: size }, size === 1 ? "1 (greedy)" : size)));
 }

@@ -37,7 +37,7 @@ function encodingFigure(encoding, run) {
   const title = `Positions: ${encoding.name}`;
   const figure = figureSvg(perRow * (MAP_SIZE + 28) - 20, Math.ceil(maps.length / perRow) * (MAP_SIZE + 54), title, `${MECHANISMS[encoding.mechanism]}, ${encoding.labels.length} positions`);
   maps.forEach(([label, values], n) => figure.append(drawMap(label, values, encoding.labels, 2 + (n % perRow) * (MAP_SIZE + 28), 26 + Math.floor(n / perRow) * (MAP_SIZE + 54))));
-  const layers = encoding.layers.length === 1 ? encoding.layers[0] : `${encoding.layers[0]} and ${encoding.layers.length - 1} with equal values`;
+  const layers = encoding.layers.length === 1 ? encoding.layers[0] : `${encoding.layers[0]}, and ${encoding.layers.length - 1} more with equal values`;
   return framedFigure(title, `${MECHANISMS[encoding.mechanism]}; ${layers}. Blue: positive, orange: negative; the strongest color is the largest absolute value of the map.`, figure, `positions-${run}-${encoding.name}`, () => encoding, [], colorScale("share of the largest absolute value", -1, 1));
 }
 
