@@ -64,7 +64,7 @@ def test_pages_filters_and_wrong_fields(client: TestClient) -> None:
     assert words == sorted(words)
     assert not {row["index"] for row in first} & {row["index"] for row in second}
     assert analyzed(client, min_words=100)["count"] == 0
-    assert "'sort' is invalid" in client.get("/v1/runs/run/analysis?sort=colour").json()["error"]
+    assert "the field 'sort' must be 'index'" in client.get("/v1/runs/run/analysis?sort=colour").json()["error"]
     assert client.get("/v1/runs/other/analysis").status_code == 404
     assert client.get("/v1/runs/run/analysis?compare=other").status_code == 404
 
