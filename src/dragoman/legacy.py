@@ -195,7 +195,7 @@ def translate_settings(values: dict[str, Any], where: str = "the configuration")
     system = values["system"].get("name") if isinstance(values.get("system"), dict) else None
     tree = _translate_tree(values, "", system)
     if isinstance(tree.get("search"), dict):
-        tree["search"] = translate_stopping(tree["search"], f"{where}: search.")
+        tree["search"] = rename_stopping_settings(tree["search"], f"{where}: search.")
     if isinstance(tree.get("chosen"), dict):
         chosen = {renamed_setting(name, system): value for name, value in tree["chosen"].items()}
         tree["chosen"] = {name: _present_value(name, value) for name, value in chosen.items()}
@@ -220,7 +220,7 @@ def _present_value(setting: str, value: Any) -> Any:
     return VALUES.get(setting, {}).get(value, value) if isinstance(value, str) else value
 
 
-def translate_stopping(values: dict[str, Any], where: str) -> dict[str, Any]:
+def rename_stopping_settings(values: dict[str, Any], where: str) -> dict[str, Any]:
     """Rename settings of an earlier version's beam search: `stop` to `early_stopping`, `complete` to `num_finished`.
 
     Args:

@@ -208,7 +208,7 @@ def test_broken_json_lines(write, line: str, expected: str) -> None:
 def test_files_that_do_not_fit_the_format_are_rejected(write) -> None:
     path = write("a.tsv", "a\tb\n")
     assert "contains both sides" in message(Corpus(path, path))
-    assert "name the target file, too" in message(Corpus(write("a.en", "a\n")))
+    assert "name the file of their translations, too" in message(Corpus(write("a.en", "a\n")))
     assert "unknown corpus format 'tvs': did you mean 'tsv'?" in message(Corpus(path, format="tvs"))
 
 
@@ -235,14 +235,14 @@ def test_data_formats_of_json_lines(record: dict, keys: tuple, holds: str, tmp_p
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"turns": ["a"]}', "has fewer than 2 turns: expected one dialogue per line"),
+        ('{"turns": ["a"]}', "has fewer than 2 turns: expected a dialogue of 2 or more turns"),
         ('{"turns": "a"}', "must be a list of strings"),
         ('{"turns": ["a", "\\ud800"]}', "unpaired surrogate"),
         (
             '{"messages": [{"role": "assistant", "content": "a"}]}',
             "must alternate between user and assistant",
         ),
-        ('{"messages": [{"role": "system", "content": "a"}]}', "needs more than a system message"),
+        ('{"messages": [{"role": "system", "content": "a"}]}', "has only a system message"),
         ('{"messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]}', "must alternate"),
         ('{"messages": [{"role": "user", "content": "a"}, "b"]}', "a list of objects with 'role' and 'content'"),
         ('{"messages": [{"role": "user", "content": ["a"]}]}', "'content' of every message must be a string"),

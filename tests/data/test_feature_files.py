@@ -151,7 +151,7 @@ def test_examples_and_lines_must_match(tmp_path: Path, lines: int) -> None:
     corpus = Corpus(save(tmp_path / "a.npz", rows(2, 3)), text(tmp_path / "a.txt", *["x"] * lines))
     with pytest.raises(UserError, match=rf"a\.npz has 2 examples but .*a\.txt has {lines} lines"):
         list(read_feature_pairs(corpus))
-    with pytest.raises(UserError, match="name the target file, too"):
+    with pytest.raises(UserError, match="name the file with their texts, too"):
         list(read_feature_pairs(Corpus(corpus.source)))
 
 

@@ -123,7 +123,7 @@ def test_text_that_is_not_a_list(folder: Path) -> None:
 
 
 WRONG = {
-    "images/b.txt": "is not the name of an image or sound file: expected .png, .jpg, .jpeg, .wav",
+    "images/b.txt": "is not an image or sound file by its suffix: expected .png, .jpg, .jpeg, .wav",
     "images/x.png": "does not exist",
     "images/folder.png": "is a folder",
     "": "names no file",

@@ -79,7 +79,9 @@ def from_dict(values: Any, where: str = "the configuration") -> Config:
         if section not in SECTIONS:
             raise unknown_name(f"section in {where}:", section, SECTIONS)
         if not isinstance(settings, dict):
-            raise UserError(f"{where}: {section} must be a mapping of settings, got {settings!r}")
+            raise UserError(
+                f"{where}: the section {section} must be a mapping from settings to values, got {settings!r}"
+            )
         known = settings_of(SECTIONS[section])
         for name in settings:
             if name not in known:
@@ -99,9 +101,14 @@ def from_yaml(path: Path) -> Config:
     except FileNotFoundError:
         raise UserError(f"the configuration file {path} does not exist: check --config") from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+        raise UserError(
+            f"the configuration file {path} cannot be read ({error.strerror}): check its permissions and --config"
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid YAML: {str(error).splitlines()[0]}") from None
+        raise UserError(
+            f"the configuration file {path} is not valid YAML ({str(error).splitlines()[0]}): write sections of "
+            "settings, such as 'training: {steps: 1000}'"
+        ) from None
     return from_dict({} if values is None else values, str(path))
 
 
@@ -175,7 +182,7 @@ def without_automatic_settings(config: Config) -> Config:
     `config.chosen` holds the automatic choices by dotted name: those that have not been changed since are unset.
     """
     tree, defaults = dataclasses.asdict(config), settings_by_name(Config())
-    tree["chosen"], tree["training"]["extended_at"] = {}, 0
+    tree["chosen"], tree["training"]["extended_at"] = {}, 0  # another run has not been extended by --resume
     values = _plain(settings_by_name(config))
     for name, value in config.chosen.items():
         if name not in values or values[name] != value:  # changed since
@@ -186,7 +193,7 @@ def without_automatic_settings(config: Config) -> Config:
             settings = settings[section]
         if name not in defaults:  # a setting of the system or objective
             del settings[key]
-        elif value is defaults[name] is False:  # a choice differs from what the user gave, which then was true
+        elif value is defaults[name] is False:  # the automatic choice is recorded because the user gave true
             settings[key] = True
         else:
             settings[key] = defaults[name]

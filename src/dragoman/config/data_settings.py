@@ -19,12 +19,15 @@ class DataConfig(Section, section="data"):
 
     source: Files = setting(
         (),
-        "Training source files: text with one sentence per line, or files with both sides: TSV, CSV, JSON lines, TMX, "
-        "Parquet, a saved dataset. For images and speech: .npz and .npy files of vectors, lists of .png, .jpg and .wav "
-        "files, or folders of them.",
+        "Training source files, such as [train.en]: text with one sentence per line, or files with columns for source "
+        "and target: TSV, CSV, JSON lines, TMX, Parquet, or a folder that Hugging Face `datasets` wrote with "
+        "save_to_disk. For images and speech: .npz or .npy files of arrays, one vector per patch or frame; text files "
+        "that list .png, .jpg or .wav files; or folders of such files.",
     )
     target: Files = setting(
-        (), "Training target files: line n translates line n of the source file. Omit for files with both sides."
+        (),
+        "Training target files: line n translates line n of the source file. Empty: the source files contain the "
+        "targets, or there are none.",
     )
     valid_source: Files = setting(
         (), "Validation source files. Without them, part of the training data is held out for validation."
@@ -38,7 +41,8 @@ class DataConfig(Section, section="data"):
     test_target: Files = setting((), "Test target files: line n translates line n of the test source file.")
     format: str = setting(
         "",
-        "Format of the data files: text, tsv, csv, jsonl, tmx, parquet or datasets. Empty: derived from the file name.",
+        "Format of the data files: text, tsv, csv, jsonl, tmx, parquet or datasets (folders that Hugging Face "
+        "`datasets` wrote with save_to_disk). Empty: derived from the file name.",
     )
     source_column: str | None = setting(
         None,
@@ -67,25 +71,29 @@ class DataConfig(Section, section="data"):
     )
     features_column: str | None = setting(
         None,
-        "Column of a TSV file, counted from 0, or key of a JSON line with features of the source such as V;PST;3. Each "
-        "feature is one symbol before the tokens of the source. Empty: none.",
+        "Column with the features of a source, its labels such as V;PST;3 (the inflected form to generate): the number "
+        "of a TSV column from 0, or a key of JSON lines. The model reads each feature as one token before those of the "
+        "source. An empty text: there are none.",
         auto="2 if the third column holds features, or `features`",
     )
     source_features: Files = setting(
-        (), "Files of features such as V;PST;3, line by line with the training source files, instead of a column."
+        (),
+        "Files with the features of the training sources, labels such as V;PST;3, line by line with the source files, "
+        "instead of data.features_column.",
     )
     valid_source_features: Files = setting(
-        (), "Files of features such as V;PST;3, line by line with the validation source files."
+        (), "Files with the features of the validation sources, labels such as V;PST;3, line by line with these."
     )
     test_source_features: Files = setting(
-        (), "Files of features such as V;PST;3, line by line with the test source files."
+        (), "Files with the features of the test sources, labels such as V;PST;3, line by line with these."
     )
-    feature_separator: str = setting(";", "What separates the features of a source.")
+    feature_separator: str = setting(";", "Text between two features of a source, such as the ; in V;PST;3.")
     feature_positions: Literal["invariant", "sequential"] = setting(
         "invariant",
-        "Positions of features. invariant: all are at position 0 and the tokens of the source count from 1, so that "
-        "number and order of features change no position (Wu et al. 2021). sequential: features are counted like "
-        "tokens. Recurrent systems read features in their order, decoder-only systems count them.",
+        "Position embeddings of the features of a source, labels such as V;PST;3 that are read before its tokens. "
+        "invariant: features are at position 0, and tokens count from 1, so that number and order of features change "
+        "no position (Wu et al. 2021). sequential: features and tokens are counted together; decoder-only systems "
+        "always do so. Without effect in recurrent systems, which have no position embeddings.",
     )
     max_length: int = setting(
         256,
@@ -98,7 +106,7 @@ class DataConfig(Section, section="data"):
         None,
         "Number of training pairs held out for validation if there are no validation files.",
         min=1,
-        auto="from the amount of data",
+        auto="5 % of the pairs, at least 50 (or a tenth of them, if that is less) and at most 2,000",
     )
     sampling_weights: tuple[float, ...] = setting(
         (),
@@ -114,17 +122,19 @@ class DataConfig(Section, section="data"):
         auto="every pair once per epoch",
     )
     corpus_tags: Files = setting(
-        (), "Tag of each training corpus, prepended to its sources as a token. Use '' for a corpus without a tag."
+        (),
+        "One tag per training corpus (pair of files), such as [<bt>, ''], prepended to its sources as a token; '' for "
+        "a corpus without a tag. Empty: no tags.",
     )
     valid_corpus_tags: Files = setting(
         (),
-        "Tag of each validation corpus, prepended to its sources. Empty: the tags of data.corpus_tags, which needs as "
-        "many validation as training corpora.",
+        "One tag per validation corpus, prepended to its sources as a token. Empty: those of data.corpus_tags, for "
+        "which there must be as many validation as training corpora.",
     )
     corpus_languages: Files = setting(
         (),
-        "Languages of each training corpus as FROM:TO, such as eng_Latn:kin_Latn, if training starts from a "
-        "multilingual model. Empty: --from and --to for all.",
+        "Languages of each training corpus as FROM:TO, such as [eng_Latn:kin_Latn], if training starts from a "
+        "multilingual model. Empty: all have the languages of the options --from and --to.",
     )
     valid_corpus_languages: Files = setting(
         (),
@@ -184,22 +194,24 @@ class CleaningConfig(Section, section="cleaning"):
         min=0,
         auto="4 with cleaning.enabled",
     )
-    min_characters: int = setting(0, "Remove pairs with a shorter source or target, in characters.", min=0)
-    max_characters: int = setting(0, "Remove pairs with a longer source or target, in characters. 0: no limit.", min=0)
+    min_characters: int = setting(0, "Remove pairs whose source or target has fewer characters. 0: no minimum.", min=0)
+    max_characters: int = setting(0, "Remove pairs whose source or target has more characters. 0: no maximum.", min=0)
     match_script: bool | None = setting(
         None,
-        "Remove pairs with a side in another script than most texts of this side, such as Cyrillic among Latin.",
+        "Remove pairs whose source (or target) is in another script than most sources (targets), such as Cyrillic "
+        "among Latin.",
         auto="true with cleaning.enabled",
     )
     identify_language: bool = setting(
         False,
-        "Remove pairs with a side in another language than data.source_language and data.target_language, or the "
-        "extensions of the files (train.en). Needs the package lingua-language-detector; takes a few milliseconds per "
-        "text.",
+        "Remove pairs whose source is not in data.source_language, or target not in data.target_language; if these are "
+        "not set, the extensions of the files (train.en) name the languages. Needs the package "
+        "lingua-language-detector; takes a few milliseconds per text.",
     )
     min_letter_share: float | None = setting(
         None,
-        "Remove pairs with a smaller share of letters in the characters of a side. 0: never.",
+        "Remove pairs whose source or target has a smaller share of letters among its characters, spaces left out. 0: "
+        "never.",
         min=0,
         max=1,
         auto="0.3 with cleaning.enabled",
@@ -212,7 +224,7 @@ class CleaningConfig(Section, section="cleaning"):
     )
 
     def with_defaults(self) -> CleaningConfig:
-        """Return the settings with the default thresholds of all filters that are left open, if cleaning is enabled."""
+        """Return the settings with default thresholds in place of None, if cleaning is enabled."""
         if not self.enabled:
             return self
         defaults: dict[str, Any] = {

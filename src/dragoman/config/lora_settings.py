@@ -25,13 +25,14 @@ class LoRAConfig(Section, section="lora"):
     dropout: float = setting(0.0, "Dropout of the input of the updates.", min=0, max=0.99)
     targets: tuple[str, ...] = setting(
         ("attention",),
-        "Matrices with an update: attention, feed-forward, all; query, key, value, output, widen, gate or narrow; or "
-        "patterns over names such as decoder.layers.0.1.body.query.",
+        "Matrices that get a low-rank update: attention, feed-forward or all; or one kind of matrix: query, key, value "
+        "or output (of attention), widen, gate or narrow (of feed-forward layers: into the hidden layer, its gate, out "
+        "of it); or a pattern over the names of matrices, such as decoder.layers.*.query.",
     )
     train_also: tuple[str, ...] = setting(
         (),
-        "Weights that are trained in full beside the updates, as patterns like those of training.freeze. Weights that "
-        "training.start_from does not provide always are.",
+        "Weights that are trained in full beside the low-rank updates: beginnings of their names up to a dot "
+        "(decoder.layers.0), or patterns such as *.bias. Weights that training.start_from lacks are always trained.",
     )
 
     def __post_init__(self) -> None:

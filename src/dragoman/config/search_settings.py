@@ -32,13 +32,13 @@ class SearchDefaults(Section, section="search"):
     early_stopping: Literal[True, False, "never", "steps"] = setting(
         "never",
         "When beam search stops. never: when no unfinished hypothesis can improve the result any more. true: once "
-        "search.num_finished hypotheses have finished. false: once, in addition, the best unfinished hypothesis, "
-        "normalized by its present length, scores worse than they do. steps: at the length limit.",
+        "search.num_finished hypotheses have ended with EOS. false: once, in addition, the best unfinished hypothesis, "
+        "normalized by its present length, scores worse than all of them. steps: at the length limit.",
     )
     num_finished: int | None = setting(
         None,
-        "Number of finished hypotheses that search.early_stopping=true waits for, and search.early_stopping=false at "
-        "least; the other values of search.early_stopping ignore it.",
+        "Number of finished hypotheses (ended with EOS) of a source at which search.early_stopping=true stops; "
+        "search.early_stopping=false does not stop before. Ignored if search.early_stopping is never or steps.",
         min=1,
         max=100_000,
         auto="search.beam_size",
@@ -85,6 +85,6 @@ class SearchDefaults(Section, section="search"):
     )
     strategy: dict[str, Any] = setting(
         {},
-        "Complete search configuration, as `translate --show-search` prints it. If it is given, it replaces beam "
-        "search with the other `search` settings.",
+        "Complete search configuration, such as {kind: Sample, top_p: 0.9}, as `translate --show-search` prints it. It "
+        "replaces the other settings of this section. Empty: beam search with these settings.",
     )

@@ -28,8 +28,9 @@ class Setting:
     max: float | None = None
     fallback: Any = None  # value used if neither the user nor the training recipe sets it
     auto: str = ""  # how a value is chosen if the setting is None
-    name: str = ""  # without the section; set by `settings_of`, as the declared type and the default
-    hint: Any = None
+    # set by `settings_of`:
+    name: str = ""  # without the section
+    hint: Any = None  # the declared type
     default: Any = None
 
     @property
@@ -50,8 +51,8 @@ class Setting:
         """The type of a setting without choices in words, such as "integer" or "list of text"."""
         hint, _ = _without_none(self.hint)
         is_list = typing.get_origin(hint) is tuple  # lists are declared as tuple[type, ...]
-        kind = typing.get_args(hint)[0] if is_list else typing.get_origin(hint) or hint
-        return ("list of " if is_list else "") + TYPE_NAMES[kind].removeprefix("an ").removeprefix("a ")
+        item_type = typing.get_args(hint)[0] if is_list else typing.get_origin(hint) or hint
+        return ("list of " if is_list else "") + TYPE_NAMES[item_type].removeprefix("an ").removeprefix("a ")
 
     def check_range(self, value: Any, setting_name: str) -> None:
         """Raise a UserError if a number lies outside the range; `setting_name` is the dotted name of the setting."""
@@ -72,7 +73,10 @@ class Setting:
 def setting(
     default: Any, help: str, *, min: float | None = None, max: float | None = None, fallback: Any = None, auto: str = ""
 ) -> Any:
-    """Declare a dataclass field with its default value, and a `Setting` (help text and range) as metadata."""
+    """Declare a dataclass field with its default value, and a `Setting` (help text and range) as metadata.
+
+    `fallback` is the value if neither the user nor the training recipe sets it; `auto` says how None is resolved.
+    """
     metadata = {"setting": Setting(help, min, max, fallback, auto)}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
@@ -157,7 +161,7 @@ def parse_text(text: str, hint: Any, setting_name: str) -> Any:
     if typing.get_origin(hint) is tuple:
         if not text.lstrip().startswith("["):
             return (text,) if text else ()
-        return tuple(_parse_yaml(text, setting_name, yaml.BaseLoader))  # leaves every item a text, to be converted
+        return tuple(_parse_yaml(text, setting_name, yaml.BaseLoader))  # items are texts, which `convert` converts
     for number in (int, float):
         with suppress(ValueError):
             return number(text)

@@ -21,8 +21,12 @@ class TextConfig(Section, section="text"):
         auto="by the text: character or decomposed for single words, symbol for a small closed inventory, else bpe; "
         "with training.recipe=textbook, that of the paper of the system",
     )
-    source_tokenizer: str | None = setting(None, "Tokenizer to learn for the source.", auto="text.tokenizer")
-    target_tokenizer: str | None = setting(None, "Tokenizer to learn for the target.", auto="text.tokenizer")
+    source_tokenizer: str | None = setting(
+        None, "Tokenizer to learn for the source: one of the names of text.tokenizer.", auto="text.tokenizer"
+    )
+    target_tokenizer: str | None = setting(
+        None, "Tokenizer to learn for the target: one of the names of text.tokenizer.", auto="text.tokenizer"
+    )
     vocab_size: int | None = setting(
         None,
         "Vocabulary size in tokens.",
@@ -34,7 +38,7 @@ class TextConfig(Section, section="text"):
     compression_ratio: float | None = setting(
         None,
         "Stop learning BPE when the training text has this many characters (bpe) or bytes (byte-bpe) per token, spaces "
-        "included, unless text.vocab_size is reached first.",
+        "included, unless text.vocab_size is reached first. None: only text.vocab_size decides.",
         min=1,
         max=1000,
     )
@@ -81,7 +85,7 @@ class TextConfig(Section, section="text"):
     tokenizer_from: str | None = setting(
         None,
         "Tokenizer to use instead of learning one: a run folder, a SentencePiece .model or a Hugging Face "
-        "tokenizer.json.",
+        "tokenizer.json. None: learn one.",
     )
     add_language: str | None = setting(
         None,
@@ -96,17 +100,19 @@ class TextConfig(Section, section="text"):
     )
     max_new_pieces: int | None = setting(
         None,
-        "Maximum number of pieces that text.add_language adds. Each contains a character that the tokenizer could not "
-        "represent, so that other text is segmented as before.",
+        "Maximum number of subwords that text.add_language adds. Each contains a character that the tokenizer could "
+        "not represent, so that text without such characters is segmented as before.",
         min=0,
         max=10**6,
         auto="2,000",
     )
     source_word_vectors: str | None = setting(
-        None, "File of word vectors (word2vec, GloVe or fastText) that initializes the source embeddings."
+        None,
+        "File of word vectors (word2vec, GloVe or fastText) that initializes the source embeddings. None: random ones.",
     )
     target_word_vectors: str | None = setting(
-        None, "File of word vectors (word2vec, GloVe or fastText) that initializes the target embeddings."
+        None,
+        "File of word vectors (word2vec, GloVe or fastText) that initializes the target embeddings. None: random ones.",
     )
 
     def __post_init__(self) -> None:
@@ -157,11 +163,12 @@ class FeatureConfig(Section, section="features"):
     )
     spectrum: Literal["log-mel", "whisper"] = setting(
         "log-mel",
-        "How recordings become vectors. log-mel: logarithms of the energies of mel filters. whisper: those of Whisper "
-        "checkpoints, of recordings that are padded to features.seconds.",
+        "How recordings become vectors. log-mel: logarithms of the energies of mel filters. whisper: the same with the "
+        "mel scale and normalization of OpenAI's Whisper, whose checkpoints need it; recordings are padded with "
+        "silence to features.seconds.",
     )
     seconds: float = setting(
-        30.0, "Length to which features.spectrum=whisper pads recordings with silence.", min=0.1, max=3600
+        30.0, "Length in seconds to which features.spectrum=whisper pads recordings with silence.", min=0.1, max=3600
     )
     mel_bins: int = setting(80, "Filters of the mel filter bank: numbers per acoustic frame.", min=1, max=1000)
     normalize_utterances: bool = setting(

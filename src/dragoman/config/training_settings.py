@@ -23,7 +23,9 @@ class SystemConfig(Section, section="system"):
         None, "Model size: tiny, small, base or big.", auto="from the amount of data and the device"
     )
     settings: dict[str, Any] = setting(
-        {}, "Hyper-parameters of the system, such as `model_dim` or `dropout`; `dragoman systems NAME` lists them."
+        {},
+        "Hyper-parameters of the system, such as {model_dim: 512, dropout: 0.1}; `dragoman systems NAME` lists them. "
+        "Those that are left out follow from system.size.",
     )
 
 
@@ -38,7 +40,9 @@ class ObjectiveConfig(Section, section="objective"):
         auto="from the system and the kind of data",
     )
     settings: dict[str, Any] = setting(
-        {}, "Settings of the objective, such as `mask_rate`; docs/settings.md lists them."
+        {},
+        "Settings of the objective, such as {mask_rate: 0.15}; docs/settings.md lists them. Those that are left out "
+        "have their defaults.",
     )
 
 
@@ -221,10 +225,11 @@ class TrainingConfig(Section, section="training"):
     )
     selection_metric: SelectionMetric = setting(
         "auto",
-        "Validation metric that decides which checkpoint is the best; equal ones by error rate and loss. "
-        "training.patience counts validations in which neither this metric nor the loss improves. auto: by the "
-        "validation references, such as bleu for sentences and exact_match for single words. rouge needs the package "
-        "rouge-score.",
+        "Validation metric that decides which checkpoint is the best. Ties are broken by the symbol or character error "
+        "rate, then by the loss. training.patience counts validations in which neither this metric nor the loss "
+        "improves. Error rates: ier (items: lines that differ from the reference), wer (words), ser (symbols between "
+        "spaces), per (phonemes), cer (characters), ter (translation edit rate). auto: by the validation references, "
+        "such as bleu for sentences and exact_match for single words. rouge needs the package rouge-score.",
     )
     bleu_tokenizer: Literal[
         "auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200", "spBLEU-1K", "none"
@@ -256,13 +261,13 @@ class TrainingConfig(Section, section="training"):
     start_from: str | None = setting(
         None,
         "Run folder, or folder of a Hugging Face checkpoint, that provides the initial weights, the tokenizers and the "
-        "system (warm start). The model is validated with these weights before step 1.",
+        "system (warm start). The model is validated with these weights before step 1. None: random initial weights.",
     )
     freeze: tuple[str, ...] = setting(
         (),
-        "Weights that are not trained: embeddings, the beginning of names up to a dot (encoder, decoder.layers.0), or "
-        "a pattern such as *.bias; a later pattern with ! excludes weights, as in [*, '!*norm*']. They have no "
-        "optimizer state, and checkpoints do not repeat them.",
+        "Weights that are not trained: `embeddings`, the beginning of names up to a dot (encoder, decoder.layers.0), "
+        "or a pattern such as *.bias; a later pattern with ! makes exceptions, as in [*, '!*norm*']. They have no "
+        "optimizer state, and checkpoints do not repeat them. Empty: all weights are trained.",
     )
     seed: int = setting(1, "Random seed of initialization, data order and dropout.", min=0, max=2**31 - 1)
     device: str = setting("auto", "Device: auto, cpu, cuda, cuda:N or mps.")

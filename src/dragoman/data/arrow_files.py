@@ -50,14 +50,14 @@ class ParquetFormat(ColumnFormat):
         path = corpus.source
         with self._open(path) as table:
             names = column_names(table.schema)
-            found = _find_columns(columns, names)
-            for choice, name in zip(columns, found):
+            chosen = []
+            for choice, name in zip(columns, _find_columns(columns, names)):
                 if name is None:
                     raise missing_column(choice, names, path)
-            chosen = [name for name in found if name is not None]
+                chosen.append(name)
             yield from enumerate(_text_rows(table, chosen, path), 1)
             if not table.rows and not allow_empty:
-                raise UserError(f"{path} has no rows: expected one sentence pair per row")
+                raise UserError(f"{path} has no rows, but needs one sentence pair per row: use another file")
 
     def read_turns(self, corpus: Corpus) -> Iterator[tuple[int, list[str] | None]]:
         """Yield the turns of every row with a dialogue ("turns" or "messages"); None if it has none."""
@@ -78,8 +78,8 @@ class ParquetFormat(ColumnFormat):
 
     @contextmanager
     def _open(self, path: Path) -> Iterator[_Table]:
-        """Open a table; raise a UserError if it is broken or pyarrow is missing."""
-        with open_file(path):
+        """Open a table; raise a UserError if it is missing or broken, or pyarrow is missing."""
+        with open_file(path):  # raises UserErrors about missing files and permissions
             pass
         with arrow_errors(path, self.kind):
             from pyarrow import parquet
@@ -104,14 +104,16 @@ class DatasetFormat(ParquetFormat):
                 f"{path / str(splits[0])}"
             )
         if not (path / STATE_FILE).is_file():
-            raise UserError(f"{path} is not a folder that datasets.save_to_disk wrote: {STATE_FILE} is missing")
+            raise UserError(
+                f"{path} is not a folder that datasets.save_to_disk wrote: it has no {STATE_FILE}; save it again"
+            )
         state = _read_json(path / STATE_FILE)
         files = [entry.get("filename") for entry in state.get("_data_files") or [] if isinstance(entry, dict)]
         names = [name for name in files if isinstance(name, str) and Path(name).name == name]  # none outside the folder
         if not names or len(names) < len(files) or state.get("_indices_data_files"):
             raise UserError(f"{path / STATE_FILE} lists no data files that can be read: save the dataset again")
         for name in names:
-            with open_file(path / name):
+            with open_file(path / name):  # raises UserErrors about missing files and permissions
                 pass
         with arrow_errors(path, self.kind):
             yield _ArrowTable([path / name for name in names])
@@ -176,9 +178,12 @@ class _ArrowTable(_Table):
 
 
 def _find_columns(columns: Sequence[ColumnChoice], names: list[str]) -> list[str | None]:
-    """Return the names of the chosen columns, None for those that a table does not have."""
-    none_is_named = all(choice.column is None for choice in columns)  # by the user: then two columns are the two sides
-    return [find_column(choice, names, only_columns=none_is_named) for choice in columns]
+    """Return the name of each chosen column in a table with the columns `names`; None for one that it lacks.
+
+    If the user has named no column, and the table has just two, these are the source and the target (`only_columns`).
+    """
+    no_names_given = all(choice.column is None for choice in columns)
+    return [find_column(choice, names, only_columns=no_names_given) for choice in columns]
 
 
 def column_names(schema: Any) -> list[str]:
@@ -219,7 +224,7 @@ def table_column(batch: Any, name: str) -> Any:
 
 @contextmanager
 def arrow_errors(path: Path | str, kind: str) -> Iterator[None]:
-    """Turn errors of pyarrow, and its absence, into UserErrors about a file."""
+    """Turn errors of pyarrow, and its absence, into UserErrors about a file of a `kind`, such as "Parquet file"."""
     try:
         import pyarrow
     except ImportError:

@@ -93,8 +93,9 @@ class Batch:
 
     @property
     def num_positions(self) -> int:
-        """Number of tokens on both sides, with padding."""
-        return self.source.shape[0] * self.source.shape[1] + self.target.numel()
+        """Number of positions of source and target, padding included."""
+        rows, width = self.source.shape[:2]  # vectors have a third dimension
+        return rows * width + self.target.numel()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all fields that are tensors, by name."""

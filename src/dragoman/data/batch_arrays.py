@@ -151,7 +151,7 @@ class BatchArrays:
             "target_lengths": np.pad(target_lengths, (0, sequences - len(target_lengths))),
             "labels": self.labels.packed(IGNORE_INDEX, source_row if self.labels_source else target_row),
         }
-        if self.labels_source:  # pad the label positions, too, so that few shapes occur
+        if self.labels_source:  # label positions are padded, to a sixteenth of the row or more: few shapes occur
             labeled = np.flatnonzero(arrays["labels"][0] != IGNORE_INDEX)
             positions = np.zeros(_grow_to_fit(max(64, source_row // 16), len(labeled), step=1.0), np.int64)
             positions[: len(labeled)] = labeled
@@ -186,7 +186,7 @@ def _grow_to_fit(length: int, tokens: int, step: float = 1 / 8) -> int:
 
 
 def pad_rows(rows: Sequence[Any], pad: int) -> tuple[Tensor, Tensor]:
-    """Pad sequences of ids or feature vectors; return B T ids or B S F vectors, and B lengths."""
+    """Pad B lists of ids, or arrays of vectors (S F each), to B T ids or B S F vectors; also return the B lengths."""
     from torch import from_numpy
 
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
@@ -219,8 +219,8 @@ def _halve_padded(batch: Batch) -> tuple[Batch, Batch]:
         half: dict[str, Any] = batch.tensors()
         if (positions := half.pop("label_positions", None)) is not None:
             start, end = first * batch.source.shape[1], last * batch.source.shape[1]
-            inside = (positions >= start) & (positions < end)
-            labels = {"label_positions": positions[inside] - start, "labels": half.pop("labels")[inside]}
+            in_half = (positions >= start) & (positions < end)
+            labels = {"label_positions": positions[in_half] - start, "labels": half.pop("labels")[in_half]}
         else:
             labels = {}
         half = {name: tensor[selected] for name, tensor in half.items()} | labels

@@ -212,7 +212,7 @@ class Batches:
     def batches_per_epoch(self) -> int:
         """Number of batches of an epoch, estimated from the store's histogram of lengths."""
         source, target, count = self.store.length_counts()
-        repeats = len(self.order) / max(1, len(self.store))
+        repeats = len(self.order) / max(1, len(self.store))  # 1, unless corpora are sampled by weight
         if self.packed_shape is not None:
             columns = zip(self.rows.packed_lengths(source, target), self.length_growth, self.packed_shape.row_lengths)
             return max(
@@ -302,7 +302,7 @@ class Batches:
         return np.random.Philox(key=[self.seed % 2**64, stream], counter=[0, number, epoch, 0])
 
     def _estimate_growth(self) -> list[float]:
-        """Estimate from the first pairs by which factor resegmentation lengthens the rows of source and target."""
+        """Estimate from the first 1,000 pairs by which factor resegmentation lengthens rows of source and target."""
         if not self.epoch_rows.resegments:
             return [1.0, 1.0]
         pairs = self.order.pair_indices(epoch=0, start=0, stop=1000)
@@ -327,7 +327,8 @@ class Batches:
             round_up(max(1.01 * self.budget * total / max(totals), longest + 1), PACKED_ROW_MULTIPLE) if total else 0
             for total, longest in zip(totals, max_lengths)
         )
-        max_sequences = round_up(1.25 * int(count.sum()) * self.budget / max(totals), 64)  # 25 % more than on average
+        mean_sequences = int(count.sum()) * self.budget / max(totals)  # per batch
+        max_sequences = round_up(1.25 * mean_sequences, 64)  # 25 % more, and a multiple of 64
         return PackedShape(row_lengths, max_sequences, max_lengths)
 
 
@@ -361,13 +362,14 @@ def _fill_packed(indices: Indices, lengths: tuple[Lengths, Lengths], shape: Pack
     """
     cumulative = [np.concatenate(([0], np.cumsum(column, dtype=np.int64))) for column in lengths]
     capacities = [max(1, row - 1) for row in shape.row_lengths]  # the last position is always padding
-    fullest = int(np.argmax([total[-1] / capacity for total, capacity in zip(cumulative, capacities)]))
+    fullest = int(np.argmax([sums[-1] / capacity for sums, capacity in zip(cumulative, capacities)]))  # side
+    # what a batch may hold at most: tokens of the source and of the target, and sequences
     limits = [*zip(cumulative, capacities), (np.arange(len(indices) + 1), shape.max_sequences)]
-    count = max(1, *(-(-int(total[-1]) // capacity) for total, capacity in limits))
+    num_batches = max(1, *(-(-int(sums[-1]) // capacity) for sums, capacity in limits))
     while True:
-        targets = cumulative[fullest][-1] * np.arange(1, count) / count
-        ends = np.concatenate(([0], np.searchsorted(cumulative[fullest], targets), [len(indices)]))
+        cuts = cumulative[fullest][-1] * np.arange(1, num_batches) / num_batches  # tokens before each boundary
+        ends = np.concatenate(([0], np.searchsorted(cumulative[fullest], cuts), [len(indices)]))
         one_pair_each = (np.diff(ends) <= 1).all()  # a longer row is made for a pair that does not fit
-        if one_pair_each or all((np.diff(total[ends]) <= capacity).all() for total, capacity in limits):
+        if one_pair_each or all((np.diff(sums[ends]) <= capacity).all() for sums, capacity in limits):
             return [indices[start:end] for start, end in pairwise(ends) if end > start]
-        count += 1
+        num_batches += 1

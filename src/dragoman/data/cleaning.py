@@ -140,7 +140,11 @@ class PairFilter:
     languages: tuple[str, str] = ("", "")
 
     def __call__(self, chunk: PairChunk) -> MeasuredChunk:
-        """Measure the pairs of a chunk."""
+        """Measure the pairs of a chunk: a hash, the logarithm of the ratio of lengths, both scripts, and a flaw.
+
+        The logarithm is an integer with RATIO_BINS steps per doubling. Scripts and flaws (reasons to remove a pair) are
+        numbers in lists of the chunk.
+        """
         reasons, script_names = {"": KEPT}, {"": 0}  # their numbers
         counts = Counter[str](), Counter[str]()  # texts of each side by main script
         rows, compared = [], []
@@ -364,10 +368,10 @@ class MeasuredPairs:
         for block in self._blocks():
             counts += np.bincount(block["reason"], minlength=256)
             for reason in np.unique(block["reason"]).tolist():
-                found = examples.setdefault(reason, [])
-                if reason != KEPT and len(found) < MAX_REMOVED_EXAMPLES:
-                    rows = np.flatnonzero(block["reason"] == reason)[: MAX_REMOVED_EXAMPLES - len(found)]
-                    found += (rows + start).tolist()
+                indices = examples.setdefault(reason, [])
+                if reason != KEPT and len(indices) < MAX_REMOVED_EXAMPLES:
+                    rows = np.flatnonzero(block["reason"] == reason)[: MAX_REMOVED_EXAMPLES - len(indices)]
+                    indices += (rows + start).tolist()
             start += len(block)
         texts = _read_pairs(data_format, corpora, sorted(index for indices in examples.values() for index in indices))
         removed = {
@@ -390,15 +394,15 @@ class MeasuredPairs:
 
 def _read_pairs(data_format: DataFormat, corpora: Sequence[Corpus], indices: list[int]) -> dict[int, RemovedPair]:
     """Return the pairs of these indices, in ascending order; reading stops after the last one."""
-    found: dict[int, RemovedPair] = {}
-    wanted = set(indices)
-    if wanted:
+    removed: dict[int, RemovedPair] = {}
+    remaining = set(indices)
+    if remaining:
         for index, pair in enumerate(data_format.read(corpora)):
-            if index in wanted:
-                found[index] = RemovedPair(f"{pair.corpus}:{pair.line}", pair.source, pair.target)
+            if index in remaining:
+                removed[index] = RemovedPair(f"{pair.corpus}:{pair.line}", pair.source, pair.target)
             if index == indices[-1]:
                 break
-    return found
+    return removed
 
 
 def main_script(text: str) -> str:

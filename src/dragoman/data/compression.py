@@ -25,7 +25,7 @@ class Compression(NamedTuple):
 
     name: str
     suffix: str
-    is_at: Callable[[bytes], bool]  # whether the first bytes of a file are those of such a file
+    matches: Callable[[bytes], bool]  # whether the first bytes of a file are those of such a file
     open: Callable[[IO[bytes]], Any]  # compressed file → file with the decompressed bytes
 
 
@@ -104,7 +104,7 @@ def without_compression_suffix(name: str) -> str:
 def decompressed(file: io.BufferedReader, path: Path) -> Iterator[io.BufferedReader]:
     """Return the decompressed content of an open file, or the file itself; `path` names it in errors."""
     head = file.peek(MAGIC_BYTES)
-    compression = next((kind for kind in COMPRESSIONS if kind.is_at(head)), None)
+    compression = next((compression for compression in COMPRESSIONS if compression.matches(head)), None)
     if compression is None:
         yield file
         return

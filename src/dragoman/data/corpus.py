@@ -162,7 +162,7 @@ class Corpus:
 
     @property
     def has_target_text(self) -> bool:
-        """Whether feature vectors or media files come with their texts."""
+        """Whether the corpus has target texts, such as captions of its images: a target file, a folder or columns."""
         return self.target is not None or self.source.is_dir() or self.file_format.has_both_sides
 
     @property
@@ -236,8 +236,10 @@ class Corpus:
         """Read dialogues, one per line; the source is the tab-separated turns, the target is None."""
         for number, turns in self.file_format.read_turns(self):
             if turns is None or len(turns) < 2:
-                found = "neither 'turns' nor 'messages'" if turns is None else "fewer than 2 turns"
-                raise UserError(f"{self.source}, line {number:,} has {found}: expected one dialogue per line")
+                problem = "neither 'turns' nor 'messages'" if turns is None else "fewer than 2 turns"
+                raise UserError(
+                    f"{self.source}, line {number:,} has {problem}: expected a dialogue of 2 or more turns in each line"
+                )
             yield SentencePair("\t".join(turns), target=None, corpus=self.name, line=number)
 
 

@@ -80,7 +80,7 @@ class HoldoutSplit:
 
     def __contains__(self, pair: SentencePair) -> bool:
         """Whether a pair is held out: the hash of its source is at most `threshold`."""
-        return _hash(pair) <= self.threshold
+        return _holdout_hash(pair) <= self.threshold
 
     def training_pairs(self, pairs: Iterable[SentencePair]) -> Iterator[SentencePair]:
         """Yield the pairs that are not held out."""
@@ -91,16 +91,17 @@ class HoldoutSampler:
     """Chooses a split of about `size` pairs from a stream of source hashes; keeps only the smallest ones in memory."""
 
     def __init__(self, size: int | None = None) -> None:
-        """Prepare to hold out about `size` pairs; None: a number that suits the corpus."""
-        self.size, self.total = size, 0
-        self.capacity = (MAX_HOLDOUT_PAIRS if size is None else size) + 2  # the split never contains all hashes
+        """Prepare to hold out about `size` pairs; None: a number that suits the corpus (`default_holdout_size`)."""
+        self.size, self.num_pairs = size, 0  # `num_pairs` have been added
+        # more hashes than are held out, because `choose` leaves at least the largest one in training
+        self.capacity = (MAX_HOLDOUT_PAIRS if size is None else size) + 2
         self.buffer: list[NDArray[np.uint64]] = []  # hashes that are not counted yet
         self.smallest = np.empty(0, np.uint64)  # at most `capacity` hashes, sorted
         self.counts = np.empty(0, np.int64)  # number of pairs with each of these hashes
 
     def add(self, hashes: NDArray[np.uint64]) -> None:
         """Add the hashes of the next pairs, except those that cannot be among the smallest."""
-        self.total += len(hashes)
+        self.num_pairs += len(hashes)
         if len(self.smallest) == self.capacity:
             hashes = hashes[hashes <= self.smallest[-1]]
         self.buffer.append(hashes)
@@ -113,7 +114,7 @@ class HoldoutSampler:
         cumulative = np.cumsum(self.counts)[:-1]  # pairs up to each hash; the largest hash stays in training
         if not len(cumulative):
             return HoldoutSplit(threshold=-1, pairs=0)
-        size = default_holdout_size(self.total) if self.size is None else self.size
+        size = default_holdout_size(self.num_pairs) if self.size is None else self.size
         chosen = max(1, int(np.searchsorted(cumulative, size, side="right")))
         return HoldoutSplit(threshold=int(self.smallest[chosen - 1]), pairs=int(cumulative[chosen - 1]))
 
@@ -127,17 +128,17 @@ class HoldoutSampler:
 
 
 def source_hashes(pairs: Iterable[SentencePair]) -> NDArray[np.uint64]:
-    """Hash the sources of the pairs that can be held out: those with text on both sides."""
+    """Hash the sources of the pairs that can be held out: those without an empty text (monolingual: target None)."""
     usable = (pair for pair in pairs if pair.source.strip() and (pair.target is None or pair.target.strip()))
-    return np.fromiter(map(_hash, usable), np.uint64)
+    return np.fromiter(map(_holdout_hash, usable), np.uint64)
 
 
-def default_holdout_size(total: int) -> int:
-    """Return 5 % of the pairs, at least 50 (or a tenth, if that is less) and at most 2,000."""
-    return max(1, min(MAX_HOLDOUT_PAIRS, max(total // 20, min(50, total // 10))))
+def default_holdout_size(num_pairs: int) -> int:
+    """Return 5 % of the pairs, at least 50 (or a tenth, if that is less) and at most MAX_HOLDOUT_PAIRS."""
+    return max(1, min(MAX_HOLDOUT_PAIRS, max(num_pairs // 20, min(50, num_pairs // 10))))
 
 
-def _hash(pair: SentencePair) -> int:
+def _holdout_hash(pair: SentencePair) -> int:
     """Return a 64-bit hash of the unit that is held out as a whole: lines of a document, or the source of a pair."""
     unit = (pair.holdout_unit or pair.source_with_features).encode()
     return int.from_bytes(blake2b(unit, digest_size=8, salt=b"hold out").digest(), "little")

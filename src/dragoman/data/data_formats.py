@@ -96,7 +96,7 @@ class DataFormat:
         return [pair.source]
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
-        """Tokenize the source and the target of pairs; feature symbols go before the tokens of the source."""
+        """Tokenize the source and the target of pairs; labels of a source such as V;PST go before its tokens."""
         sources = encoding.source_tokenizer.encode_batch([pair.source for pair in pairs])
         targets = encoding.target_tokenizer.encode_batch([pair.target or "" for pair in pairs])
         if features := encoding.source_tokenizer.features:

@@ -26,6 +26,7 @@ from dragoman.errors import UserError
 
 FeatureArray = NDArray[np.float32]
 _EXPECTED = "expected an array of examples × length × features (.npy) or 'values' and 'lengths' (.npz)"
+_NUMBERS = "fiub"  # the kinds of numpy's dtypes that are numbers: floating-point, signed, unsigned, boolean
 
 
 def read_feature_pairs(corpus: Corpus) -> Iterator[SentencePair]:
@@ -39,13 +40,13 @@ def read_feature_pairs(corpus: Corpus) -> Iterator[SentencePair]:
             media = open_media(corpus, pair)
             if media.feature_dim != dim:
                 raise UserError(
-                    f"{media.location}{media.path} has vectors of {media.feature_dim} numbers, but the first file has "
+                    f"{media.name} has vectors of {media.feature_dim} numbers, but the first file has "
                     f"vectors of {dim}: keep images and sound in separate lists"
                 )
             yield pair._replace(source=media.digest, features=media)
         return
     if corpus.target is None:
-        raise UserError(f"{corpus.source} has only sources: name the target file, too")
+        raise UserError(f"{corpus.source} has only sources: name the file with their texts, too (data.target)")
     source = FeatureFile(corpus.source)
     for features, target in zip_longest(source, read_lines(corpus.target)):
         if features is None or target is None:
@@ -80,7 +81,7 @@ def check_features(features: Any, size: int, name: str = "a source") -> FeatureA
             "sound files"
         )
     array = np.asarray(features)
-    if array.dtype.kind not in "fiub" or array.ndim != 2 or array.shape[1] != size:
+    if array.dtype.kind not in _NUMBERS or array.ndim != 2 or array.shape[1] != size:
         shape = " × ".join(map(str, array.shape))
         raise UserError(f"{name} must be numbers of shape length × {size}, but has shape {shape}")
     array = array.astype(np.float32)
@@ -117,22 +118,26 @@ def _open_examples(path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
     arrays = _open_arrays(path)
     if "" in arrays:
         array = arrays[""]
-        if array.ndim != 3 or array.dtype.kind not in "fiub":
+        if array.ndim != 3 or array.dtype.kind not in _NUMBERS:
             raise UserError(f"{path} contains an array of {_describe_array(array)}: {_EXPECTED}")
         count, length, features = array.shape
         return array.reshape(count * length, features), np.full(count, length)
     if missing := [name for name in ("values", "lengths") if name not in arrays]:
         raise UserError(f"{path} has no array {missing[0]!r}, only {sorted(arrays)}: {_EXPECTED}")
     values, lengths = arrays["values"], arrays["lengths"]
-    if values.ndim != 2 or values.dtype.kind not in "fiub":
-        found = _describe_array(values)
-        raise UserError(f"{path}: 'values' must be numbers of shape vectors × features, but is {found}")
-    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths.astype(np.int64) < 0).any():
-        found = _describe_array(lengths)
-        raise UserError(f"{path}: 'lengths' must be integers of at least 0, one per example, but is {found}")
-    if (total := int(lengths.sum())) != len(values):
+    if values.ndim != 2 or values.dtype.kind not in _NUMBERS:
+        actual = _describe_array(values)
         raise UserError(
-            f"{path}: 'lengths' add up to {total:,} vectors, but 'values' has {len(values):,}: write the file again"
+            f"{path}: 'values' must be numbers of shape vectors × features, but is {actual}: write it again"
+        )
+    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths.astype(np.int64) < 0).any():
+        actual = _describe_array(lengths)
+        raise UserError(
+            f"{path}: 'lengths' must be integers of at least 0, one per example, but is {actual}: write it again"
+        )
+    if (num_vectors := int(lengths.sum())) != len(values):
+        raise UserError(
+            f"{path}: 'lengths' add up to {num_vectors:,} vectors, but 'values' has {len(values):,}: write it again"
         )
     return values, lengths.astype(np.int64)
 

@@ -48,7 +48,7 @@ class FileFormat:
     def read_pairs(self, corpus: Corpus) -> Iterator[SentencePair]:
         """Yield line n of the source file with line n of the target file."""
         if corpus.target is None:
-            raise UserError(f"{corpus.source} is one side of a parallel corpus: name the target file, too")
+            raise UserError(f"{corpus.source} has only sources: name the file of their translations, too (data.target)")
         sources, targets = read_raw_lines(corpus.source), read_raw_lines(corpus.target)
         for line, (source, target) in enumerate(zip_longest(sources, targets), 1):
             if source is None or target is None:  # one file has ended: count the lines of the other
@@ -115,10 +115,11 @@ def find_column(choice: ColumnChoice, names: Sequence[str], only_columns: bool =
     if choice.column is not None:
         return str(choice.column) if str(choice.column) in names else None
     language = [name for code in language_spellings(choice.language) for name in (code, f"translation.{code}")]
-    found = next((name for name in [*language, choice.role] if name in names), None)
-    if found is None and only_columns and len(names) == 2:
+    if chosen := next((name for name in [*language, choice.role] if name in names), None):
+        return chosen
+    if only_columns and len(names) == 2:
         return names[1] if choice.role == "target" else names[0]
-    return found
+    return None
 
 
 def missing_column(choice: ColumnChoice, names: Sequence[str], path: Path) -> UserError:
@@ -167,7 +168,8 @@ class DelimitedFormat(ColumnFormat):
                 expected = " and ".join(map(str, positions))
                 raise UserError(
                     f"{corpus.source}, line {line:,}: expected columns {expected} (counted from 0), found "
-                    f"{len(fields)} {self._separated} column{'s' * (len(fields) != 1)}"
+                    f"{len(fields)} {self._separated} column{'s' * (len(fields) != 1)}: correct the line, or choose "
+                    "other columns (data.source_column, data.target_column)"
                 ) from None
 
     def read_turns(self, corpus: Corpus) -> Iterator[tuple[int, list[str] | None]]:
@@ -214,7 +216,7 @@ class DelimitedFormat(ColumnFormat):
     ) -> list[int]:
         """Return the positions of the chosen columns in a row; `first_row` may be the header."""
         if not has_header:
-            defaults = [int(choice.role == "target") for choice in columns]
+            defaults = [1 if choice.role == "target" else 0 for choice in columns]
             chosen = [default if choice.column is None else choice.column for choice, default in zip(columns, defaults)]
             if wrong := [column for column in chosen if not str(column).isdecimal()]:
                 raise UserError(
@@ -364,7 +366,10 @@ class JsonLinesFormat(ColumnFormat):
             if value is _MISSING:
                 raise UserError(f"{path}, line {line:,}: {unknown_name('key', key, _key_names(record))}")
             if value is not None and not isinstance(value, str):
-                raise UserError(f"{path}, line {line:,}: {key!r} must be a string, not {json.dumps(value)[:40]}")
+                raise UserError(
+                    f"{path}, line {line:,}: {key!r} must be a string, not {json.dumps(value)[:40]}: correct the line, "
+                    f"or choose another key with --{choice.role}-column"
+                )
             check_unicode(value or "", f"{path}, line {line:,}: {key!r}")
             strings.append(value or "")
         return strings
@@ -408,7 +413,7 @@ def parse_turns(record: dict[str, Any], location: str) -> list[str] | None:
     if turns is None:
         return None
     if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
-        raise UserError(f"{location}: 'turns' (the turns of a dialogue) must be a list of strings")
+        raise UserError(f"{location}: 'turns' (the turns of a dialogue) must be a list of strings: correct it")
     check_unicode("".join(turns), f"{location}: 'turns'")
     return [turn.replace("\t", " ") for turn in turns]
 
@@ -427,10 +432,13 @@ def _parse_messages(messages: Any, location: str) -> list[str]:
         )
     turns = [message.get("content") for message in messages]
     if not all(isinstance(turn, str) for turn in turns):
-        raise UserError(f"{location}: the 'content' of every message must be a string")
-    if has_system and len(turns) < 2:
-        raise UserError(f"{location}: a dialogue needs more than a system message")
-    return [f"{turns[0]}\n{turns[1]}", *turns[2:]] if has_system else turns
+        raise UserError(f"{location}: the 'content' of every message must be a string: correct it")
+    if not has_system:
+        return turns
+    if len(turns) < 2:
+        raise UserError(f"{location} has only a system message: add messages of user and assistant, or remove it")
+    system, first_turn, *others = turns
+    return [f"{system}\n{first_turn}", *others]
 
 
 def check_unicode(text: str, location: str) -> None:

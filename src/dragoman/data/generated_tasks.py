@@ -61,7 +61,7 @@ def write_examples(
 ) -> None:
     """Write the splits of a generated task to a new folder: NAME.tsv, or NAME.jsonl for dialogues.
 
-    The first `low` training examples, if any, are written to train-low as well.
+    The first `low` training examples are written to train-low as well, a low-resource training set; 0: no such file.
     """
     with atomic_folder(folder) as partial_folder:
         for name, examples in generate_splits(sample, train, valid, test, seed).items():

@@ -68,9 +68,9 @@ def _open_image(file: BinaryIO, name: str, settings: FeatureConfig) -> Image:
         ) from None
 
 
-def _too_large(name: str, found: str) -> UserError:
-    """Return the error for an image with too many pixels."""
-    return UserError(f"{name} has {found}, but at most {MAX_IMAGE_PIXELS:,} are read: scale the image down")
+def _too_large(name: str, size: str) -> UserError:
+    """Return the error for the image `name` with too many pixels; `size` says how many."""
+    return UserError(f"{name} has {size}, but at most {MAX_IMAGE_PIXELS:,} are read: scale the image down")
 
 
 def _convert(pillow: ModuleType, image: Image, name: str, colors: str) -> Image:

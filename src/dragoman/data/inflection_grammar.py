@@ -38,10 +38,10 @@ def inflect(lemma: str, features: str) -> str:
 
 
 def inflection_example(random: Random) -> GeneratedExample:
-    """Draw a lemma, features and the form."""
+    """Draw a noun or a verb (its lemma), features such as N;LOC;PL, and inflect it; "" is drawn for no feature."""
     stem = draw_stem(random)
     if random.random() < 0.5:
-        optional = random.choice(["", "", *(f";{name}" for name in POSSESSIVE_SUFFIXES)])
+        optional = random.choice(["", "", *(f";{name}" for name in POSSESSIVE_SUFFIXES)])  # a possessor in half of them
         lemma, features = stem, f"N;{random.choice(list(CASE_SUFFIXES))};{random.choice(['SG', 'PL'])}{optional}"
     else:
         tense, person = random.choice(["PRS", "PST", "COND"]), random.choice(list(PERSON_SUFFIXES))

@@ -265,22 +265,21 @@ class _OtherCorpus:
         self.pairs = len(hashes.pairs)
         # Each list has an element for sources and one for pairs: the different hashes, sorted, with their counts, …
         self.hashes = [np.unique(column, return_counts=True) for column in hashes]
-        self.found = [
-            np.zeros(len(distinct), bool) for distinct, _ in self.hashes
-        ]  # … which are in the training corpus
+        # … which of them are in the training corpus, …
+        self.in_training = [np.zeros(len(distinct), bool) for distinct, _ in self.hashes]
         self.training_matches = [0, 0]  # … and the number of training sources and pairs that are in this corpus
 
     def add_training_pairs(self, hashes: PairHashes) -> None:
         """Take note of the training sources and training pairs, given as hashes, that this corpus contains."""
-        for kind, ((distinct, _), training) in enumerate(zip(self.hashes, hashes)):  # sources, then pairs
+        for column, ((distinct, _), training) in enumerate(zip(self.hashes, hashes)):  # sources, then pairs
             positions = np.minimum(np.searchsorted(distinct, training), len(distinct) - 1)
             matches = positions[distinct[positions] == training] if len(distinct) else positions[:0]
-            self.found[kind][matches] = True
-            self.training_matches[kind] += len(matches)
+            self.in_training[column][matches] = True
+            self.training_matches[column] += len(matches)
 
     def overlap(self, name: str) -> CorpusOverlap:
         """Return how much of this corpus was found in the training corpus, and the reverse."""
-        sources, pairs = (int(counts[found].sum()) for (_, counts), found in zip(self.hashes, self.found))
+        sources, pairs = (int(counts[found].sum()) for (_, counts), found in zip(self.hashes, self.in_training))
         training_sources, training_pairs = self.training_matches
         return CorpusOverlap(
             name,

@@ -83,10 +83,11 @@ def _with_plain_format(content: bytes) -> bytes:
     while position + 8 <= len(content):
         chunk, size = struct.unpack_from("<4sI", content, position)
         if chunk == b"fmt " and size >= 40 and position + 48 <= len(content):
+            # the two bytes after the header of the chunk are the format tag; 24 bytes later, that of the extension
             (tag,), (subformat,) = (struct.unpack_from("<H", content, position + offset) for offset in (8, 32))
             if (tag, subformat) == (_EXTENSIBLE, _PCM):
                 return content[: position + 8] + struct.pack("<H", _PCM) + content[position + 10 :]
-        position += 8 + size + size % 2
+        position += 8 + size + size % 2  # header and content of the chunk, whose size is made even
     return content
 
 

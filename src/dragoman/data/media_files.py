@@ -45,7 +45,12 @@ class MediaFile:
 
     path: Path
     settings: FeatureConfig
-    location: str = ""  # "images.txt, line 3: ", for error messages
+    location: str = ""  # where a list names it, "images.txt, line 3: "; prefix of its name in error messages
+
+    @property
+    def name(self) -> str:
+        """The file in error messages: its path, after the place where a list names it."""
+        return f"{self.location}{self.path}"
 
     @property
     def feature_dim(self) -> int:
@@ -62,25 +67,22 @@ class MediaFile:
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         """Compute the vectors of the file, S F (numpy's protocol for conversion)."""
         with self._open() as file:
-            return self._reader.read(file, f"{self.location}{self.path}", self.settings).astype(dtype or np.float32)
+            return self._reader.read(file, self.name, self.settings).astype(dtype or np.float32)
 
     @property
     def _reader(self) -> MediaReader:
         """The reader for the suffix of the file."""
         if reader := MEDIA_READERS.get(self.path.suffix.lower()):
             return reader
-        raise UserError(
-            f"{self.location}{self.path} is not the name of an image or sound file: expected {', '.join(MEDIA_READERS)}"
-        )
+        raise UserError(f"{self.name} is not an image or sound file by its suffix: expected {', '.join(MEDIA_READERS)}")
 
     def _open(self) -> Any:
         """Open the file for reading; raise a UserError if it is not a file with a known suffix."""
-        _ = self._reader
+        _ = self._reader  # raises the error about the suffix
         if not self.path.is_file():
-            found = "is a folder" if self.path.is_dir() else "does not exist"
+            problem = "is a folder" if self.path.is_dir() else "does not exist"
             raise UserError(
-                f"{self.location}{self.path} {found}: expected an image or sound file; a list names paths relative to "
-                "its own folder"
+                f"{self.name} {problem}: expected an image or sound file; a list names paths relative to its own folder"
             )
         return open_file(self.path)
 
@@ -103,7 +105,7 @@ def read_media_paths(corpus: Corpus) -> Iterator[Path]:
         path = _resolve(corpus, pair.source, pair.line)
         if not path.is_file():
             raise UserError(
-                f"{corpus.source}, line {pair.line:,}: {path} does not exist: correct the path or remove it"
+                f"{corpus.source}, line {pair.line:,}: {path} does not exist: correct the path or remove the line"
             )
         yield path
 

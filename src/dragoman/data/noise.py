@@ -34,9 +34,13 @@ class _RateNoise:
     def __post_init__(self) -> None:
         """Check the rate and the mean span length."""
         if not 0 <= self.rate <= 1:
-            raise UserError(f"the noise rate must be from 0 to 1, not {self.rate}")
+            raise UserError(
+                f"the noise rate, a share of tokens, must be from 0 to 1, not {self.rate}: change objective.settings"
+            )
         if not 1 <= self.mean_span_length <= 1e6:
-            raise UserError(f"the mean span length must be at least 1 token, not {self.mean_span_length}")
+            raise UserError(
+                f"the mean span length must be at least 1 token, not {self.mean_span_length}: change objective.settings"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +129,10 @@ class SpanCorruption(_RateNoise):
         """Check rate, span length and the number of sentinels."""
         super().__post_init__()
         if len(self.sentinels) < 2:
-            raise UserError(f"span corruption needs at least 2 sentinel tokens, not {len(self.sentinels)}")
+            raise UserError(
+                f"span corruption needs at least 2 sentinel tokens, one for a span and a final one, not "
+                f"{len(self.sentinels)}: raise system.settings.sentinels"
+            )
 
     def __call__(self, ids: Ids, random: Random) -> tuple[Ids, Ids]:
         """Return the source, with a sentinel for each removed span, and the target, each sentinel before its span.
@@ -142,20 +149,18 @@ class SpanCorruption(_RateNoise):
         span_lengths = _random_segmentation(noise_tokens, spans, random)
         edges = np.array([1, *[0] * (spans - 1), 1])  # the first and the last kept segment may be empty
         kept_lengths = _random_segmentation(len(ids) - noise_tokens + 2, spans + 1, random) - edges
-        used = min(spans, len(sentinels) - 1)  # the other spans are kept
+        num_removed = min(spans, len(sentinels) - 1)  # spans; the others are kept
         segment_is_removed = np.zeros((spans, 2), bool)  # (kept segment, span)
-        segment_is_removed[:used, 1] = True
+        segment_is_removed[:num_removed, 1] = True
         removed = np.zeros(len(ids), bool)
         lengths = np.stack([kept_lengths[:-1], span_lengths], axis=1).ravel()
         removed[: len(ids) - kept_lengths[-1]] = np.repeat(segment_is_removed.ravel(), lengths)
-        span_starts = (np.cumsum(kept_lengths[:-1] + span_lengths) - span_lengths)[:used]
+        span_starts = (np.cumsum(kept_lengths[:-1] + span_lengths) - span_lengths)[:num_removed]
         source, stays = ids.copy(), ~removed
-        source[span_starts], stays[span_starts] = (
-            sentinels[:used],
-            True,
-        )  # a sentinel takes the place of the first token
-        span_ends = np.cumsum(span_lengths[:used])
-        return source[stays], np.insert(ids[removed], np.append(0, span_ends), sentinels[: used + 1])
+        source[span_starts] = sentinels[:num_removed]  # a sentinel takes the place of the first token of its span
+        stays[span_starts] = True
+        span_ends = np.cumsum(span_lengths[:num_removed])
+        return source[stays], np.insert(ids[removed], np.append(0, span_ends), sentinels[: num_removed + 1])
 
 
 @dataclass(frozen=True)
@@ -262,7 +267,9 @@ class LocalShuffle:
     def __post_init__(self) -> None:
         """Check the maximum distance."""
         if self.max_distance < 0:
-            raise UserError(f"the maximum shuffle distance must be at least 0, not {self.max_distance}")
+            raise UserError(
+                f"the maximum shuffle distance must be at least 0, not {self.max_distance}: change objective.settings"
+            )
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
         """Return the ids shuffled, with every token at most `max_distance` positions from its place."""

@@ -193,8 +193,9 @@ class Preflight:
             out.append(f"  {_format_tokens(sample.source_tokens)}")
             out += [f"    → {_format_tokens(sample.target_tokens)}"] * (sample.target is not None)
         if self.memory:
-            sizes = [_format_bytes(size) for size in (self.memory.total, self.memory.model, self.memory.activations)]
-            out.append(f"  about {sizes[0]} of memory: {sizes[1]} model and optimizer, {sizes[2]} activations")
+            parts = (self.memory.total, self.memory.model, self.memory.activations)
+            total, model, activations = map(_format_bytes, parts)
+            out.append(f"  about {total} of memory: {model} model and optimizer, {activations} activations")
         return out + [f"warning: {warning}" for warning in self.warnings]
 
 
@@ -237,9 +238,9 @@ def _script_warnings(text: CorpusProfile | None) -> Iterator[str]:
         shares: Counter[str] = Counter()
         for script, share in profile.scripts.items() if profile else ():
             shares["Han and kana" if script in EAST_ASIAN_SCRIPTS else script] += share  # type: ignore[assignment]
-        main = shares.most_common(2)
-        if main and main[0][1] < 1 - MAX_OTHER_SCRIPTS:
-            mixture = ", ".join(f"{_format_percent(share)} {script}" for script, share in main)
+        main_scripts = shares.most_common(2)  # with their shares, the most frequent first
+        if main_scripts and max(shares.values()) < 1 - MAX_OTHER_SCRIPTS:
+            mixture = ", ".join(f"{_format_percent(share)} {script}" for script, share in main_scripts)
             yield (
                 f"the {name} mixes scripts ({mixture} of the letters): check that all lines are in the same language, "
                 "or remove others with --clean"

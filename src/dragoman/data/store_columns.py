@@ -125,7 +125,7 @@ class StoreColumn:
         The pages of a large column are released after some reads, so that memory stays bounded.
         """
         self.info, self.folders, self.features = info, folders, info.features
-        self.pairs, self.ends = pairs, np.cumsum(pairs)  # rows of each shard, and where they end in the column
+        self.shard_rows, self.ends = pairs, np.cumsum(pairs)  # rows of each shard, and where they end in the column
         # a row has an int32 length and an int64 offset
         size = self.tokens * info.dtype.itemsize * max(1, info.features) + 12 * int(self.ends[-1])
         is_large = size > MAX_RESIDENT_BYTES
@@ -135,8 +135,8 @@ class StoreColumn:
 
     def _map_shard(self, shard: int) -> MappedRows:
         """Memory-map a shard; `_mapped_shard` caches the maps."""
-        pairs, tokens = int(self.pairs[shard]), self.info.tokens[shard]
-        return MappedRows(self.folders[shard], self.info, pairs, tokens, self._release_after)
+        rows, tokens = int(self.shard_rows[shard]), self.info.tokens[shard]
+        return MappedRows(self.folders[shard], self.info, rows, tokens, self._release_after)
 
     @property
     def tokens(self) -> int:
@@ -193,7 +193,7 @@ class StoreColumn:
             loaded, positions = preloaded
             return loaded.row(int(positions[0]))
         shard = int(np.searchsorted(self.ends, index, side="right"))
-        first_row = int(self.ends[shard] - self.pairs[shard])  # of the shard
+        first_row = int(self.ends[shard] - self.shard_rows[shard])  # of the shard
         return self._mapped_shard(shard).row(index - first_row)
 
     def rows(self, indices: Indices) -> NDArray[Any]:
@@ -218,7 +218,8 @@ class StoreColumn:
         for positions in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
             if len(positions):
                 shard = int(shards[positions[0]])
-                yield self._mapped_shard(shard), positions, indices[positions] - (self.ends[shard] - self.pairs[shard])
+                first_row = self.ends[shard] - self.shard_rows[shard]  # of the shard
+                yield self._mapped_shard(shard), positions, indices[positions] - first_row
 
 
 class ShardedLengths:

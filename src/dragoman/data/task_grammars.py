@@ -123,8 +123,9 @@ def _story(random: Random) -> list[Fact]:
     """Return two to four facts about different people and things, so that every question has one answer."""
     count = random.randint(2, 4)
     people, things = random.sample(PEOPLE, 2 * count), random.sample(THINGS, count)
-    kinds = random.choices((_put_fact, _give_fact, _buy_fact), k=count)
-    return [kind(people[2 * i], people[2 * i + 1], things[i], random) for i, kind in enumerate(kinds)]
+    make_facts = random.choices((_put_fact, _give_fact, _buy_fact), k=count)
+    persons, others = people[::2], people[1::2]
+    return [make(*words, random) for make, *words in zip(make_facts, persons, others, things)]
 
 
 def span_example(random: Random) -> GeneratedExample:

@@ -46,9 +46,13 @@ def open_file(path: Path) -> Iterator[io.BufferedReader]:
     except IsADirectoryError:
         raise UserError(f"{path} is a folder: name a file in it") from None
     except PermissionError:
-        raise UserError(f"{path} cannot be read: you have no read permission, change it or use another file") from None
+        raise UserError(
+            f"you have no permission to read the file {path}: change its mode, or use another file"
+        ) from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise UserError(
+            f"the file {path} cannot be read ({error.strerror or error}): check it, or use another"
+        ) from None
 
 
 def check_file(path: Path) -> None:

@@ -114,10 +114,10 @@ class CorpusProfile:
     @property
     def script_overlap(self) -> float:
         """Share of the letters that source and target have in common scripts; 1 if one of them has no letters."""
-        scripts = [text.scripts for text in (self.source, self.target) if text and text.scripts]
-        if len(scripts) < 2:
+        source, target = (text.scripts if text else {} for text in (self.source, self.target))
+        if not source or not target:
             return 1.0
-        return sum(min(share, scripts[1].get(script, 0.0)) for script, share in scripts[0].items())
+        return sum(min(share, target.get(script, 0.0)) for script, share in source.items())
 
     def lines(self) -> list[str]:
         """Format the statistics for the preflight report."""

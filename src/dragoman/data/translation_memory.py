@@ -47,7 +47,7 @@ class TranslationMemoryFormat(ColumnFormat):
         languages: list[str] | None = None
         seen: dict[str, None] = {}  # all language tags, in their order
         tags: dict[tuple[str, ...], list[str | None]] = {}  # of the chosen languages, by the tags of a unit
-        found = False
+        has_pairs = False
         with corpus.open() as stream:
             parser = _UnitParser(corpus.source)
             for unit in parser.parse(stream):
@@ -60,14 +60,14 @@ class TranslationMemoryFormat(ColumnFormat):
                     tags[unit_tags] = [_find_tag(language, unit_tags) for language in languages]
                 chosen = [tag for tag in tags[unit_tags] if tag is not None]
                 if len(chosen) == len(columns):
-                    found = True
+                    has_pairs = True
                     yield unit.line, [unit.texts[tag] for tag in chosen]
-        if not found and not allow_empty:
+        if not has_pairs and not allow_empty:
             chosen = [str(choice.column or choice.language) for choice in columns]
-            wanted = " and ".join(languages or (chosen if all(chosen) else ["two languages"]))
+            expected = " and ".join(languages or (chosen if all(chosen) else ["two languages"]))
             raise UserError(
-                f"{corpus.source} has no translation unit with {wanted}, only {', '.join(seen) or 'no text'}: name its "
-                "languages with --from and --to"
+                f"{corpus.source} has no translation unit with {expected}, only {', '.join(seen) or 'no text'}: name "
+                "its languages with --from and --to"
             )
 
 
@@ -183,16 +183,19 @@ class _UnitParser:
             return
         self.characters += len(text)
         if self.characters > MAX_SEGMENT_CHARACTERS:
-            raise UserError(f"{self.path}, line {self.unit_line:,} has a segment of more than 16 million characters")
+            raise UserError(
+                f"{self.path}, line {self.unit_line:,} has a segment of more than {MAX_SEGMENT_CHARACTERS:,} "
+                "characters: remove it"
+            )
         self.segment.append(text)
 
     def _doctype(self, name: str, system_id: Any, public_id: Any, has_internal_subset: int) -> None:
-        """Accept the reference to a DTD, which is not loaded, but no declarations."""
+        """Accept the reference to a DTD, which is not loaded, but no declarations; expat passes all arguments."""
         if has_internal_subset:
             self._entity()
 
     def _entity(self, *arguments: Any) -> None:
-        """Refuse a declaration, and a reference to an entity that XML does not define."""
+        """Refuse a declaration, or a reference to an entity that XML does not define; expat's arguments are unused."""
         raise UserError(
             f"{self.path}, line {self.expat.CurrentLineNumber:,} declares or uses an XML entity, which could expand "
             "without limit: remove the declarations in <!DOCTYPE …>"

@@ -46,7 +46,7 @@ def _frames_of_part(samples: Numbers, settings: FeatureConfig) -> Numbers:
     power = spectrum.real**2 + spectrum.imag**2  # T K, with K frequencies
     energies = power @ slaney_filters(settings.mel_bins, window, settings.sample_rate).T
     log_energies = np.log10(np.maximum(energies, MIN_FILTER_ENERGY))
-    return (np.maximum(log_energies, log_energies.max() - DYNAMIC_RANGE) + 4) / 4
+    return (np.maximum(log_energies, log_energies.max() - DYNAMIC_RANGE) + 4) / 4  # about −1 to 1, as in Whisper
 
 
 @lru_cache(maxsize=4)

@@ -218,10 +218,10 @@ class _VectorFile:
             while (space := buffer.find(b" ", start)) < 0 or len(buffer) <= space + size:
                 if space < 0 and len(buffer) - start > MAX_RECORD_BYTES:
                     raise _damaged(self.path, location, "the word is longer than 1 MiB")
-                more = self.stream.read(READ_BYTES)
-                if not more:
+                block = self.stream.read(READ_BYTES)
+                if not block:
                     raise _damaged(self.path, location, "the file ends too early")
-                buffer, start = buffer[start:] + more, 0
+                buffer, start = buffer[start:] + block, 0
             values = buffer[space + 1 : space + 1 + size]
             yield location, buffer[start:space].lstrip(b"\n"), values
             start = space + 1 + size

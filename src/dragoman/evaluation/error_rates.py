@@ -184,9 +184,13 @@ def _f1_counts(hypotheses: Sequence[str], references: References, items: Callabl
     """Return (2 · matches, items of both texts) of each hypothesis and its closest reference; `items` counts a text."""
     counts = []
     for hypothesis, its_references in zip(hypotheses, reference_lists(hypotheses, references)):
-        found = items(hypothesis)
-        candidates = [(2 * (found & gold).total(), (found + gold).total()) for gold in map(items, its_references)]
-        counts.append(max(candidates, key=lambda counted: counted[0] / max(counted[1], 1)))
+        predicted = items(hypothesis)
+        candidates = []  # (F₁, 2 · matches, items) by reference
+        for gold in map(items, its_references):
+            matched, length = 2 * (predicted & gold).total(), (predicted + gold).total()
+            candidates.append((matched / max(length, 1), matched, length))
+        _, matched, length = max(candidates, key=lambda candidate: candidate[:1])
+        counts.append((matched, length))
     return counts
 
 
@@ -196,12 +200,12 @@ def _tagged_spans(tags: str) -> Counter[Hashable]:
     label: str | None = None  # of the open span
     start = 0
     for position, tag in enumerate([*tags.split(), "O"]):
-        kind, _, tag_label = tag.partition("-")
-        continues = kind == "I" and label == tag_label
+        prefix, _, tag_label = tag.partition("-")
+        continues = prefix == "I" and label == tag_label
         if label is not None and not continues:
             spans[label, start, position] += 1
             label = None
-        if kind in ("B", "I") and not continues:
+        if prefix in ("B", "I") and not continues:
             label, start = tag_label, position
     return spans
 
@@ -245,7 +249,8 @@ def _closest_counts(
         words = split(hypothesis)
         candidates = (count(words, split(reference)) for reference in its_references)
         # the fewest errors; of equally close references the longest
-        counts.append(min(candidates, key=lambda counted: (counted[0], -counted[1])))
+        errors, negative_length = min((errors, -length) for errors, length in candidates)
+        counts.append((errors, -negative_length))
     return counts
 
 
@@ -286,7 +291,7 @@ def alignment_error_rate(
         possible_found += len(a & (p | s))
     if not links + sure_links:
         raise UserError(
-            "the alignments cannot be evaluated: neither the predicted nor the gold alignments link any words"
+            "alignments cannot be evaluated: neither the predicted nor the gold ones link any words; check the files"
         )
     detail = {
         "precision": possible_found / max(links, 1),

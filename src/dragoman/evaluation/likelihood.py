@@ -37,7 +37,7 @@ def bits_per_character(total_log_probability: float, texts: Sequence[str]) -> Me
     """
     characters = sum(len(text) + 1 for text in texts)  # + 1: EOS
     if not characters:
-        raise UserError("bits per character cannot be computed: there are no texts")
+        raise UserError("bits per character cannot be computed, because there are no texts: check the input file")
     value = -total_log_probability / math.log(2) / characters
     return MetricScore("bits per character", value, better="lower", detail={"characters": characters}, decimals=4)
 
@@ -56,7 +56,7 @@ def _perplexity(metric: str, total_log_probability: float, count: int, unit: str
     `metric` is the name of the score.
     """
     if count <= 0:
-        raise UserError(f"the metric {metric} needs at least one {unit}, but there are {count}")
+        raise UserError(f"the metric {metric} needs at least one {unit}, but there is none: check the input file")
     cross_entropy = -total_log_probability / count
     try:
         value = math.exp(cross_entropy)

@@ -49,7 +49,7 @@ def reference_lists(hypotheses: Sequence[str], references: References) -> list[S
     Different numbers of hypotheses and references, and a hypothesis without reference, are a UserError.
     """
     if isinstance(hypotheses, str) or isinstance(references, str):
-        raise UserError("hypotheses and references must be lists of sentences, not one string")
+        raise UserError("hypotheses and references must be lists of sentences, not one string: pass [text]")
     check_equal_counts(len(hypotheses), "hypotheses", len(references), "references")
     lists = [[reference] if isinstance(reference, str) else reference for reference in references]
     for number, its_references in enumerate(lists, 1):
@@ -61,6 +61,8 @@ def reference_lists(hypotheses: Sequence[str], references: References) -> list[S
 def check_equal_counts(count: int, name: str, other_count: int, other_name: str) -> None:
     """Raise a UserError unless two lists have the same number of entries, which is not 0."""
     if count != other_count:
-        raise UserError(f"there are {count:,} {name} but {other_count:,} {other_name}: the numbers must be equal")
+        raise UserError(
+            f"there are {count:,} {name} but {other_count:,} {other_name}: the numbers must be equal, check the files"
+        )
     if not count:
-        raise UserError(f"there is nothing to evaluate: there are no {name} and no {other_name}")
+        raise UserError(f"there are no {name} and no {other_name} to evaluate: check that the files are not empty")

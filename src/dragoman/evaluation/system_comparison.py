@@ -235,7 +235,7 @@ class SystemComparison:
         if attention := self._attention_contrast():
             long_metric = f"{self.metric_name}, {MIN_LONG_SENTENCE_WORDS}+ words"
             tests.append(("attention", "no attention", long_metric, *attention))
-        adjusted = holm_correction([test[-1] for test in tests])
+        adjusted = holm_correction([p for *_, p in tests])
         differences = []
         for (name, other, metric, value, p), corrected in zip(tests, adjusted):
             better, worse = (name, other) if (value >= 0) == self.higher_is_better else (other, name)

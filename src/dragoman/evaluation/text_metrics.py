@@ -104,7 +104,9 @@ def _bleu_metric(
         return BLEU(lowercase, force=force, tokenize=tokenize, effective_order=effective_order)
     except (ImportError, RuntimeError) as error:  # a tokenizer that needs another package
         message = " ".join(str(error).split())
-        raise UserError(f"the BLEU tokenizer {tokenize!r} is not available: {message}") from error
+        raise UserError(
+            f"the BLEU tokenizer {tokenize!r} is not available ({message}): install what it needs, or use 13a"
+        ) from error
 
 
 def chrf(
@@ -391,9 +393,9 @@ def metric_name(name: str) -> str:
 
     What follows "=" is kept, as in "bleu=ja-mecab".
     """
-    kind, equals, variant = name.partition("=")
-    kind = kind.replace("_", "-")
-    return METRIC_ALIASES.get(kind, kind) + equals + variant
+    base, equals, variant = name.partition("=")
+    base = base.replace("_", "-")
+    return METRIC_ALIASES.get(base, base) + equals + variant
 
 
 def metric_key(name: str) -> str:
@@ -403,8 +405,8 @@ def metric_key(name: str) -> str:
 
 def is_text_metric(name: str) -> bool:
     """Whether a metric of this name compares texts: in TEXT_METRICS, "comet=MODEL" or "bleu=TOKENIZER"."""
-    kind, equals, _ = metric_name(name).partition("=")
-    return kind in (METRIC_VARIANTS if equals else TEXT_METRICS)
+    base, equals, _ = metric_name(name).partition("=")
+    return base in (METRIC_VARIANTS if equals else TEXT_METRICS)
 
 
 def text_metric(name: str) -> TextMetric:
@@ -414,8 +416,8 @@ def text_metric(name: str) -> TextMetric:
     """
     if not is_text_metric(name):
         raise unknown_name("metric", name, TEXT_METRICS)
-    kind, equals, variant = metric_name(name).partition("=")
-    return METRIC_VARIANTS[kind](variant) if equals else TEXT_METRICS[kind]
+    base, equals, variant = metric_name(name).partition("=")
+    return METRIC_VARIANTS[base](variant) if equals else TEXT_METRICS[base]
 
 
 def check_metric_names(names: Iterable[str], other_metrics: Iterable[str] = ()) -> None:
@@ -461,7 +463,7 @@ def score_by_length(
     if not edges or any(low >= high for low, high in pairwise(edges)):
         raise UserError(
             "edges, the upper limits of the length buckets, must increase, but are "
-            f"{', '.join(map(str, edges)) or 'empty'}"
+            f"{', '.join(map(str, edges)) or 'empty'}: pass numbers of words such as 5, 10, 20"
         )
     lists = reference_lists(hypotheses, references)
     check_equal_counts(len(sources), "sources", len(hypotheses), "hypotheses")

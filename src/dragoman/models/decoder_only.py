@@ -142,7 +142,7 @@ class DecoderOnlyModel(Model):
 
     def flops(self, work: Workload) -> int:
         """FLOPs: the decoder for source and target tokens, the output layer for `work.tokens` target tokens."""
-        whole_sequence = work.of(work.source + work.tokens)
+        whole_sequence = work.with_tokens(work.source + work.tokens)
         return module_flops(self.decoder, whole_sequence) + module_flops(self.output, work)
 
 

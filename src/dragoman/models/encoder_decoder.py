@@ -230,10 +230,10 @@ class EncoderDecoderModel(Model):
 
     def flops(self, work: Workload) -> int:
         """FLOPs: embedding and encoder for `work.source` tokens, decoder and output layer for `work.tokens`."""
-        embedding = module_flops(self.source_embedding, work.of(work.source))
+        embedding = module_flops(self.source_embedding, work.with_tokens(work.source))
         encoded = -(-work.source // self.source_embedding.stride)  # shortened by the embedding
         if self.spec.source_extension is not None:
             encoded = self.spec.source_extension.length(encoded)
         work = replace(work, source=encoded)
-        encoder = module_flops(self.encoder, work.of(work.source))
+        encoder = module_flops(self.encoder, work.with_tokens(work.source))
         return embedding + encoder + module_flops(self.decoder, work) + module_flops(self.output, work)

@@ -153,7 +153,7 @@ class EncoderModel(Model):
 
     def flops(self, work: Workload) -> int:
         """FLOPs for `work.source` source tokens: main encoder and output layer."""
-        per_source_token = work.of(work.source)
+        per_source_token = work.with_tokens(work.source)
         return module_flops(self.output_stack, per_source_token) + module_flops(self.output, per_source_token)
 
 

@@ -82,7 +82,10 @@ class HardAttentionModel(EncoderDecoderModel):
     def start_decoding(
         self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
     ) -> DecodingStart:
-        """Encode the sources, and create the states of decoder and alignment; the arguments are those of the base."""
+        """Encode the sources (B S, of `lengths` B), and create empty states of decoder and alignment.
+
+        They have `beam` rows per source and room for `max_length` target tokens; `first` is the first input token.
+        """
         start = super().start_decoding(source, lengths, beam, max_length, first)
         assert start.memory is not None
         alignment_state = self.alignment.init_state(start.tokens.shape[0], start.max_length, start.memory.states)

@@ -37,7 +37,7 @@ class MaskedDecoder(DecoderOnly):
     mask: int = MASK
 
     def build(self, dim: int = 0) -> MaskedDecoderModel:
-        """Create the model; `dim` is unused, because a model's spec has its own."""
+        """Create the model; the argument `dim` is unused, because the width is a field of this spec."""
         return MaskedDecoderModel(self)
 
 
@@ -145,7 +145,7 @@ class MaskedDecoderModel(DecoderOnlyModel):
         """
         batch, width = source.shape
         max_length = self._supported_length(width + max_length)
-        state = self.decoder.init_state(batch, max_length + 1, self.target_embedding.weight)
+        state = self.decoder.init_state(batch, max_length + 1, self.target_embedding.weight)  # + 1: the mask
         if width:
             context = Context(Layout.padded(width, lengths), prefix_lengths=lengths)
             state = self.decoder(self.embed(source, SOURCE_SEGMENT), context, state).state
@@ -208,7 +208,7 @@ class MaskedDecoderModel(DecoderOnlyModel):
 
     def flops(self, work: Workload) -> int:
         """FLOPs: the decoder for source and target tokens and the masks, the output layer for `work.tokens` masks."""
-        whole_sequence = work.of(work.source + 2 * work.tokens)
+        whole_sequence = work.with_tokens(work.source + 2 * work.tokens)
         return module_flops(self.decoder, whole_sequence) + module_flops(self.output, work)
 
 

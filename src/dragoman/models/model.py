@@ -40,8 +40,8 @@ class ModelSpec(Spec):
         `of_sequence`: of a classifier, with labels of whole sequences. Here an error: only encoder-only models label.
         """
         raise UserError(
-            "tagging and classification need an encoder-only system such as tagger, classifier or roberta, but the "
-            f"system is {type(self).__name__}"
+            "tagging and classification need an encoder-only system, but this one is of the kind "
+            f"{type(self).__name__}: set system.name to tagger, classifier or roberta"
         )
 
     @property
@@ -149,7 +149,7 @@ class Model(nn.Module):
     ) -> Tensor:
         """Return the inputs of the output layer if `states`, B T D, were the output of the last layer: here themselves.
 
-        The other arguments are those of `forward_features`.
+        Source (B S) and target (B T) are tokens with their layouts (positions and lengths), unused here.
         """
         return states
 

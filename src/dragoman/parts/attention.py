@@ -204,7 +204,7 @@ class SelfAttentionMixer(Mixer):
         """FLOPs for `work.tokens` tokens: projections, position encodings (once per head), attention of all to all."""
         linear = module_flops(self.project, work) + module_flops(self.output, work)
         positions = [self.position] if work.shared_position is None else [self.position, work.shared_position]
-        per_head_and_token = work.of(work.tokens * self.heads)
+        per_head_and_token = work.with_tokens(work.tokens * self.heads)
         per_head = sum(module_flops(position, per_head_and_token) for position in positions)
         key_width, value_width = self.heads * self.width, self.heads * self.value_width
         return linear + per_head + attention_flops(work.tokens, work.tokens, key_width, value_width)
@@ -315,7 +315,7 @@ class CrossAttentionMixer(Mixer):
     def flops(self, work: Workload) -> int:
         """FLOPs for `work.tokens` target and `work.source` source tokens: projections of both, and the attention."""
         target_projections = module_flops(self.query, work) + module_flops(self.output, work)
-        source_projections = module_flops(self.project, work.of(work.source))
+        source_projections = module_flops(self.project, work.with_tokens(work.source))
         key_width, value_width = self.heads * self.width, self.heads * self.value_width
         attention = attention_flops(work.tokens, work.source, key_width, value_width)
         return target_projections + source_projections + attention

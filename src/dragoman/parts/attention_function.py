@@ -263,7 +263,8 @@ def cached_keys(context: Context, length: int) -> CachedKeys:
     hypotheses of a source are attended to, each hypothesis seeing those of its ancestors: nothing is copied when a
     hypothesis continues another one.
     """
-    known, key = {} if context.masks is None else context.masks.cached_keys, length_key(length)
+    known = {} if context.masks is None else context.masks.cached_keys
+    key = length_key(length)  # not `length`: while a model is exported, it is a symbol without a hash
     if key not in known:
         positions, ancestors = context.layout.positions, context.ancestors
         device = positions.device

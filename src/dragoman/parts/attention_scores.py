@@ -92,7 +92,7 @@ class GeneralScore(Score):
 
     def flops(self, work: Workload) -> int:
         """FLOPs: W k for each of `work.source` source tokens, and a dot product for each pair of target and source."""
-        per_source_token = work.of(work.source)
+        per_source_token = work.with_tokens(work.source)
         return module_flops(self.key, per_source_token) + super().flops(work)
 
 
@@ -132,7 +132,7 @@ class AdditiveScore(Score):
 
     def flops(self, work: Workload) -> int:
         """FLOPs for `work.tokens` target and `work.source` source tokens: W q, U k, and the product with v per pair."""
-        per_source_token, per_pair = work.of(work.source), work.of(work.tokens * work.source)
+        per_source_token, per_pair = work.with_tokens(work.source), work.with_tokens(work.tokens * work.source)
         projections = module_flops(self.query, work) + module_flops(self.key, per_source_token)
         return projections + module_flops(self.value, per_pair)
 
@@ -167,7 +167,7 @@ class TanhProductScore(AdditiveScore):
 
     def flops(self, work: Workload) -> int:
         """Count W q per target token, U k per source token, and a dot product per pair of both."""
-        projections = module_flops(self.query, work) + module_flops(self.key, work.of(work.source))
+        projections = module_flops(self.query, work) + module_flops(self.key, work.with_tokens(work.source))
         return projections + 2 * work.tokens * work.source * self.query.out_features
 
 
@@ -207,7 +207,11 @@ class ConcatScore(Score):
         return self.value.weight[0] * torch.tanh(query @ self.both.weight[:, : query.shape[-1]].T + prepared)
 
     def flops(self, work: Workload) -> int:
-        """FLOPs: half of W for each target, the other half for each source token, the product with v for each pair."""
-        halves = (work.tokens + work.source) * self.both.weight.numel()  # 2 · numel / 2 for each token
-        per_pair = work.of(work.tokens * work.source)
-        return halves + module_flops(self.value, per_pair)
+        """FLOPs of v·tanh(W [q; k]), W being the weight of `both`, and v that of `value`.
+
+        Half of W is multiplied by each of `work.tokens` queries, the other half by each of `work.source` keys, and v by
+        the tanh of each pair.
+        """
+        queries_and_keys = (work.tokens + work.source) * self.both.weight.numel()  # 2 FLOPs for each element of a half
+        pairs = work.with_tokens(work.tokens * work.source)
+        return queries_and_keys + module_flops(self.value, pairs)

@@ -64,4 +64,4 @@ class BagOfWordsMixer(Mixer):
 
     def flops(self, work: Workload) -> int:
         """Count the FLOPs of each matrix once per source, however many tokens (`work.tokens`) it has."""
-        return matrix_flops(self, work.of(1))
+        return matrix_flops(self, work.with_tokens(1))

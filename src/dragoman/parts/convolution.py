@@ -285,7 +285,7 @@ class SourceExtension(Spec):
         return math.ceil(self.ratio * source + self.offset - CEIL_TOLERANCE)
 
     def lengths(self, source: Tensor) -> Tensor:
-        """B: |t̂| of sources of these lengths, as `length` computes it."""
+        """B: |t̂| = ⌈ratio · |s| + offset⌉ of sources of these lengths, in float64, on the CPU if a device has none."""
         exact = source.cpu() if source.device.type in WITHOUT_FLOAT64 else source
         return torch.ceil(self.ratio * exact.double() + self.offset - CEIL_TOLERANCE).long().to(source.device)
 
@@ -361,4 +361,4 @@ class UnfoldingMixer(Mixer):
 
     def flops(self, work: Workload) -> int:
         """FLOPs: the projection of each of `work.source` source tokens."""
-        return module_flops(self.project, work.of(work.source))
+        return module_flops(self.project, work.with_tokens(work.source))

@@ -44,7 +44,11 @@ class Copying(Spec):
         transform: Transform | None,
         scaled: bool,
     ) -> CopyingOutput:
-        """Create the output layer for source and target vocabularies of these sizes; the rest as in `OutputLayer`."""
+        """Create the output layer for source and target vocabularies of these sizes.
+
+        `tied`: the target embedding, whose weight it shares. `bias`: add one. `transform`: layer before the product.
+        `scaled`: divide the input by √D.
+        """
         return CopyingOutput(self, vocab_sizes, dim, tied, bias, transform, scaled)
 
 
@@ -104,7 +108,7 @@ class CopyAttention(Mixer):
 
     def flops(self, work: Workload) -> int:
         """FLOPs: keys and gates of `work.source` tokens; gates, scores and coverage of `work.tokens` target tokens."""
-        per_source_token = work.of(work.source)
+        per_source_token = work.with_tokens(work.source)
         source = module_flops(self.key, per_source_token) + module_flops(self.source_gate, per_source_token)
         coverage = work.tokens if self.coverage_loss else 0  # each position sums the attention of all others
         pairs = 2 * work.tokens * work.source * (work.width + coverage)
@@ -138,14 +142,16 @@ class CopyingOutput(OutputLayer):
         transform: Transform | None,
         scaled: bool,
     ) -> None:
-        """Create the layer of P_vocab as in `OutputLayer`, and the attention to the source.
+        """Create the layer of P_vocab, an `OutputLayer`, and the attention to the source.
 
         `copy_table` (V of the source) maps a source token to the target token that it is copied as, −1 for none. Until
         `match_vocabularies` is called, it is the token with the same id.
         """
         super().__init__(vocab_sizes[1], dim, tied, bias, transform, scaled)
         if spec.coverage_loss < 0:
-            raise UserError(f"the setting coverage_loss must be at least 0, but is {spec.coverage_loss:g}")
+            raise UserError(
+                f"system.settings.coverage_loss must be at least 0, but is {spec.coverage_loss:g}: raise it"
+            )
         self.pointer = CopyAttention(dim, spec.coverage_loss)
         ids = torch.arange(vocab_sizes[0])
         self.copy_table: Tensor

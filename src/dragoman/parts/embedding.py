@@ -310,8 +310,8 @@ class FrameEmbedding(SourceEmbedding):
         total, frames = 0 if self.full_rate is None else module_flops(self.full_rate, work), work.tokens
         for layer in self.halve:
             frames = (frames + 1) // 2
-            total += module_flops(layer, work.of(frames))
-        return total + module_flops(self.project, work.of(frames))
+            total += module_flops(layer, work.with_tokens(frames))
+        return total + module_flops(self.project, work.with_tokens(frames))
 
 
 def _without_padding(x: Tensor, layout: Layout) -> Tensor:

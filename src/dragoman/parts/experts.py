@@ -264,7 +264,7 @@ class ExpertsMixer(Mixer):
 
     def flops(self, work: Workload) -> int:
         """FLOPs for `work.tokens` tokens: the router, and `top_k` experts each."""
-        per_expert_and_token = work.of(work.tokens * self.top_k)
+        per_expert_and_token = work.with_tokens(work.tokens * self.top_k)
         return module_flops(self.router, work) + module_flops(self.experts[0], per_expert_and_token)
 
 

@@ -26,8 +26,8 @@ class Workload:
     width: int  # D: model width
     shared_position: Position | None = None  # the stack's position encoding, used by every attention layer in it
 
-    def of(self, tokens: int) -> Workload:
-        """Return the workload with another number of tokens: `work.of(work.source)` for work per source token."""
+    def with_tokens(self, tokens: int) -> Workload:
+        """Return the workload with another number of tokens, such as `work.source` for work per source token."""
         return replace(self, tokens=tokens)
 
 

@@ -92,7 +92,7 @@ class Transition(nn.Module):
 
     def flops(self, work: Workload) -> int:
         """FLOPs of T s_i of `work.source` positions and of the scores of all pairs of positions."""
-        return matrix_flops(self, work.of(work.source)) + 2 * work.tokens * work.source * work.width
+        return matrix_flops(self, work.with_tokens(work.source)) + 2 * work.tokens * work.source * work.width
 
 
 class MonotonicTransition(Transition):
@@ -147,7 +147,7 @@ class JumpTransition(Transition):
 
     def flops(self, work: Workload) -> int:
         """FLOPs of U's products with `work.tokens` states of the decoder and `work.source` of the encoder."""
-        return module_flops(self.query, work) + module_flops(self.key, work.of(work.source))
+        return module_flops(self.query, work) + module_flops(self.key, work.with_tokens(work.source))
 
 
 # ---- emissions: p(y_t | a_t, y_<t, x)
@@ -180,8 +180,8 @@ class Emission(nn.Module):
 
     def flops(self, work: Workload) -> int:
         """FLOPs of V for each position of source and target, and of W for each pair of positions."""
-        projections = module_flops(self.query, work) + module_flops(self.key, work.of(work.source))
-        return projections + module_flops(self.output, work.of(work.tokens * work.source))
+        projections = module_flops(self.query, work) + module_flops(self.key, work.with_tokens(work.source))
+        return projections + module_flops(self.output, work.with_tokens(work.tokens * work.source))
 
 
 def following_emissions(logits: Tensor, log_normalizer: Tensor, tokens: Tensor) -> Tensor:

@@ -307,7 +307,7 @@ class CompressedAttentionMixer(LongAttentionMixer):
         """FLOPs for `work.tokens` tokens: projections, compression, and groups of queries that attend to all slots."""
         compressed = work.tokens // self.stride
         linear = module_flops(self.project, work) + module_flops(self.output, work)
-        compression = sum(module_flops(layer, work.of(compressed)) for layer in self.compress.values())
+        compression = sum(module_flops(layer, work.with_tokens(compressed)) for layer in self.compress.values())
         queries, width = (compressed + 1) * self.stride, self.heads * self.width
         attention = attention_flops(queries, compressed + 1, key_width=width, value_width=width)
         return linear + compression + attention

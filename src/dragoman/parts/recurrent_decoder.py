@@ -107,7 +107,7 @@ class InitialState(nn.Module):
 
     def flops(self, work: Workload) -> int:
         """FLOPs for one source: each matrix is multiplied once, however many tokens there are."""
-        return matrix_flops(self, work.of(1))
+        return matrix_flops(self, work.with_tokens(1))
 
 
 class CopiedInitialState(InitialState):
@@ -240,7 +240,7 @@ class FixedContextModule(ContextModule):
 
     def flops(self, work: Workload) -> int:
         """FLOPs for one source: V is multiplied once, however many tokens there are."""
-        return matrix_flops(self, work.of(1))
+        return matrix_flops(self, work.with_tokens(1))
 
 
 class AttentionContextModule(ContextModule):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import FieldError, UserError
-from dragoman.legacy import translate_stopping
+from dragoman.legacy import rename_stopping_settings
 from dragoman.parts.spec import Configurable, from_dict, to_dict
 from dragoman.search.configs import Beam, Sample
 from dragoman.search.exact_search import ExactSearch
@@ -37,7 +37,7 @@ def search_from_dict(data: Any, where: str = "a search") -> SearchConfig:
     if not isinstance(data, dict):
         raise UserError(f"{where} must be a mapping such as {{'kind': 'Beam', 'size': 5}}, but is {data!r}")
     try:
-        search = from_dict(_translate_stopping(data), known=CONFIG_KINDS, what="search")
+        search = from_dict(_rename_stopping_settings(data), known=CONFIG_KINDS, what="search")
     except FieldError as error:
         raise error.named(f"{where}: {error.field!r} of {error.owner}") from None
     if not isinstance(search, SearchConfig):
@@ -64,12 +64,12 @@ def read_search_config(text: str) -> SearchConfig:
     return search_from_dict(data, where)
 
 
-def _translate_stopping(value: Any) -> Any:
+def _rename_stopping_settings(value: Any) -> Any:
     """Rename the former stopping settings of `Beam` in JSON values to `early_stopping`, also in nested searches."""
     if not isinstance(value, dict):
         return value
-    current = {name: _translate_stopping(item) for name, item in value.items()}
-    return translate_stopping(current, where="Beam.") if value.get("kind") == "Beam" else current
+    current = {name: _rename_stopping_settings(item) for name, item in value.items()}
+    return rename_stopping_settings(current, where="Beam.") if value.get("kind") == "Beam" else current
 
 
 def _with_folders(value: Any) -> Any:

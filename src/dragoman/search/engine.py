@@ -79,8 +79,9 @@ class Strategy:
             attention: B K S, attention to the source, if `needs_attention`.
 
         Returns:
-            the state with new tokens, output tokens, scores, `done` and strategy state, and the parents B K: the row
-            that each row continues, or None if each continues its own hypothesis.
+            the state with the selected tokens (as `tokens`, and appended to `output_tokens`), their scores, `done` and
+            the strategy's own state; and the parents B K: the row (0 … K−1) of the source whose hypothesis each row
+            continues, or None if each continues its own.
         """
         raise NotImplementedError
 
@@ -98,7 +99,7 @@ class Strategy:
 
 
 class LogitsProcessor:
-    """Restricts the tokens that may be generated next. Its state has rows B … or B K …."""
+    """Restricts the tokens that may be generated next. Tensors of its state are B … (by source) or B K … (by row)."""
 
     def init_state(self, state: SearchState) -> Any:
         """Return the processor's state for new sources, or None if it has none."""
@@ -253,7 +254,7 @@ class SearchEngine:
         return [results[number] for number in range(count)]
 
     def _begin_batch(self, max_lengths: list[int], count: int, use_cuda_graphs: bool) -> BatchProgress:
-        """Decide on slots and cache length for a search that begins with `count` sources.
+        """Choose the slots (places of sources in the batch) and the cache length for a search that begins with `count`.
 
         `max_lengths` are those of all targets. With CUDA graphs, sizes are rounded up, so that there are few shapes.
         """
@@ -282,9 +283,9 @@ class SearchEngine:
         return any(limit is not None for pair in limits for limit in pair)
 
     def _shrink(self, state: SearchState, progress: BatchProgress) -> SearchState:
-        """Remove slots without a source; with CUDA graphs only if a much smaller shape suffices.
+        """Remove slots (places of the batch) without a source, from the state and from `progress`.
 
-        `progress`, which says what is in the slots, is updated.
+        With CUDA graphs, only if a MIN_SHRINK_FACTOR times smaller batch suffices: each shape has to be captured.
         """
         slots = [n for n, number in enumerate(progress.sources) if number != EMPTY_SLOT]
         size = progress.num_slots(len(slots))
@@ -299,10 +300,10 @@ class SearchEngine:
     def _enter(
         self, inputs: SearchInputs, numbers: Sequence[int], progress: BatchProgress, first: bool = False
     ) -> SearchState:
-        """Return the initial state of the sources with these numbers, which take free slots of the batch.
+        """Return the initial state of the sources with these numbers, which take free slots (places) of the batch.
 
-        EMPTY_SLOT among the numbers leaves a slot empty: it holds source 0, marked as done. The `first` sources of a
-        batch may be entered by a CUDA graph, into the tensors of an earlier batch.
+        EMPTY_SLOT (−1) among the numbers leaves a slot empty: it holds source 0, marked as done. `first`: the batch
+        begins with them, so that a CUDA graph may compute the state, into the tensors of an earlier batch.
         """
         device = inputs.source.device
         if list(numbers) != list(range(len(inputs.source))):
@@ -465,11 +466,12 @@ class SearchEngine:
 
         They are not allocated at full length at once, because attention to positions that are not used yet costs time.
         """
-        more = min(progress.max_length, 2 * progress.cache_length) - progress.cache_length  # additional positions
-        progress.cache_length += more
+        new_positions = min(progress.max_length, 2 * progress.cache_length) - progress.cache_length
+        progress.cache_length += new_positions
         decoders = []
         for model, decoder in zip(self.models, state.decoders):
-            cache, size = model.grow_state(decoder.cache, state.tokens.numel(), decoder.max_positions + more)
+            num_rows, wanted = state.tokens.numel(), decoder.max_positions + new_positions
+            cache, size = model.grow_state(decoder.cache, num_rows, wanted)  # `wanted`, or as many as the model has
             ancestors = decoder.ancestors
             if ancestors is not None:
                 ancestors = pad(ancestors, (0, size - decoder.max_positions))

@@ -141,30 +141,30 @@ class BranchAndBound:
         while self.branches and self.expansions < self.config.max_expansions:
             self._expand_best()
         for branch in self.branches:
-            branch.prune(self._lower_bound(len(branch.prefix) + 1))
+            branch.prune(self._lower_bound(len(branch.prefix) + 1))  # continuations have one token more
         bounds = [  # the best normalized scores that prefixes not expanded yet could reach
             float(branch.scores[-1]) / self._max_divisor(len(branch.prefix) + 1)
             for branch in self.branches
             if len(branch.tokens)
         ]
-        found = self.best or self.initial
-        if found is None and bounds:
+        result = self.best or self.initial
+        if result is None and bounds:
             raise UserError(
                 f"exact search found no target that ends within {self.expansions:,} expanded prefixes: raise "
                 "max_expansions"
             )
-        if found is None:
+        if result is None:
             raise UserError(
                 f"exact search found no target that ends within {self.max_length} tokens: raise length_limit.max of "
                 "the search"
             )
         self.upper_bound = max([-np.inf if self.best is None else self.best.normalized_score, *bounds])
-        return found._replace(proven_optimal=self.best is not None and not bounds)
+        return result._replace(proven_optimal=self.best is not None and not bounds)
 
     def _max_divisor(self, length: int) -> float:
-        """Return the largest length divisor |y|^α of targets that begin with `length` tokens.
+        """Return the largest length divisor |y|^α of targets that begin with a prefix of `length` tokens.
 
-        It is monotonic in |y|, so it is largest for the shortest or for the longest of them.
+        It is monotonic in |y|, so it is largest for the shortest of them (the prefix and EOS) or for the longest.
         """
         return max(self.config.length_divisor(length + 1), self.config.length_divisor(self.max_length))
 

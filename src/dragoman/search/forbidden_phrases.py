@@ -313,7 +313,7 @@ class ForbiddenPhrases(LogitsProcessor):
         """
         tables = self.tables
         hit, after = self._read_bytes(map_tensors(lambda leaf: leaf[..., None], own_state), tables.partial_bytes)
-        # range of code points that can become of an incomplete character
+        # range of code points that can become of an incomplete character: every missing byte adds six bits
         lowest, highest = (((after.bits + more) << (6 * after.missing)).clamp(max=NUM_CODE_POINTS) for more in (0, 1))
         dead = (after.missing > 0) & (tables.letters_before[lowest] == tables.letters_before[highest])
         return hit | (tables.ends[after.state] & (dead | last[..., None]))
@@ -327,8 +327,10 @@ class ForbiddenPhrases(LogitsProcessor):
         tables, state, bits, missing = self.tables, before.state, before.bits, before.missing
         hit = torch.zeros_like(state, dtype=torch.bool)
         for byte in token_bytes.unbind(-1):
-            joined = (bits << 6) | (byte & 0x3F)
-            continues = (byte & 0xC0 == 0x80) & (missing > 0)  # and is not overlong, a surrogate, or too large
+            joined = (bits << 6) | (byte & 0x3F)  # a byte 10xxxxxx continues a character with six bits
+            continues = (byte & 0xC0 == 0x80) & (
+                missing > 0
+            )  # and (next lines) is not overlong, a surrogate, too large
             continues &= (missing != 2) | ((joined >= 0x20) & ((joined < 0x360) | (joined > 0x37F)))
             continues &= (missing != 3) | ((joined >= 0x10) & (joined < 0x110))
             broken = ~continues & (missing > 0)  # the preceding character remains incomplete

@@ -59,7 +59,7 @@ def count_ngrams(sequences: Sequence[Array], max_order: int) -> Iterator[NGramCo
 
 
 def match_all_pairs(counts: NGramCounts, left: Array, right: Array) -> Array:
-    """C R: the number of matching n-grams, Σ_g min(c_g, r_g), of the texts `left` (C) with the texts `right` (R).
+    """Return C R: the number of matching n-grams, Σ_g min(c_g, r_g), of texts `left` (C) with texts `right` (R).
 
     min(c, r) = Σ_k [c ≥ k][r ≥ k] is a product of matrices with a column for the k-th occurrence of an n-gram. Only
     occurrences in at least two texts need columns, which are processed in blocks. A text matches itself completely.
@@ -89,9 +89,9 @@ def match_pairs(counts: NGramCounts, left: Array, right: Array) -> Array:
     offset = np.arange(len(pair)) - np.repeat(lengths.cumsum() - lengths, lengths)
     entry = by_text[first[left[pair]] + offset]
     keys = counts.ngram * len(counts.totals) + counts.text  # sorted, as entries are
-    wanted = counts.ngram[entry] * len(counts.totals) + right[pair]
-    found = np.minimum(np.searchsorted(keys, wanted), max(0, len(keys) - 1))
-    shared = np.where(keys[found] == wanted, np.minimum(counts.count[entry], counts.count[found]), 0)
+    right_keys = counts.ngram[entry] * len(counts.totals) + right[pair]  # of these n-grams in the right texts
+    index = np.minimum(np.searchsorted(keys, right_keys), max(0, len(keys) - 1))
+    shared = np.where(keys[index] == right_keys, np.minimum(counts.count[entry], counts.count[index]), 0)
     return np.bincount(pair, shared, len(left))
 
 

@@ -65,9 +65,10 @@ class TableModel(Model):
     def start_decoding(
         self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
     ) -> DecodingStart:
-        """Create the state of a search with `beam` rows per source, which have written nothing; −1 is no token.
+        """Create the state of a search with `beam` rows (hypotheses) per source, which have written nothing yet.
 
-        The table does not depend on the source: only the number of sources counts.
+        `written` (rows, `max_length` + 1) will hold the token `first`, then those of the hypothesis; −1 is no token.
+        The table does not depend on the source: only the number of sources counts, and `lengths` is unused.
         """
         tokens = first_tokens(first, len(source), source.device).repeat_interleave(beam)
         state: State = {"written": torch.full((len(tokens), max_length + 1), -1)}
@@ -81,7 +82,7 @@ class TableModel(Model):
         """
         assert state is not None
         written = state["written"].scatter(1, context.layout.positions, target)  # R S
-        prefixes = [self.prefix([token for token in row[1:] if token >= 0]) for row in written.tolist()]
+        prefixes = [self.prefix([token for token in row if token >= 0]) for _, *row in written.tolist()]  # without BOS
         log_p = torch.stack([self.conditional.get(prefix, self.unknown_prefix) for prefix in prefixes])
         return log_p[:, None], {"written": written}
 

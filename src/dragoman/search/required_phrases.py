@@ -198,9 +198,9 @@ class ConstrainedBeam(BeamSearch):
         next_tokens = torch.where(missing, next_tokens, 0)
         phrase_logits = logits.gather(2, next_tokens).masked_fill(~missing, -torch.inf)
         log_p = (torch.cat((phrase_logits, best_logits), 2) - log_normalizer[..., None]).clamp_(max=0)
-        more_scores = state.scores[..., None] + log_p  # B K C+1
-        own_row = torch.arange(self.rows_per_source, device=logits.device)[:, None].expand_as(more_scores)
-        scores = torch.cat((scores, more_scores.flatten(1)), 1)
+        added_scores = state.scores[..., None] + log_p  # B K C+1
+        own_row = torch.arange(self.rows_per_source, device=logits.device)[:, None].expand_as(added_scores)
+        scores = torch.cat((scores, added_scores.flatten(1)), 1)
         parents = torch.cat((parents, own_row.flatten(1)), 1)
         tokens = torch.cat((tokens, torch.cat((next_tokens, best_tokens), 2).flatten(1)), 1)
         # one number for each pair of parent and token, to find those that are listed twice

@@ -189,7 +189,7 @@ class SearchConfig(Configurable):
 
     @property
     def is_random(self) -> bool:
-        """Whether the result of this search depends on random numbers."""
+        """Whether the result depends on random numbers, because one of the searches it consists of is a sampling."""
         return any(search.is_random for search in self.token_searches)
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:

@@ -33,9 +33,9 @@ def map_tensors(function: Callable[..., Tensor], *trees: Tree) -> Tree:
         return [map_tensors(function, *items) for items in zip(*trees)]  # type: ignore
     if not is_dataclass(first):
         return first
-    kind: Any = type(first)
+    dataclass_type: Any = type(first)
     fields = first.__dataclass_fields__
-    return kind(**{name: map_tensors(function, *(getattr(tree, name) for tree in trees)) for name in fields})
+    return dataclass_type(**{name: map_tensors(function, *(getattr(tree, name) for tree in trees)) for name in fields})
 
 
 def tree_leaves(tree: Any) -> list[Any]:
@@ -214,7 +214,7 @@ def select_sources(state: SearchState, sources: Tensor) -> SearchState:
 
 
 def replace_sources(state: SearchState, slots: Tensor, new: SearchState) -> None:
-    """Write the state of new sources into the slots (N) of others, in place."""
+    """Write the state of N new sources into the rows `slots` (N) of the batch, in place of the sources there."""
     pairs = zip(tensor_leaves(_by_source(state)), tensor_leaves(_by_source(new)))
     for leaf, values in pairs:
         leaf.index_copy_(0, slots, values.to(leaf.dtype))
@@ -294,10 +294,9 @@ def partial_result(
             tokens = [token for token in row if token != PAD]
             hypotheses.append(Hypothesis(tokens, score, score / length_divisor(len(tokens)), finished=False))
     for buffer in [buffer for beam in state.strategy.beams for buffer in (beam.finished, beam.truncated)]:
-        # whether they are finished plays no part here
-        if buffer is not None:
-            (found,) = map_tensors(lambda leaf: leaf[slot : slot + 1], buffer).to_hypotheses(finished=True)
-            hypotheses += found
+        if buffer is not None:  # `finished` plays no part here: only tokens and scores are used
+            (of_source,) = map_tensors(lambda leaf: leaf[slot : slot + 1], buffer).to_hypotheses(finished=True)
+            hypotheses += of_source
     if not hypotheses:
         return None
     targets = [h.tokens[:-1] if h.tokens[-1:] == [eos] else h.tokens for h in hypotheses]

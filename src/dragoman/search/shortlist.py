@@ -72,9 +72,10 @@ class Shortlist:
     vocab_size: int  # of the target
 
     def select(self, source: Tensor, special_tokens: SpecialTokens, others: Iterable[Tensor] = ()) -> VocabularySubset:
-        """Return the tokens for a batch of sources, B S: frequent ones, translations, special tokens and `others`.
+        """Return the tokens that a search of a batch of sources (B S) may generate, without repetition.
 
-        Translations of source token s are `translations[starts[s] : starts[s + 1]]`.
+        They are the frequent tokens, the special tokens, the translations of the source tokens (those of token s are
+        `translations[starts[s] : starts[s + 1]]`) and `others`, such as those of a forced prefix.
         """
         source_tokens = source.flatten().unique().cpu().numpy()
         source_tokens = source_tokens[source_tokens < len(self.starts) - 1]
@@ -100,7 +101,7 @@ class Shortlist:
         return VocabularySubset(torch.from_numpy(unique).to(source.device))
 
     def save(self, folder: Path) -> None:
-        """Write the shortlist into a run folder; the names of the tensors are those of the first version."""
+        """Write the shortlist into a run folder; tensors keep the names of earlier versions of the file format."""
         arrays = {"frequent": self.frequent, "begins": self.starts, "pieces": self.translations}
         write_file(folder / SHORTLIST_FILE, save({**arrays, "vocabulary": np.array([self.vocab_size])}))
 
@@ -132,7 +133,7 @@ class Shortlist:
 def learn_shortlist(
     store: TokenStore, sizes: tuple[int, int], translations: int = 100, frequent: int = 100, max_pairs: int = 200_000
 ) -> Shortlist:
-    """Learn a shortlist from at most `max_pairs` sentence pairs, spread over the store.
+    """Learn a shortlist, with IBM model 1, from at most `max_pairs` sentence pairs, spread over the store of tokens.
 
     Args:
         sizes: Sizes of the source and the target vocabulary.

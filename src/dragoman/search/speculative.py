@@ -116,7 +116,7 @@ class AcceptanceStats:
     accepted: int = 0
 
     def __add__(self, other: AcceptanceStats) -> AcceptanceStats:
-        """Return the sums of both statistics."""
+        """Return the sums of the counts of two searches."""
         return AcceptanceStats(*(sum(pair) for pair in zip(astuple(self), astuple(other))))
 
     @property
@@ -169,8 +169,9 @@ class SpeculativeEngine(SearchEngine):
 
     def _begin_batch(self, max_lengths: list[int], count: int, use_cuda_graphs: bool) -> BatchProgress:
         """Decide on slots and cache length as without drafts, but with positions for drafted tokens after the last."""
-        more = 2 * (self.draft_tokens + 1)  # additional positions: at least what a step reads after the last token
-        return super()._begin_batch([length + more for length in max_lengths], count, use_cuda_graphs)
+        # a step reads the last token and a draft; the draft model may still have to read as many accepted tokens
+        extra_positions = 2 * (self.draft_tokens + 1)
+        return super()._begin_batch([length + extra_positions for length in max_lengths], count, use_cuda_graphs)
 
     def _start(self, inputs: SearchInputs, cache_length: int, max_length: int) -> SearchState:
         """Return the initial state; raise an error if a source is too long for the draft model, the last of the models.

@@ -75,9 +75,9 @@ def topk_continuations(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the `count` best continuations of each source: scores, rows and tokens, B N each, best first.
 
-    A score is scores + min(logits − log_normalizer, 0), since rounding must not raise a score. Ties are broken by the
-    lower row, then by the lower token. `Tensor.topk` orders equal values arbitrarily, so on a CPU one more continuation
-    than needed is selected, and if any two scores are equal, the slower `_without_ties` decides.
+    Ties are broken by the lower row, then by the lower token. `Tensor.topk` orders equal values arbitrarily, so on a
+    CPU one more continuation than needed is selected, and if any two scores are equal, the slower
+    `_topk_lower_index_first` decides.
 
     Args:
         scores: B K, of the hypotheses.
@@ -87,99 +87,109 @@ def topk_continuations(
     rows, width = logits.shape[1:]
     if logits.device.type != "cpu":  # the best continuations are among the best of each row
         best_logits, tokens = topk(logits, min(count, width))  # B K N
-        total = (scores[..., None] + (best_logits - log_normalizer[..., None]).clamp_(max=0)).flatten(1)
-        best, index = topk(total, min(count, total.shape[1]))
+        candidates = _add_log_p(scores, best_logits, log_normalizer).flatten(1)
+        best, index = topk(candidates, min(count, candidates.shape[1]))
         return best, index // best_logits.shape[-1], tokens.flatten(1).gather(1, index)
     if torch.compiler.is_compiling():  # one graph, without branches
-        return _without_ties(scores, logits, log_normalizer, count)
+        return _topk_lower_index_first(scores, logits, log_normalizer, count)
     if rows * width < MIN_CHUNKED_CONTINUATIONS:
-        total = (scores[..., None] + (logits - log_normalizer[..., None]).clamp_(max=0)).flatten(1)
-        best, index = total.topk(min(count + 1, total.shape[1]), dim=-1)
+        candidates = _add_log_p(scores, logits, log_normalizer).flatten(1)
+        best, index = candidates.topk(min(count + 1, candidates.shape[1]), dim=-1)
     else:
         is_small = logits.numel() < MIN_CHUNKED_SIZE or rows * (width // CHUNK) <= count
         preselect = _best_of_rows if is_small else _best_of_chunks
-        total, indices = preselect(scores, logits, log_normalizer, count + 1)
-        best, order = total.topk(count + 1, dim=-1)
+        candidates, indices = preselect(scores, logits, log_normalizer, count)
+        best, order = candidates.topk(count + 1, dim=-1)
         index = indices.gather(1, order)
     if not bool(best.diff(dim=-1).all()):  # there are ties, other than of −∞
-        return _without_ties(scores, logits, log_normalizer, count)
+        return _topk_lower_index_first(scores, logits, log_normalizer, count)
     index = index[:, :count]
     row = index // width
     return best[:, :count], row, index - row * width
 
 
-def _best_of_rows(scores: Tensor, logits: Tensor, log_normalizer: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` best continuations of each row: scores and indices in K·V, B K·N each.
+def _add_log_p(scores: Tensor, logits: Tensor, log_normalizer: Tensor) -> Tensor:
+    """Return the scores of continuations, B K N: that of the hypothesis (B K) plus log p of the token.
 
-    They include the `count` best of a source. `scores` (B K) are those of the hypotheses, logits B K V, and
-    `log_normalizer` (B K) their log Σ exp. A tie with a continuation that is left out would be `count` ranks behind, so
-    it cannot be one of the best.
+    log p is logits (B K N) − `log_normalizer` (B K, log Σ exp of all logits), at most 0: rounding must not raise it.
+    """
+    return scores[..., None] + (logits - log_normalizer[..., None]).clamp_(max=0)
+
+
+def _best_of_rows(scores: Tensor, logits: Tensor, log_normalizer: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the `count` + 1 best continuations of each row (hypothesis): scores and indices in K·V, B K·N each.
+
+    They include the `count` + 1 best of a source, so that a tie of the last two of these is noticed. `scores` (B K) are
+    those of the hypotheses, logits B K V, and `log_normalizer` (B K) their log Σ exp.
     """
     rows, width = logits.shape[1:]
-    best_logits, tokens = logits.topk(min(count, width), dim=-1)  # B K N
-    total = scores[..., None] + (best_logits - log_normalizer[..., None]).clamp_(max=0)
-    return total.flatten(1), (tokens + torch.arange(0, rows * width, width)[:, None]).flatten(1)
+    best_logits, tokens = logits.topk(min(count + 1, width), dim=-1)  # B K N
+    first_index = torch.arange(0, rows * width, width, device=tokens.device)[:, None]  # K 1: of each row in K·V
+    return _add_log_p(scores, best_logits, log_normalizer).flatten(1), (tokens + first_index).flatten(1)
 
 
 def _best_of_chunks(
-    scores: Tensor, logits: Tensor, log_normalizer: Tensor, count: int, keyed: bool = False
+    scores: Tensor, logits: Tensor, log_normalizer: Tensor, count: int, first_of_equal_chunks: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return continuations that include the `count` − 1 best ones: scores and indices in K·V, B N each.
+    """Return continuations that include the `count` best ones, then one more: scores and indices in K·V, B N each.
 
-    Logits (B K V) are divided into chunks of CHUNK tokens, and only the chunks with the largest maxima are read again,
-    besides the tokens after the last whole chunk. The last continuation is the best one that is left out, so that a tie
-    with it is noticed. With `keyed`, the first of equal chunks are taken: the best continuations, ties by index, are
-    then among all but the last. `scores` (B K) are those of the hypotheses, `log_normalizer` (B K) log Σ exp.
+    Logits (B K V) are divided into chunks of CHUNK tokens. Only the `count` chunks with the largest maxima are read
+    again, besides the tokens after the last whole chunk. The last column has the maximum of the next best chunk, which
+    is not read: a tie with it is noticed by the caller. `first_of_equal_chunks`: among chunks with equal maxima, those
+    with the lower index are read, so that no such tie matters; this is slower. `scores` (B K) are those of the
+    hypotheses, `log_normalizer` (B K) log Σ exp of the logits.
     """
-    rows, width = logits.shape[1:]
-    chunks, count = width // CHUNK, count - 1
+    (rows, width), device = logits.shape[1:], logits.device
+    chunks = width // CHUNK
     maxima = logits[..., : chunks * CHUNK].unflatten(-1, (chunks, CHUNK)).amax(-1)  # B K chunks
-    maxima = (scores[..., None] + (maxima - log_normalizer[..., None]).clamp_(max=0)).flatten(1)
-    if keyed:
-        chunk = _keys(maxima, torch.arange(maxima.shape[1])).topk(count + 1, dim=-1, largest=False).indices
+    maxima = _add_log_p(scores, maxima, log_normalizer).flatten(1)
+    if first_of_equal_chunks:
+        keys = _sort_keys(maxima, torch.arange(maxima.shape[1], device=device))
+        chunk = keys.topk(count + 1, dim=-1, largest=False).indices
         maxima = maxima.gather(1, chunk)
     else:
         maxima, chunk = maxima.topk(count + 1, dim=-1)
     row = chunk // chunks
     begin = row * width + (chunk - row * chunks) * CHUNK  # B N+1: index in K·V of the first token of each chunk
-    inside, rest = torch.arange(CHUNK), torch.arange(chunks * CHUNK, width)
-    # tokens of the chunks, of the rest of each row, and the best chunk that is left out; and their rows
-    index = [(begin[:, :count, None] + inside).flatten(1), begin[:, count:]]
+    offsets, rest = torch.arange(CHUNK, device=device), torch.arange(chunks * CHUNK, width, device=device)
+    # tokens of the chunks, of the rest of each row, and the first token of the chunk that is not read; and their rows
+    index = [(begin[:, :count, None] + offsets).flatten(1), begin[:, count:]]
     index_rows = [row[:, :count, None].expand(-1, -1, CHUNK).flatten(1), row[:, count:]]
     if len(rest):
-        all_rows = torch.arange(rows)[:, None].expand(-1, len(rest))
+        all_rows = torch.arange(rows, device=device)[:, None].expand(-1, len(rest))
         index.insert(1, (all_rows * width + rest).flatten().expand(len(row), -1))
         index_rows.insert(1, all_rows.flatten().expand(len(row), -1))
     indices, owner = torch.cat(index, 1), torch.cat(index_rows, 1)
     log_p = (logits.flatten(1).gather(1, indices) - log_normalizer.gather(1, owner)).clamp_(max=0)
-    total = scores.gather(1, owner) + log_p
-    total[:, -1] = maxima[:, -1]  # the best score of the chunk that is left out, which may be at another token
-    return total, indices
+    candidates = scores.gather(1, owner) + log_p
+    candidates[:, -1] = maxima[:, -1]  # of the chunk that is not read; its best token may be another one
+    return candidates, indices
 
 
-def _without_ties(scores: Tensor, logits: Tensor, log_normalizer: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the `count` best continuations, scores, rows and tokens, by keys in which the lower index breaks ties.
+def _topk_lower_index_first(
+    scores: Tensor, logits: Tensor, log_normalizer: Tensor, count: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the `count` best continuations, scores, rows and tokens (B N each), ties by the lower index in K·V.
 
     `scores` (B K) are those of the hypotheses, logits B K V, and `log_normalizer` (B K) their log Σ exp.
     """
     rows, width = logits.shape[1:]
-    wide = rows * (width // CHUNK) > count and logits.dtype != torch.float64
-    if wide:
-        total, indices = _best_of_chunks(scores, logits, log_normalizer, count + 1, keyed=True)
-        total, indices = total[:, :-1], indices[:, :-1]  # without the best continuation that is left out
+    if rows * (width // CHUNK) > count and logits.dtype != torch.float64:
+        candidates, indices = _best_of_chunks(scores, logits, log_normalizer, count, first_of_equal_chunks=True)
+        candidates, indices = candidates[:, :-1], indices[:, :-1]  # the last column is no continuation, only a maximum
     else:
-        total = (scores[..., None] + (logits - log_normalizer[..., None]).clamp_(max=0)).flatten(1)
-        indices = torch.arange(total.shape[1]).expand_as(total)
-    count = min(count, total.shape[1])
-    if total.dtype == torch.float64:  # a stable sort keeps the order of indices
-        order = total.sort(dim=-1, descending=True, stable=True).indices[:, :count]
+        candidates = _add_log_p(scores, logits, log_normalizer).flatten(1)  # B K·V
+        indices = torch.arange(candidates.shape[1], device=logits.device).expand_as(candidates)
+    count = min(count, candidates.shape[1])
+    if candidates.dtype == torch.float64:  # a stable sort keeps the order of indices
+        order = candidates.sort(dim=-1, descending=True, stable=True).indices[:, :count]
     else:
-        order = _keys(total, indices).topk(count, dim=-1, largest=False).indices
+        order = _sort_keys(candidates, indices).topk(count, dim=-1, largest=False).indices
     index = indices.gather(1, order)
-    return total.gather(1, order), index // width, index % width
+    return candidates.gather(1, order), index // width, index % width
 
 
-def _keys(scores: Tensor, index: Tensor) -> Tensor:
+def _sort_keys(scores: Tensor, index: Tensor) -> Tensor:
     """Return integers to sort by, all different: smaller for larger scores, and for the lower index of equal scores.
 
     Scores are float32 and ≤ 0: as float64, the lower 29 bits of their magnitudes are free for the index.

@@ -357,10 +357,10 @@ def _choose_validation_pairs(
             found += "give others"
         elif survey.pairs == 1:
             found = f"has a single one of the {items} that training needs: give more"
-        elif not survey.holdout.total:
+        elif not survey.holdout.num_pairs:
             found = f"has {survey.pairs:,} {items}, but none with text on both sides: check that no file is empty"
         else:
-            found = f"has the same source in all {survey.holdout.total:,} {items}: give others"
+            found = f"has the same source in all {survey.holdout.num_pairs:,} {items}: give others"
         raise UserError(f"{source} {found}, or name validation files with --valid-source")
     return split, None
 

@@ -400,4 +400,4 @@ def _alignment(english: list[Word], german: list[Word]) -> tuple[tuple[int, int]
 def _to_text(words: list[Word]) -> str:
     """Join words: commas and the final mark are attached, the first letter is capitalized."""
     text = " ".join([word.text for word in words]).replace(" ,", ",")
-    return text[0].upper() + text[1:-2] + text[-1]
+    return text[0].upper() + text[1:-2] + text[-1]  # without the space before the final mark

@@ -39,7 +39,7 @@ class PhraseSampler:
     def __init__(self, seed: int) -> None:
         """Start the random generator."""
         self.random = Random(seed).random
-        self.used: set[object] = set()  # nouns, names, pronouns and verbs of this sentence, to avoid repetition
+        self.used_words: set[object] = set()  # nouns, names, pronouns and verbs of this sentence, to avoid repetition
 
     def pick(self, options: Sequence[Option]) -> Option:
         """Return one of the options, all equally probable."""
@@ -50,12 +50,12 @@ class PhraseSampler:
         return self.random() < probability
 
     def pick_unused(self, options: Sequence[Option]) -> Option:
-        """Pick an option that is not yet used in the sentence; give up after 8 tries."""
+        """Pick an option that is not yet used in the sentence; after 8 tries, a used one is taken."""
         for _ in range(8):
             option = self.pick(options)
-            if option not in self.used:
+            if option not in self.used_words:
                 break
-        self.used.add(option)
+        self.used_words.add(option)
         return option
 
     # Nominals

@@ -56,9 +56,10 @@ class SentenceSampler(PhraseSampler):
     """Samples sentences reproducibly: the seed is the only source of randomness."""
 
     def sentence(self) -> Sentence:
-        """Sample a sentence of any kind."""
-        self.used.clear()
-        return self.pick(_SENTENCES)(self)
+        """Sample a sentence of any kind; `used_words`, which it should not repeat, are its own."""
+        self.used_words.clear()
+        sample = self.pick(_SENTENCE_METHODS)
+        return sample(self)
 
     def plain(self) -> Sentence:
         """Sample a main clause that begins with its subject."""
@@ -245,7 +246,7 @@ class SentenceSampler(PhraseSampler):
             subject = NounPhrase(noun, determiner=determiner, adjective=adjective_before, plural=plural)
         adjectives = noun.adjectives
         if isinstance(subject, NounPhrase) and subject.adjective:
-            adjectives = tuple(other for other in adjectives if not _same_dimension(other, subject.adjective))
+            adjectives = tuple(word for word in adjectives if not _same_dimension(word, subject.adjective))
         adjective = self.pick(adjectives)
         if about_person:
             adjective = lexicon.ADJECTIVES[self.pick(_TEMPORARY)]
@@ -296,7 +297,8 @@ def _same_dimension(first: Adjective, second: Adjective) -> bool:
     return len(words) == 1 or any(words.issubset(dimension.split()) for dimension in _DIMENSIONS)
 
 
-_SENTENCES: tuple[Callable[[SentenceSampler], Sentence], ...] = (
+#: methods that sample a kind of sentence, as often as their numbers say
+_SENTENCE_METHODS: tuple[Callable[[SentenceSampler], Sentence], ...] = (
     *(SentenceSampler.plain,) * 13,
     *(SentenceSampler.fronted,) * 4,
     *(SentenceSampler.with_relative,) * 4,

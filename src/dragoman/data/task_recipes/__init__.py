@@ -140,11 +140,11 @@ class TaskRecipe:
     @property
     def groups(self) -> dict[str, list[str]]:
         """Variants that share the value of a placeholder, such as setting = "medium", by that value."""
-        found: dict[str, list[str]] = {}
+        by_value: dict[str, list[str]] = {}
         for variant, values in self.variants.items():
             for value in values.values():
-                found.setdefault(value, []).append(variant)
-        return {value: names for value, names in found.items() if len(names) > 1 and value not in self.variants}
+                by_value.setdefault(value, []).append(variant)
+        return {value: names for value, names in by_value.items() if len(names) > 1 and value not in self.variants}
 
     def select_variants(self, name: str | None) -> list[str]:
         """Return the variant of this name, those of a group, or the first one for None; an unknown name is an error.
@@ -180,9 +180,9 @@ class TaskRecipe:
         """Return all published and measured values of a metric."""
         return [figure for figure in (*self.published, *self.measured) if figure.metric == metric]
 
-    def figure_order(self, where: tuple[str, str]) -> tuple[int, int]:
-        """Sort the variant (or group) and test set of figures as the recipe lists them."""
-        variant, test = where
+    def figure_order(self, variant_and_test: tuple[str, str]) -> tuple[int, int]:
+        """Return a sort key that puts figures of variants (or groups) and test sets in the order of the recipe."""
+        variant, test = variant_and_test
         names = [*self.variants, *self.groups]
         return names.index(variant) if variant else 0, self.test_sets.index(test) if test else 0
 
@@ -208,19 +208,24 @@ def read_recipe(path: Path) -> TaskRecipe:
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: name a recipe of 'dragoman recipe', or a file of your own") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} is not a readable TOML file: {error}") from None
+        raise UserError(f"the recipe {path} is not a readable TOML file ({error}): correct it") from None
     recipe: TaskRecipe = _build(TaskRecipe, values, str(path))
     if TRAIN not in recipe.splits or not recipe.test_sets or not recipe.metrics:
-        raise UserError(f"{path} must have [splits.train], at least one test set such as [splits.test], and metrics")
+        raise UserError(
+            f"the recipe {path} lacks [splits.train], a test set such as [splits.test], or `metrics`: add these"
+        )
     if recipe.url and not recipe.url.startswith("https://"):
-        raise UserError(f"{path}: url must begin with https://, but it is {recipe.url}")
+        raise UserError(f"the recipe {path}: url must begin with https://, but is {recipe.url}: change it")
     configuration.replace_settings(configuration.Config(), recipe.settings)  # raises a UserError for an unknown one
     for name in recipe.splits:
         for variant in recipe.variants or [""]:
             try:
                 recipe.split(name, variant)
             except (KeyError, ValueError, IndexError) as error:
-                raise UserError(f"{path}: splits.{name} has a placeholder without a value: {error}") from None
+                raise UserError(
+                    f"the recipe {path}: a file name in splits.{name} has the placeholder {error}, for which the "
+                    f"variant {variant!r} has no value: add it to [variants]"
+                ) from None
     for figure in (*recipe.published, *recipe.measured):
         if figure.test and figure.test not in recipe.splits:
             raise unknown_name(f"test set of a figure in {path}:", figure.test, recipe.test_sets)
@@ -229,11 +234,11 @@ def read_recipe(path: Path) -> TaskRecipe:
     return recipe
 
 
-def _build(kind: Any, values: Any, where: str) -> Any:
-    """Construct the dataclass `kind` from values of a TOML table; `where` names the table in error messages."""
+def _build(dataclass_type: Any, values: Any, where: str) -> Any:
+    """Construct a dataclass from the values of a TOML table; `where` names the table in error messages."""
     if not isinstance(values, dict):
         raise UserError(f"{where} must be a table of names and values, got {values!r}")
-    hints, declared = typing.get_type_hints(kind), dataclasses.fields(kind)
+    hints, declared = typing.get_type_hints(dataclass_type), dataclasses.fields(dataclass_type)
     for name in values:
         if name not in hints:
             raise unknown_name(f"entry in {where}:", name, hints)
@@ -241,7 +246,7 @@ def _build(kind: Any, values: Any, where: str) -> Any:
         optional = entry.default is not dataclasses.MISSING or entry.default_factory is not dataclasses.MISSING
         if entry.name not in values and not optional:
             raise UserError(f"{where} has no entry {entry.name!r}: add it")
-    return kind(**{name: _convert(value, hints[name], f"{where}: {name}") for name, value in values.items()})
+    return dataclass_type(**{name: _convert(value, hints[name], f"{where}: {name}") for name, value in values.items()})
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:

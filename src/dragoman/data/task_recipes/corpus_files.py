@@ -98,10 +98,10 @@ def download(url: str, path: Path, checksum: str, convert: Callable[[bytes], byt
     always complete. An empty checksum accepts any contents.
     """
     content = convert(_decompress(_fetch(url), url))
-    if checksum and (found := hashlib.sha256(content).hexdigest()) != checksum:
+    if checksum and (actual := hashlib.sha256(content).hexdigest()) != checksum:
         raise UserError(
-            f"{url} is not the published file: its SHA-256 is {found}, expected {checksum}; try again, or get the file "
-            "in another way and name its folder with --data"
+            f"{url} is not the published file: its SHA-256 is {actual}, expected {checksum}; try again, or get the "
+            "file in another way and name its folder with --data"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, content)
@@ -119,7 +119,9 @@ class _CheckedRedirects(urllib.request.HTTPRedirectHandler):
 def _check_scheme(url: str) -> None:
     """Raise a UserError for an address that is not https."""
     if urlsplit(url).scheme not in ALLOWED_SCHEMES:
-        raise UserError(f"{url} cannot be downloaded: only https is allowed")
+        raise UserError(
+            f"{url} is not downloaded, because only https is allowed: get the file and name its folder with --data"
+        )
 
 
 def _fetch(url: str) -> bytes:
@@ -136,7 +138,10 @@ def _fetch(url: str) -> bytes:
             f"{url} cannot be downloaded ({reason}): check the network, or name a folder that has the file with --data"
         ) from None
     if len(content) > MAX_DOWNLOAD_BYTES:
-        raise UserError(f"{url} is larger than {MAX_DOWNLOAD_BYTES // 2**20} MiB, the limit of a download")
+        raise UserError(
+            f"{url} is larger than {MAX_DOWNLOAD_BYTES // 2**20} MiB, the limit of a download: get the file in another "
+            "way and name its folder with --data"
+        )
     if expected is not None and len(content) != int(expected):
         raise UserError(f"{url} ended after {len(content):,} of {int(expected):,} bytes: try again")
     return content
@@ -152,7 +157,10 @@ def _decompress(content: bytes, url: str) -> bytes:
     except zlib.error as error:
         raise UserError(f"{url} is broken gzip ({error}): try again") from None
     if not decompressor.eof:
-        raise UserError(f"{url} is incomplete, or larger than {MAX_DOWNLOAD_BYTES // 2**20} MiB when decompressed")
+        raise UserError(
+            f"{url} is incomplete, or larger than {MAX_DOWNLOAD_BYTES // 2**20} MiB when decompressed: get the file in "
+            "another way and name its folder with --data"
+        )
     return text
 
 
@@ -173,9 +181,14 @@ def words_and_tags(content: bytes) -> bytes:
     def lines() -> Iterator[str]:
         """Yield the lines of the sentences, which are separated by empty lines."""
         for block in re.split(r"\n{2,}", content.decode().strip()):
-            rows = [line.split("\t") for line in block.splitlines() if not line.startswith("#")]
-            words = [row for row in rows if row[0].isdecimal()]
-            yield f"{' '.join(row[1].replace(' ', '') for row in words)}\t{' '.join(row[3] for row in words)}\n"
+            words, tags = [], []
+            for line in block.splitlines():
+                if not line.startswith("#"):
+                    number, word, _, tag, *_ = line.split("\t")
+                    if number.isdecimal():
+                        words.append(word.replace(" ", ""))
+                        tags.append(tag)
+            yield f"{' '.join(words)}\t{' '.join(tags)}\n"
 
     return "".join(lines()).encode()
 
