@@ -197,8 +197,10 @@ def _check_shapes(weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size
                 f"the checkpoint {folder} lacks the weight {name} of this model: use a checkpoint of the same run"
             )
         if shapes[name] != weight.shape:
-            found = f"{list(shapes[name])} where the model has {list(weight.shape)}"
-            raise UserError(f"the checkpoint {folder} has {name} of shape {found}: use a checkpoint of the same run")
+            raise UserError(
+                f"the checkpoint {folder} has {name} of shape {list(shapes[name])}, but the model "
+                f"{list(weight.shape)}: use a checkpoint of the same run"
+            )
     if surplus := shapes.keys() - weights.keys():
         raise UserError(
             f"the checkpoint {folder} has the weight {min(surplus)}, which this model lacks: use a checkpoint of the "

@@ -51,7 +51,10 @@ def read_ensemble(folder: Path) -> dict[str, Any]:
         document = json.loads((folder / ENSEMBLE_FILE).read_text(encoding="utf-8"))
         version, members = document["version"], [str(name) for name in document["members"]]
     except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{folder / ENSEMBLE_FILE} is damaged: expected the fields 'version' and 'members'") from None
+        raise UserError(
+            f"{folder / ENSEMBLE_FILE} is damaged: expected the fields 'version' and 'members'; name one of the runs "
+            "in its folder instead"
+        ) from None
     if version != ENSEMBLE_VERSION:
         raise UserError(
             f"{folder / ENSEMBLE_FILE} has format version {version!r}, but only version {ENSEMBLE_VERSION} is "

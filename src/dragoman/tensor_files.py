@@ -72,7 +72,10 @@ class TensorFile(Mapping[str, Tensor]):
         for name, entry in sorted(header.items()):
             start, end = entry["data_offsets"]
             if entry["dtype"] not in SAFETENSORS_TYPES:
-                raise UserError(f"the tensor {name} in {path} has the data type {entry['dtype']}, which is not known")
+                raise UserError(
+                    f"the tensor {name} in {path} has the data type {entry['dtype']}, which is not supported: convert "
+                    f"it to one of {', '.join(SAFETENSORS_TYPES)}"
+                )
             dtype, shape = SAFETENSORS_TYPES[entry["dtype"]], torch.Size(entry["shape"])
             self.tensors[name] = StoredTensor(dtype, shape, first + start, first + end)
 

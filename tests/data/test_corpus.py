@@ -154,7 +154,7 @@ def test_unreadable_files(write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refuse)
-    assert "a.de cannot be read: you have no read permission" in message(Corpus(whole, whole))
+    assert "a.de: change its mode, or use another file" in message(Corpus(whole, whole))
 
 
 def test_invalid_utf8_is_reported_with_its_line(write) -> None:

@@ -40,7 +40,7 @@ def test_different_numbers_of_hypotheses_and_references_are_refused(measure: Tex
 
 @every_measure
 def test_empty_input_is_refused(measure: TextMetric) -> None:
-    with pytest.raises(UserError, match="nothing to evaluate"):
+    with pytest.raises(UserError, match="there are no hypotheses and no references to evaluate"):
         measure([], [])
 
 

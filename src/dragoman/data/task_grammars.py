@@ -125,7 +125,9 @@ def _story(random: Random) -> list[Fact]:
     people, things = random.sample(PEOPLE, 2 * count), random.sample(THINGS, count)
     make_facts = random.choices((_put_fact, _give_fact, _buy_fact), k=count)
     persons, others = people[::2], people[1::2]
-    return [make(*words, random) for make, *words in zip(make_facts, persons, others, things)]
+    return [
+        make(person, other, thing, random) for make, person, other, thing in zip(make_facts, persons, others, things)
+    ]
 
 
 def span_example(random: Random) -> GeneratedExample:

@@ -218,7 +218,7 @@ def check_features(source: Tensor, features: int) -> None:
     if source.dim() != 3 or source.shape[-1] != features:
         raise UserError(
             f"this model expects feature vectors, batch × length × {features}, but got "
-            f"{' × '.join(map(str, source.shape))}"
+            f"{' × '.join(map(str, source.shape))}: compute vectors of this size, as in training"
         )
 
 
@@ -283,7 +283,10 @@ class FrameEmbedding(SourceEmbedding):
                 f"the setting system.settings.stride must be a power of two, such as 4, but is {spec.stride}"
             )
         if not spec.projection and not (layers or spec.full_rate_layer):
-            raise UserError("frames that are neither convolved nor projected do not have the width of the model")
+            raise UserError(
+                "frames that are neither convolved nor projected do not have the width of the model: set stride to 2 "
+                "or more, full_rate_layer or projection"
+            )
         self.features, self.stride = spec.features, spec.stride
         self.activation = ACTIVATIONS[spec.activation]
         self.full_rate = nn.Linear(3 * spec.features, dim) if spec.full_rate_layer else None

@@ -211,8 +211,8 @@ class ExpertsMixer(Mixer):
         super().__init__()
         if not 1 <= spec.top_k <= spec.num_experts:
             raise UserError(
-                f"experts_per_token must be at least 1 and at most the number of experts, {spec.num_experts}, but is "
-                f"{spec.top_k}"
+                f"system.settings.experts_per_token must be at least 1 and at most the number of experts, "
+                f"{spec.num_experts}, but is {spec.top_k}: change it"
             )
         self.router = spec.gating.build_router(dim, spec.num_experts, spec.top_k)
         self.experts = nn.ModuleList(build_part(spec.expert, dim, Mixer) for _ in range(spec.num_experts))
@@ -279,9 +279,13 @@ class ExpertUsage:
     importance: Tensor  # experts: sum of the gates of each
 
     def count(self, router: nn.Module, inputs: tuple[Tensor, Tensor | None], routing: Routing) -> None:
-        """Add a call of the router; `inputs` are x and the token mask. Nothing is copied from the device."""
+        """Add the result of a call of the router, as a forward hook; `inputs` are x and the token mask.
+
+        Nothing is copied from the device. The router itself is not needed.
+        """
         gates, selected = routing.gates.detach().to(self.load.dtype), routing.selected.flatten()
-        weight = token_weights(gates, inputs[1]).expand_as(gates)
+        _, token_mask = inputs
+        weight = token_weights(gates, token_mask).expand_as(gates)
         self.load.index_add_(0, selected, weight.flatten())
         self.importance.index_add_(0, selected, (weight * gates).flatten())
 

@@ -37,8 +37,11 @@ def _shapes(
 def traced_layer(
     kind: str, x: Tensor, hidden: Tensor, cell: Tensor | None, weights: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return `recurrent_layer` with torch's weights: matrices for input and state, then their biases."""
-    if len(weights) > 4:
+    """Return `recurrent_layer` with torch's weights: matrices for input and state, then their biases.
+
+    `kind` is a key of ONNX_GATES. x is B T I, `hidden` B D, and `cell` B D or None.
+    """
+    if len(weights) > 4:  # the fifth is the matrix of a projection
         raise UserError("an LSTM with a projection (cell_dim) cannot be exported to ONNX: leave out cell_dim")
 
     def reorder(weight: Tensor) -> Tensor:

@@ -83,7 +83,11 @@ class Transition(nn.Module):
         return tables[0]
 
     def scan(self, start: Tensor, tables: tuple[Tensor, ...], emissions: Tensor) -> Tensor:
-        """Compute the steps of the forward algorithm one by one, with the arguments of `forward`: R T S."""
+        """Compute log p(a_t | y_<t, x), R T S, by the forward algorithm, one step after the other.
+
+        `start` (R S) is log p(a_0 | y_0), `tables` (R T … each) are those of the transitions, and `emissions`
+        (R T−1 S) log p(y_t | a_t) of all steps but the last.
+        """
         predicted = [self.step(start, *(table[:, 0] for table in tables))]
         for t in range(1, tables[0].shape[1]):
             previous = (predicted[-1] + emissions[:, t - 1]).log_softmax(-1)
@@ -109,7 +113,10 @@ class MonotonicTransition(Transition):
         return scores + cumulative_logsumexp(previous - normalizer)
 
     def forward(self, start: Tensor, tables: tuple[Tensor, ...], emissions: Tensor) -> Tensor:
-        """Compute log p(a_t | y_<t, x), R T S, step by step; the arguments are those of the base class."""
+        """Compute log p(a_t | y_<t, x), R T S, step by step from log p(a_0 | y_0) (`start`, R S).
+
+        `tables` (R T … each) are those of the transitions, `emissions` (R T−1 S) log p(y_t | a_t).
+        """
         return self.scan(start, tables, emissions)
 
 
@@ -142,7 +149,10 @@ class JumpTransition(Transition):
         return (origins + tables[0]).logsumexp(-1)
 
     def forward(self, start: Tensor, tables: tuple[Tensor, ...], emissions: Tensor) -> Tensor:
-        """Compute log p(a_t | y_<t, x), R T S, step by step; the arguments are those of the base class."""
+        """Compute log p(a_t | y_<t, x), R T S, step by step from log p(a_0 | y_0) (`start`, R S).
+
+        `tables` (R T … each) are those of the transitions, `emissions` (R T−1 S) log p(y_t | a_t).
+        """
         return self.scan(start, tables, emissions)
 
     def flops(self, work: Workload) -> int:

@@ -71,7 +71,7 @@ class PackedLinear(nn.Module):
     """y = x Wᵀ + b."""
 
     def __init__(self, layer: nn.Linear, product: Product, precision: str) -> None:
-        """`product` computes x Wᵀ + b with packed weights; `precision` ("float32" or "int8") is unused."""
+        """`product` computes x Wᵀ + b with packed weights; `precision` is unused, as the product has it already."""
         super().__init__()
         self.weight, self.bias, self.product = layer.weight, layer.bias, product
 

@@ -134,7 +134,11 @@ def _short_query_kernel(
     COUNT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program per row and head: softmax(Q K) V over the first `ends` keys, block by block."""
+    """One program per row and head: softmax(Q K) V over the first `ends` keys, block by block.
+
+    Arguments `…_row`, `…_head` and `…_position` are strides. E is the head width, WIDTH and COUNT are powers of two not
+    below E and the number of queries `count`; `heads_per_key` query heads share a key head.
+    """
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     group, heads = head // heads_per_key, tl.num_programs(1)
     t, e, s = tl.arange(0, COUNT), tl.arange(0, WIDTH), tl.arange(0, BLOCK)
@@ -197,20 +201,25 @@ def _single_query_kernel(
     BEAMS: tl.constexpr,
     NEW: tl.constexpr,
 ):
-    """One program per row and head: softmax(q K) V over the first `ends` keys, block by block, and the new key."""
+    """One program per row and head: softmax(q K) V over the first `ends` keys, block by block, and the new key.
+
+    Arguments `…_row`, `…_head` and `…_position` are strides. E is the head width, WIDTH a power of two not below it;
+    `heads_per_key` query heads share a key head. NEW: there is a new key, which is written at `ends`. BEAMS:
+    `ancestors` says which of the `beam` rows of a source holds each key.
+    """
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     group, heads = head // heads_per_key, tl.num_programs(1)
     e = tl.arange(0, WIDTH)
-    inside = e < E
+    in_width = e < E
     end = tl.load(ends + row)
-    q = tl.load(query + row * query_row + head * query_head + e, mask=inside, other=0.0).to(tl.float32) * SCALE
+    q = tl.load(query + row * query_row + head * query_head + e, mask=in_width, other=0.0).to(tl.float32) * SCALE
     maximum, total, weighted = -float("inf"), 0.0, tl.zeros([WIDTH], dtype=tl.float32)
     if NEW:
-        k = tl.load(new_key + row * new_key_row + group * new_key_head + e, mask=inside, other=0.0)
-        v = tl.load(new_value + row * new_value_row + group * new_value_head + e, mask=inside, other=0.0)
+        k = tl.load(new_key + row * new_key_row + group * new_key_head + e, mask=in_width, other=0.0)
+        v = tl.load(new_value + row * new_value_row + group * new_value_head + e, mask=in_width, other=0.0)
         if head % heads_per_key == 0:
-            tl.store(keys + row * key_row + end * key_position + group * key_head + e, k, mask=inside)
-            tl.store(values + row * value_row + end * value_position + group * value_head + e, v, mask=inside)
+            tl.store(keys + row * key_row + end * key_position + group * key_head + e, k, mask=in_width)
+            tl.store(values + row * value_row + end * value_position + group * value_head + e, v, mask=in_width)
         maximum, total, weighted = tl.sum(q * k.to(tl.float32), 0), total + 1.0, v.to(tl.float32)
     for first in range(0, end, BLOCK):
         s = first + tl.arange(0, BLOCK)
@@ -218,7 +227,7 @@ def _single_query_kernel(
         source_row = row + tl.zeros([BLOCK], dtype=tl.int64)
         if BEAMS:
             source_row = row // beam * beam + tl.load(ancestors + row * cache_length + s, mask=visible, other=0)
-        mask = visible[:, None] & inside[None, :]
+        mask = visible[:, None] & in_width[None, :]
         address = keys + (source_row * key_row + s * key_position)[:, None] + group * key_head + e[None, :]
         k_block = tl.load(address, mask=mask, other=0.0).to(tl.float32)
         address = values + (source_row * value_row + s * value_position)[:, None] + group * value_head + e[None, :]
@@ -230,7 +239,7 @@ def _single_query_kernel(
         total = total * rescale + tl.sum(weights, 0)
         maximum = new_maximum
     weighted = weighted / tl.maximum(total, 1e-30)  # 0 if no key is visible
-    tl.store(y + (row * heads + head) * E + e, weighted.to(y.dtype.element_ty), mask=inside)
+    tl.store(y + (row * heads + head) * E + e, weighted.to(y.dtype.element_ty), mask=in_width)
 
 
 def add_and_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float) -> Tensor:
@@ -258,12 +267,12 @@ def _add_and_norm_kernel(
 ):
     """One program per vector: store LayerNorm(x + y) of `width` numbers; WIDTH is `width` as a power of 2."""
     row, d = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
-    inside = d < width
-    a = tl.load(x + row * width + d, mask=inside, other=0.0)
-    total = (a + tl.load(y + row * width + d, mask=inside, other=0.0)).to(a.dtype).to(tl.float32)
-    centered = tl.where(inside, total - tl.sum(total, 0) / width, 0.0)
+    in_width = d < width
+    a = tl.load(x + row * width + d, mask=in_width, other=0.0)
+    total = (a + tl.load(y + row * width + d, mask=in_width, other=0.0)).to(a.dtype).to(tl.float32)
+    centered = tl.where(in_width, total - tl.sum(total, 0) / width, 0.0)
     z = centered * tl.rsqrt(tl.sum(centered * centered, 0) / width + EPSILON)
-    z = z * tl.load(weight + d, mask=inside, other=0.0).to(tl.float32)
+    z = z * tl.load(weight + d, mask=in_width, other=0.0).to(tl.float32)
     if BIAS:
-        z += tl.load(bias + d, mask=inside, other=0.0).to(tl.float32)
-    tl.store(output + row * width + d, z.to(output.dtype.element_ty), mask=inside)
+        z += tl.load(bias + d, mask=in_width, other=0.0).to(tl.float32)
+    tl.store(output + row * width + d, z.to(output.dtype.element_ty), mask=in_width)

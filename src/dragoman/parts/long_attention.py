@@ -288,7 +288,8 @@ class CompressedAttentionMixer(LongAttentionMixer):
     def _append(self, name: str, new: Tensor, layout: Layout, state: State) -> State:
         """Append new keys or values, B T H E, at the layout's positions, and compress those that complete a window.
 
-        The state holds compressed `slots` and the last kernel − 1 uncompressed vectors, `waiting`. A window ends at
+        `name` ("key" or "value") selects the convolution. The state holds `slots` (B C H E): zeros in slot 0, the
+        compressed window c in slot c + 1; and `waiting`, the last kernel − 1 uncompressed vectors. A window ends at
         every `stride`-th position; windows that only padding completes go to the last slot, which is never read.
         """
         rows, count = row_numbers(new), new.shape[1]
@@ -297,11 +298,11 @@ class CompressedAttentionMixer(LongAttentionMixer):
         raw = torch.cat((state["waiting"], new.to(slots.dtype)), 1)  # B kernel−1+T H E
         completed = torch.arange(-(-count // self.stride), device=new.device)  # windows, at most
         end = (-1 - first) % self.stride + completed * self.stride  # B C: index of the new token that ends a window
-        reach = torch.arange(self.kernel, device=new.device)
-        windows = raw[rows[..., None], end.clamp(max=count - 1)[..., None] + reach]  # B C kernel H E
+        offsets = torch.arange(self.kernel, device=new.device)  # of the tokens of a window
+        windows = raw[rows[..., None], end.clamp(max=count - 1)[..., None] + offsets]  # B C kernel H E
         slot = torch.where(end < counts, (first + end + 1) // self.stride, slots.shape[1] - 1)
         slots = slots.index_put_((rows, slot), self._convolve(name, windows).to(slots.dtype))
-        return {"slots": slots, "waiting": raw[rows, counts + reach[:-1]]}
+        return {"slots": slots, "waiting": raw[rows, counts + offsets[:-1]]}
 
     def flops(self, work: Workload) -> int:
         """FLOPs for `work.tokens` tokens: projections, compression, and groups of queries that attend to all slots."""

@@ -194,7 +194,7 @@ class Cells(nn.Module):
         return states[-1]["hidden"], {name: torch.stack([s[name] for s in states], dim=1) for name in state}  # B L D
 
     def gates_of_step(self, gates: Tensor, state: State) -> Iterator[tuple[Quantity, Tensor]]:
-        """Yield the gates of all layers, B D each, in one step, whose arguments are those of `step`."""
+        """Yield the gates of all layers, B D each, in one step; `gates` (B G) is W x + b of the bottom one."""
         new_state = self.step(gates, state)[1]
         for layer in range(self.layers):
             if layer > 0:
@@ -205,7 +205,10 @@ class Cells(nn.Module):
                 yield replace(quantity, name=quantity.name + label), value
 
     def gate_values(self, gates: Tensor, previous: State, *weights: Tensor) -> list[tuple[Quantity, Tensor]]:
-        """Return the gates of one layer in one step, B D each; the arguments are those of `next_state`. Here none."""
+        """Return the gates of one layer in one step, B D each, to be shown; here none.
+
+        `gates` (B G) = W x, `previous` is the state before the step (B D), `weights` are U and its bias.
+        """
         return []
 
     def recurrent_weights(self, layer: int) -> tuple[Tensor, ...]:
@@ -518,7 +521,8 @@ class RecurrentMixer(Mixer):
         if self.attention_context:
             if context.source_context is None:
                 raise UserError(
-                    "a recurrent layer with attention_context needs a decoder layer below that attends to the source"
+                    "a recurrent layer with attention_context needs a layer below it that attends to the source: put "
+                    "it above a RecurrentDecoder, or leave out attention_context"
                 )
             x = torch.cat((x, context.source_context), -1)
         x = dropout(x, self.input_dropout, self.training)

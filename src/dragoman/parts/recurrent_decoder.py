@@ -207,7 +207,7 @@ class ContextModule(nn.Module):
         return {}
 
     def score_terms(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return the A terms of each score of one query (D) and S keys, S A → S A; see `Mixer.score_terms`."""
+        """Return the A terms whose sum is the score of one query (D) and each of S keys: S A → S A."""
         return query * key
 
     def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
@@ -230,9 +230,10 @@ class FixedContextModule(ContextModule):
         return {"context": torch.tanh(self.project(self.summary(memory)))}  # B D
 
     def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
-        """Return the source vector `projections["context"]`, B D, for all steps of all R rows: R T D.
+        """Return the source vector `projections["context"]` (B D) for all T steps of R = B·K rows: R T D.
 
-        The query, R T D, gives only the shape: the vector is the same at every step.
+        The rows are K hypotheses of each of B sources. The query, R T D, gives only the shape, because the vector is
+        the same at every step; `path`, under which attention is recorded, is unused, because there is none.
         """
         hypotheses_per_source = beam_size(query.shape[0], context.encoded_source)
         rows = projections["context"].repeat_interleave(hypotheses_per_source, 0)  # R D

@@ -40,7 +40,7 @@ def build_part(spec: Spec, dim: int, kind: type[Part]) -> Part:
     """
     part = spec if isinstance(spec, kind) or type(spec).build is Spec.build else spec.build(dim)
     if not isinstance(part, kind):
-        raise UserError(f"the model's description needs a {kind.__name__} here, but has a {type(spec).__name__}")
+        raise UserError(f"the model's description needs a {kind.__name__}, but has {type(spec).__name__}: replace that")
     return part
 
 
@@ -66,7 +66,10 @@ def from_dict(data: Any, known: Mapping[str, type[Configurable]], what: str = "p
     data = legacy.translate_description(data)  # renames what older versions have written
     kind = data.get("kind")
     if not isinstance(kind, str):
-        raise UserError(f"the description of a {what} must have a field 'kind', but has the fields {sorted(data)}")
+        raise UserError(
+            f"the description of a {what} must have a field 'kind', the name of its class, but has only the fields "
+            f"{sorted(data)}: add it"
+        )
     if kind not in known:
         raise unknown_name(what, kind, known)
     cls = known[kind]

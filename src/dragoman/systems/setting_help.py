@@ -16,7 +16,7 @@ SETTING_HELP: dict[str, str] = {
     ),
     "cell_dim": "Cells of an LSTM whose output is projected to `model_dim`; no projection if not set.",
     "copying": "Pointer–generator: the output layer can also copy tokens of the source (See et al. 2017).",
-    "coverage_loss": "Weight of the loss by which `copying` attends to no source token twice (See et al. 2017).",
+    "coverage_loss": "Weight of the loss by which `copying` attends to no source token twice; 0: none (See et al. 2017).",
     "decoder_layers": "Layers of the decoder; `layers` if not set, 1 in `hard-monotonic`.",
     "dropout": "Dropout of embeddings and of the output of every layer.",
     "embedding_dim": "Dimension of token embeddings; `model_dim` if not set.",
@@ -25,9 +25,12 @@ SETTING_HELP: dict[str, str] = {
     "experts_per_token": "Number of experts that process each token.",
     "feature_dim": "Dimension of a source vector (a patch of an image, or a frame of speech).",
     "ffn_dim": "Inner dimension of feed-forward layers; 4 · `model_dim` if not set, about 8/3 · `model_dim` if gated.",
-    "full_rate_convolution": "Convolve frames before the layers that shorten them, with GELU and without projection.",
+    "full_rate_convolution": (
+        "Embed frames of speech as Whisper does: one convolution before those that shorten the sequence, GELU, and no "
+        "projection after them. false: only the shortening ones, ReLU and a projection."
+    ),
     "gated_ffn": "Use gated feed-forward layers (GLU variants, Shazeer 2020).",
-    "generator_divisor": "N: the generator has 1/N of the discriminator's attention heads and dimensions.",
+    "generator_divisor": "Factor N by which ELECTRA's generator has fewer attention heads and dimensions: 1/N of them.",
     "head_dim": "Dimension of the queries and keys of an attention head (d_k); `model_dim` / `heads` if not set.",
     "heads": "Number of attention heads in every layer.",
     "importance_loss_weight": "Weight of the loss that gives all experts the same sum of gates (Shazeer et al. 2017).",
@@ -37,14 +40,18 @@ SETTING_HELP: dict[str, str] = {
     "layers": "Number of layers of the encoder and of the decoder each.",
     "load_loss_weight": "Weight of the loss that gives all experts the same number of tokens (Shazeer et al. 2017).",
     "max_distance": "Maximum distance of two tokens in relative positions; larger distances count as this one.",
-    "max_jump": "Largest number of source positions by which an alignment of order 1 moves from token to token.",
+    "max_jump": (
+        "Largest number of source positions by which the alignment moves from one target token to the next, if `order` "
+        "is 1."
+    ),
     "max_positions": "Number of learned position embeddings: the maximum sequence length.",
     "model_dim": "Dimension of hidden states (d_model).",
-    "monotonic": "Alignments never move backward in the source.",
+    "monotonic": "Whether the alignment of target tokens with source positions never moves backward; false: it may.",
     "norm": "Normalization: layer (LayerNorm), rms (RMSNorm) or batch (BatchNorm).",
     "norm_eps": "ε of RMSNorm: added to the mean square before the square root, against division by zero.",
     "order": (
-        "Order of hard alignments: 0 (a position depends on the target so far) or 1 (on the previous position as well)."
+        "Order of the alignment of target tokens with source positions: 0 (a position depends on the target so far) or "
+        "1 (also on the position of the previous token)."
     ),
     "pooling": "How the words of the source become one vector: mean, sum, or attention of the decoder to each word.",
     "position_buckets": "Number of relative-position buckets; each has one attention bias per head.",
@@ -55,16 +62,22 @@ SETTING_HELP: dict[str, str] = {
     "position_encoding": "Positions: sinusoidal, learned, rotary or alibi.",
     "pre_norm": "Pre-norm: normalize the input of every sublayer (true), or the sum after it (false, post-norm).",
     "query_key_norm": "Apply RMSNorm to the queries and keys of every attention head (QK-norm).",
-    "query_key_value_bias": "Biases of the projections to queries, keys and values, but not of the output (Qwen2).",
-    "relative_values": "Add relative positions to values as well as to keys.",
+    "query_key_value_bias": "Add biases to the projections to queries, keys and values, but not to the output (Qwen2).",
+    "relative_values": "Add vectors of relative positions to values as well as to keys (Shaw et al. 2018).",
     "rope_base": "Base of the rotary position frequencies base^(−2i/d).",
     "rotary_values": "Rotate values as well as queries and keys by their positions.",
-    "router_noise": "Standard deviation of the noise that is added to router logits in training.",
+    "router_noise": "Standard deviation of the noise that is added to router logits in training; 0: none.",
     "self_attention_projections": (
         "Multiply by W_Q, W_K, W_V and W_O in self-attention; false: the simplified form softmax(xxᵀ)x without weights."
     ),
-    "sentinels": "Number of sentinel tokens, which mark removed spans; added to the vocabulary.",
-    "shared_embeddings": "Use one embedding matrix for source and target; needs a shared vocabulary.",
+    "sentinels": (
+        "Number of sentinel tokens after the vocabulary, which stand for the spans that span corruption removes from a "
+        "text; None: no such tokens."
+    ),
+    "shared_embeddings": (
+        "Use one embedding matrix for source and target, if they have one vocabulary (text.shared_vocabulary); in "
+        "electra, for generator and discriminator."
+    ),
     "stride": "Total stride of the convolutions that shorten a sequence: 4 gives one output for 4 tokens or frames.",
     "tied_embeddings": "Use the target embeddings as the matrix of the output layer.",
     "token_types": "Number of segment (token type) embeddings: 2 distinguishes the sentences of a pair.",

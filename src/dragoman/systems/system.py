@@ -217,7 +217,10 @@ def with_copying(builder: Callable[..., EncoderDecoder]) -> Callable[..., Encode
     def copying_builder(spec: EncoderDecoder, *, copying: bool = False, coverage_loss: float = 0.0) -> EncoderDecoder:
         """Let the output layer also copy source tokens if `copying`; `coverage_loss` is the weight of that loss."""
         if coverage_loss and not copying:
-            raise UserError("coverage_loss is the loss of the attention that copies: set copying to true as well")
+            raise UserError(
+                f"system.settings.coverage_loss={coverage_loss:g} is the weight of a loss of the attention that "
+                "copies: set system.settings.copying to true as well"
+            )
         return replace(spec, copying=Copying(coverage_loss) if copying else None)
 
     return update_wrapper(copying_builder, builder)
@@ -238,7 +241,8 @@ def model_sizes(
     """
     settings = {"model_dim": (128, 256)} | tiny_and_small
     pairs = {name: value if isinstance(value, tuple) else (value, value) for name, value in settings.items()}
-    tiny, small = ({name: pair[i] for name, pair in pairs.items()} for i in (0, 1))  # first and second of each pair
+    tiny = {name: value for name, (value, _) in pairs.items()}
+    small = {name: value for name, (_, value) in pairs.items()}
     return {"tiny": tiny, "small": small, "base": dict(base or {}), "big": dict(big)}
 
 
@@ -249,6 +253,6 @@ def validate_setting(name: str, value: Any, annotation: Any) -> None:
     """
     check_type(name, value, annotation)
     if isinstance(value, int) and int in (typing.get_args(annotation) or (annotation,)) and value < 1:
-        raise UserError(f"the setting {name} must be at least 1, but is {value}")
+        raise UserError(f"the setting {name} must be at least 1, but is {value}: change it in system.settings")
     if name.endswith("dropout") and not 0 <= value < 1:
-        raise UserError(f"the setting {name} must be at least 0 and below 1, but is {value}")
+        raise UserError(f"the setting {name} must be at least 0 and below 1, but is {value}: change system.settings")

@@ -88,8 +88,8 @@ def transformer(
 
     def residual(body: Spec) -> Spec:
         """Return a residual connection around the layer `body`, with the norm before or after."""
-        kind = PreNorm if pre_norm else PostNorm
-        return kind(body, norm=norm_spec, dropout=dropout)
+        connection = PreNorm if pre_norm else PostNorm
+        return connection(body, norm=norm_spec, dropout=dropout)
 
     def self_attention(visibility: Spec) -> Spec:
         """Return self-attention in a residual connection; `visibility` is its mask, full or causal."""

@@ -40,12 +40,12 @@ class BPEDropout:
         if not tokenizer.has_merges:
             raise UserError(
                 "BPE dropout needs the merges of a 'bpe' or 'byte-bpe' tokenizer, but the tokenizer is of type "
-                f"{tokenizer.kind!r}"
+                f"{tokenizer.kind!r}: set text.bpe_dropout to 0"
             )
         if not 0 <= rate <= 1:
-            raise UserError(f"the rate of BPE dropout must be from 0 to 1, not {rate}")
+            raise UserError(f"the rate of BPE dropout (text.bpe_dropout) must be from 0 to 1, not {rate}: change it")
         if pool < 1:
-            raise UserError(f"BPE dropout needs a pool of at least 1 segmentation per word, not {pool}")
+            raise UserError(f"BPE dropout draws from a pool of segmentations per word: pass 1 or more, not pool={pool}")
         self.rate, self.pool = rate, pool
         model = json.loads(tokenizer.to_json())["model"]
         ids: dict[str, int] = model["vocab"]
@@ -101,7 +101,7 @@ class BPEDropout:
         hashes = splitmix64(np.add.reduceat(token_hashes, starts) + sizes.astype(np.uint64))
         if len(self._word_characters) > MAX_CACHED_WORDS:
             self._clear_cache()
-        slots = (hashes >> np.uint64(44)).astype(np.int64)
+        slots = (hashes >> np.uint64(64 - 20)).astype(np.int64)  # the first 20 bits
         indices = self._slots[slots].astype(np.int64)
         for number in np.flatnonzero(self._hashes[indices] != hashes).tolist():
             word_hash = int(hashes[number])
@@ -127,17 +127,17 @@ class BPEDropout:
         self._starts, self._sizes = _GrowingArray(np.int64), _GrowingArray(np.int32)
         self._tokens = _GrowingArray(np.int32)
 
-    def _segment(self, wanted: NDArray[np.int64]) -> None:
+    def _segment(self, numbers: NDArray[np.int64]) -> None:
         """Compute segmentations, in batches of words of similar length, and append them to `_tokens`.
 
-        `wanted` has their numbers: word index · pool size + number in the pool.
+        The number of a segmentation is word index · pool size + its number in the pool of the word.
         """
-        words, samples = np.divmod(wanted, self.pool)
+        words, samples = np.divmod(numbers, self.pool)
         characters = [self._word_characters[word] for word in words.tolist()]
         keys = splitmix64(self._hashes[words] + GOLDEN_GAMMA * (samples.astype(np.uint64) + np.uint64(1)))
         order = sorted(range(len(characters)), key=lambda index: len(characters[index]))
         while order:
-            max_width = len(characters[order[0]]) + 4
+            max_width = len(characters[order[0]]) + 4  # words of a batch differ by at most 4 characters: little padding
             candidates = order[: max(1, MAX_BATCH_CHARACTERS // max_width)]
             batch = [index for index in candidates if len(characters[index]) <= max_width]
             order = order[len(batch) :]
@@ -145,8 +145,8 @@ class BPEDropout:
             for row, index in zip(table, batch):
                 row[: len(characters[index])] = characters[index]
             tokens, sizes = self._merges.apply(table, keys[batch], self.rate)
-            self._starts.array[wanted[batch]] = len(self._tokens) + np.cumsum(sizes, dtype=np.int64) - sizes
-            self._sizes.array[wanted[batch]] = sizes
+            self._starts.array[numbers[batch]] = len(self._tokens) + np.cumsum(sizes, dtype=np.int64) - sizes
+            self._sizes.array[numbers[batch]] = sizes
             self._tokens.extend(tokens)
 
 
@@ -170,7 +170,7 @@ class _CharacterWords:
         initial = tokenizer.marker == "initial"
         for token, token_id in ids.items():
             first, last = (token in atomic or not _is_word_character(token[position]) for position in (0, -1))
-            # A space that is a token of its own is still the marker of the word next to it.
+            # a space that is a token by itself is still the marker of the word next to it
             self.begins_word[token_id] = first and (initial or token != " ")
             self.ends_word[token_id] = last and not (initial and token == " ")
         for token_id in tokenizer.source_prefix_ids:
@@ -283,8 +283,8 @@ class _MergeTable:
             ranks = np.take_along_axis(ranks, np.minimum(shift[:, :-1], len(position) - 2), 1)
             ranks[:, -1] = NO_MERGE
             for pair in (best - 1, best):
-                inside = (pair >= 0) & (pair < len(position) - 1)
-                row, pair = rows[inside], pair[inside]
+                exists = (pair >= 0) & (pair < len(position) - 1)
+                row, pair = rows[exists], pair[exists]
                 ranks[row, pair] = self.ranks(tokens[row, pair], tokens[row, pair + 1])
         done[active] = tokens
         is_token = done >= 0

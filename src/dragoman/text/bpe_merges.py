@@ -79,7 +79,7 @@ def iterate_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int]) ->
             num_symbols -= (len(before) - len(after)) * frequency[index]
             # Only the symbols from the left neighbor of the first occurrence to the right one of the last have changed.
             start = max(0, before.find(pair) - 1)
-            unchanged = len(before) - before.rfind(pair) - 3
+            unchanged = len(before) - before.rfind(pair) - 3  # symbols after the pair (2) and its right neighbor (1)
             for old in _pairs(before[start : len(before) - unchanged]):
                 count[old] -= frequency[index]
                 if old not in after:

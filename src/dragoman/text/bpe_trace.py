@@ -102,7 +102,7 @@ def learn_trace(
 ) -> BPETrace:
     """Learn merges from the counts of words until the first limit: merges, vocabulary size or compression ratio.
 
-    `tie_break` and `utf8_bytes` are those of `trace_merges`.
+    `tie_break` decides between equally frequent pairs; `utf8_bytes`: words are bytes instead of characters.
 
     Examples:
         >>> learn_trace({"low": 5, "lower": 2, "newest": 6, "widest": 3}, 100, compression_ratio=1.3).stopped

@@ -39,13 +39,13 @@ class FeatureSymbols:
     @property
     def id_range(self) -> range:
         """The ids of all features, which are consecutive; empty if there are none."""
-        found = range(min(self.ids.values()), max(self.ids.values()) + 1) if self.ids else range(0)
-        if len(found) > len(self.ids):
+        ids = range(min(self.ids.values()), max(self.ids.values()) + 1) if self.ids else range(0)
+        if len(ids) > len(self.ids):
             raise UserError(
                 "the tokenizer has features and corpus tags of another run between those of this one: learn a new "
                 "tokenizer instead of --tokenizer-from"
             )
-        return found
+        return ids
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of the features in a text such as "V;PST"; unknown ones get the id of unknown features."""
@@ -90,10 +90,10 @@ def join_features(texts: Sequence[str], features: Sequence[str] | None) -> list[
     if features is None:
         return list(texts)
     if isinstance(features, str) or len(features) != len(texts):
-        found = "a single string" if isinstance(features, str) else f"{len(features):,} entries"
+        actual = "a single string" if isinstance(features, str) else f"{len(features):,} entries"
         raise UserError(
-            f"features must be a list with the features of each of the {len(texts):,} texts, such as 'V;PST' "
-            f"(morphological features), got {found}"
+            f"features must be a list with the features of each of the {len(texts):,} texts, such as ['V;PST'] "
+            f"(morphological features), but has {actual}: pass one entry for each text"
         )
     return [f"{text}\t{names}" for text, names in zip(texts, features)]
 

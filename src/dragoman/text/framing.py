@@ -69,7 +69,7 @@ class Framing:
         if positions.target_position == "forced_bos":
             return replace(framing, forced_bos=(*target_code, *self.forced_bos))
         if positions.target_position == "bos":
-            return replace(framing, bos=target_code[0])
+            return replace(framing, bos=codes[target])
         return replace(framing, source_prefix=(*target_code, *framing.source_prefix))
 
     def for_default_languages(self) -> Framing:

@@ -28,8 +28,10 @@ MAX_EXTRA_TOKENS = 10_000  # special tokens whose number is a setting
 
 
 def _damaged_setting(files: TokenizerFiles, name: str, meaning: str, value: object) -> UserError:
-    """Return the error for a setting of tokenizer_config.json whose value makes no sense."""
-    return UserError(f"{files.folder / 'tokenizer_config.json'} is damaged: {name}, {meaning}, is {value!r}")
+    """Return the error for the setting `name` of tokenizer_config.json, whose value makes no sense."""
+    return UserError(
+        f"{files.folder / 'tokenizer_config.json'} is damaged: {name}, {meaning}, is {value!r}; download it again"
+    )
 
 
 def read_marian(files: TokenizerFiles) -> list[ImportedTokenizer]:
@@ -43,7 +45,9 @@ def _marian_side(files: TokenizerFiles, ids: dict[str, int], file_name: str) -> 
     """Read one language's SentencePiece model, whose pieces have the given ids."""
     by_role, model = files.tokens_by_role(PLAIN_TOKENS), SentencePieceModel.read(files.folder / file_name)
     if "unk" not in by_role or by_role["unk"].content not in ids:
-        raise UserError(f"the vocabulary of {files.folder / file_name} is damaged: it has no token '<unk>'")
+        raise UserError(
+            f"the vocabulary of {files.folder / file_name} is damaged: it has no token '<unk>'; download it again"
+        )
     codes = {code: token_id for code, token_id in ids.items() if code.startswith(">>") and code.endswith("<<")}
     names = {token_id: token for token, token_id in ids.items()}
     return combine_sentencepiece(files, model, names, by_role, decoder=stripping_decoder(), language_codes=codes)
@@ -60,11 +64,11 @@ def read_m2m100(files: TokenizerFiles) -> list[ImportedTokenizer]:
     by_role, ids = files.tokens_by_role(M2M100_TOKENS), files.vocabulary("vocab.json")
     model = SentencePieceModel.read(files.folder / "sentencepiece.bpe.model")
     if missing := [token.content for token in by_role.values() if token.content not in ids]:
-        raise UserError(f"{files.folder / 'vocab.json'} is damaged: it has no token {missing[0]!r}")
-    kind = files.settings.get("language_codes") or "m2m100"
-    if kind not in M2M100_LANGUAGES:
-        raise unknown_name("list of language_codes in tokenizer_config.json", str(kind), M2M100_LANGUAGES)
-    codes = [f"__{code}__" for code in M2M100_LANGUAGES[kind]]
+        raise UserError(f"{files.folder / 'vocab.json'} is damaged: it has no token {missing[0]!r}; download it again")
+    list_name = files.settings.get("language_codes") or "m2m100"
+    if list_name not in M2M100_LANGUAGES:
+        raise unknown_name("list of language_codes in tokenizer_config.json", str(list_name), M2M100_LANGUAGES)
+    codes = [f"__{code}__" for code in M2M100_LANGUAGES[list_name]]
     names = {token_id: token for token, token_id in ids.items()} | dict(enumerate(codes, len(ids)))
     return [combine_sentencepiece(files, model, names, by_role, special=codes, decoder=stripping_decoder())]
 
@@ -114,7 +118,10 @@ def read_fairseq(files: TokenizerFiles) -> list[ImportedTokenizer]:
     by_role = defaults | files.tokens_by_role(defaults)
     model = SentencePieceModel.read(files.folder / "sentencepiece.bpe.model")
     if model.special_pieces[:3] != model.pieces[:3]:
-        raise UserError(f"{files.folder / 'sentencepiece.bpe.model'} must begin with <unk>, <s> and </s>")
+        raise UserError(
+            f"the pieces of {files.folder / 'sentencepiece.bpe.model'} must begin with <unk>, <s> and </s>, but do "
+            "not: download it again"
+        )
     model_type, languages = files.config.get("model_type", "mbart"), tuple[str, ...]()
     if model_type == "mbart":
         languages = MBART50_LANGUAGES if files.tokenizer_class.startswith("MBart50") else MBART_LANGUAGES

@@ -60,7 +60,9 @@ class OriginalFiles:
             try:
                 content = zlib.decompress(base64.b64decode(self.encoded[name]))
             except (ValueError, zlib.error):
-                raise UserError(f"the run's tokenizer is damaged: the file {name} in it cannot be read") from None
+                raise UserError(
+                    f"the run's tokenizer is damaged: the file {name} in it cannot be read; import the checkpoint again"
+                ) from None
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(content)
 
@@ -93,30 +95,35 @@ class TokenizerFiles:
         path = self.folder / name
         try:
             if (size := path.stat().st_size) > MAX_TOKENIZER_BYTES:
-                raise UserError(f"{path} is too large for a tokenizer: {size:,} bytes")
+                raise UserError(
+                    f"{path} is too large for a tokenizer: {size:,} bytes, at most {MAX_TOKENIZER_BYTES:,} are read; "
+                    "use another file"
+                )
             return path.read_text(encoding="utf-8")
         except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}") from None
+            raise UserError(f"the tokenizer file {path} cannot be read ({error.strerror}): check it") from None
         except UnicodeDecodeError:
-            raise UserError(f"{path} is damaged: it is not UTF-8") from None
+            raise UserError(f"{path} is damaged, because it is not UTF-8: download it again") from None
 
     def json(self, name: str) -> dict[str, Any]:
         """Read a file with a JSON object; raise a UserError if it is damaged."""
         try:
             document = json.loads(self.text(name))
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{self.folder / name} is damaged, it is not JSON: {error}") from None
+            raise UserError(f"{self.folder / name} is damaged, it is not JSON ({error}): download it again") from None
         if not isinstance(document, dict):
-            raise UserError(f"{self.folder / name} is damaged: expected a JSON object")
+            raise UserError(f"{self.folder / name} is damaged: expected a JSON object; download it again")
         return document
 
     def vocabulary(self, name: str) -> dict[str, int]:
         """Read a JSON file that maps tokens to ids."""
         ids = self.json(name)
         if not ids or not all(map(is_token_id, ids.values())):
-            raise UserError(f"{self.folder / name} is damaged: expected an id (a number) for every token")
+            raise UserError(
+                f"{self.folder / name} is damaged: expected an id (a number) for every token; download it again"
+            )
         if len({*ids.values()}) < len(ids):
-            raise UserError(f"{self.folder / name} is damaged: several tokens have the same id")
+            raise UserError(f"{self.folder / name} is damaged: several tokens have the same id; download it again")
         return ids
 
     def tokens_by_role(self, defaults: Mapping[str, TokenConfig]) -> dict[str, TokenConfig]:
@@ -150,7 +157,9 @@ class TokenizerFiles:
         for key, value in listed.items() if isinstance(listed, dict) else ():
             token = parse_token(value)
             if not token or not key.isdecimal() or not is_token_id(token_id := int(key)):
-                raise UserError(f"{self.folder / 'tokenizer_config.json'} is damaged at the added token {key!r}")
+                raise UserError(
+                    f"{self.folder / 'tokenizer_config.json'} is damaged at the added token {key!r}: download it again"
+                )
             added[token_id] = token
         return added
 

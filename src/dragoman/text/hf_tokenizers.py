@@ -70,13 +70,14 @@ def tokenizers_from_folder(
         return tokenizer, tokenizer
     for names, build in _BUILDERS.items():
         if all(map(files.has, names)):
-            tokenizers = build(files)
-            tokenizers[0].original_files = OriginalFiles.read(files.folder)
+            source, *others = build(files)  # one for source and target, or two
+            source.original_files = OriginalFiles.read(files.folder)
             if (files.folder / TARGET_TOKENIZER_FOLDER / "tokenizer.json").is_file():
-                return tokenizers[0], tokenizers_from_folder(files.folder / TARGET_TOKENIZER_FOLDER, config)[0]
-            return tokenizers[0], tokenizers[-1]  # one for both, or two
+                target, _ = tokenizers_from_folder(files.folder / TARGET_TOKENIZER_FOLDER, config)
+                return source, target
+            return source, others[0] if others else source
     expected = ", ".join(" with ".join(names) for names in _BUILDERS)
-    raise MissingTokenizerError(f"{folder} has no supported tokenizer files; expected one of: {expected}")
+    raise MissingTokenizerError(f"{folder} has no supported tokenizer files: add those of the model, one of {expected}")
 
 
 def tokenizer_from_file(path: Path) -> Tokenizer:
@@ -156,7 +157,7 @@ def _from_document(
         raise UserError(f"{origin} is damaged: {error}") from None
     library = load_library(document, origin)
     if any(library.token_to_id(token["content"]) != token["id"] for token in document["added_tokens"]):
-        raise UserError(f"{origin} is damaged: the ids of its added tokens are not consecutive")
+        raise UserError(f"{origin} is damaged: the ids of its added tokens are not consecutive; download it again")
     names = {token_id: name for name, token_id in all_ids.items()}
     special_tokens = {all_ids[name]: token for name, token in special.items() if name in all_ids}
     return ImportedTokenizer(library, names, special_tokens, files.role_ids(by_role, all_ids))
@@ -185,7 +186,9 @@ def _word_piece(files: TokenizerFiles) -> list[ImportedTokenizer]:
     vocabulary = {line.rstrip(): token_id for token_id, line in enumerate(lines)}
     unk = by_role["unk"].content if "unk" in by_role else ""
     if unk not in vocabulary:
-        raise UserError(f"{files.folder / 'vocab.txt'} is damaged: it has no token {unk!r} for unknown words")
+        raise UserError(
+            f"{files.folder / 'vocab.txt'} is damaged: it has no token {unk!r} for unknown words; download it again"
+        )
     library = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=unk))
     chinese, lowercase = (settings.get(key) is not False for key in ("tokenize_chinese_chars", "do_lower_case"))
     strip_accents = None if (strip := settings.get("strip_accents")) is None else bool(strip)
@@ -208,7 +211,9 @@ def _byte_level(files: TokenizerFiles) -> list[ImportedTokenizer]:
     try:
         model = models.BPE(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix="")
     except Exception as error:  # the library raises nothing more precise
-        raise UserError(f"{files.folder / 'merges.txt'} does not fit vocab.json: {error}") from None
+        raise UserError(
+            f"{files.folder / 'merges.txt'} does not fit vocab.json ({error}): download both from one checkpoint"
+        ) from None
     library = tokenizers.Tokenizer(model)
     add_prefix_space = files.settings.get("add_prefix_space") is True
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)

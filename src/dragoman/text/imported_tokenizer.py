@@ -183,10 +183,10 @@ class ImportedTokenizer(Tokenizer):
         if self._decoder is None:
             return [f" {token}".encode() if token else b"" for token in tokens]
         steps = _decoder_types(json.loads(self._library.to_str())["decoder"])
-        if other := steps - {"Sequence", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}:
+        if unsupported := steps - {"Sequence", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}:
             raise UserError(
-                f"this tokenizer joins its tokens with {', '.join(sorted(other))}, so the text of a single token is "
-                "not defined"
+                f"this tokenizer joins its tokens with {', '.join(sorted(unsupported))}, so the text of a single token "
+                "is not defined: leave out forbidden phrases and others that need it"
             )
         byte_values = {token: bytes([byte]) for byte, token in enumerate(BYTE_TOKENS) if "ByteFallback" in steps}
         return [byte_values.get(token, token.replace("▁", " ").encode()) for token in tokens]

@@ -79,15 +79,14 @@ class LanguageCodes:
         """
         if language in self.ids:
             return language
-        wanted = parse_language(language)
+        given = parse_language(language)
         tags = {code: parse_language(code) for code in self.ids}
-        spelled = [code for code in self.ids if _fold(code) == _fold(language)]
-        same = spelled or [
+        candidates = [code for code in self.ids if _fold(code) == _fold(language)] or [
             code
             for code, tag in tags.items()
-            if tag.language == wanted.language and (None in (wanted.script, tag.script) or wanted.script == tag.script)
+            if tag.language == given.language and (None in (given.script, tag.script) or given.script == tag.script)
         ]
-        return same[0] if len(same) == 1 else self._raise_unknown(language, same)
+        return candidates[0] if len(candidates) == 1 else self._raise_unknown(language, candidates)
 
     def _raise_unknown(self, language: str, candidates: list[str]) -> str:
         """Raise the error for a language that none, or several of the `candidates` stand for."""

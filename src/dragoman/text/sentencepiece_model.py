@@ -45,17 +45,22 @@ class SentencePieceModel:
             self.pieces: list[str] = [self.processor.IdToPiece(index) for index in range(self.processor.GetPieceSize())]
         except (RuntimeError, UnicodeDecodeError) as error:
             reason = " ".join(str(error).split())
-            raise UserError(f"{origin} is not a SentencePiece model, or it is damaged: {reason}") from None
+            raise UserError(
+                f"{origin} is not a SentencePiece model, or it is damaged ({reason}): use another file"
+            ) from None
 
     @classmethod
     def read(cls, path: Path) -> SentencePieceModel:
         """Read a `.model` or `.spm` file."""
         try:
             if (size := path.stat().st_size) > MAX_MODEL_BYTES:
-                raise UserError(f"{path} is too large for a SentencePiece model: {size:,} bytes")
+                raise UserError(
+                    f"{path} is too large for a SentencePiece model: {size:,} bytes, at most {MAX_MODEL_BYTES:,} are "
+                    "read; use another file"
+                )
             return cls(path.read_bytes(), str(path))
         except OSError as error:
-            raise UserError(f"cannot read the SentencePiece model {path}: {error.strerror}") from None
+            raise UserError(f"the SentencePiece model {path} cannot be read ({error.strerror}): check it") from None
 
     @property
     def unk_piece(self) -> str:

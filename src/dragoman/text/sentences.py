@@ -46,8 +46,8 @@ class SplitText:
         inner = range(1, len(self.gaps) - 1)
         return [gap or space if index in inner else gap for index, gap in enumerate(self.gaps)]
 
-    def gaps_after(self, translations: Sequence[str]) -> list[str]:
-        """Return the white space around translations into an unknown language.
+    def gaps_between(self, translations: Sequence[str]) -> list[str]:
+        """Return the gaps (white space before, between and after) for translations into an unknown language.
 
         An empty gap between two sentences becomes a space, unless the translation before it ends with a mark such as 。
         """
@@ -57,7 +57,7 @@ class SplitText:
 
     def join(self, translations: Sequence[str], language: str | None = None) -> str:
         """Return the text with translations in place of its sentences; `language` is that of the translations."""
-        gaps = self.gaps_after(translations) if language is None else self.gaps_for_language(language)
+        gaps = self.gaps_between(translations) if language is None else self.gaps_for_language(language)
         return gaps[0] + "".join(text + gap for text, gap in zip(translations, gaps[1:], strict=True))
 
     def _add(self, sentence: str, gap: str) -> None:

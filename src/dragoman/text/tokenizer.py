@@ -278,8 +278,13 @@ class Tokenizer:
         return [*first, *chain.from_iterable([separator, *ids] for separator, ids in zip(separators, others))]
 
     def _encode_chunks(self, chunks: Iterable[str]) -> dict[str, list[int]]:
-        """Encode chunks between spaces, each with the space before or after it."""
-        space = "" if self.has_marked_words else " "  # in other types the library adds it
+        """Encode chunks (texts between two spaces), each with the space before or after it.
+
+        If words are marked with their space (`has_marked_words`: ▁house), the `tokenizers` library adds the space to a
+        text; tokenizers of characters and bytes, whose space is a token, get it here. With `unknown_word_tokens`,
+        unknown words get one of these by a hash instead of UNK.
+        """
+        space = "" if self.has_marked_words else " "
         texts = {chunk: space + _replace_surrogates(chunk) for chunk in chunks}
         encodings = self._library.encode_batch_fast(list(texts.values()), add_special_tokens=False)
         if not self.unknown_word_tokens:
@@ -383,14 +388,16 @@ class Tokenizer:
         try:
             document = json.loads(text)
         except ValueError as error:
-            raise UserError(f"{origin} is damaged, it is not JSON: {error}") from None
+            raise UserError(f"{origin} is damaged, it is not JSON ({error}): use another copy") from None
         try:
             fields = document["model"].pop("dragoman")  # what `to_json` adds to the library's document
             version, marker = fields["version"], str(fields["marker"])
             kind = legacy.RENAMED["tokenizer_types"].get(str(fields["kind"]), str(fields["kind"]))
             tags, features, separator = read_prefix_fields(fields)
         except (KeyError, TypeError, AttributeError):
-            raise UserError(f"{origin} was not written by dragoman: its model has no field 'dragoman'") from None
+            raise UserError(
+                f"{origin} was not written by dragoman, because its model has no field 'dragoman': use that of a run"
+            ) from None
         if version not in READABLE_VERSIONS:
             raise UserError(
                 f"{origin} has format version {version}, but this version of dragoman reads up to "
@@ -405,18 +412,19 @@ class Tokenizer:
         try:
             library = tokenizers.Tokenizer.from_str(json.dumps(document))
         except Exception as error:  # the library raises nothing more precise
-            raise UserError(f"{origin} is damaged: {error}") from None
+            raise UserError(f"{origin} is damaged ({error}): use another copy") from None
         byte_tokens = tokenizer_type(kind).byte_tokens
         first_tokens = SPECIAL_TOKENS + byte_tokens
         if any(library.id_to_token(token_id) != token for token_id, token in enumerate(first_tokens)):
             raise UserError(
-                f"{origin} is damaged: it does not begin with the special tokens{' and bytes' if byte_tokens else ''}"
+                f"{origin} is damaged: its vocabulary does not begin with the special tokens"
+                f"{' and bytes' if byte_tokens else ''}; use another copy"
             )
         if library.id_to_token(library.get_vocab_size() - 1) is None:
-            raise UserError(f"{origin} is damaged: its token ids are not consecutive")
+            raise UserError(f"{origin} is damaged: its token ids are not consecutive; use another copy")
         expected = [*map(tag_token, tags), *map(feature_token, (*features, UNKNOWN_FEATURE) if features else ())]
         if any(library.token_to_id(token) is None for token in expected):
-            raise UserError(f"{origin} is damaged: a corpus tag or a feature has no token")
+            raise UserError(f"{origin} is damaged: a corpus tag or a feature has no token; use another copy")
         return cls(library, kind, marker, tags, features, separator)
 
     def save(self, path: str | Path) -> None:
@@ -429,9 +437,9 @@ class Tokenizer:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except OSError as error:
-            raise UserError(f"cannot read the tokenizer {path}: {error.strerror}") from None
+            raise UserError(f"the tokenizer {path} cannot be read ({error.strerror}): check it") from None
         except UnicodeDecodeError:
-            raise UserError(f"{path} is damaged: it is not UTF-8") from None
+            raise UserError(f"the tokenizer {path} is damaged, because it is not UTF-8: use another copy") from None
         return cls.from_json(text, str(path))
 
 
@@ -461,11 +469,12 @@ def learn_tokenizer(
     check_tokenizer_type(kind, marker)
     if not 0 < coverage <= 1:
         raise UserError(
-            f"coverage, the share of characters that get a token, must be above 0 and at most 1, got {coverage}"
+            f"the argument coverage of learn_tokenizer, the share of the text's characters that get a token, must be "
+            f"above 0 and at most 1, but is {coverage}"
         )
     words = {} if kind == "byte" else _count_words(texts, kind, marker)
     if not words and kind != "byte":
-        raise UserError(f"there is no text to learn a tokenizer of type {kind!r} from")
+        raise UserError(f"there is no text to learn a tokenizer of type {kind!r} from: check the training files")
     limits = tokenizer_learning.VocabularyLimits(size, min_count, coverage, compression_ratio, log)
     model = tokenizer_type(kind).learn(words, limits)
     return Tokenizer(library_tokenizer(model, kind, marker), kind, marker)
@@ -497,7 +506,10 @@ def read_prefix_fields(fields: Mapping[str, Any]) -> tuple[list[str], list[str],
 def check_tags(names: Sequence[str]) -> None:
     """Raise a UserError if the name of a corpus tag has a character that is not allowed."""
     if invalid_tags := [name for name in names if not re.fullmatch(r"[\w.+-]+", name)]:
-        raise UserError(f"a corpus tag may contain letters, digits, '_', '.', '+' and '-', got {invalid_tags[0]!r}")
+        raise UserError(
+            f"a corpus tag (data.corpus_tags) may contain letters, digits, '_', '.', '+' and '-', but one is "
+            f"{invalid_tags[0]!r}: rename it"
+        )
 
 
 def tag_token(tag: str) -> str:

@@ -69,7 +69,7 @@ def learn_byte_bpe(words: Mapping[str, int], limits: VocabularyLimits) -> models
     if max_tokens < len(BYTE_LETTERS):
         raise UserError(
             f"a vocabulary of size {limits.size} is too small: {len(SPECIAL_TOKENS)} special tokens and "
-            f"{len(BYTE_LETTERS)} bytes need {len(SPECIAL_TOKENS) + len(BYTE_LETTERS)}; use a larger size"
+            f"{len(BYTE_LETTERS)} bytes need {len(SPECIAL_TOKENS) + len(BYTE_LETTERS)}; raise text.vocab_size"
         )
     merges = _learn_merges(words, mergeable=words, alphabet=BYTE_LETTERS, max_tokens=max_tokens, limits=limits)
     return models.BPE(_enumerate(dict.fromkeys([*SPECIAL_TOKENS, *BYTE_LETTERS, *map("".join, merges)])), merges)
@@ -94,7 +94,7 @@ def _learn_merges(
     # tokens of the characters outside the alphabet: one for each of their bytes
     other_tokens = _text_length(words, utf8=True) - _text_length(mergeable, utf8=True)
     ratio = length / max(1, _text_length(mergeable) + other_tokens)
-    wanted_ratio = limits.compression_ratio or math.inf
+    max_ratio = limits.compression_ratio or math.inf
     tokens, merges = {*alphabet}, list[Pair]()
     end = "no pair of tokens occurs more than once" if limits.min_count <= 2 else "the remaining pairs are too rare"
     for pair, count, num_symbols in iterate_merges(mergeable):
@@ -104,16 +104,16 @@ def _learn_merges(
         if len(tokens) == max_tokens:
             end = "the vocabulary size is reached"
             break
-        if ratio >= wanted_ratio:
+        if ratio >= max_ratio:
             end = "the compression ratio is reached"
             break
         merges.append(pair)
         tokens.add("".join(pair))
         ratio = length / (num_symbols + other_tokens)
     if limits.compression_ratio is not None:
-        fixed = limits.size - max_tokens
+        num_tokens = len(tokens) + limits.size - max_tokens  # with special tokens and bytes
         limits.log(
-            f"BPE stopped after {len(merges):,} merges, because {end}: {fixed + len(tokens):,} tokens (at most "
+            f"BPE stopped after {len(merges):,} merges, because {end}: {num_tokens:,} tokens (at most "
             f"{limits.size:,}), compression ratio {ratio:.3f} (wanted: {limits.compression_ratio:g})"
         )
     return merges
@@ -159,7 +159,10 @@ def learn_word_level(words: Mapping[str, int], limits: VocabularyLimits) -> mode
     """Build a model of the most frequent words; all others are unknown. `words` have their counts."""
     max_words = limits.size - len(SPECIAL_TOKENS) - 1  # the space
     if max_words < 1:
-        raise UserError(f"a word vocabulary needs a size of at least {len(SPECIAL_TOKENS) + 2}, not {limits.size}")
+        raise UserError(
+            f"a word vocabulary needs a size of at least {len(SPECIAL_TOKENS) + 2}, not {limits.size}: raise "
+            "text.vocab_size"
+        )
     frequent = [word for word, count in Counter(words).most_common() if count >= limits.min_count and word != " "]
     return models.WordLevel(_enumerate([*SPECIAL_TOKENS, " ", *frequent[:max_words]]), unk_token=SPECIAL_TOKENS[UNK])
 
@@ -198,8 +201,8 @@ def _max_learned_tokens(limits: VocabularyLimits, alphabet: Iterable[str] = ()) 
     if limits.size < given_tokens + letters:
         raise UserError(
             f"a vocabulary of size {limits.size} is too small: {len(SPECIAL_TOKENS)} special tokens, "
-            f"{len(BYTE_TOKENS)} bytes and {letters} characters need {given_tokens + letters}; use a larger size or a "
-            "smaller coverage"
+            f"{len(BYTE_TOKENS)} bytes and the {letters} most frequent characters of the text need "
+            f"{given_tokens + letters}; raise text.vocab_size"
         )
     return limits.size - given_tokens
 

@@ -183,11 +183,11 @@ def words_and_tags(content: bytes) -> bytes:
         for block in re.split(r"\n{2,}", content.decode().strip()):
             words, tags = [], []
             for line in block.splitlines():
-                if not line.startswith("#"):
-                    number, word, _, tag, *_ = line.split("\t")
-                    if number.isdecimal():
-                        words.append(word.replace(" ", ""))
-                        tags.append(tag)
+                number, *columns = line.split("\t")
+                if number.isdecimal():
+                    word, _, tag, *_ = columns
+                    words.append(word.replace(" ", ""))
+                    tags.append(tag)
             yield f"{' '.join(words)}\t{' '.join(tags)}\n"
 
     return "".join(lines()).encode()

@@ -35,7 +35,10 @@ class SplitBlock:
 
     @classmethod
     def create(cls, block: MarkedText, split: SplitText, preserve: Preserve) -> SplitBlock:
-        """Find the literals of the sentences of a block."""
+        """Find the literals of the sentences of a block: what must occur unchanged in their translations.
+
+        These are texts of tags that are not translated (`verbatim`), and what `preserve` names, such as numbers.
+        """
         tags = [tag for tag in block.all_tags() if tag.verbatim]
         literals = []
         for start, sentence in zip(_starts(split.gaps, split.sentences), split.sentences):
@@ -82,7 +85,7 @@ class SplitBlock:
                 sentence = AlignedSentence(source, target, alignment)
                 aligned.append(restore_literals(sentence, self.literals[number]))
         texts = [sentence.target for sentence in aligned]
-        gaps = self.split.gaps_for_language(language) if language else self.split.gaps_after(texts)
+        gaps = self.split.gaps_for_language(language) if language else self.split.gaps_between(texts)
         starts = zip(_starts(self.split.gaps, self.split.sentences), _starts(gaps, texts))
         placed = [PlacedSentence(sentence, *positions) for sentence, positions in zip(aligned, starts)]
         target = gaps[0] + "".join(text + gap for text, gap in zip(texts, gaps[1:], strict=True))

@@ -135,7 +135,7 @@ class HtmlDocument:
             block, end = [], position + 1
             if is_skipped and not token.is_closing and not token.is_empty:
                 end = ends.get(position, position) + 1
-            document.parts.append(token.markup + "".join(other.markup for other in tokens[position + 1 : end]))
+            document.parts.append(token.markup + "".join(skipped.markup for skipped in tokens[position + 1 : end]))
             position = end
         document._add_block(block)
         return document
@@ -280,9 +280,9 @@ def _is_paragraph_break(tokens: Sequence[Token], number: int) -> bool:
     if tokens[number].name != "br":
         return False
     for step in (-1, 1):
-        other = number + step
-        while 0 <= other < len(tokens) and tokens[other].is_text and not tokens[other].markup.strip():
-            other += step
-        if 0 <= other < len(tokens) and tokens[other].name == "br":
+        neighbor = number + step
+        while 0 <= neighbor < len(tokens) and tokens[neighbor].is_text and not tokens[neighbor].markup.strip():
+            neighbor += step  # past white space
+        if 0 <= neighbor < len(tokens) and tokens[neighbor].name == "br":
             return True
     return False

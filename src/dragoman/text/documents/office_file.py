@@ -64,11 +64,11 @@ class OfficeFile:
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 _check_archive(archive, kind)
                 if (damaged := archive.testzip()) is not None:
-                    raise UserError(f"the file is damaged: {damaged} in it cannot be read")
+                    raise UserError(f"the office file is damaged: {damaged} in it cannot be read; save it again")
                 names = sorted(filter(kind.text_files.fullmatch, archive.namelist()), key=_natural_order)
                 parts = {name: _read_part(archive.read(name), name, kind) for name in names}
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, ValueError) as error:
-            raise UserError(f"the file is not a {kind.name}, or it is damaged: {error}") from None
+            raise UserError(f"the file is not a {kind.name}, or it is damaged ({error}): save it again") from None
         return cls(content, parts)
 
     @property
@@ -96,17 +96,20 @@ def _check_archive(archive: zipfile.ZipFile, kind: OfficeKind) -> None:
     files = archive.infolist()
     names = {info.filename for info in files}
     if kind.main_file not in names:
-        raise UserError(f"the file is not a {kind.name}: {kind.main_file} is missing in it")
+        raise UserError(f"the file is not a {kind.name}: {kind.main_file} is missing in it; give it its true ending")
     if any(info.flag_bits & 1 for info in files):  # the bit of encryption in the ZIP format
         raise UserError("the file is encrypted: save it without a password")
     if len(files) > MAX_ARCHIVE_FILES or sum(info.file_size for info in files) > MAX_ARCHIVE_BYTES:
         raise UserError(
-            f"the file is too large: it may hold {MAX_ARCHIVE_FILES:,} files of {MAX_ARCHIVE_BYTES:,} bytes in total"
+            f"the office file is too large: it may hold {MAX_ARCHIVE_FILES:,} files of {MAX_ARCHIVE_BYTES:,} bytes in "
+            "total; split it"
         )
     for info in files:
         is_bomb = info.file_size > MIN_CHECKED_BYTES and info.file_size > MAX_COMPRESSION * info.compress_size
         if is_bomb or (kind.text_files.fullmatch(info.filename) and info.file_size > MAX_XML_BYTES):
-            raise UserError(f"the file is refused: {info.filename} in it grows to {info.file_size:,} bytes")
+            raise UserError(
+                f"the office file is refused, because {info.filename} in it has {info.file_size:,} bytes: split it"
+            )
 
 
 def _read_part(content: bytes, name: str, kind: OfficeKind) -> XmlBlocks:

@@ -70,7 +70,7 @@ class XmlBlocks:
 
 
 def find_office_blocks(root: Element, prefix: str) -> XmlBlocks:
-    """Return the paragraphs of a part of a Word (prefix `w:`) or PowerPoint (`a:`) file."""
+    """Return the paragraphs of an XML file of a Word (prefix `w:`) or PowerPoint (`a:`) file as blocks."""
     blocks = XmlBlocks()
     for paragraph in _paragraphs(root, {f"{prefix}p"}):
         items = list(_merged(_fields(list(_run_items(paragraph, prefix)), prefix)))
@@ -129,26 +129,25 @@ def _fields(items: Sequence[Item], prefix: str) -> Iterator[Item]:
     """
     position = 0
     while position < len(items):
-        kinds = [_field_mark(item, prefix) for item in items[position:]]
-        if kinds[0] != "begin" or "end" not in kinds:
+        marks = [_field_mark(item, prefix) for item in items[position:]]
+        if marks[0] != "begin" or "end" not in marks:
             yield items[position]
             position += 1
             continue
         depth, length = 0, 0
-        for length, kind in enumerate(kinds, 1):  # noqa: B007
-            depth += (kind == "begin") - (kind == "end")
+        for length, mark in enumerate(marks, 1):  # noqa: B007
+            depth += (mark == "begin") - (mark == "end")
             if depth == 0:
                 break
-        inside = items[position : position + length]
-        marks = kinds[:length]
-        result = inside[marks.index("separate") + 1 : -1] if marks.count("separate") == 1 else []
+        field, marks = items[position : position + length], marks[:length]
+        result = field[marks.index("separate") + 1 : -1] if marks.count("separate") == 1 else []
         is_simple = marks.count("begin") == 1 and all(item.kind == "text" for item in result) and result
         if is_simple:
-            begin = "".join(item.markup for item in inside[: marks.index("separate") + 1])
-            yield from (Item("open", begin, name="a"), *result, Item("close", inside[-1].markup))
+            begin = "".join(item.markup for item in field[: marks.index("separate") + 1])
+            yield from (Item("open", begin, name="a"), *result, Item("close", field[-1].markup))
         else:
             markup = [
-                _text_run(item.text, item.markup, prefix) if item.kind == "text" else item.markup for item in inside
+                _text_run(item.text, item.markup, prefix) if item.kind == "text" else item.markup for item in field
             ]
             yield Item("point", "".join(markup))
         position += length

@@ -119,14 +119,14 @@ def restore_literals(sentence: AlignedSentence, literals: Sequence[Literal]) -> 
 def _align_literals(sentence: AlignedSentence, literals: Sequence[Literal]) -> AlignedSentence:
     """Align the words of each literal with those of its occurrence in the translation, and with no others."""
     links = list(sentence.links)
-    for literal, found in zip(literals, place_literals(literals, sentence.target)):
-        if found is None:
+    for literal, occurrence in zip(literals, place_literals(literals, sentence.target)):
+        if occurrence is None:
             continue
-        sources, targets = (
+        sources, targets = (  # indices of the words that overlap the literal
             {n for n, (start, end) in enumerate(words) if start < last and end > first}
             for words, (first, last) in (
                 (sentence.source_words, (literal.start, literal.end)),
-                (sentence.target_words, found),
+                (sentence.target_words, occurrence),
             )
         )
         links = [(s, t) for s, t in links if s not in sources and t not in targets]

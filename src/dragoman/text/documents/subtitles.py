@@ -190,12 +190,12 @@ def _wrap(text: str, num_lines: int) -> list[str]:
     lengths = [len(_TAG.sub("", word)) + 1 for word in words]
     if num_lines < 2 or len(words) < num_lines:
         return [" ".join(words)]
-    lines, position, total, used = [], 0, sum(lengths), 0
+    lines, position, length = [], 0, 0  # `position` words of `length` characters are in lines
     for line in range(1, num_lines + 1):
         begin = position
-        limit = total * line / num_lines
-        while position < len(words) and (line == num_lines or used + lengths[position] / 2 <= limit):
-            used += lengths[position]
+        limit = sum(lengths) * line / num_lines
+        while position < len(words) and (line == num_lines or length + lengths[position] / 2 <= limit):
+            length += lengths[position]
             position += 1
         lines.append(" ".join(words[begin:position]))
     return [line for line in lines if line]

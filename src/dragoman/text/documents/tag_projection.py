@@ -154,8 +154,8 @@ class _Projection:
         if words is None:
             position = self._point(tag.start)
             return position, position
-        if (inside := self._inside_word(tag, tagged, words)) is not None:
-            return inside
+        if (part_of_word := self._inside_word(tag, tagged, words)) is not None:
+            return part_of_word
         start, end = self.target_words[words[0]][0], self.target_words[words[-1]][1]
         core_start, _ = core_span(self.target, *self.target_words[words[0]])
         _, core_end = core_span(self.target, *self.target_words[words[-1]])
@@ -227,8 +227,9 @@ class _Projection:
         before = {n for n, (start, _) in enumerate(self.source_words) if start < position}
         share = position / max(1, len(self.source))
         crossing = sum(source in before for source, _ in self.links)  # if everything comes after the cut
-        best = (crossing, share, 0)
+        best = (crossing, share, 0)  # crossing links, distance from the relative position, place of the cut
         for word, (_, end) in enumerate(self.target_words):
             crossing += sum(-1 if source in before else 1 for source, target in self.links if target == word)
             best = min(best, (crossing, abs(end / len(self.target) - share), end))
-        return best[2]
+        _, _, position = best
+        return position

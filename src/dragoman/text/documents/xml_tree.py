@@ -79,9 +79,12 @@ def parse_xml(content: bytes, name: str) -> Element:
         expat.ParserCreate().Parse(content, True)  # True: the whole file; only to see whether it is valid
         text = content.decode("utf-8-sig")
     except (expat.ExpatError, ValueError, LookupError) as error:
-        raise UserError(f"the file is damaged: {name} in it is not valid XML ({error})") from None
+        raise UserError(f"the office file is damaged: {name} in it is not valid XML ({error}); save it again") from None
     if "<!DOCTYPE" in text:
-        raise UserError(f"the file is refused: {name} in it declares a document type, which office files do not do")
+        raise UserError(
+            f"the office file is refused, because {name} in it declares a document type, which office programs do not: "
+            "save it again with one"
+        )
     root = Element(name="", opening="")
     stack, position = [root], 0
     for match in _XML_MARKUP.finditer(text):
@@ -100,7 +103,10 @@ def parse_xml(content: bytes, name: str) -> Element:
             if not match[0].endswith("/>"):
                 stack.append(element)
                 if len(stack) > MAX_XML_DEPTH:
-                    raise UserError(f"the file is refused: {name} in it has elements more than {MAX_XML_DEPTH} deep")
+                    raise UserError(
+                        f"the office file is refused, because {name} in it nests more than {MAX_XML_DEPTH} elements: "
+                        "simplify it"
+                    )
     if position < len(text):
         _add_text(root, text[position:])
     return root
