@@ -82,7 +82,7 @@ def test_python_takes_features_or_a_tab(run: Run) -> None:
     assert run.score(texts, ["a", "b"]) != run.score(joined, ["a", "b"])
     result = run.evaluate(texts, ["a", "b"], ["exact"], features=features)
     assert result.hypotheses == [translation.text for translation in run.translate(joined)]
-    with pytest.raises(UserError, match=r"the features of each of the 2 texts, .*, got 1 entries"):
+    with pytest.raises(UserError, match=r"the features of each of the 2 texts, .*, but has 1 entries"):
         run.translate(texts, features=["V"])
 
 

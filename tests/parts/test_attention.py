@@ -265,9 +265,9 @@ def test_heads_must_divide_the_width() -> None:
 
 
 def test_part_of_the_wrong_kind_is_named() -> None:
-    with pytest.raises(UserError, match="needs a Visibility here, but has a ScaledDot"):
+    with pytest.raises(UserError, match="needs a Visibility, but has ScaledDot"):
         SelfAttention(visibility=ScaledDot()).build(8)
-    with pytest.raises(UserError, match="needs a Position here, but has a Causal"):
+    with pytest.raises(UserError, match="needs a Position, but has Causal"):
         SelfAttention(position=Causal()).build(8)
-    with pytest.raises(UserError, match="needs a Mixer here, but has a Causal"):
+    with pytest.raises(UserError, match="needs a Mixer, but has Causal"):
         Stack((Causal(),)).build(8)

@@ -236,7 +236,7 @@ def test_settings_are_checked_and_specs_are_read() -> None:
     sizes = VocabularySizes(11, 11, joint=True)
     spec = SYSTEMS["transformer"].spec(sizes, "tiny", copying=True, coverage_loss=1.0)
     assert model_from_dict(model_to_dict(spec)) == spec
-    with pytest.raises(UserError, match="set copying to true"):
+    with pytest.raises(UserError, match=r"set system.settings.copying to true"):
         SYSTEMS["transformer"].spec(sizes, "tiny", coverage_loss=1.0)
     with pytest.raises(UserError, match="coverage_loss must be at least 0"):
         SYSTEMS["transformer"].spec(sizes, "tiny", copying=True, coverage_loss=-1.0).build()

@@ -69,7 +69,7 @@ def test_wrong_feature_shape_is_refused() -> None:
     for part in (Patches(features=3).build(4), Frames(features=3).build(4)):
         with pytest.raises(UserError, match="batch × length × 3, but got 2 × 5 × 4"):
             part.embed_source(torch.zeros(2, 5, 4), padded([5, 5]))
-        with pytest.raises(UserError, match=r"but got 2 × 5$"):
+        with pytest.raises(UserError, match=r"but got 2 × 5:"):
             part.embed_source(torch.zeros(2, 5, dtype=torch.long), padded([5, 5]))
 
 

@@ -283,5 +283,5 @@ def test_projected_lstm_equals_torchs_on_each_row_alone(direction: Any) -> None:
 
 @pytest.mark.parametrize(("cell", "cell_dim"), [("gru", 10), ("lstm", WIDTH)])
 def test_only_a_wider_lstm_is_projected(cell: Any, cell_dim: int) -> None:
-    with pytest.raises(UserError, match=r"it must be larger, and the cell must be 'lstm'"):
+    with pytest.raises(UserError, match=r"raise cell_dim or leave it out, and set the cell to 'lstm'"):
         Recurrent(cell, cell_dim=cell_dim).build(WIDTH)

@@ -101,7 +101,7 @@ def test_attention_context_is_concatenated_to_the_input() -> None:
 
 def test_attention_context_needs_an_attention_layer() -> None:
     part = Recurrent("lstm", attention_context=True).build(WIDTH)
-    with pytest.raises(UserError, match="needs a decoder layer below that attends"):
+    with pytest.raises(UserError, match="needs a layer below it that attends"):
         part(torch.zeros(1, 2, WIDTH), Context(Layout.padded(2, torch.tensor([2]))))
 
 

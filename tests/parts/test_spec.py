@@ -110,7 +110,8 @@ def test_a_missing_field_is_named_and_those_with_defaults_are_not() -> None:
 
 def test_a_description_without_a_kind() -> None:
     assert wrong({"heads": 3, "bias": True}) == (
-        "the description of a part must have a field 'kind', but has the fields ['bias', 'heads']"
+        "the description of a part must have a field 'kind', the name of its class, but has only the fields "
+        "['bias', 'heads']: add it"
     )
     assert "must have a field 'kind'" in wrong({"kind": 3})
 
@@ -149,7 +150,7 @@ def test_int_is_accepted_for_float() -> None:
 def test_description_of_a_part_is_not_a_model() -> None:
     others: list[Any] = [{"kind": "Dot"}, [], 3]
     for data in others:
-        with pytest.raises(UserError, match="the description of a model must have as kind one of EncoderDecoder"):
+        with pytest.raises(UserError, match="which is no model: use one of EncoderDecoder"):
             model_from_dict(data)
 
 

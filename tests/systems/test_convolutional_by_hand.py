@@ -250,7 +250,7 @@ def test_extended_lengths_are_rounded_up() -> None:
         assert SourceExtension(ratio, offset).length(source) == length
     for extension in (SourceExtension(), SourceExtension(1.1, 0.3), SourceExtension(1.5, 4)):
         assert extension.lengths(torch.arange(300)).tolist() == [extension.length(n) for n in range(300)]
-    with pytest.raises(UserError, match="unfolding_ratio must be at least 1"):
+    with pytest.raises(UserError, match=r"but system\.settings\.unfolding_ratio is 0\.9"):
         bytenet(unfolding_ratio=0.9)
 
 

@@ -231,9 +231,7 @@ def test_every_second_feed_forward_layer_is_a_mixture_of_experts() -> None:
         "MixtureOfExperts",
     ]
     assert {(part.num_experts, part.top_k) for part in find_specs(spec, MixtureOfExperts)} == {(3, 2)}
-    with pytest.raises(
-        UserError, match=r"moe has experts in every second layer: system\.settings\.layers must be even, but is 3"
-    ):
+    with pytest.raises(UserError, match=r"moe needs pairs of layers, but system\.settings\.layers=3 is odd"):
         spec_of("moe", layers=3)
 
 
@@ -293,7 +291,7 @@ def test_gpt3_with_a_wide_window_equals_gpt() -> None:
     tokens = torch.randint(11, (2, 9))
     for other in (gpt, everything):
         torch.testing.assert_close(lm_logits(other, tokens), lm_logits(wide, tokens))
-    with pytest.raises(UserError, match=r"windowed attention: system\.settings\.layers must be even, but is 3"):
+    with pytest.raises(UserError, match=r"windowed attention, but system\.settings\.layers=3 is odd"):
         spec_of("gpt3", layers=3)
 
 

@@ -337,7 +337,7 @@ first
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.xyz", b"", "known are .txt"),
+        ("a.xyz", b"", "use .txt"),
         ("a.txt", b"\xff", "not UTF-8 text"),
         ("a.txt", b"a\0b", "zero bytes"),
         ("a.srt", b"The man laughs.", "no subtitles"),

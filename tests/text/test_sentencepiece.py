@@ -205,7 +205,7 @@ def test_a_damaged_file_is_answered_in_a_sentence(content: bytes, tmp_path: Path
 
 
 def test_a_missing_or_too_large_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot read"):
+    with pytest.raises(UserError, match="cannot be read"):
         SentencePieceModel.read(tmp_path / "no.model")
     path = tmp_path / "large.model"
     with path.open("wb") as file:

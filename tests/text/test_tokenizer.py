@@ -245,7 +245,7 @@ def test_damaged_and_other_files_are_refused(tmp_path: Path) -> None:
         "version 99": changed(dragoman={"version": 99, "kind": "bpe", "marker": "initial"}),
         "unknown type of tokenizer": changed(dragoman={"version": 1, "kind": "bpee", "marker": "initial"}),
         "unknown word marker": changed(dragoman={"version": 1, "kind": "bpe", "marker": "middle"}),
-        "is damaged: ": changed(merges=[["no", "such"]]),
+        "is damaged .Token": changed(merges=[["no", "such"]]),
         "begin with": changed(vocab={"a": 0}, merges=[]),
         "not consecutive": changed(vocab=gap),
     }
@@ -266,7 +266,7 @@ def test_invalid_arguments_of_learning_are_refused() -> None:
         learn_tokenizer(TEXTS, "unigramm")
     with pytest.raises(UserError, match="did you mean 'final'"):
         learn_tokenizer(TEXTS, marker="finale")
-    with pytest.raises(UserError, match=f"3 characters need {FIXED + 3}"):  # the space, a, b
+    with pytest.raises(UserError, match=f"3 most frequent characters of the text need {FIXED + 3}"):  # the space, a, b
         learn_tokenizer(["ab ab"], size=FIXED + 2)
     with pytest.raises(UserError, match="at least 9"):
         learn_tokenizer(["ab ab"], "word", size=8)

@@ -125,7 +125,7 @@ def test_mixed_run_resumes_within_an_epoch(two: Path, tmp_path: Path) -> None:
         (["data.corpus_tags=[news, web]"], "set data.valid_corpus_tags to values of data.corpus_tags"),
         (["data.corpus_tags=[news, web]", "data.valid_corpus_tags=[new]"], "did you mean 'news'"),
         (["data.valid_corpus_tags=[news]"], "need data.corpus_tags"),
-        (["data.corpus_tags=[two words, web]", "data.valid_corpus_tags=[web]"], "a corpus tag may contain letters"),
+        (["data.corpus_tags=[two words, web]", "data.valid_corpus_tags=[web]"], "may contain letters, digits"),
         (["data.num_workers=0"], "data.num_workers must be between"),
     ],
 )

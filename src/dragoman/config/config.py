@@ -69,7 +69,9 @@ def from_dict(values: Any, where: str = "the configuration") -> Config:
         where: the origin of the values, for error messages.
     """
     if not isinstance(values, dict):
-        raise UserError(f"{where} must map section names (data, text, system, training …) to settings, got {values!r}")
+        raise UserError(
+            f"{where} must map section names (data, text, system, training …) to settings, got {values!r}: correct it"
+        )
     values = legacy.translate_settings(values, where)
     sections: dict[str, Any] = {}
     for section, settings in values.items():
@@ -149,7 +151,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     for text in settings:
         name, equals, value = text.partition("=")
         if not equals:
-            raise UserError(f"--set expects NAME=VALUE, such as training.steps=1000, got {text!r}")
+            raise UserError(f"--set expects NAME=VALUE, such as training.steps=1000, got {text!r}: add the value")
         hint = setting_type(name)
         values[name] = convert(parse_text(value, hint, name), hint, name)
     return values

@@ -123,8 +123,8 @@ class DataConfig(Section, section="data"):
     )
     corpus_tags: Files = setting(
         (),
-        "One tag per training corpus (pair of files), such as [<bt>, ''], prepended to its sources as a token; '' for "
-        "a corpus without a tag. Empty: no tags.",
+        "One tag per training corpus (pair of files), such as [backtranslated, ''], prepended to its sources as a "
+        "token; '' for a corpus without a tag. Empty: no tags.",
     )
     valid_corpus_tags: Files = setting(
         (),
@@ -150,13 +150,15 @@ class DataConfig(Section, section="data"):
         super().__post_init__()
         weights = self.sampling_weights
         if not all(0 <= weight < math.inf for weight in weights) or (weights and not any(weights)):
-            raise UserError(f"data.sampling_weights must be at least 0 and not all 0, got {list(weights)}")
+            raise UserError(f"data.sampling_weights must be at least 0 and not all 0, got {list(weights)}: change them")
         if weights and self.sampling_temperature is not None:
             raise UserError("data.sampling_weights and data.sampling_temperature exclude each other: set one of them")
         if self.source_features and self.features_column:
             raise UserError("data.source_features and data.features_column exclude each other: set one of them")
         if not self.feature_separator.strip() and self.feature_separator != " ":
-            raise UserError(f"data.feature_separator must be a text or a space, got {self.feature_separator!r}")
+            raise UserError(
+                f"data.feature_separator must be a text or one space, got {self.feature_separator!r}: change it"
+            )
         if self.valid_corpus_tags and not self.corpus_tags:
             raise UserError("data.valid_corpus_tags need data.corpus_tags: set the tags of the training corpora too")
         if self.valid_corpus_languages and not self.corpus_languages:
@@ -166,7 +168,7 @@ class DataConfig(Section, section="data"):
         for pair in (*self.corpus_languages, *self.valid_corpus_languages):
             if not all(pair.partition(":")[::2]):
                 raise UserError(
-                    f"data.corpus_languages must be written FROM:TO, such as eng_Latn:kin_Latn, got {pair!r}"
+                    f"data.corpus_languages must be FROM:TO, such as eng_Latn:kin_Latn, got {pair!r}: correct it"
                 )
 
 

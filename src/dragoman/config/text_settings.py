@@ -94,8 +94,8 @@ class TextConfig(Section, section="text"):
     )
     similar_language: str | None = setting(
         None,
-        "Language of the model whose code the new one in text.add_language starts from; for a model of one language "
-        "pair, the name of its target language.",
+        "Language of the model in training.start_from from whose code the embedding of the new code "
+        "(text.add_language) is copied at first; for a model of one language pair, the name of its target language.",
         auto="the default target language of the model",
     )
     max_new_pieces: int | None = setting(

@@ -192,7 +192,7 @@ class Batches:
         if window is None:  # about a hundred batches
             window = max(1000, min(2**16, 100 * max_tokens * len(store) // max(1, store.tokens)))
         if window < 1:
-            raise UserError(f"window, the number of pairs that are sorted together, must be at least 1, got {window}")
+            raise UserError(f"window, the pairs that are sorted together, must be at least 1, got {window}: raise it")
         self.epoch_rows = EpochRows(store, rows, seed)
         max_row_length = self.epoch_rows.max_row_length
         if max_row_length > max_tokens:

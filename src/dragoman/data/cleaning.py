@@ -299,8 +299,9 @@ class MeasuredPairs:
         """
         bins = np.zeros(2**16, np.int64)  # pairs by logarithm of the ratio
         for block in self._blocks():
+            # NO_RATIO is the smallest 16-bit number, so that the difference is an index from 0
             bins += np.bincount(block["ratio"].astype(np.int64) - NO_RATIO, minlength=2**16)
-        bins[0] = 0  # without a ratio
+        bins[0] = 0  # pairs without a ratio
         if not max_ratio or not bins.sum():
             return []
         median = int(np.searchsorted(np.cumsum(bins), bins.sum() / 2)) + NO_RATIO

@@ -251,7 +251,8 @@ def zip_lines(items: Iterable[Item], path: Path, extra: Path) -> Iterator[tuple[
         if item is None or line is None:
             more, fewer = (extra, path) if item is None else (path, extra)
             raise UserError(
-                f"{more} has more lines than {fewer}, which has {number - 1:,}: features need one line for each source"
+                f"{more} has more lines than {fewer}, which has {number - 1:,}: features need one line for each "
+                "source, so correct the files"
             )
         yield item, line
 

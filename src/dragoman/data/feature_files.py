@@ -83,7 +83,7 @@ def check_features(features: Any, size: int, name: str = "a source") -> FeatureA
     array = np.asarray(features)
     if array.dtype.kind not in _NUMBERS or array.ndim != 2 or array.shape[1] != size:
         shape = " × ".join(map(str, array.shape))
-        raise UserError(f"{name} must be numbers of shape length × {size}, but has shape {shape}")
+        raise UserError(f"{name} must be numbers of shape length × {size}, but has shape {shape}: pass such an array")
     array = array.astype(np.float32)
     if not np.isfinite(array).all():
         raise UserError(f"{name} contains NaN or infinite values: clean the data first")

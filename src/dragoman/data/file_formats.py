@@ -57,7 +57,9 @@ class FileFormat:
                 source_count, target_count = [
                     f"{path} has {count:,} line{'s' * (count != 1)}" for path, count in zip(corpus.files, counts)
                 ]
-                raise UserError(f"{source_count} but {target_count}: line counts of a parallel corpus must match")
+                raise UserError(
+                    f"{source_count} but {target_count}: line counts of a parallel corpus must match, correct the files"
+                )
             source_text = decode_line(source, corpus.source, line)
             yield SentencePair(source_text, decode_line(target, corpus.target, line), corpus.name, line)
 
@@ -138,7 +140,7 @@ class DelimitedFormat(ColumnFormat):
     header_is_usual: ClassVar[bool] = False
 
     def rows(self, corpus: Corpus, allow_empty: bool) -> Iterator[tuple[int, list[str]]]:
-        """Yield (line number, fields) for every row, the header included."""
+        """Yield (line number, fields) for every row, the header included; a file without rows must be allowed."""
         raise NotImplementedError
 
     def data_format(self, corpus: Corpus) -> str:
@@ -421,14 +423,14 @@ def parse_turns(record: dict[str, Any], location: str) -> list[str] | None:
 def _parse_messages(messages: Any, location: str) -> list[str]:
     """Return the turns of a chat, with a system message prepended to the first one."""
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise UserError(f"{location}: 'messages' must be a list of objects with 'role' and 'content'")
+        raise UserError(f"{location}: 'messages' must be a list of objects with 'role' and 'content': correct it")
     roles = [message.get("role") for message in messages]
     has_system = roles[:1] == ["system"]
     chat_roles = roles[1:] if has_system else roles
     if chat_roles != (["user", "assistant"] * len(chat_roles))[: len(chat_roles)]:
         raise UserError(
             f"{location}: the roles must alternate between user and assistant, user first, after at most one system "
-            f"message, not {roles}"
+            f"message, but are {roles}: correct or remove the line"
         )
     turns = [message.get("content") for message in messages]
     if not all(isinstance(turn, str) for turn in turns):

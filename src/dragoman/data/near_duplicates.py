@@ -16,13 +16,15 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.text.splitmix import GOLDEN_GAMMA, splitmix64
+
 BANDS, BAND_HASHES = 16, 8
 SHINGLE_WORDS = 3
 NO_WORDS = 0  # all bands of a text without words
 
 #: a word, or a single letter of a script without spaces: Han, kana, Thai, Lao, Myanmar and Khmer
 _WORD = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]|\\w+")
-_GOLDEN = 0x9E3779B97F4A7C15
+
 
 Hashes = NDArray[np.uint64]
 
@@ -30,29 +32,31 @@ Hashes = NDArray[np.uint64]
 def band_hashes(texts: Sequence[str]) -> Hashes:
     """Return the hashes of the bands of each text (texts × BANDS); all are NO_WORDS for a text without words."""
     words = [_WORD.findall(text.casefold()) for text in texts]
-    has_words = np.array([bool(found) for found in words], bool)
+    has_words = np.array(list(map(bool, words)), bool)
     shingles, starts = _shingle_hashes(words)
     bands = np.zeros((BANDS, len(texts)), np.uint64)
     for number in range(BANDS * BAND_HASHES if len(texts) else 0):
-        minima = np.minimum.reduceat(_mix(shingles ^ np.uint64((number + 1) * _GOLDEN % 2**64)), starts)
-        bands[number // BAND_HASHES] = _mix(bands[number // BAND_HASHES] + minima)
-    return np.where(has_words[:, None], np.maximum(bands.T, NO_WORDS + 1), NO_WORDS)
+        random_hashes = splitmix64(shingles ^ np.uint64((number + 1) * int(GOLDEN_GAMMA) % 2**64))
+        minima = np.minimum.reduceat(random_hashes, starts)  # of each text
+        bands[number // BAND_HASHES] = splitmix64(bands[number // BAND_HASHES] + minima)
+    return np.where(has_words[:, None], np.maximum(bands.T, NO_WORDS + 1), NO_WORDS)  # no other band is NO_WORDS
 
 
 def _shingle_hashes(texts: Sequence[Sequence[str]]) -> tuple[Hashes, NDArray[np.int64]]:
-    """Return the hashes of all trigrams of words of all texts, and the index of the first one of each text.
+    """Return the hashes of all shingles (word trigrams) of all texts, and the index of the first one of each text.
 
     A text of fewer words has one shingle, of all its words.
     """
-    known = {word: _hash_word(word) for word in set(chain.from_iterable(texts))}
+    word_hash = {word: _hash_word(word) for word in set(chain.from_iterable(texts))}
     padding = [0] * (SHINGLE_WORDS - 1)
     # every text is followed by padding, so that no shingle goes beyond it
-    hashes = np.fromiter(chain.from_iterable([*map(known.__getitem__, words), *padding] for words in texts), np.uint64)
+    padded = ([*map(word_hash.__getitem__, words), *padding] for words in texts)
+    hashes = np.fromiter(chain.from_iterable(padded), np.uint64)
     combined = np.zeros(len(hashes), np.uint64)
     for offset in reversed(range(SHINGLE_WORDS)):
         following = np.zeros(len(hashes), np.uint64)
         following[: len(hashes) - offset] = hashes[offset:]
-        combined = _mix(combined + following)
+        combined = splitmix64(combined + following)
     lengths = np.array([len(words) for words in texts], np.int64)
     counts = np.maximum(1, lengths - SHINGLE_WORDS + 1)
     begins = np.cumsum([0, *(lengths + len(padding))])[:-1]  # in `hashes`
@@ -63,10 +67,3 @@ def _shingle_hashes(texts: Sequence[Sequence[str]]) -> tuple[Hashes, NDArray[np.
 def _hash_word(word: str) -> int:
     """Return a 64-bit hash of a word."""
     return int.from_bytes(blake2b(word.encode(errors="replace"), digest_size=8).digest(), "little")
-
-
-def _mix(values: Hashes) -> Hashes:
-    """Return a bijection of 64-bit numbers that looks random (the finalizer of SplitMix64)."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))

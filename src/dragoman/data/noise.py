@@ -72,7 +72,7 @@ class MaskedLanguageModeling(_RateNoise):
         if not 0 <= self.first_token < self.vocab_size:
             raise UserError(
                 f"first_token, the first id of random tokens, must be from 0 to below the vocabulary size "
-                f"{self.vocab_size}, not {self.first_token}"
+                f"{self.vocab_size}, not {self.first_token}: change it"
             )
 
     def __call__(self, ids: Ids, random: Random) -> tuple[Ids, Ids]:

@@ -326,7 +326,7 @@ def _write_index(
 def _require_pairs(count: int, folder: Path) -> None:
     """Raise a UserError if there is nothing to write."""
     if not count:
-        raise UserError(f"there are no sentence pairs to write to {folder}: the corpus is empty")
+        raise UserError(f"the corpus has no sentence pairs to write to {folder}: check the files")
 
 
 @contextmanager

@@ -73,7 +73,7 @@ def _load_model(model: str) -> Any:
     try:
         return load_from_checkpoint(str(checkpoint), local_files_only=True)
     except Exception as error:  # the package raises plain exceptions
-        raise UserError(f"{checkpoint} cannot be opened as a COMET model: {error}") from error
+        raise UserError(f"{checkpoint} cannot be opened as a COMET model ({error}): download it again") from error
 
 
 def _cached_checkpoint() -> Path:

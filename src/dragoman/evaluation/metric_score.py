@@ -54,7 +54,7 @@ def reference_lists(hypotheses: Sequence[str], references: References) -> list[S
     lists = [[reference] if isinstance(reference, str) else reference for reference in references]
     for number, its_references in enumerate(lists, 1):
         if not its_references:
-            raise UserError(f"hypothesis {number:,} has no reference: every hypothesis needs at least one")
+            raise UserError(f"hypothesis {number:,} has no reference, but every one needs at least one: add it")
     return lists
 
 

@@ -167,7 +167,7 @@ def resample_scores(outputs: Sequence[SentenceStatistics], samples: int, seed: i
     if not outputs:
         raise UserError("there are no outputs to resample: give the outputs of at least one seed per system")
     if samples < 2:
-        raise UserError(f"samples, the number of bootstrap resamples, must be at least 2, but is {samples}")
+        raise UserError(f"samples, the number of bootstrap resamples, must be at least 2, but is {samples}: raise it")
     score = outputs[0].corpus_score  # the same function for all seeds
     by_sentence = np.stack([statistics.table for statistics in outputs], 1)  # sentences, seeds, statistics
     count = len(by_sentence)
@@ -199,7 +199,7 @@ def contrast_test(systems: Sequence[BootstrapScores], weights: Sequence[float]) 
     and Satterthwaite. Resampling two or three seeds instead would underestimate their variance.
     """
     if len(systems) != len(weights):
-        raise UserError(f"expected one weight for each of {len(systems)} systems, but got {len(weights)}")
+        raise UserError(f"expected one weight for each of {len(systems)} systems, but got {len(weights)}: pass as many")
     seeds = {len(system.scores) for system in systems}
     if len({system.samples.shape for system in systems}) > 1 or len({system.sentences for system in systems}) > 1:
         raise UserError(

@@ -63,7 +63,8 @@ def model_from_dict(data: Any, parts: dict[str, type[Spec]] | None = None) -> Mo
     model = from_dict(data, PARTS | MODELS | (parts or {}))
     if not isinstance(model, ModelSpec):
         raise UserError(
-            f"the description of a model must have as kind one of {', '.join(MODELS)}, but has {type(model).__name__}"
+            f"the description of a model has the kind {type(model).__name__}, which is no model: use one of "
+            f"{', '.join(MODELS)}"
         )
     return model
 

@@ -102,6 +102,7 @@ class EncoderDecoderModel(Model):
             self.source_embedding = self.target_embedding
         else:
             self.source_embedding = spec.embedding.build_embedding(spec.source_vocab_size, spec.dim)
+        # lengthens the source, if the spec says so, and marks feature symbols in front of it, if there are any
         self.source_extension = spec.source_extension.build(spec.dim) if spec.source_extension else None
         self.feature_marking = None
         if spec.feature_marking is not None and (table := self.embedding_tables[0]) is not None:

@@ -193,7 +193,8 @@ class MaskedDecoderModel(DecoderOnlyModel):
     ) -> MixerOutput:
         """Read one token of the target per row, or a mask after it, whose attention is not recorded: R 1 → R 1 D.
 
-        R is the number of rows. Keys and values of the token are written into the caches of the state.
+        R is the number of rows. Keys and values of the token are written into the caches of the state; in beam search,
+        `context.ancestors` (B K S) says which of the K rows of a source wrote each of them.
         """
         ancestors = context.ancestors
         if ancestors is not None:  # room for a mask; a hypothesis sees its own

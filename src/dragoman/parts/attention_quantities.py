@@ -56,14 +56,14 @@ def attention_quantities(
     rotates: bool = False,
     rotates_values: bool = False,
 ) -> AttentionQuantities:
-    """Return query, keys, values and scores with the formulas of a layer.
+    """Return what an explanation of an attention layer shows: its query, keys, values and scores, with formulas.
 
     Args:
         projections: formulas of query, keys and values, such as W_Q x + b_Q
-        scale: of the scores; None: 1/√d
+        scale: factor of the scores; None: 1/√d
         is_normalized: whether query and keys are normalized
-        rotates: whether they are rotated by their positions, R(position)
-        rotates_values: whether values are, too
+        rotates: whether query and keys are rotated by their positions, R(position)
+        rotates_values: whether values are rotated, too; ignored without `rotates`
     """
     quantities = []
     for base, formula in zip((QUERY, KEY, VALUE), projections):
@@ -85,7 +85,11 @@ def attention_quantities(
 
 
 def projection_formulas(query: str, memory: str, bias: bool) -> tuple[str, str, str]:
-    """Return the formulas of a query from the vector `query`, and of key and value from `memory`, by matrices."""
+    """Return the formulas of query, key and value, such as W_Q x + b_Q (b only with `bias`).
+
+    `query` and `memory` are the names of the vectors: the query is computed from the first, key and value from the
+    second.
+    """
     query_formula, key, value = (
         f"W_{name} {vector}{f' + b_{name}' if bias else ''}"
         for name, vector in (("Q", query), ("K", memory), ("V", memory))
@@ -99,5 +103,5 @@ def score_formula(scale: float | None) -> str:
 
 
 def term_quantity(scores: Quantity) -> Quantity:
-    """Return the terms whose sums are the scores: the sum in the formula becomes a product of elements."""
+    """Return the terms q ⊙ k, whose sums are the scores q·k: in the formula, elementwise products replace the dot."""
     return replace(TERMS, formula=scores.formula.replace("·", " ⊙ "))

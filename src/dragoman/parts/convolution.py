@@ -301,8 +301,8 @@ class SourceExtensionModule(nn.Module):
         super().__init__()
         if spec.ratio < 1 or spec.offset < 0:
             raise UserError(
-                "the encoder's output must not be shorter than the source: unfolding_ratio must be at least 1 and "
-                f"unfolding_offset at least 0, but they are {spec.ratio:g} and {spec.offset:g}"
+                "the encoder's output must not be shorter than the source, but system.settings.unfolding_ratio is "
+                f"{spec.ratio:g} and unfolding_offset {spec.offset:g}: set them to at least 1 and 0"
             )
         self.spec = spec
         self.padding = nn.Parameter(torch.zeros(dim))

@@ -79,8 +79,9 @@ class CopyAttention(Mixer):
         return {"key": key, "gate": gate, "tokens": tokens.clamp(min=0), "copyable": tokens >= 0}
 
     def forward_copying(self, decoded: MixerOutput, context: Context) -> tuple[CopyDistribution, tuple[Tensor, ...]]:
-        """Return p_gen and (1 − p_gen) a_i at each position of the decoder's output, R T D, and the coverage loss.
+        """Return p_gen, the probabilities (1 − p_gen) a_i of copying source token i, and the coverage loss.
 
+        The first two are for each position of the decoder's output, R T D; a_i is the attention to source token i.
         The R = B·K rows are folded to B, the K hypotheses of a source side by side. A source without any token to copy
         has p_gen = 1.
         """

@@ -280,7 +280,7 @@ class FrameEmbedding(SourceEmbedding):
         layers = spec.stride.bit_length() - 1
         if spec.stride != 2**layers:
             raise UserError(
-                f"the setting system.settings.stride must be a power of two, such as 4, but is {spec.stride}"
+                f"system.settings.stride must be a power of two, such as 4, but is {spec.stride}: change it"
             )
         if not spec.projection and not (layers or spec.full_rate_layer):
             raise UserError(

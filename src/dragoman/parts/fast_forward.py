@@ -84,7 +84,7 @@ class FastForwardColumn(nn.Module):
         """`backward`: the direction of the bottom layer, which alternates from layer to layer."""
         super().__init__()
         self.backward, self.dropout = backward, Dropout(spec.dropout)
-        self.layers = nn.ModuleList(
+        self.layers = nn.ModuleList(  # the bottom layer reads embeddings, the others [½f; h] of the layer below
             LSTMCells(inputs=3 * dim if k else dim, dim=dim, layers=1, dropout=0.0) for k in range(spec.layers)
         )
 

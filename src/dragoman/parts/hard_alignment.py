@@ -49,6 +49,8 @@ def cumulative_logsumexp(x: Tensor) -> Tensor:
 class Transition(nn.Module):
     """Zeroth order: p(a_t = i) = softmax_i h_t · T s_i, s_i being the encoder's states (Wu et al. 2018, 0-HARD)."""
 
+    depends_on_previous = False  # whether a_t depends on a_{t−1}
+
     def __init__(self, dim: int) -> None:
         """`key` is the matrix T, of width `dim`."""
         super().__init__()
@@ -75,19 +77,13 @@ class Transition(nn.Module):
         return tables[0]
 
     def forward(self, start: Tensor, tables: tuple[Tensor, ...], emissions: Tensor) -> Tensor:
-        """Forward algorithm: return log p(a_t | y_<t, x) of R rows at all steps, R T S.
+        """Forward algorithm: return log p(a_t | y_<t, x) of R rows at all T steps, R T S.
 
-        `start` (R S) is log p(a_0 | y_0) of the position before the first step; `emissions` (R T−1 S) are
-        log p(y_t | a_t) of all steps but the last. Here no step depends on the one before.
+        `start` (R S) is log p(a_0 | y_0) of the position before the first step; `tables` (R T … each) are those of
+        all steps; `emissions` (R T−1 S) are log p(y_t | a_t) of all steps but the last.
         """
-        return tables[0]
-
-    def scan(self, start: Tensor, tables: tuple[Tensor, ...], emissions: Tensor) -> Tensor:
-        """Compute log p(a_t | y_<t, x), R T S, by the forward algorithm, one step after the other.
-
-        `start` (R S) is log p(a_0 | y_0), `tables` (R T … each) are those of the transitions, and `emissions`
-        (R T−1 S) log p(y_t | a_t) of all steps but the last.
-        """
+        if not self.depends_on_previous:
+            return tables[0]  # log p(a_t) of all steps
         predicted = [self.step(start, *(table[:, 0] for table in tables))]
         for t in range(1, tables[0].shape[1]):
             previous = (predicted[-1] + emissions[:, t - 1]).log_softmax(-1)
@@ -102,22 +98,20 @@ class Transition(nn.Module):
 class MonotonicTransition(Transition):
     """p(a_t = i | a_{t−1} = j) ∝ exp(h_t · T s_i) for i ≥ j, and 0 otherwise (Wu & Cotterell 2019, 0-MONO)."""
 
+    depends_on_previous = True
+
     def tables(self, x: Tensor, key: Tensor, source_mask: Tensor) -> tuple[Tensor, ...]:
         """Return the scores e_i and log Σ_{i ≥ j} exp e_i, the normalizer of the transitions from j, B T S each."""
         scores = self._scores(x, key, source_mask)
         return scores, cumulative_logsumexp(scores.flip(-1)).flip(-1)
 
     def step(self, previous: Tensor, *tables: Tensor) -> Tensor:
-        """log p(a_t = i) = e_i + log Σ_{j ≤ i} p(a_{t−1} = j) / normalizer_j of R rows: R S, in time linear in S."""
+        """log p(a_t = i) = e_i + log Σ_{j ≤ i} p(a_{t−1} = j) / normalizer_j of R rows: R S, in time linear in S.
+
+        `previous` is log p(a_{t−1}), `tables` are the scores e and the logarithms of the normalizers, R S each.
+        """
         scores, normalizer = tables
         return scores + cumulative_logsumexp(previous - normalizer)
-
-    def forward(self, start: Tensor, tables: tuple[Tensor, ...], emissions: Tensor) -> Tensor:
-        """Compute log p(a_t | y_<t, x), R T S, step by step from log p(a_0 | y_0) (`start`, R S).
-
-        `tables` (R T … each) are those of the transitions, `emissions` (R T−1 S) log p(y_t | a_t).
-        """
-        return self.scan(start, tables, emissions)
 
 
 class JumpTransition(Transition):
@@ -125,6 +119,8 @@ class JumpTransition(Transition):
 
     Jumps Δ go from −`max_jump`, or from 0 if monotonic, to `max_jump`, and never leave the source.
     """
+
+    depends_on_previous = True
 
     def __init__(self, dim: int, max_jump: int, monotonic: bool) -> None:
         """`query` and `key` are the parts of U for h_t and s_j; column k of both is the jump `max_jump` − k."""
@@ -147,13 +143,6 @@ class JumpTransition(Transition):
         """log p(a_t = i) = log Σ_Δ p(a_{t−1} = i − Δ) p(Δ | i − Δ) of R rows, over W = `jumps` jumps Δ: R S."""
         origins = F.pad(previous, (self.max_jump, self.max_return), value=IMPOSSIBLE).unfold(1, self.jumps, 1)  # R S W
         return (origins + tables[0]).logsumexp(-1)
-
-    def forward(self, start: Tensor, tables: tuple[Tensor, ...], emissions: Tensor) -> Tensor:
-        """Compute log p(a_t | y_<t, x), R T S, step by step from log p(a_0 | y_0) (`start`, R S).
-
-        `tables` (R T … each) are those of the transitions, `emissions` (R T−1 S) log p(y_t | a_t).
-        """
-        return self.scan(start, tables, emissions)
 
     def flops(self, work: Workload) -> int:
         """FLOPs of U's products with `work.tokens` states of the decoder and `work.source` of the encoder."""

@@ -22,7 +22,8 @@ from torch import Tensor
 
 Product = Callable[[Tensor], Tensor]  # x → x Wᵀ + b, over the last dimension
 
-MAX_SECONDS = 0.1  # after which no round of measurements begins, except the first three; only on a busy machine
+MIN_ROUNDS = 4  # of which the first warms up and is not measured
+MAX_SECONDS = 0.1  # after which no further round of measurements begins; reached only on a busy machine
 TOLERANCE = 0.05  # two times are equal if they differ by less than this share
 
 
@@ -39,13 +40,13 @@ class KernelChoices:
         self.size = 0  # bytes of the file that have been read
 
     def find(self, shape: str) -> str | None:
-        """Return the name of the kernel that was chosen for a shape, by this or another process."""
+        """Return the name of the kernel that this or another process chose for a shape, None if none did."""
         if shape not in self.names:
             self._read()
         return self.names.get(shape)
 
     def add(self, shape: str, name: str) -> str:
-        """Add a choice, and return it, or that of a process that was faster."""
+        """Write the kernel `name` to the file as the choice for a shape, and return the first one in the file."""
         with suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("ab") as file:
@@ -88,11 +89,13 @@ def fastest(kernels: Mapping[str, Product], x: Tensor) -> str:
     """
     times: dict[str, list[float]] = {name: [] for name in kernels}
     start, rounds = time.perf_counter(), 0
-    while rounds < 4 or (time.perf_counter() - start < MAX_SECONDS and not all(map(_is_reproduced, times.values()))):
+    while rounds < MIN_ROUNDS or (
+        time.perf_counter() - start < MAX_SECONDS and not all(map(_is_reproduced, times.values()))
+    ):
         for name, product in kernels.items():
             before = time.perf_counter()
             product(x)
-            if rounds:  # not in the first round, which warms up
+            if rounds > 0:
                 times[name].append(time.perf_counter() - before)
         rounds += 1
     chosen, *others = kernels

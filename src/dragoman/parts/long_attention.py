@@ -99,7 +99,7 @@ class LocalAttention(Spec):
     def build(self, dim: int) -> LocalAttentionMixer:
         """Create the layer for vectors of width `dim`."""
         if self.block_size < 1:
-            raise UserError(f"block_size of LocalAttention must be at least 1, but is {self.block_size}")
+            raise UserError(f"block_size of LocalAttention must be at least 1, but is {self.block_size}: raise it")
         return LocalAttentionMixer(self, dim)
 
 
@@ -216,7 +216,8 @@ class CompressedAttention(Spec):
         """Create the layer for vectors of width `dim`."""
         if self.kernel < 1 or self.stride < 1:
             raise UserError(
-                f"kernel and stride of CompressedAttention must be at least 1, but are {self.kernel} and {self.stride}"
+                f"kernel and stride of CompressedAttention must be at least 1, but are {self.kernel} and "
+                f"{self.stride}: raise them"
             )
         return CompressedAttentionMixer(self, dim)
 

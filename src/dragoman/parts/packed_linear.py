@@ -123,7 +123,8 @@ class FastestProduct:
     def _choose(self, x: Tensor) -> Product:
         """Return the fastest kernel for inputs with about as many rows as x."""
         kernels = KERNELS[self.precision]
-        row_class = min((x.numel() // self.weight.shape[1]).bit_length(), MAX_ROW_CLASS)
+        num_rows = x.numel() // self.weight.shape[1]
+        row_class = min(num_rows.bit_length(), MAX_ROW_CLASS)  # 1 row: 1, 2–3 rows: 2, 4–7 rows: 3, …
         shape = f"{self.precision} {'×'.join(map(str, self.weight.shape))} {row_class} {self.bias is not None}"
         choices = kernel_choices()
         name = choices.find(shape)
@@ -135,7 +136,10 @@ class FastestProduct:
         return self._pack(name, keep=True) or plain(self.weight, self.bias)
 
     def _pack(self, name: str, keep: bool = False) -> Product | None:
-        """Return the product by a kernel, or None if this machine does not have it; `keep` its packed weights."""
+        """Pack the weights for the kernel `name`; None if this machine does not have it.
+
+        With `keep`, the packed weights are kept for further calls; otherwise they were needed only for measuring.
+        """
         if name not in self.packed:
             try:
                 product = KERNELS[self.precision][name](self.weight, self.bias)

@@ -427,18 +427,14 @@ class ResetBeforeGRUCells(GRUCells):
 
     def next_state(self, gates: Tensor, previous: State, *weights: Tensor) -> State:
         """One step: `gates` = W x (B 3D), previous state (B D), the three matrices U and their biases → state, B D."""
-        (weight, bias), hidden, sizes = weights, previous["hidden"], (2 * self.dim, self.dim)
-        (gates, n), (gate_weight, weight), (gate_bias, bias) = (
-            gates.split(sizes, -1),
-            weight.split(sizes),
-            bias.split(sizes),
-        )
-        r, z = (gates + F.linear(hidden, gate_weight, gate_bias)).sigmoid().chunk(2, -1)
-        n = torch.tanh(n + F.linear(r * hidden, weight, bias))
-        return {"hidden": n + z * (hidden - n)}
+        (_, _), (_, n), (_, z) = self.gate_values(gates, previous, *weights)
+        return {"hidden": n + z * (previous["hidden"] - n)}
 
     def gate_values(self, gates: Tensor, previous: State, *weights: Tensor) -> list[tuple[Quantity, Tensor]]:
-        """Return the gates r and z and the candidate n of one layer, B D each."""
+        """Return the reset gate r, the candidate n and the update gate z of one layer, B D each.
+
+        `gates` is W x (B 3D); `weights` are the three matrices U, one below the other (3D D), and their biases (3D).
+        """
         (weight, bias), hidden, sizes = weights, previous["hidden"], (2 * self.dim, self.dim)
         (gates, n), (gate_weight, weight), (gate_bias, bias) = (
             gates.split(sizes, -1),
@@ -463,8 +459,8 @@ def build_cells(
         return CELLS[kind](inputs, dim, layers, dropout, bidirectional)
     if CELLS[kind] is not LSTMCells or cell_dim <= dim:
         raise UserError(
-            f"cell_dim is the number of cells of an LSTM whose output is projected to fewer numbers, {dim} here: it "
-            f"must be larger, and the cell must be 'lstm', but they are {cell_dim} and {kind!r}"
+            f"cell_dim is the number of cells of an LSTM whose output is projected to fewer numbers, {dim} here, but "
+            f"it is {cell_dim}, and the cell {kind!r}: raise cell_dim or leave it out, and set the cell to 'lstm'"
         )
     return ProjectedLSTMCells(inputs, dim, layers, dropout, bidirectional, cell_dim)
 

@@ -35,7 +35,7 @@ def search_from_dict(data: Any, where: str = "a search") -> SearchConfig:
         where: The name of the file or setting that holds the values, for error messages.
     """
     if not isinstance(data, dict):
-        raise UserError(f"{where} must be a mapping such as {{'kind': 'Beam', 'size': 5}}, but is {data!r}")
+        raise UserError(f"{where} must be a mapping such as {{'kind': 'Beam', 'size': 5}}, but is {data!r}: correct it")
     try:
         search = from_dict(_rename_stopping_settings(data), known=CONFIG_KINDS, what="search")
     except FieldError as error:
@@ -60,7 +60,7 @@ def read_search_config(text: str) -> SearchConfig:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not valid JSON: {error}") from None
+        raise UserError(f"{where} is not valid JSON ({error}): correct it") from None
     return search_from_dict(data, where)
 
 

@@ -314,9 +314,9 @@ class ForbiddenPhrases(LogitsProcessor):
         tables = self.tables
         hit, after = self._read_bytes(map_tensors(lambda leaf: leaf[..., None], own_state), tables.partial_bytes)
         # range of code points that can become of an incomplete character: every missing byte adds six bits
-        lowest, highest = (((after.bits + more) << (6 * after.missing)).clamp(max=NUM_CODE_POINTS) for more in (0, 1))
-        dead = (after.missing > 0) & (tables.letters_before[lowest] == tables.letters_before[highest])
-        return hit | (tables.ends[after.state] & (dead | last[..., None]))
+        lowest, highest = (((after.bits + step) << (6 * after.missing)).clamp(max=NUM_CODE_POINTS) for step in (0, 1))
+        is_no_letter = (after.missing > 0) & (tables.letters_before[lowest] == tables.letters_before[highest])
+        return hit | (tables.ends[after.state] & (is_no_letter | last[..., None]))
 
     def _read_bytes(self, before: ReadState, token_bytes: Tensor) -> tuple[Tensor, ReadState]:
         """Read the bytes of tokens (… L, padded with −1): whether they complete phrases, and the states after them.

@@ -39,7 +39,10 @@ class LengthPenaltySweep(Beam):
 
     @staticmethod
     def supports(beam: Beam) -> bool:
-        """Whether the searches of a beam with different length penalties can be one search."""
+        """Whether the searches of a beam with different length penalties can be one search.
+
+        They can if the penalty neither decides which hypotheses are continued nor ranks truncated ones.
+        """
         exact = beam.early_stopping in ("never", "steps") and not isinstance(beam.early_stopping, bool)
         return beam.size > 1 and exact and beam.rank_unfinished == "last" and beam.num_groups == 1
 

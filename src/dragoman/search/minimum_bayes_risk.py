@@ -91,7 +91,8 @@ class MinimumBayesRisk(SearchConfig):
         """
         if not candidates or not references:
             raise UserError(
-                "minimum Bayes risk needs at least one candidate and one reference, but a search found none"
+                "minimum Bayes risk needs at least one candidate and one reference, but a search found none: change "
+                "its searches"
             )
         weights = self.reference_weights(reference_scores)
         expected = expected_utilities(

@@ -285,9 +285,9 @@ class Gleu(NGramMetric):
         return Bleu(max_order=self.max_order).count_ngrams(texts)
 
     def score(self, candidates: Sequence[Array], references: Sequence[Array], matches: Sequence[Array]) -> Array:
-        """Return GLEU from numbers of n-grams; arguments as in `NGramMetric.score`."""
-        total = np.maximum(sum(candidates), sum(references))
-        return 100 * sum(matches) / np.where(total > 0, total, 1)
+        """Return GLEU from the numbers of n-grams in candidates and references and of matches, a list by order each."""
+        num_ngrams = np.maximum(sum(candidates), sum(references))
+        return 100 * sum(matches) / np.where(num_ngrams > 0, num_ngrams, 1)
 
 
 #: the utilities of minimum Bayes risk decoding

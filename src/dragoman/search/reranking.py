@@ -56,7 +56,7 @@ class RerankWeights(Configurable):
     def __post_init__(self) -> None:
         """Raise a UserError if a weight is not a finite number."""
         if not all(np.isfinite(weight) for weight in astuple(self)):
-            raise UserError(f"the weights of reranking must be finite numbers, but are {astuple(self)}")
+            raise UserError(f"the weights of reranking must be finite numbers, but are {astuple(self)}: change them")
 
     @property
     def vector(self) -> Array:
@@ -195,10 +195,11 @@ def tune_rerank_weights(
         raise unknown_name("metric", metric, TUNING_METRICS)
     if len(nbest) != len(references):
         raise UserError(
-            f"tuning needs one reference translation per source, but got {len(references)} for {len(nbest)} sources"
+            f"tuning needs one reference translation per source, but got {len(references)} for {len(nbest)} sources: "
+            "check the files"
         )
     if not nbest or not all(nbest):
-        raise UserError("tuning needs candidates of every source, but a source has none")
+        raise UserError("tuning needs candidates of every source, but a source has none: use another search")
     score = _corpus_score(nbest, references, metric)
     features = np.concatenate([_features(candidates) for candidates in nbest])
     all_grids = (MODEL_WEIGHTS, MODEL_WEIGHTS, LENGTH_WEIGHTS)

@@ -149,7 +149,8 @@ def gpt3(spec: DecoderOnly, *, attention_window: int = 256) -> DecoderOnly:
     stack = spec.decoder
     if stack.depth % 2:
         raise UserError(
-            f"gpt3 alternates full and windowed attention: system.settings.layers must be even, but is {stack.depth}"
+            f"gpt3 alternates full and windowed attention, but system.settings.layers={stack.depth} is odd: set an "
+            "even number"
         )
     attention, feed_forward = stack.block
     windowed = replace_everywhere(attention, SelfAttention, visibility=Window(attention_window))

@@ -16,7 +16,7 @@ SETTING_HELP: dict[str, str] = {
     ),
     "cell_dim": "Cells of an LSTM whose output is projected to `model_dim`; no projection if not set.",
     "copying": "Pointer–generator: the output layer can also copy tokens of the source (See et al. 2017).",
-    "coverage_loss": "Weight of the loss by which `copying` attends to no source token twice; 0: none (See et al. 2017).",
+    "coverage_loss": "Weight of a loss to keep `copying` from attending to a token twice (See et al. 2017); 0: none.",
     "decoder_layers": "Layers of the decoder; `layers` if not set, 1 in `hard-monotonic`.",
     "dropout": "Dropout of embeddings and of the output of every layer.",
     "embedding_dim": "Dimension of token embeddings; `model_dim` if not set.",
@@ -59,7 +59,10 @@ SETTING_HELP: dict[str, str] = {
         "Dimension of positions that are concatenated to token embeddings of dimension `model_dim` − `position_dim`; "
         "if not set, positions are added."
     ),
-    "position_encoding": "Positions: sinusoidal, learned, rotary or alibi.",
+    "position_encoding": (
+        "Positions: sinusoidal or learned vectors added to embeddings, rotary (rotated queries and keys) or alibi (a "
+        "bias of attention scores by distance)."
+    ),
     "pre_norm": "Pre-norm: normalize the input of every sublayer (true), or the sum after it (false, post-norm).",
     "query_key_norm": "Apply RMSNorm to the queries and keys of every attention head (QK-norm).",
     "query_key_value_bias": "Add biases to the projections to queries, keys and values, but not to the output (Qwen2).",
@@ -78,10 +81,16 @@ SETTING_HELP: dict[str, str] = {
         "Use one embedding matrix for source and target, if they have one vocabulary (text.shared_vocabulary); in "
         "electra, for generator and discriminator."
     ),
-    "stride": "Total stride of the convolutions that shorten a sequence: 4 gives one output for 4 tokens or frames.",
+    "stride": (
+        "Total stride of the convolutions that shorten a sequence of frames, or of keys and values: 4 gives one output "
+        "for 4 inputs."
+    ),
     "tied_embeddings": "Use the target embeddings as the matrix of the output layer.",
     "token_types": "Number of segment (token type) embeddings: 2 distinguishes the sentences of a pair.",
-    "unfolding_offset": "Positions by which the encoder's output is longer than `unfolding_ratio` times the source.",
-    "unfolding_ratio": "Length of the encoder's output, over which the decoder unfolds, as a multiple of the source's.",
+    "unfolding_offset": "Positions that the encoder's output has in addition to `unfolding_ratio` · source length.",
+    "unfolding_ratio": (
+        "Length of the encoder's output as a multiple of the source length; target token t reads its position t, so "
+        "that it should be as long as the target."
+    ),
     "value_dim": "Dimension of the values of an attention head (d_v); `head_dim` if not set.",
 }

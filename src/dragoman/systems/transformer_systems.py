@@ -178,7 +178,7 @@ def moe(
         """Return the stack with two layers per block; in the second, experts replace the feed-forward layer."""
         if stack.depth % 2:
             raise UserError(
-                f"moe has experts in every second layer: system.settings.layers must be even, but is {stack.depth}"
+                f"moe needs pairs of layers, but system.settings.layers={stack.depth} is odd: set an even number"
             )
         *attention, feed_forward = stack.block
         residual = cast(PostNorm | PreNorm, feed_forward)

@@ -103,15 +103,15 @@ def open_tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
     Args:
         path: a SentencePiece model (`.model`, `.spm`), a `tokenizer.json`, or a Hugging Face folder
     """
-    expected = "name a run, a SentencePiece .model or a Hugging Face tokenizer.json"
+    advice = "name a run, a SentencePiece .model or a Hugging Face tokenizer.json"
     if not path.exists():
-        raise UserError(f"{path} does not exist: {expected}")
+        raise UserError(f"{path} does not exist: {advice}")
     if path.is_dir():
         source, target = tokenizers_from_folder(path)
         first = with_own_special_tokens(source)
         return first, first if target is source else with_own_special_tokens(target)
     if path.suffix not in TOKENIZER_SUFFIXES:
-        raise UserError(f"{path} is not a tokenizer: {expected}")
+        raise UserError(f"{path} is not a tokenizer by its suffix: {advice}")
     tokenizer = with_own_special_tokens(tokenizer_from_file(path))
     return tokenizer, tokenizer
 
@@ -154,7 +154,7 @@ def _from_document(
         is_bpe = "merges" in document["model"]
         _hide_special_tokens(document, {} if is_bpe else {name: ids[name] for name in special if name in ids})
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise UserError(f"{origin} is damaged: {error}") from None
+        raise UserError(f"{origin} is damaged ({error}): download it again") from None
     library = load_library(document, origin)
     if any(library.token_to_id(token["content"]) != token["id"] for token in document["added_tokens"]):
         raise UserError(f"{origin} is damaged: the ids of its added tokens are not consecutive; download it again")

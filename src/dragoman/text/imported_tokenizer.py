@@ -292,7 +292,7 @@ class ImportedTokenizer(Tokenizer):
             special = [token.content for token in special_tokens.values()]
             segmenter = SentencePieceSegmenter.without_special(model, names, special, int(unk)) if model else None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"{origin} is damaged: {error!r}") from None
+            raise UserError(f"{origin} is damaged ({error!r}): use another copy") from None
         tokenizer = cls(library, names, special_tokens, role_ids=role_ids, segmenter=segmenter, language_codes=codes)
         tokenizer.original_files = OriginalFiles(fields.get("original_files") or {})
         return tokenizer
@@ -351,7 +351,10 @@ class RemappedTokenizer(Tokenizer):
         return self._encode_joined(text.split(gap), repeat(MASK))
 
     def _inner_id(self, token_id: int) -> int:
-        """Return the id in the imported tokenizer; `MISSING_TOKEN_ID` for Dragoman's special tokens and tags."""
+        """Return the id in the imported tokenizer, whose ids are shifted by ID_OFFSET here.
+
+        It is MISSING_TOKEN_ID for tokens that are added here: special tokens, which come first, and tags.
+        """
         return token_id - ID_OFFSET if ID_OFFSET <= token_id < ID_OFFSET + self.inner.vocab_size else MISSING_TOKEN_ID
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -403,7 +406,7 @@ def load_library(document: Mapping[str, Any], origin: str) -> tokenizers.Tokeniz
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # the library raises nothing more precise, and its panics are not Exceptions
-        raise UserError(f"{origin} is damaged: {' '.join(str(error).split())}") from None
+        raise UserError(f"{origin} is damaged ({' '.join(str(error).split())}): use another copy") from None
 
 
 def _check_charsmap(normalizer: object) -> None:

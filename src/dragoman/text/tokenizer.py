@@ -470,7 +470,7 @@ def learn_tokenizer(
     if not 0 < coverage <= 1:
         raise UserError(
             f"the argument coverage of learn_tokenizer, the share of the text's characters that get a token, must be "
-            f"above 0 and at most 1, but is {coverage}"
+            f"above 0 and at most 1, but is {coverage}: change it"
         )
     words = {} if kind == "byte" else _count_words(texts, kind, marker)
     if not words and kind != "byte":

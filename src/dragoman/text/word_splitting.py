@@ -65,7 +65,10 @@ def alignment_words(text: str) -> list[str]:
 
 
 def alignment_spans(text: str) -> list[tuple[int, int]]:
-    """Return where each word of `alignment_words` begins and ends in the text."""
+    """Return where each word that alignments count begins and ends in the text: whitespace-separated tokens.
+
+    In a text without white space in a script such as Chinese (_UNSPACED), each character with its punctuation is one.
+    """
     spans = whitespace_spans(text)
     if len(spans) == 1 and len(_UNSPACED.findall(text)) > 1:
         return [match.span() for match in _UNSPACED_WORD.finditer(text, *spans[0])] or spans

@@ -40,7 +40,7 @@ def splits(train: int, valid: int = 500, test: int = 500, seed: int = 0) -> dict
     sizes = {"train": train, "valid": valid, "test": test}
     for name, size in sizes.items():
         if size < 0:
-            raise UserError(f"the number of {name} pairs must be at least 0, but it is {size}")
+            raise UserError(f"the number of {name} pairs must be at least 0, but is {size}: change it")
     pairs: dict[str, dict[str, AlignedPair]] = {name: {} for name in sizes}
     max_tries = 10_000 + 100 * sum(sizes.values())
     stream = itertools.islice(sentences(seed), max_tries)

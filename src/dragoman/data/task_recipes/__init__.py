@@ -237,7 +237,7 @@ def read_recipe(path: Path) -> TaskRecipe:
 def _build(dataclass_type: Any, values: Any, where: str) -> Any:
     """Construct a dataclass from the values of a TOML table; `where` names the table in error messages."""
     if not isinstance(values, dict):
-        raise UserError(f"{where} must be a table of names and values, got {values!r}")
+        raise UserError(f"{where} must be a table of names and values, got {values!r}: correct the recipe")
     hints, declared = typing.get_type_hints(dataclass_type), dataclasses.fields(dataclass_type)
     for name in values:
         if name not in hints:

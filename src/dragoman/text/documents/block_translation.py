@@ -58,7 +58,10 @@ class SplitBlock:
         return is_only_literals(self.split.sentences[number], self.literals[number])
 
     def needs_alignment(self, targets: Sequence[str]) -> list[bool]:
-        """Return for each of `sentences`, given its translation, whether its alignment is needed."""
+        """Return for each of `sentences`, given its translation, whether its word alignment is needed.
+
+        It is if a tag begins or ends inside the sentence, or the translation lacks a literal that has to be put back.
+        """
         starts = _starts(self.split.gaps, self.split.sentences)
         translated = [n for n in range(len(self.split.sentences)) if not self._is_copied(n)]
         return [

@@ -41,7 +41,11 @@ class MarkdownFile:
 
     @classmethod
     def parse(cls, content: bytes, translate_attributes: bool = False) -> MarkdownFile:
-        """Split a file into markup and texts; the alternative texts of images are not translated."""
+        """Split a file into markup and texts.
+
+        Alternative texts of images are not translated: `translate_attributes`, which the parsers of all formats take,
+        is ignored.
+        """
         text, encoding = decode_text(content)
         file = cls(encoding=encoding)
         _Parser(file.parts, _labels(text)).parse(text)
@@ -59,7 +63,7 @@ class MarkdownFile:
         return blocks
 
     def render(self, translated: Sequence[MarkedText], language: str = "") -> bytes:
-        """Return the file with translated texts; it names no `language`."""
+        """Return the file with translated texts; `language` is ignored, as Markdown does not say its language."""
         blocks, texts = iter(translated), list[str]()
         for part in self.parts:
             if isinstance(part, MarkdownText):
@@ -72,7 +76,7 @@ class MarkdownFile:
 
 
 def _labels(text: str) -> frozenset[str]:
-    """Return the labels of links that a document defines, in lower case."""
+    """Return the labels of link definitions ([label]: address), in lower case and with single spaces."""
     lines = (line.lstrip(" \t>") for line in text.splitlines())
     return frozenset(" ".join(match["label"].split()).lower() for line in lines if (match := _DEFINITION.match(line)))
 
@@ -115,8 +119,8 @@ class _Parser:
             return self._verbatim(lines, number, number + 1)
         if _RULE.match(text) or (_DEFINITION.match(text) and not self.paragraph):
             return self._verbatim(lines, number, number + 1)
-        if not self.paragraph and (found := _HTML_BLOCK.match(text)):
-            return self._read_html(lines, number, found)
+        if not self.paragraph and (html_start := _HTML_BLOCK.match(text)):
+            return self._read_html(lines, number, html_start)
         if "|" in text and number + 1 < len(lines) and _is_table_rule(lines[number + 1]):
             return self._read_table(lines, number)
         heading = _HEADING.match(text) or _FOOTNOTE.match(text)
@@ -134,13 +138,20 @@ class _Parser:
         return number + 1
 
     def _is_code(self, prefix: str, is_item: bool) -> bool:
-        """Whether a line with this prefix is indented code."""
-        rest = re.split(r">|[-+*](?=[ \t])|[.)](?=[ \t])", _CHECK_BOX.sub("", prefix))[-1]
-        indent = len(rest.expandtabs(4)) - (0 if is_item or ">" in prefix else self.item_indent)
-        return indent >= _CODE_INDENT + (is_item or ">" in prefix)
+        """Whether a line is code, by the white space that ends its prefix (list markers, “>”, indentation).
+
+        After a list marker or “>”, the first space belongs to the marker; without them, the line may continue the list
+        item before it, whose indentation does not count.
+        """
+        has_marker = is_item or ">" in prefix
+        *_, space = re.split(r">|[-+*](?=[ \t])|[.)](?=[ \t])", _CHECK_BOX.sub("", prefix))
+        return len(space.expandtabs(4)) - (1 if has_marker else self.item_indent) >= _CODE_INDENT
 
     def _add_line(self, prefix: str, text: str, line: str) -> None:
-        """Append a line to the paragraph, or begin one with it."""
+        """Append a line to the paragraph, or begin one with it; `line` consists of prefix, text and line break.
+
+        If the line before it ends in two spaces or a backslash, there is a hard line break between them.
+        """
         stripped = text.rstrip(" \t")
         if self.paragraph:
             hard = re.search(r"(?: {2,}|\\)$", self.paragraph[-1] + self.end.rstrip("\r\n"))
@@ -154,7 +165,7 @@ class _Parser:
         self.end = line[len(prefix) + len(stripped) :]
 
     def _end_paragraph(self) -> None:
-        """Append the paragraph that was read so far."""
+        """Append the paragraph that was read so far, if there is any, to the parts of the document."""
         if self.paragraph:
             self.parts += [
                 *self._inline("\n".join(self.paragraph).replace(f"{HARD_BREAK[-1]}\n", HARD_BREAK[-1])),
@@ -175,25 +186,25 @@ class _Parser:
         self.parts.append("".join(lines[start:end]))
         return end
 
-    def _read_html(self, lines: Sequence[str], start: int, found: re.Match[str]) -> int:
-        """Read a block of HTML: up to an empty line, or up to its end tag if its content is no text."""
-        closing = f"</{found['raw'].lower()}>" if found["raw"] else "-->" if found["comment"] == "!--" else None
+    def _read_html(self, lines: Sequence[str], start: int, tag: re.Match[str]) -> int:
+        """Read a block of HTML from line `start` on; return the number of the line after it.
+
+        It ends before an empty line; elements without text (such as scripts) and comments end after their end tag.
+        """
+        closing = f"</{tag['raw'].lower()}>" if tag["raw"] else "-->" if tag["comment"] == "!--" else None
         end = start
-        while end < len(lines):
+        while end < len(lines) and (closing is not None or lines[end].strip()):
             end += 1
-            if lines[end - 1].strip() == "" and closing is None:
-                end -= 1
-                break
             if closing is not None and closing in lines[end - 1].lower():
                 break
-        if closing is not None or found["comment"]:
+        if closing is not None or tag["comment"]:
             return self._verbatim(lines, start, end)
         self._end_paragraph()
         self.parts.append(HtmlDocument.parse("".join(lines[start:end])))
         return end
 
     def _read_table(self, lines: Sequence[str], start: int) -> int:
-        """Read a table: its cells are texts."""
+        """Read a table, whose cells are texts, from line `start` on; return the number of the line after it."""
         self._end_paragraph()
         end = start
         while end < len(lines) and "|" in lines[end] and lines[end].strip():
@@ -212,13 +223,16 @@ class _Parser:
 
 
 def _fence_end(lines: Sequence[str], start: int, text: str) -> int:
-    """Return the number of the line after a fenced block of code that begins with `text`."""
+    """Return the number of the line after a block of code or mathematics ($$) that begins at line `start`.
+
+    `text` is the content of that line; the block ends with the same fence (```, ~~~ or $$), or with the document.
+    """
     fence = _FENCE.match(text)[0]  # type: ignore[index]
     if fence == "$$" and "$$" in text[2:]:
         return start + 1
     for number in range(start + 1, len(lines)):
-        found = lines[number].strip(" \t>\r\n")
-        if (found.startswith(fence) and not found.strip(fence[0])) or (fence == "$$" and found.endswith("$$")):
+        line = lines[number].strip(" \t>\r\n")
+        if (line.startswith(fence) and not line.strip(fence[0])) or (fence == "$$" and line.endswith("$$")):
             return number + 1
     return len(lines)
 

@@ -64,7 +64,7 @@ class MarkdownText:
     escapes: Mapping[str, str] = field(default_factory=dict)  # character → \\character or &entity;
 
     def render(self, translated: MarkedText) -> str:
-        """Return a translation as Markdown."""
+        """Return a translation as Markdown; what would begin a heading, list or quotation is escaped by a backslash."""
         text, tags = translated.text, _valid_tags(translated.text, translated.tags)
         marker = _BLOCK_MARKER.match(text)
         if marker is not None and not (tags and tags[0].start == 0):
@@ -195,7 +195,7 @@ def _match_elements(pieces: Sequence[_Piece]) -> None:
         elif piece.kind == "close":
             is_link = piece.markup.startswith("]")
             while pending and not (pending[-1].name == piece.name and pending[-1].markup.startswith("[") == is_link):
-                if pending[-1].markup == "[" or not any(one.name == piece.name for one in pending):
+                if pending[-1].markup == "[" or not any(start.name == piece.name for start in pending):
                     break
                 pending.pop().kind = "point"
             if pending and pending[-1].name == piece.name and pending[-1].markup.startswith("[") == is_link:
@@ -217,11 +217,11 @@ def _match_delimiters(pieces: Sequence[_Piece]) -> None:
         elif piece.kind == "delimiter":
             openers = levels[-1]
             while piece.can_close and piece.markup:
-                found = next((n for n in reversed(range(len(openers))) if openers[n].name == piece.name), None)
-                if found is None:
+                index = next((n for n in reversed(range(len(openers))) if openers[n].name == piece.name), None)
+                if index is None:
                     break
-                del openers[found + 1 :]
-                opener = openers[found]
+                del openers[index + 1 :]
+                opener = openers[index]
                 is_double = len(opener.markup) >= 2 and len(piece.markup) >= 2
                 markup = piece.name * (2 if is_double else 1)
                 opener.markup, piece.markup = opener.markup[len(markup) :], piece.markup[len(markup) :]
@@ -236,18 +236,19 @@ def _match_delimiters(pieces: Sequence[_Piece]) -> None:
 def _valid_tags(text: str, tags: Sequence[Tag], outer: frozenset[str] = frozenset()) -> list[Tag]:
     """Return the tags of a translation as Markdown can write them.
 
-    Emphasis of nothing, and emphasis inside the same one (`outer`), is dropped; inside a word it has asterisks.
+    Emphasis without text is dropped, and so is emphasis inside an equal one: `outer` are the asterisks of the emphasis
+    around the tags. Next to a letter, emphasis is written with asterisks, as underscores would be part of the word.
     """
     result = list[Tag]()
     for tag in tags:
         is_emphasis = tag.opening in _EMPHASIS and tag.opening == tag.closing
-        kind = tag.opening.replace("_", "*")
-        children = _valid_tags(text, tag.children, outer | {kind} if is_emphasis else outer)
-        if is_emphasis and (tag.is_point or kind in outer):
+        asterisks = tag.opening.replace("_", "*")
+        children = _valid_tags(text, tag.children, outer | {asterisks} if is_emphasis else outer)
+        if is_emphasis and (tag.is_point or asterisks in outer):
             result += children
             continue
         neighbours = text[max(0, tag.start - 1) : tag.start] + text[tag.end : tag.end + 1]
         if is_emphasis and any(character.isalnum() for character in neighbours):
-            tag = replace(tag, opening=kind, closing=kind)
+            tag = replace(tag, opening=asterisks, closing=asterisks)
         result.append(replace(tag, children=tuple(children)))
     return result

@@ -36,12 +36,8 @@ class Literal:
     text: str
     is_number: bool = False
 
-    def is_in(self, text: str) -> bool:
-        """Whether a text contains the literal; a number may have other separators, as in 1,000.5 and 1.000,5."""
-        return bool(self.find_all(text))
-
     def find_all(self, text: str) -> list[Span]:
-        """Return where a text contains the literal."""
+        """Return where a text contains the literal; a number may have other separators, as in 1,000.5 and 1.000,5."""
         if not self.is_number:
             return [match.span() for match in re.finditer(re.escape(self.text), text)]
         numbers = [(match.span(), _digits(match.group())) for match in _NUMBER.finditer(text)]
