@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from test_document_markup import translate, translate_file
 
 from dragoman.text.documents.markdown_file import MarkdownFile
+from dragoman.text.documents.marked_text import MarkedText
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,6 +65,11 @@ def test_a_translation_begins_no_list_or_heading() -> None:
     texts = ["1. a", "# b", "- c"]
     blocks = [type(block)(text) for block, text in zip(file.blocks, texts, strict=True)]
     assert file.render(blocks) == b"1\\. a\n\n\\# b\n\n\\- c"
+
+
+def test_a_translation_does_not_divide_a_cell() -> None:
+    file = MarkdownFile.parse(b"|x|\n|-|\n")
+    assert file.render([MarkedText("a | b")]) == b"|a \\| b|\n|-|\n"
 
 
 def html_of(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dragoman.text.documents.html_document import HtmlDocument
 from dragoman.text.documents.markdown_inline import HARD_BREAK, MarkdownText, parse_inline
@@ -215,11 +215,16 @@ class _Parser:
                 for number, cell in enumerate(cells):
                     content = cell.strip()
                     before = cell[: len(cell) - len(cell.lstrip())] if content else cell
-                    self.parts += [before, *(self._inline(content) if content else [])]
+                    self.parts += [before, *(map(_as_cell, self._inline(content)) if content else [])]
                     self.parts.append(cell[len(before) + len(content) :] if content else "")
                     self.parts.append("|" if number < len(cells) - 1 else "")
             end += 1
         return end
+
+
+def _as_cell(part: str | MarkdownText) -> str | MarkdownText:
+    """Return the content of a cell, in whose translation a border is escaped."""
+    return part if isinstance(part, str) else replace(part, escapes={**part.escapes, "|": r"\|"})
 
 
 def _fence_end(lines: Sequence[str], start: int, text: str) -> int:
