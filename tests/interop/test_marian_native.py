@@ -310,7 +310,7 @@ def test_a_sentencepiece_model_as_vocabulary(tmp_path: Path, vocabulary: Path) -
         ({"enc-depth": 3}, "16 missing, such as encoder_l3_self_Wq"),
         ({"enc-depth": 1}, "16 not used, such as encoder_l2_"),
         ({"transformer-dim-ffn": 20}, "(special:model.yml has transformer-dim-ffn 20, the weights have 18)"),
-        ({"dim-vocabs": [20, 20]}, "has 30 tokens, but the model has only 20 embeddings: they do not belong together"),
+        ({"dim-vocabs": [20, 20]}, "has 30 tokens, but the model has only 20 embeddings: give files of one model"),
     ],
 )
 def test_unsupported_options_are_named(

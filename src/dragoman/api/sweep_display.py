@@ -101,7 +101,7 @@ class SweepDisplay:
             self.message(text)
 
     def summary(self) -> str:
-        """Return how many runs of the rung are done, the best score so far, the speed and the time left for all."""
+        """Return how many runs have been trained up to the present rung, the speed, and the time left for all."""
         parts = [f"{self.rung_text}: {self.done_runs} of {self.rung_runs} runs"]
         if speed := sum(active["tokens_per_second"] for active in self.active.values()):
             parts.append(f"{speed:,.0f} tokens/s")

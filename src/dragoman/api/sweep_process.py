@@ -41,7 +41,10 @@ class WorkerProcess:
     """
 
     def __init__(self, name: str, job: dict[str, Any], log_file: Path, threads: int, events: EventQueue) -> None:
-        """Start the process with a job; what it prints is appended to `log_file`."""
+        """Start the process with a job and a number of CPU threads; what it prints is appended to `log_file`.
+
+        Its events are put into the queue `events`, with `name`.
+        """
         self.name, self.events = name, events
         package = str(Path(dragoman.__file__).parents[1])
         path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
@@ -55,7 +58,7 @@ class WorkerProcess:
                 stderr=log,
                 env=environment,
                 encoding="utf-8",
-                **OWN_GROUP,
+                **OWN_GROUP,  # Ctrl-C reaches only the sweep
             )
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # it has ended already, as its exit code will tell

@@ -288,7 +288,7 @@ def _output_names(locations: list[str]) -> list[str]:
         raise UserError(f"several input files would be written to {duplicate}: process them in separate jobs")
     reserved = {JOB_FILE, MANIFEST_NAME, ERROR_FILE, BLOCK_FOLDER, LOCK_FILE}
     if taken := next((name for name in names if name in reserved), None):
-        raise UserError(f"an input file is called {taken}, which is a file of the job: rename it")
+        raise UserError(f"an input file is called {taken}, like a file that the job writes: rename the input")
     return names
 
 

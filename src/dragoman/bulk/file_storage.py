@@ -88,7 +88,9 @@ def open_binary(location: str) -> Iterator[io.BufferedReader]:
         with system.open(path, "rb") as file:
             yield io.BufferedReader(cast(io.RawIOBase, file))
     except OSError as error:
-        raise UserError(f"{location} cannot be read: {error.strerror or error}") from None
+        raise UserError(
+            f"{location} cannot be read: {error.strerror or error}; check the address and your permissions"
+        ) from None
     except ValueError as error:
         if "range requests" not in str(error):
             raise

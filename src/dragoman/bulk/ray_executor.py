@@ -77,7 +77,7 @@ class RayExecutor:
                 yield [BlockResult.from_dict(values) for values in json.loads(row["results"])]
         except ray.exceptions.RayError as error:
             raise UserError(
-                f"the Ray cluster failed: {first_line(error)}; the same command with --resume goes on"
+                f"the Ray cluster failed: {first_line(error)}; continue with the same command and --resume"
             ) from None
 
     def map_in_order(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> Iterator[Result]:

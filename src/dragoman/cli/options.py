@@ -146,10 +146,16 @@ class LanguageModelOptions(ModelOptions):
     """Which weights are loaded, and for which languages of a multilingual model."""
 
     source_language: Annotated[
-        str, typer.Option("--from", metavar="LANGUAGE", help="Source language of a multilingual model: eng_Latn, en.")
+        str,
+        typer.Option(
+            "--from", metavar="LANGUAGE", help="Source language of a multilingual model: a code, eng_Latn or en."
+        ),
     ] = ""
     target_language: Annotated[
-        str, typer.Option("--to", metavar="LANGUAGE", help="Target language of a multilingual model: deu_Latn, de.")
+        str,
+        typer.Option(
+            "--to", metavar="LANGUAGE", help="Target language of a multilingual model: a code, deu_Latn or de."
+        ),
     ] = ""
 
     def load(self, folder: str | Path, precision: InferencePrecision = "float32") -> Run:

@@ -28,7 +28,10 @@ def prepare(
         typer.Option(help="Number of processes or Ray tasks. Default: by cores and amount of text.", min=1),
     ] = None,
     processes: Annotated[
-        int, typer.Option(help="Number of processes that will train: a step has as many batches.", min=1)
+        int,
+        typer.Option(
+            help="Number of processes that will train the run: a step has at least one batch for each.", min=1
+        ),
     ] = 1,
     as_json: Json = False,
 ) -> None:

@@ -107,7 +107,8 @@ def write_phrasebook(corpus: Path, pairs: int) -> None:
 
 def phrasebook(
     folder: Annotated[
-        Path, typer.Argument(help="Folder to create for the files of the phrasebook corpus (train, valid and test).")
+        Path,
+        typer.Argument(help="Folder to create for the phrasebook, generated sentence pairs: train, valid and test."),
     ],
     pairs: Annotated[int, typer.Option(help="Number of sentence pairs to generate for training.", min=1)] = 20_000,
     seed: Annotated[int, "Random seed of the sentences."] = 0,

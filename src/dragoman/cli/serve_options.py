@@ -170,7 +170,8 @@ class RoutingOptions:
         list[str] | None,
         typer.Option(
             metavar="NAME=RUN:WEIGHT,…",
-            help="Divide requests for the languages of some runs, or for the run NAME, between these runs. Repeatable.",
+            help="Divide requests between runs by weight: those for the languages of these runs, and those that name "
+            "NAME as their run. Repeatable.",
         ),
     ] = None
     route_by: Annotated[Literal["client", "text"], "What always gets the same run of a route: a client, or a text."] = (

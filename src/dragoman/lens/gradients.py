@@ -92,9 +92,14 @@ def measure_gradient_reach(
         )
     model, framing = run.model, run.framing
     if not model.can_generate:
-        raise UserError(f"{run.folder} is an encoder-only model: gradients are measured for models with a decoder")
+        raise UserError(
+            f"{run.folder} is an encoder-only model, but gradients are measured for models with a decoder: name "
+            "another run"
+        )
     if model.source_features is not None:
-        raise UserError(f"{run.folder} reads feature vectors: gradients are measured for tokens")
+        raise UserError(
+            f"{run.folder} reads feature vectors, but gradients are measured for tokens: name a run that reads text"
+        )
     source, source_lengths = run.pad_batch([[] for _ in targets] if sources is None else run.encode_sources(sources))
     first_input = framing.source_prefix[-1] if sources is None and framing.source_prefix else framing.bos
     forced = () if sources is None else framing.forced_bos

@@ -301,7 +301,7 @@ def _insert_spans(
 def encode_masked(tokenizer: Tokenizer, text: str) -> list[int]:
     """Encode a text with the mask token for every gap, which the user wrote as `<mask>`, `[MASK]` or `<extra_id_0>`."""
     if tokenizer.mask is None:
-        raise UserError("masks cannot be filled: the run's tokenizer has no mask token")
+        raise UserError("masks cannot be filled, because the run's tokenizer has no mask token: use another run")
     return tokenizer.encode_masked(GAP_PATTERN.sub(GAP_MARK, text), GAP_MARK)
 
 

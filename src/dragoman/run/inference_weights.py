@@ -29,7 +29,7 @@ class InferenceWeights:
     """
 
     def __init__(self, weights: InferencePrecision | None = None, device: str | torch.device = "cpu") -> None:
-        """Check that the device supports the precision."""
+        """Check that the device supports `weights`, the precision of inference; None leaves models as they are."""
         if weights is not None and weights not in (*KERNELS, "bfloat16"):
             raise unknown_name("precision of the weights", weights, [*KERNELS, "bfloat16"])
         device_type = torch.device(device).type
@@ -38,7 +38,7 @@ class InferenceWeights:
         if weights == "bfloat16" and device_type == "cpu":
             raise UserError("bfloat16 weights need a GPU, but the run is on a CPU: use float32 or int8 weights")
         self.weights = weights
-        self._cache: dict[int, _Optimized] = {}
+        self._cache: dict[int, _Optimized] = {}  # by the id of the original model
 
     def __call__(self, model: Model) -> Model:
         """Return the model with packed weights (CPU) or bfloat16 weights (GPU), made at the first call and then cached.

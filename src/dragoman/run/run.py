@@ -281,9 +281,14 @@ class Run:
         if num_workers < 1:
             raise UserError(f"the number of worker processes must be at least 1, got {num_workers}")
         if num_workers > 1 and self.device.type != "cpu":
-            raise UserError(f"several worker processes need a CPU, but the run is on {self.device}: use one worker")
+            raise UserError(
+                f"several worker processes need a CPU, but the run is on {self.device}: use one worker "
+                "(--num-workers 1)"
+            )
         if num_workers > 1 and "fork" not in multiprocessing.get_all_start_methods():
-            raise UserError("several worker processes need an operating system that can fork: use one worker")
+            raise UserError(
+                "several worker processes need an operating system that can fork: use one worker (--num-workers 1)"
+            )
         parallel = copy(self)
         parallel.num_workers = num_workers
         return parallel
@@ -318,7 +323,8 @@ class Run:
             )
         if self.model.source_features != other.model.source_features:
             raise UserError(
-                f"{other.folder} and {self.folder} must read the same kind of source: text, or vectors of one size"
+                f"{other.folder} and {self.folder} read different kinds of sources, text or vectors of some size: use "
+                "runs that read the same"
             )
         if self.model.source_features is not None and self.config.features != other.config.features:
             raise UserError(

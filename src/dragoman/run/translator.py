@@ -217,7 +217,8 @@ class Translator:
         while window := list(islice(texts, SORT_WINDOW_TEXTS)):
             if self.run.model.source_features is not None:
                 raise UserError(
-                    f"{self.run.folder} reads feature vectors, which cannot be split into sentences: do not split them"
+                    f"{self.run.folder} reads feature vectors, which cannot be split into sentences: leave "
+                    "--split-sentences out"
                 )
             split = [split_into_sentences(self.run, str(text)) for text in window]
             if tag is not None and not isinstance(tag, str):

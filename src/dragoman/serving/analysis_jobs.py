@@ -47,11 +47,11 @@ class AnalysisJobs:
     """Starts an analysis when it is first asked for, one at a time, and keeps its result until the run is reloaded."""
 
     def __init__(self, service: Service) -> None:
-        """Analyze the runs of a service."""
+        """Analyze the runs of a service, in one thread; the latest results are kept."""
         self.service = service
         self._executor = ThreadPoolExecutor(1, "analysis")
-        self._jobs: RecentlyUsed[tuple[Any, ...], AnalysisJob] = RecentlyUsed(MAX_JOBS)
-        self._validation_sets: RecentlyUsed[tuple[str, str], NamedTestSet] = RecentlyUsed(MAX_JOBS)
+        self._jobs: RecentlyUsed[tuple[Any, ...], AnalysisJob] = RecentlyUsed(MAX_JOBS)  # by kind, run and version
+        self._validation_sets: RecentlyUsed[tuple[str, str], NamedTestSet] = RecentlyUsed(MAX_JOBS)  # by run, version
 
     def test_set(self, served: ServedRun) -> NamedTestSet:
         """Return the test set for a run: that of the service, or else the run's validation sentences."""

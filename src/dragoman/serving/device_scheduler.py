@@ -43,7 +43,7 @@ class DeviceScheduler:
 
     @contextmanager
     def turn(self, is_background: bool = False) -> Iterator[Turn]:
-        """Wait for the device, and use it within the context."""
+        """Wait for the device, and use it within the context; background work waits for other work."""
         turn = Turn(is_background)
         self._wait_for(turn)
         try:

@@ -84,7 +84,7 @@ class RunReplica:
     """
 
     def __init__(self, build: Callable[[], Service], options: ServerOptions, documents: Any, version: str) -> None:
-        """Load the run."""
+        """Load the run; Ray replaces the replica if `version`, which is not used here, changes."""
         self.service = build()
         self.service.documents = SharedDocuments(documents)
         self.app = create_app(self.service, options.access, options.log, start=False)

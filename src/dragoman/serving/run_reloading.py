@@ -149,6 +149,7 @@ class RunReloader:
     def _retire(self, served: ServedRun) -> None:
         """Free an old version of a run in the background, when no request uses it any more."""
         requests = set(self.service.active_requests)  # later ones get the new version
+        # the version is passed in a list, from which `_free` takes it, so that the thread does not keep it in memory
         thread = threading.Thread(target=self._free, args=([served], requests), name=f"freeing {served.name}")
         self._retiring = [*(old for old in self._retiring if old.is_alive()), thread]
         thread.start()

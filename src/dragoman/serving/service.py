@@ -193,7 +193,7 @@ class Service(RunSelector):
         return self._state
 
     def close(self) -> None:
-        """Finish accepted requests."""
+        """Finish accepted requests, and stop all threads."""
         self.begin_to_stop()
         self.reloader.close()
         for served in self.runs.values():

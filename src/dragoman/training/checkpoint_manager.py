@@ -324,7 +324,10 @@ class CheckpointManager:
         return {} if self.base_weights is None else {BASE_WEIGHTS: self.base_weights}
 
     def load_best(self, model: nn.Module) -> None:
-        """Load the best checkpoint into a model that has the same weights and adapters as the trained one."""
+        """Load the best checkpoint into a model that has the same weights and adapters as the trained one.
+
+        With `base_weights`, the checkpoint lacks the frozen weights, and those of the model stay.
+        """
         checkpoint.load_weights(model, self.folder / "best", frozen=self.base_weights is None)
 
     def _trainer_tensors(self) -> dict[str, Tensor]:

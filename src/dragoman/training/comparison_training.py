@@ -213,7 +213,7 @@ def _apply_budget(run: Path, budget: ComparisonBudget, requested: TrainingConfig
         steps = budget_steps(run, budget, config.training)
         warmup = config.training.warmup_steps
         if requested.warmup_steps is None and config.training.recipe != "textbook" and warmup is not None:
-            warmup = max(1, min(warmup, steps // 10))
+            warmup = max(1, min(warmup, steps // 10))  # at most a tenth of the training
         interval = requested.validation_interval or max(100, math.ceil(steps / VALIDATIONS_PER_RUN))
         training = replace(config.training, steps=steps, warmup_steps=warmup, validation_interval=interval)
     write_file(run / CONFIG_FILE, to_yaml(replace(config, training=training)))

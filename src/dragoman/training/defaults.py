@@ -329,7 +329,8 @@ def _choose_learning_rate(
         steps, reason = from_recipe
         warmup = defaults.set_and_report("training.warmup_steps", steps, reason)
     if warmup is None:
-        warmup = min(4000, max(100, 4 * epoch_steps))  # four epochs, but at most a tenth of the training
+        # four epochs, from 100 to 4,000 steps, but at most a tenth of the training
+        warmup = min(4000, max(100, 4 * epoch_steps))
         warmup = warmup if planned_steps is None else max(1, min(warmup, planned_steps // 10))
         limit = "" if training.minutes is None else ", at most a tenth of the time"
         reason = f"about {warmup / epoch_steps:.1f} epochs of about {epoch_steps:,} steps{limit}"
@@ -364,7 +365,7 @@ def _choose_validation_interval(defaults: Defaults, epoch_steps: int, planned_st
 
 
 def _choose_validation_sentences(defaults: Defaults, store: TokenStore, num_valid: int, tokens: float) -> None:
-    """Choose how many of the `num_valid` validation sentences to decode each time.
+    """Choose how many of the `num_valid` validation sentences to decode each time, at least 50 if there are as many.
 
     `tokens` is the number of tokens that can be decoded in about a tenth of the training time.
     """

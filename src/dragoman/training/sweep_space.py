@@ -189,7 +189,10 @@ def read_space(path: Path) -> dict[str, Values]:
     except OSError as error:
         raise UserError(f"the search space {path} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid YAML: {str(error).splitlines()[0]}") from None
+        raise UserError(
+            f"the search space {path} is not valid YAML: {str(error).splitlines()[0]}; write lines such as "
+            "'training.batch_tokens: [1024, 4096]'"
+        ) from None
     if not isinstance(content, dict) or not content:
         raise UserError(
             f"{path} must map settings to values, such as 'training.batch_tokens: [1024, 4096]', got {content!r}"

@@ -289,7 +289,7 @@ class Validator:
                 describe_features(source) if isinstance(source, np.ndarray) else str(source) for source in self.sources
             ]
             samples = list(map(ValidationSample, sources, self.references, texts))[:MAX_SAMPLES]
-        if self.corrupted:
+        if self.corrupted:  # of a pretraining objective, which generates no translations
             samples = self._reconstruct()
         model.train(training)
         perplexity = evaluation.perplexity(-sums["nll_loss"], count).value

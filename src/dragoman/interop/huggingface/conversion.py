@@ -106,7 +106,10 @@ class Conversion:
             if names
         ]
         if problems:
-            raise UserError(f"the weights in {weights.folder} do not fit its {self.config_name}: {'; '.join(problems)}")
+            raise UserError(
+                f"the weights in {weights.folder} do not fit its {self.config_name}: {'; '.join(problems)}. Get all "
+                "files of the checkpoint again"
+            )
         return converted
 
     def _contradiction(self, fields: Mapping[str, Any], stored: torch.Size | None, shape: torch.Size) -> str:
@@ -128,8 +131,8 @@ class Conversion:
                 # the tolerance is that of tables stored in float16
                 if table.shape != formula.shape or not torch.allclose(table, formula, rtol=0, atol=2e-3):
                     raise UserError(
-                        f"{weights.folder} has a learned position table {name}, but only sinusoidal positions are "
-                        "supported for this architecture"
+                        f"{weights.folder} cannot be imported: it has a learned position table {name}, but only "
+                        "sinusoidal positions are supported for this architecture"
                     )
 
 

@@ -95,7 +95,7 @@ def _only_target_has(target: ModelSpec, form: ModelForm, field: str) -> bool:
 
 
 def _add_zero_output_bias(form: ModelForm, target: ModelSpec) -> None:
-    """Add a bias of zeros to the output layer."""
+    """Add a bias of zeros to the output layer, if only the spec `target` has a bias."""
     if _only_target_has(target, form, "output_bias"):
         form.change(output_bias=True)
         if "target_embedding.weight" in form.weights:
@@ -104,7 +104,7 @@ def _add_zero_output_bias(form: ModelForm, target: ModelSpec) -> None:
 
 
 def _add_zero_token_types(form: ModelForm, target: ModelSpec) -> None:
-    """Add an embedding of zeros for the only type of tokens."""
+    """Add an embedding of zeros for the only type of tokens, if only the spec `target` has types of tokens."""
     if _only_target_has(target, form, "token_types"):
         form.change(token_types=1)
         if "source_embedding.weight" in form.weights:
@@ -112,7 +112,7 @@ def _add_zero_token_types(form: ModelForm, target: ModelSpec) -> None:
 
 
 def _unshare_embeddings(form: ModelForm, target: ModelSpec) -> None:
-    """Store the embedding table that source and target share twice."""
+    """Store the embedding table that source and target share twice, if the spec `target` has two tables."""
     if getattr(form.spec, "shared_embeddings", False) and not getattr(target, "shared_embeddings", True):
         form.change(shared_embeddings=False)
         if "target_embedding.weight" in form.weights:

@@ -109,7 +109,7 @@ def _write_json(path: Path, fields: dict[str, Any]) -> None:
 
 def plan_run(run: Run) -> ExportPlan:
     """Return how the model of a run is written; raise a UserError if no class of transformers can hold it."""
-    model: Any = getattr(run.model, "main_encoder", run.model)
+    model: Any = getattr(run.model, "main_encoder", run.model)  # of ELECTRA only the discriminator
     plan = plan_export(
         model.spec,
         checkpoints.named_weights(model),

@@ -274,7 +274,7 @@ def _with_tokenizers(folder: Path, checkpoint: ConvertedCheckpoint) -> tuple[Con
         if tokenizer.vocab_size > count:
             raise UserError(
                 f"the tokenizer in {folder} has {tokenizer.vocab_size:,} tokens, but the model has only {count:,} "
-                "embeddings: they do not belong together"
+                "embeddings: give files of one model"
             )
     checkpoint = replace(checkpoint, framing=tokenizer_framing(folder, checkpoint, source))
     return checkpoint, source, _label_tokenizer(checkpoint.labels) if checkpoint.labels else target

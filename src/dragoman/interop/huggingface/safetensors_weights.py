@@ -113,7 +113,10 @@ def open_weights(folder: Path, base_prefix: str, class_name: str) -> StoredWeigh
             f"loaded, and is therefore not read: if you trust it, convert it to {SINGLE_FILE} with the command "
             f"python -c {shlex.quote(program)}"
         )
-    raise UserError(f"{folder} has no weights: expected {SINGLE_FILE}, or {INDEX_FILE} and the files that it lists")
+    raise UserError(
+        f"{folder} has no weights: expected {SINGLE_FILE}, or {INDEX_FILE} and the files that it lists; get them, or "
+        "name another folder"
+    )
 
 
 def _open_shards(folder: Path, base_prefix: str) -> StoredWeights:

@@ -137,7 +137,8 @@ def _processor_affixes(processor: Mapping[str, Any]) -> Affixes:
     if kind == "ByteLevel":  # adds no tokens
         return (), ()
     if kind in ("RobertaProcessing", "BertProcessing"):
-        return (int(processor["cls"][1]),), (int(processor["sep"][1]),)
+        (_, cls), (_, sep) = processor["cls"], processor["sep"]  # name and id of each token
+        return (int(cls),), (int(sep),)
     if kind != "TemplateProcessing":
         raise ValueError(kind)
     prefix: list[int] = []

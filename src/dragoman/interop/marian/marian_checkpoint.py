@@ -58,17 +58,17 @@ def read_marian_checkpoint(path: Path) -> OpenedCheckpoint:
     is_shared = (source_file, source_model) == (target_file, target_model)
     target = source if is_shared else marian_tokenizer(target_file, target_ids, bos, target_model)
     if source.language_codes:
-        codes = {code[2:-2]: index for code, index in source.language_codes.items()}
+        codes = {code[2:-2]: index for code, index in source.language_codes.items()}  # >>deu<< becomes deu
         languages = LanguageCodes(codes, source_position="none", target_position="source_prefix")
         framing = replace(framing, languages=languages)
     conversion = convert_marian(options, framing, set(weights))
     shapes = {name: weight.shape for name, weight in meta_model(conversion.spec).named_parameters()}
-    numbers = {name: int(value) for name, value in options.values.items() if str(value).isdecimal()}
+    sizes = {name: int(value) for name, value in options.values.items() if str(value).isdecimal()}  # for messages
     checkpoint = ConvertedCheckpoint(
         "Marian transformer",
         system=conversion.system,
         spec=conversion.spec,
-        weights=conversion.convert(weights, shapes, numbers),
+        weights=conversion.convert(weights, shapes, sizes),
         framing=framing,
         generation=_generation(decoding, eos),
     )
@@ -164,7 +164,7 @@ def _check_sizes(
         if max(ids.values()) >= size:
             raise UserError(
                 f"the vocabulary {path} has {max(ids.values()) + 1:,} tokens, but the model has only {size:,} "
-                "embeddings: they do not belong together"
+                "embeddings: give files of one model"
             )
 
 

@@ -26,7 +26,7 @@ def read_vocabulary(path: Path) -> dict[str, int]:
     elif path.suffix in (".yml", ".yaml", ".json"):  # YAML includes JSON
         numbers = read_yaml(path)
         if not all(isinstance(value, str) and value.isdecimal() for value in numbers.values()):
-            raise UserError(f"{path} is damaged: expected an id (a number) for every token")
+            raise UserError(f"{path} is damaged: expected an id (a number) for every token; get the file again")
         ids = {token: int(value) for token, value in numbers.items()}
     else:
         lines = TokenizerFiles(path.parent, {}).text(path.name).removesuffix("\n").split("\n")
@@ -35,7 +35,7 @@ def read_vocabulary(path: Path) -> dict[str, int]:
         if token not in ids:
             raise UserError(f"the vocabulary {path} has no token {token}, which every vocabulary of Marian has")
     if len({*ids.values()}) < len(ids) or not all(map(is_token_id, ids.values())):
-        raise UserError(f"{path} is damaged: every token must have an id of its own")
+        raise UserError(f"{path} is damaged: every token must have an id of its own; get the file again")
     return ids
 
 
@@ -45,7 +45,7 @@ def marian_tokenizer(path: Path, ids: Mapping[str, int], bos: int, spm: Path | N
     Args:
         path: the vocabulary file.
         ids: its tokens with their ids.
-        bos: id of the token that the decoder starts with, after those of the vocabulary.
+        bos: id of the token that the decoder starts with, which is also padding; it follows those of the vocabulary.
         spm: a SentencePiece model that segments the text. Without one, tokens are separated by spaces.
     """
     names = {index: token for token, index in ids.items()} | {bos: ADDED_PAD}
