@@ -263,7 +263,8 @@ def _compare_encoder(run: Run, encoder: Any, samples: ExportSamples) -> tuple[st
     ours: list[Tensor] = []
     for ids in samples.source_ids:
         source, lengths = run.pad_batch([ids])
-        features = run.model.forward_features(source, Layout.padded(len(ids), lengths))
+        no_target, no_layout = source[:, :0], Layout.padded(0, torch.zeros_like(lengths))
+        features = run.model.forward_features(source, Layout.padded(len(ids), lengths), no_target, no_layout)
         ours.append(features.output[0])
     theirs = [np.array(encoder.forward_batch([ids]).last_hidden_state)[0] for ids in samples.source_ids]
     return "hidden states", relative_error(ours, theirs)
