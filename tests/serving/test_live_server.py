@@ -205,6 +205,6 @@ def test_invalid_arguments_of_serve(
         assert "cannot listen" in said(folder, "--port", taken.getsockname()[1])
     assert "does not exist" in said(tmp_path / "none")
     assert "such as" in said(f"{folder}=english")
-    assert "'max_queue' of the service must be above 0" in said(folder, "--max-queue", 0)
+    assert "Invalid value for '--max-queue'" in said(folder, "--max-queue", 0)
     (tmp_path / "keys").write_text("# none yet\n")
     assert "is empty" in said(folder, "--api-keys", tmp_path / "keys")
