@@ -273,7 +273,7 @@ def test_a_file_size_limit_is_reported_and_the_translation_can_be_resumed(output
     output.unlink()
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(expected) // 2 + 7, hard))
     try:
-        with pytest.raises(UserError, match="cannot be written .File too large"):
+        with pytest.raises(UserError, match=r"cannot be written \(File too large\)"):
             list(places(output, long))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
