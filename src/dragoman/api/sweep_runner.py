@@ -65,11 +65,12 @@ class SweepRunner:
         self.events: EventQueue = Queue()
         self.workers: dict[str, Worker] = {}  # by the name of the run
         self.devices: dict[str, str] = {}  # of each active run
+        # kind, names and free memory of the devices, until the preparation has reported them
         self.device: dict[str, Any] = {"kind": "cpu", "devices": ["auto"], "memory": 0}
         self.by_name = {run.name: run for run in self.state.runs}
         self.has_ended: set[str] = set()  # active runs that have reported how they ended
         self.retries: deque[SweepRun] = deque()  # runs without enough memory, to be trained alone
-        self.retried: set[str] = set()
+        self.retried: set[str] = set()  # names of the runs that were in `retries`
         self.display = SweepDisplay(self.state)
 
     def run(self) -> SweepResult:

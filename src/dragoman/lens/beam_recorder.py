@@ -55,7 +55,7 @@ def recorded_searches(
 
 
 def table_search_tree(table: ProbabilityTable, search: TokenSearch) -> BeamTree:
-    """Search a table of probabilities; return the tree of all hypotheses that it names and the search considered."""
+    """Search with a table of next-word probabilities in place of a model; return the tree of its hypotheses."""
     request = table.request()
     _, tree = recorded_search(table, request.source, request.lengths, search, request.constraints)
     return tree.without(OTHER_WORD)  # which stands for all words that the table does not name

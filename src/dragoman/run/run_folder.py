@@ -65,7 +65,9 @@ def _read_model_file(folder: Path) -> dict[str, Any]:
         document = json.loads((folder / MODEL_FILE).read_text(encoding="utf-8"))
         version, _ = document["version"], document["spec"]
     except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{folder / MODEL_FILE} is damaged: expected the fields 'version' and 'spec'") from None
+        raise UserError(
+            f"{folder / MODEL_FILE} is damaged: expected the fields 'version' and 'spec'; copy the run folder again"
+        ) from None
     if version != RUN_FORMAT_VERSION:
         raise UserError(
             f"{folder / MODEL_FILE} has format version {version!r}, but only version {RUN_FORMAT_VERSION} is "

@@ -103,7 +103,10 @@ class Translator:
         if not split_sentences:
             return self._stream(texts, first_index, prefixes, include, self.tag)
         if prefixes is not None or include is not None:
-            raise UserError("prefixes and phrases to include belong to one sentence: do not split texts into sentences")
+            raise UserError(
+                "prefixes and phrases to include belong to one sentence, but texts are split: leave "
+                "--split-sentences out"
+            )
         return self._stream_split(texts, first_index)
 
     def _stream(

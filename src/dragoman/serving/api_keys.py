@@ -148,7 +148,7 @@ def _parse_key(entry: Any, where: str) -> ApiKey:
         if entry.get(field) is not None and (not isinstance(entry[field], str) or not entry[field]):
             raise UserError(f"{where}: '{field}' must be a text: put it in quotation marks")
     if sha256 is not None and not re.fullmatch(rf"[0-9a-fA-F]{{{SHA256_DIGITS}}}", sha256):
-        raise UserError(f"{where}: 'sha256' must have {SHA256_DIGITS} hexadecimal digits: see sha256sum")
+        raise UserError(f"{where}: 'sha256' must have {SHA256_DIGITS} hexadecimal digits, as sha256sum prints them")
     for field, minimum in (("requests_per_minute", 0), ("characters_per_day", 0), ("priority", -100)):
         value = values.get(field, 0)
         if type(value) is not int or value < minimum:

@@ -36,7 +36,7 @@ class ClientShares:
         return None
 
     def release(self, record: RequestRecord, amount: int) -> None:
-        """Give back an amount."""
+        """Give back an amount that `acquire` took for the client of a request."""
         owners = self._owners(record)
         with self._lock:
             self._used.subtract(dict.fromkeys(owners, amount))

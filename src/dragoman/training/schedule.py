@@ -32,7 +32,7 @@ class SchedulePoint:
     """A step in units of the schedule, and the factor of the learning rate there by each schedule.
 
     Attributes:
-        steps_per_warmup: the step divided by the number of warmup steps: 1 where the warmup ends.
+        warmup_progress: the step divided by the number of warmup steps: 1 where the warmup ends.
         epochs: passes over the data before the step; None if their length is unknown.
         fraction_used: used fraction of the training budget; None if it is unknown when training ends.
     """
@@ -43,9 +43,9 @@ class SchedulePoint:
         The warmup takes `warmup_steps`, but at most a tenth of a time budget if the user has not set it.
         """
         self.config, self.horizon = config, horizon
-        self.steps_per_warmup = (step - schedule_start(config)) / warmup_steps(config, horizon.steps)  # 1 where it ends
+        self.warmup_progress = (step - schedule_start(config)) / warmup_steps(config, horizon.steps)  # 1 where it ends
         if horizon.limits_warmup and horizon.time_used is not None:
-            self.steps_per_warmup = max(self.steps_per_warmup, horizon.time_used / MAX_WARMUP_TIME)
+            self.warmup_progress = max(self.warmup_progress, horizon.time_used / MAX_WARMUP_TIME)
         self.epochs = None if horizon.steps_per_epoch is None else (step - 1) / horizon.steps_per_epoch
         self.fraction_used = fraction_used(config, step, horizon)
 
@@ -62,7 +62,7 @@ class SchedulePoint:
     @property
     def warmup_end(self) -> float:
         """Return the fraction of the training budget at which the warmup ends, if all steps take equally long."""
-        return self.used / self.steps_per_warmup
+        return self.used / self.warmup_progress
 
     def inverse_sqrt(self) -> float:
         """Return the factor of the peak learning rate √(warmup / step) (Vaswani et al. 2017, §5.3).
@@ -70,7 +70,7 @@ class SchedulePoint:
         The factor stays 1 for `hold_steps` after the warm-up, then √((warmup + hold) / step) (Shazeer et al. 2017, §E).
         """
         hold_end = 1 + self.config.resolved("hold_steps") / warmup_steps(self.config, self.horizon.steps)
-        return 1 / math.sqrt(max(1.0, self.steps_per_warmup / hold_end))
+        return 1 / math.sqrt(max(1.0, self.warmup_progress / hold_end))
 
     def cosine(self) -> float:
         """Return the factor of the peak learning rate ½ (1 + cos π·progress) (Loshchilov & Hutter 2017).
@@ -147,9 +147,9 @@ def learning_rate(config: TrainingConfig, step: int, horizon: ScheduleHorizon | 
     """
     point = SchedulePoint(config, step, horizon or ScheduleHorizon(steps=config.steps))
     peak = config.learning_rate or 0.0
-    if point.steps_per_warmup <= 1:  # the step is within the warmup
+    if point.warmup_progress <= 1:  # the step is within the warmup
         start = config.resolved("warmup_start_factor")
-        return peak * (start + (1 - start) * point.steps_per_warmup)
+        return peak * (start + (1 - start) * point.warmup_progress)
     return peak * SCHEDULES[config.schedule or "inverse-sqrt"](point)
 
 

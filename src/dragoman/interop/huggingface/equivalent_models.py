@@ -120,7 +120,10 @@ def _unshare_embeddings(form: ModelForm, target: ModelSpec) -> None:
 
 
 def _move_embedding_scale(form: ModelForm, target: ModelSpec) -> None:
-    """Multiply embedding tables by √D instead of the embeddings; a tied output layer then divides by √D."""
+    """Multiply embedding tables by √D instead of the embeddings, if the spec `target` does not scale embeddings.
+
+    A tied output layer then divides by √D.
+    """
     ours, theirs = getattr(form.spec, "embedding", None), getattr(target, "embedding", None)
     if ours is None or theirs is None or not ours.scaled or theirs.scaled:
         return

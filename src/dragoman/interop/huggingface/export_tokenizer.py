@@ -38,7 +38,8 @@ DIFFICULT_TEXTS = (
 def write_tokenizer(run: Run, folder: Path, max_length: int) -> list[str]:
     """Write the tokenizer files, and return what the user should know about them.
 
-    Imported tokenizers are written as they came. A target tokenizer of its own goes into a subfolder.
+    Imported tokenizers are written as they came. A target tokenizer of its own goes into a subfolder. `max_length` is
+    the number of tokens that the model reads at most.
     """
     source, target = run.source_tokenizer, run.target_tokenizer
     if isinstance(source, ImportedTokenizer):

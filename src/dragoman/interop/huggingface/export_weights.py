@@ -42,7 +42,10 @@ def stored_weights(plan: ExportPlan) -> Iterator[tuple[str, Tensor]]:
         if isinstance(transform, ReversibleTransform):
             weight = transform.undo(weight, layer)
         elif transform is not unchanged:
-            raise UserError(f"the weight {parameter} cannot be exported, because its conversion cannot be undone")
+            raise UserError(
+                f"the weight {parameter} cannot be exported, because the conversion of its import cannot be undone: "
+                "choose another format with --to"
+            )
         yield from zip(names, weight.split(_block_sizes(model, parameter) if names[1:] else len(weight)), strict=True)
 
 

@@ -33,7 +33,9 @@ def read_vocabulary(path: Path) -> dict[str, int]:
         ids = {token: index for index, token in enumerate(lines)}
     for token in (MARIAN_EOS, MARIAN_UNK):
         if token not in ids:
-            raise UserError(f"the vocabulary {path} has no token {token}, which every vocabulary of Marian has")
+            raise UserError(
+                f"the vocabulary {path} has no token {token}, which every vocabulary of Marian has: name another file"
+            )
     if len({*ids.values()}) < len(ids) or not all(map(is_token_id, ids.values())):
         raise UserError(f"{path} is damaged: every token must have an id of its own; get the file again")
     return ids
