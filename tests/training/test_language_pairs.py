@@ -114,6 +114,6 @@ def test_wrong_languages(corpus: Path, origin: Path, tmp_path: Path) -> None:
             replace(config, data=replace(config.data, corpus_languages=("en:de",))),
             lambda text: None,
         )
-    with pytest.raises(UserError, match=r"must be FROM:TO.*got 'en-de'"):
+    with pytest.raises(UserError, match=r"must be FROM:TO.*one is 'en-de'"):
         DataConfig(corpus_languages=("en-de",))
     assert not (tmp_path / "run").exists()

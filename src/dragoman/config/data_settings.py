@@ -162,13 +162,12 @@ class DataConfig(Section, section="data"):
         if self.valid_corpus_tags and not self.corpus_tags:
             raise UserError("data.valid_corpus_tags need data.corpus_tags: set the tags of the training corpora too")
         if self.valid_corpus_languages and not self.corpus_languages:
-            raise UserError(
-                "data.valid_corpus_languages need data.corpus_languages: set those of the training corpora too"
-            )
+            raise UserError("data.valid_corpus_languages need data.corpus_languages: set both, or none of them")
         for pair in (*self.corpus_languages, *self.valid_corpus_languages):
             if not all(pair.partition(":")[::2]):
                 raise UserError(
-                    f"data.corpus_languages must be FROM:TO, such as eng_Latn:kin_Latn, got {pair!r}: correct it"
+                    "each of data.corpus_languages and data.valid_corpus_languages must be FROM:TO, such as "
+                    f"eng_Latn:kin_Latn, but one is {pair!r}: correct it"
                 )
 
 

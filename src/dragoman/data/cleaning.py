@@ -388,7 +388,7 @@ class MeasuredPairs:
             yield self.measures[start : start + BLOCK_PAIRS]
 
     def _new_reason(self, reason: str) -> int:
-        """Return the number of a further reason."""
+        """Add a reason why pairs are removed, and return its number in `reasons`."""
         self.reasons.append(reason)
         return len(self.reasons) - 1
 

@@ -210,8 +210,8 @@ class DelimitedFormat(ColumnFormat):
 
     def _find_columns(self, columns: Sequence[ColumnChoice], header: list[str]) -> list[str | None]:
         """Return the names of the chosen columns in a header, None for those that it does not have."""
-        only_columns = all(choice.column is None for choice in columns)
-        return [find_column(choice, header, only_columns) for choice in columns]
+        nothing_chosen = all(choice.column is None for choice in columns)  # two columns are then source and target
+        return [find_column(choice, header, only_columns=nothing_chosen) for choice in columns]
 
     def _positions(
         self, corpus: Corpus, columns: Sequence[ColumnChoice], first_row: list[str], has_header: bool
@@ -341,7 +341,7 @@ class JsonLinesFormat(ColumnFormat):
             yield line, parse_turns(record, f"{corpus.source}, line {line:,}")
 
     def read_inputs(self, corpus: Corpus, allow_empty: bool = False) -> Iterator[str | list[str]]:
-        """Yield the turns of lines with a dialogue, and the sources of others."""
+        """Yield the turns of lines with a dialogue, and the sources of others, with features after tabs."""
         for line, text in corpus.read_lines(allow_empty):
             record = parse_object(text, corpus.source, line)
             turns = self._record_turns(record, corpus, line)

@@ -96,7 +96,8 @@ def monotone_share(store: TokenStore, sizes: tuple[int, int], ignored: range = r
     monotone = total = 0
     for links in token_links(store, spread_rows(store, MAX_ALIGNED_PAIRS)):
         is_ignored = (links.source >= ignored.start) & (links.source < ignored.stop)
-        p = np.where(is_ignored, -1.0, model.lookup(links, probabilities)[1]).round(12)
+        _, p = model.lookup(links, probabilities)
+        p = np.where(is_ignored, -1.0, p).round(12)  # rounded, so that equal probabilities are ties
         ends, first = np.append(links.starts[1:], len(p)), 0
         for length in links.target_lengths:
             tokens = range(first, first + int(length))

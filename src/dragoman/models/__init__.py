@@ -77,7 +77,7 @@ def meta_model(spec: ModelSpec) -> Model:
 
 @lru_cache(maxsize=16)
 def _shared_model(spec: ModelSpec) -> Model:
-    """Build a model on the meta device, once for equal specs."""
+    """Build a model on the meta device (without memory for weights); calls with equal specs share it."""
     return meta_model(spec)
 
 

@@ -209,7 +209,7 @@ class MaskedDecoderModel(DecoderOnlyModel):
 
     def flops(self, work: Workload) -> int:
         """FLOPs: the decoder for source and target tokens and the masks, the output layer for `work.tokens` masks."""
-        whole_sequence = work.with_tokens(work.source + 2 * work.tokens)
+        whole_sequence = work.with_tokens(work.source + 2 * work.tokens)  # each target token has a mask
         return module_flops(self.decoder, whole_sequence) + module_flops(self.output, work)
 
 

@@ -194,7 +194,7 @@ class ConcatScore(Score):
         self.value = nn.Linear(inner_dim, 1, bias=False)
 
     def prepare(self, key: Tensor) -> Tensor:
-        """Multiply the keys by their half of W, the second one, once per source: B S D → B S A, A = `inner_dim`."""
+        """Multiply the keys by the second half of W (`both`), once per source: B S D → B S A, A = `inner_dim`."""
         return key @ self.both.weight[:, key.shape[-1] :].T
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:

@@ -281,7 +281,7 @@ class SourceExtension(Spec):
         return SourceExtensionModule(self, dim)
 
     def length(self, source: int) -> int:
-        """|t̂| of a source of this length."""
+        """Return |t̂| = ⌈ratio · |s| + offset⌉, the length to which a source of |s| = `source` vectors is extended."""
         return math.ceil(self.ratio * source + self.offset - CEIL_TOLERANCE)
 
     def lengths(self, source: Tensor) -> Tensor:

@@ -168,7 +168,7 @@ class OutputLayer(nn.Module):
         return None
 
     def attend_to_source(self, decoded: MixerOutput, context: Context) -> MixerOutput:
-        """Return the decoder's output with what else this layer reads of the source; here unchanged."""
+        """Return the decoder's output unchanged; output layers that copy from the source add their attention to it."""
         return decoded
 
     def logits(self, x: Tensor, copying: CopyDistribution | None = None) -> Tensor:

@@ -41,7 +41,10 @@ class FeatureTypeEmbedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(2, embedding.width))
 
     def forward(self, x: Tensor, source: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
-        """Mark the embeddings x, B S D, of the source tokens, B S; return them and the layout with `position_ids`."""
+        """Add to x (B S D) the vector of each type: feature (ids `first` … `end`−1 in `source`, B S) or token.
+
+        With `invariant_positions`, the layout gets `position_ids`: 0 for features, and 1, 2, … for the tokens.
+        """
         is_feature = (source >= self.first) & (source < self.end)  # B S
         x = x + nn.functional.embedding(is_feature.long(), self.weight) * self.scale
         if not self.invariant_positions:

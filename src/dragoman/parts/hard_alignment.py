@@ -272,8 +272,9 @@ class HardAlignmentLayer(Mixer):
         """
         inputs = self._inputs(x, tokens, context, state)
         length = inputs.start.shape[1]
-        numbers = x.shape[1] * length * max(x.shape[2], len(self.emission.output.weight))  # of one row
-        rows = max(1, MAX_PAIR_NUMBERS.get(x.device.type, 2**25) // numbers)
+        # the largest tensor of one row has T · S · max(D, V) numbers; only so many rows are computed at a time
+        numbers = x.shape[1] * length * max(x.shape[2], len(self.emission.output.weight))
+        rows = max(1, MAX_PAIR_NUMBERS.get(x.device.type, MAX_PAIR_NUMBERS["cpu"]) // numbers)
         function: Callable[..., tuple[Tensor, Tensor, Tensor]] = self._forward_algorithm
         if torch.is_grad_enabled() and rows < len(x):  # the backward pass computes the logits of each part again
             function = partial(checkpoint, function, use_reentrant=False, preserve_rng_state=False)

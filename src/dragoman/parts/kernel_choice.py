@@ -88,10 +88,8 @@ def fastest(kernels: Mapping[str, Product], x: Tensor) -> str:
     The kernels run in turns, until the two shortest times of each agree: other programs only make a kernel slower.
     """
     times: dict[str, list[float]] = {name: [] for name in kernels}
-    start, rounds = time.perf_counter(), 0
-    while rounds < MIN_ROUNDS or (
-        time.perf_counter() - start < MAX_SECONDS and not all(map(_is_reproduced, times.values()))
-    ):
+    end, rounds = time.perf_counter() + MAX_SECONDS, 0
+    while rounds < MIN_ROUNDS or (time.perf_counter() < end and not all(map(_is_reproduced, times.values()))):
         for name, product in kernels.items():
             before = time.perf_counter()
             product(x)

@@ -436,11 +436,8 @@ class ResetBeforeGRUCells(GRUCells):
         `gates` is W x (B 3D); `weights` are the three matrices U, one below the other (3D D), and their biases (3D).
         """
         (weight, bias), hidden, sizes = weights, previous["hidden"], (2 * self.dim, self.dim)
-        (gates, n), (gate_weight, weight), (gate_bias, bias) = (
-            gates.split(sizes, -1),
-            weight.split(sizes),
-            bias.split(sizes),
-        )
+        (gates, n), (gate_weight, weight) = gates.split(sizes, -1), weight.split(sizes)
+        gate_bias, bias = bias.split(sizes)
         r, z = (gates + F.linear(hidden, gate_weight, gate_bias)).sigmoid().chunk(2, -1)
         return [(RESET_GATE, r), (self.candidate, torch.tanh(n + F.linear(r * hidden, weight, bias))), (UPDATE_GATE, z)]
 

@@ -190,7 +190,7 @@ class FromContext(Spec):
     """s_0 = tanh(W c), c being a fixed context (Cho et al. 2014, §A.1.2)."""
 
     def build_initial_state(self, layers: int, dim: int) -> InitialState:
-        """Create the initial state of `layers` layers of width `dim`."""
+        """Create tanh(W v) for `layers` layers of width `dim`, v being the decoder's context instead of a summary."""
         return ProjectedInitialState(summary=None, layers=layers, dim=dim)
 
 

@@ -43,7 +43,7 @@ class NoRepeatNGram(LogitsProcessor):
     """Forbids tokens with which an n-gram would occur twice in a target (Paulus et al. 2018, §2.5)."""
 
     def __init__(self, size: int) -> None:
-        """`size` is n."""
+        """Forbid that n-grams of n = `size` tokens occur twice."""
         self.size = size
 
     def __call__(self, state: SearchState, own_state: Any, logits: Tensor) -> Tensor:

@@ -138,9 +138,9 @@ class Sampling(IndependentRows):
     ) -> tuple[SearchState, None]:
         """Draw the next token of each row: logits B K V, `log_normalizer` B K their log Σ exp.
 
-        Returns the new state, and None: no row continues another one.
+        `attention` is not used. Returns the new state, and None: no row continues another one.
         """
-        logits, uniform = at_least_float32(logits), state.strategy.uniform
+        logits, uniform = at_least_float32(logits), state.strategy.uniform  # random numbers from [0, 1), B K T
         index = state.step.clamp(max=uniform.shape[-1] - 1)[:, None, None].expand(*uniform.shape[:2], 1)
         tokens = draw(logits.flatten(0, 1), uniform.gather(2, index).flatten(), self.config).view_as(log_normalizer)
         return self.append(state, tokens, logits.gather(2, tokens[..., None])[..., 0] - log_normalizer)

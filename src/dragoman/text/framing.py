@@ -89,7 +89,7 @@ class Framing:
         return self if self.languages is None else replace(self, languages=self.languages.without_default())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the framing as JSON values."""
+        """Return the framing, the special tokens around source and target, as JSON values."""
         languages = {} if self.languages is None else {"languages": self.languages.to_dict()}
         values = asdict(replace(self, languages=None))
         del values["languages"]

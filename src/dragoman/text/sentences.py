@@ -62,7 +62,7 @@ class SplitText:
 
     def _add(self, sentence: str, gap: str) -> None:
         """Append a sentence and the white space after it; white space around the sentence goes to the gaps."""
-        clean = sentence.translate(_CONTROLS)
+        clean = sentence.translate(_CONTROLS)  # control characters become spaces
         stripped = clean.strip()
         if not stripped:
             self.gaps[-1] += sentence + gap

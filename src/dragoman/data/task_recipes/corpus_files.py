@@ -139,8 +139,7 @@ def _fetch(url: str) -> bytes:
         ) from None
     if len(content) > MAX_DOWNLOAD_BYTES:
         raise UserError(
-            f"{url} is larger than {MAX_DOWNLOAD_BYTES // 2**20} MiB, the limit of a download: get the file in another "
-            "way and name its folder with --data"
+            f"{url} is larger than {MAX_DOWNLOAD_BYTES // 2**20} MiB: get it yourself, and use --data FOLDER"
         )
     if expected is not None and len(content) != int(expected):
         raise UserError(f"{url} ended after {len(content):,} of {int(expected):,} bytes: try again")

@@ -167,10 +167,8 @@ class _Parser:
     def _end_paragraph(self) -> None:
         """Append the paragraph that was read so far, if there is any, to the parts of the document."""
         if self.paragraph:
-            self.parts += [
-                *self._inline("\n".join(self.paragraph).replace(f"{HARD_BREAK[-1]}\n", HARD_BREAK[-1])),
-                self.end,
-            ]
+            text = "\n".join(self.paragraph).replace(f"{HARD_BREAK[-1]}\n", HARD_BREAK[-1])
+            self.parts += [*self._inline(text), self.end]
         self.paragraph, self.breaks, self.end = [], [], ""
 
     def _inline(self, text: str) -> list[str | MarkdownText]:

@@ -180,13 +180,16 @@ def _merged(items: Iterator[Item]) -> Iterator[Item]:
 
 
 def _text_run(text: str, run_format: str, prefix: str) -> str:
-    """Return a run with a text."""
+    """Return a run element with a text, in an XML namespace (`prefix`, such as w:); '' for an empty text."""
     space = ' xml:space="preserve"' if prefix == "w:" else ""
     return f"<{prefix}r>{run_format}<{prefix}t{space}>{escape_xml(text)}</{prefix}t></{prefix}r>" if text else ""
 
 
 def _render_runs(text: str, start: int, end: int, tags: Sequence[Tag], run_format: str, prefix: str) -> str:
-    """Return a range of a text as runs; `run_format` is the format outside the tags in it."""
+    """Return text[start:end] as run elements, with the XML namespace `prefix`, such as w:, and the tags around them.
+
+    A run is a text with one format: that of its tag, and `run_format` outside the tags.
+    """
     parts, position = [], start
     for tag in tags:
         parts.append(_text_run(text[position : tag.start], run_format, prefix))

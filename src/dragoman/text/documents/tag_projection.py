@@ -119,7 +119,8 @@ class _Projection:
     def project(self, tag: Tag) -> Tag:
         """Return the tag and those inside it with their positions in the translation.
 
-        A tag whose text is not translated (`verbatim`) encloses that text where the translation has it.
+        A tag without text is a point between words, or a cut between what is before and after it, such as two
+        subtitles. A tag whose text is not translated (`verbatim`) encloses that text where the translation has it.
         """
         if not self.source[tag.start : tag.end].strip():
             position = self._cut(tag.start) if tag.name == CUT else self._point(tag.start)
