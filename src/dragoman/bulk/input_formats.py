@@ -11,7 +11,12 @@ from dragoman.data.compression import without_compression_suffix
 from dragoman.errors import UserError
 from dragoman.text.documents.document import document_suffixes
 
-SUFFIXES = {"jsonl": "jsonl", "ndjson": "jsonl", "json": "jsonl", "parquet": "parquet"}  # of formats other than text
+FORMAT_BY_SUFFIX = {
+    "jsonl": "jsonl",
+    "ndjson": "jsonl",
+    "json": "jsonl",
+    "parquet": "parquet",
+}  # of formats other than text
 OTHER_SUFFIXES = {".tsv", ".csv", ".tmx", ".pdf"}  # of files that are not processed line by line
 
 
@@ -23,7 +28,7 @@ def find_format(
     `columns` and `results` are those of `TextLines`.
     """
     suffix = without_compression_suffix(location).rpartition(".")[2].lower()
-    name = format or SUFFIXES.get(suffix, "text")
+    name = format or FORMAT_BY_SUFFIX.get(suffix, "text")
     if name == "parquet":
         rows = ParquetRows(columns, results, location)
         rows.check()

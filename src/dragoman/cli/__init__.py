@@ -20,7 +20,7 @@ COMMANDS = {
     "quickstart": ("quickstart:quickstart", "Train a small translator on generated sentences, and try it."),
     "phrasebook": ("quickstart:phrasebook", "Write generated sentence pairs with gold alignments."),
     "train": ("train:train", "Train a model from text files."),
-    "prepare": ("prepare:prepare", "Clean and tokenize the text of a training, also on a Ray cluster."),
+    "prepare": ("prepare_command:prepare", "Clean and tokenize the text of a training, also on a Ray cluster."),
     "watch": ("watch:watch", "Show a training on a web page of this machine."),
     "recipe": ("recipe:recipe", "Train and score a known task with one command, or list the tasks."),
     "sweep": ("sweep:sweep", "Try settings on one corpus, and rank the configurations."),

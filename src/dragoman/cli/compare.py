@@ -30,7 +30,7 @@ DEFAULT_SYSTEMS = (
 PHRASEBOOK_TRAINING: dict[str, Any] = {"batch_tokens": 1024, "label_smoothing": 0.0}
 PHRASEBOOK_TARGET_TOKENS = 1_000_000
 MAX_PRINTED_DIFFERENCES = 10  # the page shows all
-SUFFIXES = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+NUMBER_SUFFIXES = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 #: options of `compare`, and the settings that they set
 COMPARE_OPTIONS = {
@@ -321,7 +321,7 @@ def phrasebook_files(folder: Path) -> tuple[dict[str, list[str]], Path, Path]:
 def parse_amount(text: str, option: str) -> float:
     """Parse the value of an option, a number such as 500000, 500k, 20M or 1e13."""
     number = text.strip().lower().replace(",", "").replace("_", "")
-    factor = SUFFIXES.get(number[-1:], 1.0)
+    factor = NUMBER_SUFFIXES.get(number[-1:], 1.0)
     try:
         return factor * float(number[:-1] if factor > 1 else number)
     except ValueError:

@@ -17,7 +17,7 @@ from dragoman.errors import UserError, unknown_name
 
 ENVIRONMENT_PREFIX = "DRAGOMAN_SERVE"
 #: parameters of the command that are not part of a configuration
-NO_SETTINGS = ("config", "print_config", "help")
+OPTIONS_WITHOUT_SETTING = ("config", "print_config", "help")
 PATH_TYPES = ("path", "file", "directory")  # names of the types of options that are paths
 ORIGINS = {"COMMANDLINE": "option", "ENVIRONMENT": "environment", "DEFAULT_MAP": "file", "DEFAULT": "default"}
 
@@ -26,7 +26,7 @@ def _parameters(ctx: typer.Context) -> dict[str, Any]:
     """Return the parameters of the command by their names in a file: options without --, and runs."""
     named = {}
     for parameter in ctx.command.params:
-        if parameter.name not in NO_SETTINGS:
+        if parameter.name not in OPTIONS_WITHOUT_SETTING:
             is_option = parameter.param_type_name == "option"
             named[max(parameter.opts, key=len).lstrip("-") if is_option else str(parameter.name)] = parameter
     return named

@@ -157,7 +157,8 @@ class DataConfig(Section, section="data"):
             raise UserError("data.source_features and data.features_column exclude each other: set one of them")
         if not self.feature_separator.strip() and self.feature_separator != " ":
             raise UserError(
-                f"data.feature_separator must be a text or one space, got {self.feature_separator!r}: change it"
+                f"data.feature_separator must be one space or characters other than spaces, got "
+                f"{self.feature_separator!r}: use ';', for example"
             )
         if self.valid_corpus_tags and not self.corpus_tags:
             raise UserError("data.valid_corpus_tags need data.corpus_tags: set the tags of the training corpora too")
@@ -185,8 +186,8 @@ class CleaningConfig(Section, section="cleaning"):
     )
     deduplicate_similar: bool = setting(
         False,
-        "Remove pairs that have nearly the same words as an earlier one, by MinHash of word trigrams: 95 % of those "
-        "with a Jaccard index of 0.8.",
+        "Remove pairs that have nearly the same words as an earlier one, by MinHash of word trigrams: it finds 95 % of "
+        "the pairs with a Jaccard index of 0.8, more of those above it, and fewer below.",
     )
     max_length_ratio: float | None = setting(
         None,

@@ -169,7 +169,7 @@ def span_f1_counts(hypotheses: Sequence[str], references: References) -> Counts:
 
 
 def bracket_f1_counts(hypotheses: Sequence[str], references: References) -> Counts:
-    """For each hypothesis, return 2 · right constituents, and the number of predicted and gold constituents."""
+    """For each hypothesis, return 2 · right constituents, and the sum of predicted and gold ones; F₁ is their ratio."""
     return _f1_counts(hypotheses, references, _constituents)
 
 

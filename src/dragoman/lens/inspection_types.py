@@ -217,7 +217,7 @@ def to_jsonable(value: Any) -> Any:
     if names is not None:
         return {name: to_jsonable(getattr(value, name)) for name in names}
     if isinstance(value, Tensor):
-        return _rounded_list(torch.round(value.cpu().double(), decimals=JSON_DECIMALS))
+        return _jsonable_list(torch.round(value.cpu().double(), decimals=JSON_DECIMALS))
     if isinstance(value, dict):
         return {str(name): to_jsonable(item) for name, item in value.items()}
     if isinstance(value, float):
@@ -225,6 +225,6 @@ def to_jsonable(value: Any) -> Any:
     return value
 
 
-def _rounded_list(values: Tensor) -> Any:
-    """Return rounded numbers as nested lists, with None for those that are not finite."""
+def _jsonable_list(values: Tensor) -> Any:
+    """Return numbers as nested lists, with None for those that are not finite."""
     return values.tolist() if bool(values.isfinite().all()) else to_jsonable(values.tolist())

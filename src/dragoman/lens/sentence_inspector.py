@@ -140,7 +140,9 @@ class SentenceInspector:
         run, framing, tokenizer = self.run, self.run.framing, self.run.target_tokenizer
         label_ids = [*target_ids, framing.eos] if finished else target_ids
         if not label_ids:
-            raise UserError("there is nothing to inspect: the translation of the sentence is empty; give another one")
+            raise UserError(
+                "there is nothing to inspect: the translation of the sentence is empty; give another sentence"
+            )
         input_ids = [framing.bos, *label_ids[:-1]]
         source_batch, target_batch = (run.pad_batch([ids]) for ids in (source_ids, input_ids))
         forward = record_forward(run.model, *source_batch, *target_batch)

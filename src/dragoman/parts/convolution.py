@@ -90,7 +90,7 @@ class WeightNormLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """y = g · (v·x) / ‖v‖ + b, with g = gain + growth: … inputs → … outputs."""
+        """y = g · (v·x) / ‖v‖ + b, with g = gain (fixed) + growth (learned, from 0): … inputs → … outputs."""
         y = F.linear(x, self.weight)
         scale = (self.gain + self.growth) / torch.linalg.vector_norm(self.weight, dim=1)
         return y * scale.to(y.dtype) + self.bias.to(y.dtype)

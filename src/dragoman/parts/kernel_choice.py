@@ -24,7 +24,7 @@ Product = Callable[[Tensor], Tensor]  # x → x Wᵀ + b, over the last dimensio
 
 MIN_ROUNDS = 4  # of which the first warms up and is not measured
 MAX_SECONDS = 0.1  # after which no further round of measurements begins; reached only on a busy machine
-TOLERANCE = 0.05  # two times are equal if they differ by less than this share
+TIME_TOLERANCE = 0.05  # two times are equal if they differ by less than this share
 
 
 class KernelChoices:
@@ -73,7 +73,7 @@ def kernel_choices() -> KernelChoices:
 
 @cache
 def _choices_for(threads: int, cache_folder: str) -> KernelChoices:
-    """Return the choices for a number of threads, in a file of the user's cache folder."""
+    """Return the fastest kernels by shape for this machine and a number of threads, from a file of `cache_folder`."""
     machine = [torch.__version__, torch.backends.cpu.get_cpu_capability(), platform.machine(), str(threads)]
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -98,7 +98,7 @@ def fastest(kernels: Mapping[str, Product], x: Tensor) -> str:
         rounds += 1
     chosen, *others = kernels
     for name in others:
-        if min(times[name]) < (1 - TOLERANCE) * min(times[chosen]):
+        if min(times[name]) < (1 - TIME_TOLERANCE) * min(times[chosen]):
             chosen = name
     return chosen
 
@@ -106,4 +106,4 @@ def fastest(kernels: Mapping[str, Product], x: Tensor) -> str:
 def _is_reproduced(times: list[float]) -> bool:
     """Whether the shortest time has occurred twice, within the tolerance."""
     shortest, second, *_ = sorted(times)
-    return second < (1 + TOLERANCE) * shortest
+    return second < (1 + TIME_TOLERANCE) * shortest

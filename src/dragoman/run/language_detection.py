@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MAX_TRAINING_SENTENCES = 2000  # per language
 MAX_DETECTED_CHARACTERS = 1000  # of a text
-SMOOTHING = 0.1  # added to trigram counts
+TRIGRAM_SMOOTHING = 0.1  # added to trigram counts
 
 
 def trigrams(text: str) -> list[str]:
@@ -73,8 +73,10 @@ class LanguageDetector:
         num_trigrams = len(set().union(*languages.values())) + 1
         log_likelihood, known = {}, {}
         for language, counts in languages.items():
-            total = counts.total() + SMOOTHING * num_trigrams
-            log_likelihood[language] = sum(math.log((counts[trigram] + SMOOTHING) / total) for trigram in text_trigrams)
+            total = counts.total() + TRIGRAM_SMOOTHING * num_trigrams
+            log_likelihood[language] = sum(
+                math.log((counts[trigram] + TRIGRAM_SMOOTHING) / total) for trigram in text_trigrams
+            )
             known[language] = sum(trigram in counts for trigram in text_trigrams) / len(text_trigrams)
         best = max(log_likelihood.values())
         weights = {language: math.exp(score - best) for language, score in log_likelihood.items()}

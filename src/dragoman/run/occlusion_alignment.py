@@ -24,7 +24,7 @@ from dragoman.search.forced_decoding import TokenWordMap, sum_by_word, token_sco
 if TYPE_CHECKING:
     from dragoman.run.run import Run
 
-SMOOTHING = 0.01  # added to both factors, so that neither can veto a link alone
+LINK_SMOOTHING = 0.01  # added to both factors, so that neither can veto a link alone
 
 
 def align_by_occlusion(run: Run, sources: Sequence[str], targets: Sequence[str]) -> list[Alignment]:
@@ -59,7 +59,7 @@ def _align_pair(run: Run, source_ids: list[int], target_ids: list[int]) -> Align
         prefix = len(run.framing.source_prefix)
         to_tokens = attention[0].float().cpu()[: len(target_ids), prefix : prefix + len(source_ids)]  # T S
         to_words = sum_by_word(to_tokens, source_map.core_word_ids, num_source)
-        weights = (weights + SMOOTHING) * (_by_target_word(to_words, target_map, num_target) + SMOOTHING)
+        weights = (weights + LINK_SMOOTHING) * (_by_target_word(to_words, target_map, num_target) + LINK_SMOOTHING)
     return _links(weights)
 
 

@@ -16,7 +16,7 @@ from dragoman.serving.request_parsing import RequestError
 from dragoman.serving.service_log import logger
 from dragoman.storage import write_file
 
-SAVE_INTERVAL_SECONDS = 5.0
+QUOTA_SAVE_SECONDS = 5.0
 
 
 def _now() -> datetime:
@@ -118,7 +118,7 @@ class Quotas:
 
     def _save_regularly(self) -> None:
         """Save the counts every few seconds until the service stops."""
-        while not self._stopped.wait(SAVE_INTERVAL_SECONDS):
+        while not self._stopped.wait(QUOTA_SAVE_SECONDS):
             self.save()
 
     def _begin_day(self) -> None:

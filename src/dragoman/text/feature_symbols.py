@@ -42,8 +42,8 @@ class FeatureSymbols:
         ids = range(min(self.ids.values()), max(self.ids.values()) + 1) if self.ids else range(0)
         if len(ids) > len(self.ids):
             raise UserError(
-                "the tokenizer has features and corpus tags of another run between those of this one: learn a new "
-                "tokenizer instead of --tokenizer-from"
+                "the ids of the features must be consecutive, but this tokenizer has other features and corpus tags of "
+                "an earlier run between those of this one: learn a new tokenizer instead of --tokenizer-from"
             )
         return ids
 

@@ -47,7 +47,7 @@ def prepare_splits(recipe: TaskRecipe, variant: str, folder: Path, log: Log) -> 
         advice = f" {recipe.obtain}" if recipe.obtain else ""
         raise UserError(
             f"{folder} lacks {', '.join(unavailable)} (plain or .gz) of the corpus {recipe.name}: name the folder that "
-            f"has them with --data.{advice}"
+            f"has them with --data FOLDER.{advice}"
         )
     for name in names:
         checksum = recipe.files.get(name, CorpusFile()).sha256
