@@ -330,6 +330,6 @@ def check_n_best(config: SearchConfig, candidates: SearchConfig) -> None:
         )
     if config.n_best > candidates.n_best:
         raise UserError(
-            f"n_best={config.n_best} is more than the {candidates.n_best} candidates that the inner search returns: raise "
-            "candidates.n_best, or lower n_best"
+            f"n_best={config.n_best} is more than the {candidates.n_best} candidates that the inner search returns: "
+            "raise candidates.n_best, or lower n_best"
         )
