@@ -37,8 +37,8 @@ class RunSelector:
             for other in others:
                 if other.directions != first.directions:
                     raise UserError(
-                        f"the runs {first.name} and {other.name}, among which the route {route.name!r} divides requests, "
-                        "have different languages: put runs of the same languages into a route"
+                        f"the runs {first.name} and {other.name} of the route {route.name!r} have "
+                        "different languages: a route divides requests among runs of the same languages"
                     )
 
     def _follow(self, route: WeightedRoute) -> ServedRun:
