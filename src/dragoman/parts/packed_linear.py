@@ -63,6 +63,9 @@ def _int8(weight: Tensor, bias: Tensor | None, engine: str) -> Product:
 
     def product(x: Tensor) -> Tensor:
         """x Wᵀ + b, each row of x being divided by its largest absolute value and multiplied again afterwards."""
+        if x.numel() == columns:  # a single row needs no scale of its own
+            y = multiply(x, packed, reduce_range)
+            return y if bias is None else y.add_(bias)
         size = x.abs().amax(-1, keepdim=True).clamp_(min=1e-8)
         y = multiply(x / size, packed, reduce_range)
         return y.mul_(size) if bias is None else torch.addcmul(bias, y, size)
@@ -95,7 +98,8 @@ def _int8_engines() -> list[str]:
 #: kernels by the precision of the weights; the first of equally fast ones is used
 KERNELS: dict[str, dict[str, Pack]] = {
     "float32": {"plain": plain, "mkl": _mkl, "onednn": _onednn},
-    "int8": {engine: partial(_int8, engine=engine) for engine in _int8_engines()},
+    # quantizing the activations takes longer than a small product in float32
+    "int8": {engine: partial(_int8, engine=engine) for engine in _int8_engines()} | {"plain": plain},
 }
 
 
