@@ -75,7 +75,7 @@ def service_with_route(run: Run, second: LanguagePair) -> Service:
 
 def test_runs_of_a_route_have_the_same_languages(run: Run) -> None:
     service = service_with_route(run, LanguagePair("en", "fr"))
-    with pytest.raises(UserError, match="the runs run and run-2 of the route .* have different languages"):
+    with pytest.raises(UserError, match=r"the runs run and run-2 of the route .* have different languages"):
         service.start()
     service.close()
 
