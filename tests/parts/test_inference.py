@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -129,6 +130,16 @@ def test_choices_without_a_place_for_the_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     choices = KernelChoices(tmp_path / "file" / "choices")  # below a file
     assert choices.add("2×3", "mkl") == choices.find("2×3") == "mkl"
+
+
+@torch.no_grad()
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as it returns then
+    monkeypatch.chdir(tmp_path)
+    layer, x = nn.Linear(5, 4), torch.randn(1, 5)
+    torch.testing.assert_close(FastestProduct(layer.weight, layer.bias, "float32")(x), layer(x), **LINEAR)
+    assert not list(tmp_path.iterdir())
 
 
 @torch.no_grad()

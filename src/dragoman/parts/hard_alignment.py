@@ -272,7 +272,7 @@ class HardAlignmentLayer(Mixer):
         """
         inputs = self._inputs(x, tokens, context, state)
         length = inputs.start.shape[1]
-        # the largest tensor of one row has T · S · max(D, V) numbers; only so many rows are computed at a time
+        # limit the rows computed at a time: the largest tensor of one row has T · S · max(D, V) elements
         numbers = x.shape[1] * length * max(x.shape[2], len(self.emission.output.weight))
         rows = max(1, MAX_PAIR_NUMBERS.get(x.device.type, MAX_PAIR_NUMBERS["cpu"]) // numbers)
         function: Callable[..., tuple[Tensor, Tensor, Tensor]] = self._forward_algorithm

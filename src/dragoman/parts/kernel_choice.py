@@ -68,7 +68,9 @@ class KernelChoices:
 
 def kernel_choices() -> KernelChoices:
     """Return the choices for this processor, version of torch and number of threads."""
-    return _choices_for(torch.get_num_threads(), os.environ.get("XDG_CACHE_HOME", "") or str(Path.home() / ".cache"))
+    # os.path, unlike pathlib, does not fail for a user without a home: the file is then not written
+    folder = os.environ.get("XDG_CACHE_HOME", "") or os.path.expanduser("~/.cache")  # noqa: PTH111
+    return _choices_for(torch.get_num_threads(), folder)
 
 
 @cache
@@ -78,6 +80,8 @@ def _choices_for(threads: int, cache_folder: str) -> KernelChoices:
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         machine += sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
+    if not Path(cache_folder).is_absolute():
+        return KernelChoices(Path(os.devnull) / "kernels")
     digest = hashlib.sha256("\n".join(machine).encode()).hexdigest()[:16]
     return KernelChoices(Path(cache_folder) / "dragoman" / "kernels" / f"{digest}.jsonl")
 

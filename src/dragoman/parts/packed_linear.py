@@ -113,22 +113,22 @@ class FastestProduct:
 
     def __init__(self, weight: Tensor, bias: Tensor | None, precision: str) -> None:
         """Multiply by `weight` and add `bias`, with weights in `precision`, "float32" or "int8"."""
-        self.weight, self.bias, self.precision = weight, bias, precision
+        self.weight, self.bias, self.precision, self.columns = weight, bias, precision, weight.shape[1]
         self.packed: dict[str, Product] = {}  # kernels in use
-        self.by_size: dict[int, Product] = {}  # by the number of elements of x
+        self.by_row_class: list[Product | None] = [None] * (MAX_ROW_CLASS + 1)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x Wᵀ + b, over the last dimension of x."""
-        product = self.by_size.get(x.numel())
+        num_rows = x.numel() // self.columns
+        row_class = min(num_rows.bit_length(), MAX_ROW_CLASS)  # 1 row: 1, 2–3 rows: 2, 4–7 rows: 3, …
+        product = self.by_row_class[row_class]
         if product is None:
-            product = self.by_size[x.numel()] = self._choose(x)
+            product = self.by_row_class[row_class] = self._choose(x, row_class)
         return product(x)
 
-    def _choose(self, x: Tensor) -> Product:
-        """Return the fastest kernel for inputs with about as many rows as x."""
+    def _choose(self, x: Tensor, row_class: int) -> Product:
+        """Return the fastest kernel for inputs in the same class of row counts as x."""
         kernels = KERNELS[self.precision]
-        num_rows = x.numel() // self.weight.shape[1]
-        row_class = min(num_rows.bit_length(), MAX_ROW_CLASS)  # 1 row: 1, 2–3 rows: 2, 4–7 rows: 3, …
         shape = f"{self.precision} {'×'.join(map(str, self.weight.shape))} {row_class} {self.bias is not None}"
         choices = kernel_choices()
         name = choices.find(shape)

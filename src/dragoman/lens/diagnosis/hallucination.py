@@ -101,7 +101,7 @@ def _repetition_problem(source: str, translation: Translation) -> str:
 def _foreign_problem(source: str, translation: Translation) -> str:
     """Describe what is wrong with the translation of a text in another language; '' if nothing is.
 
-    It may have twice as many words as the source, and always eight.
+    Up to eight words, or twice the number of words of the source, are not too many.
     """
     if not translation.finished:
         return "reached the length limit"
