@@ -70,7 +70,9 @@ def test_wide_text_heatmap_is_wrapped() -> None:
     lines = attention_heatmap_lines(attention, width=50)
     assert all(len(line) <= 50 for line in lines[:-1])
     assert sum(line.split().count("piece") for line in lines) == 40
-    assert attention_heatmap_lines(SentenceAttention(["a"], ["b"], {}, None, [])) == ["this system has no attention"]
+    assert attention_heatmap_lines(SentenceAttention(["a"], ["b"], {}, None, [])) == [
+        "this system has no cross-attention"
+    ]
 
 
 def test_word_weights_are_sums_over_source_and_means_over_target_tokens() -> None:

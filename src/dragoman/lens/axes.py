@@ -13,9 +13,10 @@ MAX_POINTS = 400  # points of a curve: about one for each pixel
 
 
 def linear_ticks(low: float, high: float, max_steps: int = 5) -> list[float]:
-    """Return ticks that cover a range in at most `max_steps` steps of 1, 2 or 5 times a power of ten.
+    """Return the ticks of a linear axis from `low` to `high`, in at most `max_steps` steps of 1, 2 or 5 times 10ⁿ.
 
-    The ticks include zero if it is near, or if the range is a single number. 1e-9 of a step is a rounding error.
+    The first tick is ≤ low and the last ≥ high, except for a rounding error of 1e-9 steps. The ticks include zero if
+    0 < low < high / 2, or if the range is a single number.
     """
     if math.isclose(low, high, rel_tol=1e-6) or 0 < low < high / 2:
         low, high = min(0.0, low), max(0.0, high)
@@ -30,8 +31,11 @@ def linear_ticks(low: float, high: float, max_steps: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return ticks that cover a range of positive numbers: powers of ten, with 2 and 5 times them in short ranges."""
-    # the margins keep rounding from losing an end of the range
+    """Return the ticks of a logarithmic axis that cover the range from `low` to `high`, both positive.
+
+    Ticks are powers of ten, at most three decades also 2 and 5 times them; in long ranges powers are skipped.
+    """
+    # the margins of 1e-9 keep rounding from losing an end of the range
     first, last = math.floor(math.log10(low) - 1e-9), math.ceil(math.log10(high) + 1e-9)
     factors = (1, 2, 5) if last - first <= 3 else (1,)
     stride = max(1, (last - first) // 5)  # about five powers of ten
@@ -42,7 +46,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def tick_label(value: float) -> str:
-    """Format a tick, from 100,000 on with a letter: 0.25, 20,000, 150k, 2.5M, 3·10⁻⁶."""
+    """Format the number at a tick of an axis, from 100,000 on with k, M or G: 0.25, 20,000, 150k, 2.5M, 3·10⁻⁶."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= max(size, 1e5):
             return f"{value / size:g}{letter}"
@@ -50,7 +54,7 @@ def tick_label(value: float) -> str:
 
 
 def format_number(value: float) -> str:
-    """Format a number with four significant digits: 12,345, 27.31, 0.000125, 3.2·10⁻⁶."""
+    """Format a number with four significant digits, integers with all: 12,345, 27.31, 0.000125, 3.2·10⁻⁶; – for NaN."""
     if not math.isfinite(value):
         return "–"
     if value == int(value):
@@ -64,16 +68,16 @@ def format_number(value: float) -> str:
 
 
 def downsample(points: Points, max_points: int = MAX_POINTS) -> Points:
-    """Replace groups of neighboring points by their means, so that at most `max_points` remain."""
-    size = -(-len(points) // max_points)
-    if size <= 1:
+    """Replace groups of neighboring points (x, y) by their means, so that at most `max_points` remain."""
+    group_size = -(-len(points) // max_points)
+    if group_size <= 1:
         return points
-    groups = [points[i : i + size] for i in range(0, len(points), size)]
+    groups = [points[i : i + group_size] for i in range(0, len(points), group_size)]
     return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]
 
 
 def evenly_spaced(items: Sequence[Item], max_count: int) -> list[Item]:
-    """Return at most `max_count` evenly spaced items, including the first and the last."""
+    """Return at most `max_count` (≥ 2) evenly spaced items of a sequence, including the first and the last."""
     if len(items) <= max_count:
         return list(items)
     return [items[round(n * (len(items) - 1) / (max_count - 1))] for n in range(max_count)]

@@ -20,17 +20,18 @@ from dragoman.search.search_config import DecodingRun
 def recorded_search(
     run: DecodingRun, source: Tensor, lengths: Tensor, search: TokenSearch, constraints: Constraints
 ) -> tuple[Hypothesis, BeamTree]:
-    """Search the targets of one source (1 S); return the best hypothesis and the tree of all that were considered."""
-    (recorded,) = recorded_searches(run, source, lengths, search, constraints)
-    return recorded
+    """Decode one source (1 S) of `lengths` (1); return the best hypothesis and the tree of all that were considered."""
+    (result,) = recorded_searches(run, source, lengths, search, constraints)
+    return result
 
 
 def recorded_searches(
     run: DecodingRun, source: Tensor, lengths: Tensor, search: TokenSearch, constraints: Constraints
 ) -> list[tuple[Hypothesis, BeamTree]]:
-    """Search the targets of sources (B S) together; return the best hypothesis and the tree of each.
+    """Decode a batch of sources (B S) of `lengths` (B); return for each the best hypothesis and the tree of all.
 
-    The engine's strategy, which selects tokens, is wrapped in one that records a node for each continuation.
+    The engine's strategy (beam search or sampling), which selects tokens at every step, is wrapped in one that records
+    a node for each continuation.
     """
     special_tokens, tokenizer = run.special_tokens, run.target_tokenizer
     max_lengths = search.length_limit.or_else(run.length_limit).max_lengths(lengths, run.models)
@@ -55,17 +56,23 @@ def recorded_searches(
 
 
 def table_search_tree(table: ProbabilityTable, search: TokenSearch) -> BeamTree:
-    """Search with a table of next-word probabilities in place of a model; return the tree of its hypotheses."""
+    """Decode with a hand-written table of next-word probabilities in place of a model; return the tree of hypotheses.
+
+    OTHER_WORD, which has the probability of all words that the table does not name, is removed from the tree.
+    """
     request = table.request()
     _, tree = recorded_search(table, request.source, request.lengths, search, request.constraints)
-    return tree.without(OTHER_WORD)  # which stands for all words that the table does not name
+    return tree.without(OTHER_WORD)
 
 
 class RecordedNodes:
     """The nodes of the search of one source."""
 
     def __init__(self, rows: int) -> None:
-        """Begin with a root without tokens, which `rows` hypotheses will continue."""
+        """Begin with a root without tokens, which all hypotheses continue.
+
+        `rows` is the number of hypotheses of a source that are decoded in parallel: the beam size or number of samples.
+        """
         root = BeamNode(
             index=0,
             parent=None,
@@ -79,8 +86,7 @@ class RecordedNodes:
             status="kept",
         )
         self.nodes = [root]
-        # the index of the last node of each row
-        self.row_nodes = [0] * rows
+        self.row_nodes = [0] * rows  # for each row, the index in `nodes` of the hypothesis that it continues
 
 
 class RecordingStrategy(Strategy):
@@ -90,45 +96,56 @@ class RecordingStrategy(Strategy):
     """
 
     def __init__(self, strategy: Strategy, eos: int, search: TokenSearch) -> None:
-        """Record the steps of `strategy` as nodes, from a root without tokens; `search` normalizes scores by length."""
+        """Wrap `strategy`, whose steps are recorded.
+
+        `eos` is the id of the EOS token; `search` has the length penalty that normalizes scores. `self.records` has the
+        nodes of each source, by its key: a number that identifies a source when the engine moves it in the batch.
+        """
         self.strategy, self.eos, self.search = strategy, eos, search
         self.rows_per_source = strategy.rows_per_source
         self.needs_attention, self.reorders_rows = strategy.needs_attention, strategy.reorders_rows
-        #: by the keys of sources, which must differ
         self.records: defaultdict[int, RecordedNodes] = defaultdict(lambda: RecordedNodes(strategy.rows_per_source))
 
     @property
     def nodes(self) -> list[BeamNode]:
-        """The nodes of the source that was recorded first."""
+        """The nodes of the source that was recorded first, parents before children."""
         return next(iter(self.records.values())).nodes
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
-        """Return the initial state of the strategy that is recorded."""
+        """Return the state before the first step, initialized by the wrapped strategy; `max_length` is in tokens."""
         return self.strategy.init_state(state, max_length)
 
     def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each source, best first, by the strategy that is recorded."""
+        """Return for each source the hypotheses that the wrapped strategy has found, best first."""
         return self.strategy.hypotheses(state)
 
     def select(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None
     ) -> tuple[SearchState, Tensor | None]:
-        """Select tokens by the strategy that is recorded, and record the step of the sources that are not done.
+        """Let the wrapped strategy select the next tokens, and record the step of every source that is not done.
 
-        A source, which has a slot of the batch, has K rows, one for each hypothesis. Return the state after the step,
-        and for each row (B K) the row of its source that it continues; None if each continues itself.
+        A batch has B slots with one source each, and a source has K rows, one for each hypothesis.
+
+        Args:
+            logits: of the next token (B K V); the strategy may change them in place.
+            log_normalizer: log Σ exp of the logits (B K).
+            attention: cross-attention of the step, if the strategy needs it.
+
+        Returns:
+            The state after the step, and for each row (B K) the row of its source that it continues; None if every row
+            continues itself.
         """
         scores, ended = state.scores, state.strategy.ended_rows
         ended = torch.zeros_like(scores, dtype=torch.bool) if ended is None else ended
-        log_p = logits - log_normalizer[..., None]  # B K V, before the strategy may change the logits in place
-        done = state.done.tolist()  # before the step
-        after, parents = self.strategy.select(state, logits, log_normalizer, attention)
-        rows = torch.arange(scores.shape[1]).expand_as(scores) if parents is None else parents
-        before = [scores.cpu(), ended.cpu(), at_least_float32(log_p).cpu(), rows.cpu()]
+        log_p = logits - log_normalizer[..., None]  # B K V
+        done_before = state.done.tolist()
+        next_state, parents = self.strategy.select(state, logits, log_normalizer, attention)
+        parent_rows = torch.arange(scores.shape[1]).expand_as(scores) if parents is None else parents
+        tensors = [scores.cpu(), ended.cpu(), at_least_float32(log_p).cpu(), parent_rows.cpu()]
         for slot, key in enumerate(state.key.tolist()):
-            if not done[slot]:
-                self._record(self.records[key], after, slot, *(tensor[slot] for tensor in before))
-        return after, parents
+            if not done_before[slot]:
+                self._record(self.records[key], next_state, slot, *(tensor[slot] for tensor in tensors))
+        return next_state, parents
 
     def _record(
         self,
@@ -142,21 +159,28 @@ class RecordingStrategy(Strategy):
     ) -> None:
         """Add the nodes of a step of one source: selected, finished, and the 2K best pruned continuations.
 
-        The source has the index `slot` in the batch and K rows, its hypotheses. `state` is that after the step;
-        `scores` and `ended` (K: log p, and whether a row has ended) and `log_p` (K V, of the next token) are those
-        before it; `parents` (K) are the rows that are continued.
+        A source has K rows, one for each hypothesis of the beam.
+
+        Args:
+            record: the nodes of the source so far.
+            state: the search state after the step.
+            slot: index of the source in the batch.
+            scores: log p of each row before the step (K).
+            ended: whether each row had ended before the step (K).
+            log_p: log-probabilities of the next token (K V).
+            parents: for each row after the step, the row that it continues (K).
         """
         step, tokens = int(state.step[slot]) + 1, state.tokens[slot].cpu()
         at_limit = step >= int(state.max_length[slot])
         # status of selected continuations without EOS
-        live: NodeStatus = "truncated" if at_limit else "pruned" if bool(state.done[slot]) else "kept"
+        live_status: NodeStatus = "truncated" if at_limit else "pruned" if bool(state.done[slot]) else "kept"
         parent_nodes, total = list(record.row_nodes), scores[:, None] + log_p  # K V
-        recorded: set[tuple[int, int]] = set()
+        recorded: set[tuple[int, int]] = set()  # (row, token) of the nodes of this step
 
         def add(row: int, token: int, status: NodeStatus, new_row: int, normalized: float | None = None) -> int:
-            """Add the node of a token that continues `row` in `new_row`; return its index.
+            """Add the node of a token that continues `row` and lies in `new_row` after the step; return its index.
 
-            `normalized` is its length-normalized score, if that is known already.
+            `normalized` is its length-normalized score, which is computed if it is None.
             """
             recorded.add((row, token))
             score, token_score = float(total[row, token]), float(log_p[row, token])
@@ -181,14 +205,14 @@ class RecordingStrategy(Strategy):
         for new_row, (row, token) in enumerate(zip(parents.tolist(), tokens.tolist())):
             if bool(ended[row]) or total[row, token] == -torch.inf:
                 continue
-            record.row_nodes[new_row] = add(row, token, "finished" if token == self.eos else live, new_row)
-        # hypotheses that the beam has finished are recognized by their scores
-        finished = _finished_scores(state, slot, step - 1)
+            record.row_nodes[new_row] = add(row, token, "finished" if token == self.eos else live_status, new_row)
+        # a beam moves hypotheses with EOS to a buffer of finished ones; here they are recognized by their scores
+        finished = _finished_scores(state, slot, length=step - 1)
         for row in range(len(scores)):
             eos_score = float(total[row, self.eos])
-            normalized = [after for before, after in finished if isclose(before, eos_score, rel_tol=1e-5)]
-            if normalized and (row, self.eos) not in recorded:
-                add(row, self.eos, "finished", new_row=row, normalized=normalized[0])
+            matches = [normalized for score, normalized in finished if isclose(score, eos_score, rel_tol=1e-5)]
+            if matches and (row, self.eos) not in recorded:
+                add(row, self.eos, "finished", new_row=row, normalized=matches[0])
         continuations = total.masked_fill(ended[:, None], -torch.inf).flatten()
         for index in continuations.topk(min(2 * len(scores), len(continuations))).indices.tolist():
             row, token = divmod(index, log_p.shape[1])
@@ -197,18 +221,21 @@ class RecordingStrategy(Strategy):
 
 
 def assign_ranks(nodes: list[BeamNode], hypotheses: list[Hypothesis]) -> list[BeamNode]:
-    """Return the nodes, with a rank (1 for the best) at the last node of each hypothesis that the search returned."""
-    ends = {_path_tokens(nodes, node): node.index for node in nodes if node.status in ("finished", "truncated")}
+    """Return a copy of the nodes with a rank (1 for the best) at the last node of each hypothesis.
+
+    `hypotheses` are the results of the search, best first; their nodes are identified by their tokens.
+    """
+    last_nodes = {_path_tokens(nodes, node): node.index for node in nodes if node.status in ("finished", "truncated")}
     ranked = list(nodes)
     for rank, hypothesis in reversed(list(enumerate(hypotheses, 1))):  # of equal samples the best rank remains
-        index = ends.get((*hypothesis.tokens, hypothesis.finished))
+        index = last_nodes.get((*hypothesis.tokens, hypothesis.finished))
         if index is not None:
             ranked[index] = replace(ranked[index], rank=rank)
     return ranked
 
 
 def _path_tokens(nodes: list[BeamNode], node: BeamNode) -> tuple[int | bool, ...]:
-    """Return the token ids, without EOS, of the hypothesis that ends at a node, and whether it is finished, last."""
+    """Return the token ids, without EOS, of the hypothesis that ends at `node`, followed by whether it is finished."""
     finished = node.status == "finished"
     tokens = [] if finished else [node.token_id]
     while node.parent:
@@ -218,12 +245,15 @@ def _path_tokens(nodes: list[BeamNode], node: BeamNode) -> tuple[int | bool, ...
 
 
 def _finished_scores(state: SearchState, slot: int, length: int) -> list[tuple[float, float]]:
-    """Return (log p, length-normalized score) of finished hypotheses of `length` tokens and EOS."""
-    return [
-        (score, normalized)
-        for buffer in (beam.finished for beam in state.strategy.beams if beam.finished is not None)
-        for score, normalized, tokens in zip(
-            *(column[slot].tolist() for column in (buffer.scores, buffer.normalized_scores, buffer.lengths))
-        )
-        if score > -torch.inf and tokens == length
-    ]
+    """Return (log p, length-normalized score) of the finished hypotheses with `length` tokens before EOS.
+
+    `slot` is the index of a source in the batch. The buffers of finished hypotheses have tensors (B, hypotheses), with
+    −∞ as the score of unused entries.
+    """
+    result = []
+    for buffer in (beam.finished for beam in state.strategy.beams if beam.finished is not None):
+        columns = (buffer.scores, buffer.normalized_scores, buffer.lengths)
+        for score, normalized, tokens in zip(*(column[slot].tolist() for column in columns)):
+            if score > -torch.inf and tokens == length:
+                result.append((score, normalized))
+    return result

@@ -29,7 +29,7 @@ NO_DATA = "nothing has been measured yet"
 
 
 def attention_heatmap(attention: SentenceAttention, title: str = "Cross-attention") -> str:
-    """Draw the cross-attention of a sentence pair, averaged over heads and layers."""
+    """Return an SVG heatmap of the cross-attention (`cross`, T S: mean over heads and layers) of a sentence pair."""
     if attention.cross is None:
         raise UserError("there is no attention to draw: the decoder of this system has no cross-attention")
     return heatmap(attention.cross, attention.target, attention.source, title)
@@ -42,10 +42,11 @@ def heatmap(
     title: str,
     quantity: str = "attention",
 ) -> str:
-    """Draw attention weights from 0 to 1, (T, S), as an SVG of labeled cells, with a legend and tooltips.
+    """Return an SVG heatmap of weights from 0 to 1 (T, S), with labels, tooltips and a legend.
 
-    `rows` are the labels of the target, `columns` those of the source. `quantity` is what the weights are shares of.
-    Positions are in pixels.
+    `rows` are the labels of the T target words, `columns` those of the S source words. `quantity` is the noun in “12 %
+    of its attention”. Large matrices have smaller cells and omit the weights near 0. Sizes and coordinates are in
+    pixels.
     """
     table = [[min(1.0, max(0.0, float(weight))) for weight in row] for row in weights]
     cell = min(CELL_SIZE, max(MIN_CELL_SIZE, MAX_HEATMAP_WIDTH // max(len(rows), len(columns), 1)))
@@ -78,7 +79,10 @@ def heatmap(
 
 
 def _weight_cell(x: float, y: float, size: int, weight: float, tooltip: str, min_number: float = MIN_NUMBER) -> Markup:
-    """Draw a square whose opacity is a weight from 0 to 1; large squares show weights above `min_number` in percent."""
+    """Return an SVG square at (x, y) whose opacity is a weight from 0 to 1; coordinates and `size` are in pixels.
+
+    Squares of at least 22 pixels also show the weight in percent, if it is at least `min_number`.
+    """
     margin, radius = (1, 3) if size > 20 else (0, 0)
     square = svg.heat_cell(x + margin, y + margin, size - 2 * margin, size - 2 * margin, weight, tooltip, radius)
     if weight < min_number or size < 22:
@@ -90,9 +94,9 @@ def _weight_cell(x: float, y: float, size: int, weight: float, tooltip: str, min
 def line_chart(
     series: Mapping[str, Points], title: str, x_label: str = "step", y_label: str = "", *, log: bool = False
 ) -> str:
-    """Draw named curves of (x, y) points; `log` makes the y axis logarithmic.
+    """Return an SVG line chart of named curves, each a list of points (x, y); `log` makes the y axis logarithmic.
 
-    Points that are not finite, or not positive on a logarithmic axis, are omitted.
+    Points that are not finite, or not positive on a logarithmic axis, are omitted. Coordinates are in pixels.
     """
     drawable = {
         name: [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y) and (y > 0 or not log)]
@@ -130,7 +134,10 @@ def line_chart(
 
 
 def scatter_plot(points: Mapping[str, tuple[float, float]], title: str, x_label: str, y_label: str) -> str:
-    """Draw named points (x, y) on a logarithmic x axis; points that are not finite, or whose x ≤ 0, are omitted."""
+    """Return an SVG scatter plot of named points (x, y) with a logarithmic x axis.
+
+    Points that are not finite, or whose x ≤ 0, are omitted. Coordinates are in pixels.
+    """
     drawable = {name: (x, y) for name, (x, y) in points.items() if x > 0 and math.isfinite(x) and math.isfinite(y)}
     if not drawable:
         return svg.figure(640, 420, title, NO_DATA, [svg.heading(title, y_label)])
@@ -152,7 +159,7 @@ def scatter_plot(points: Mapping[str, tuple[float, float]], title: str, x_label:
 
 
 def bar_chart(values: Mapping[str, float], title: str, unit: str = "") -> str:
-    """Draw a horizontal bar for each non-negative value, with its name and its number."""
+    """Return an SVG chart with a horizontal bar for each of the non-negative `values`, its name and its number."""
     largest = max(values.values(), default=0.0) or 1.0
     left, max_length = 16 + svg.label_width(list(values), 30), 220
     numbers = {name: f"{format_number(value)} {unit}".rstrip() for name, value in values.items()}
@@ -183,15 +190,15 @@ class _Plot:
     top: int = 58
 
     def x(self, value: float) -> float:
-        """Convert a value on the x axis to pixels."""
+        """Return the horizontal pixel coordinate of a value on the x axis."""
         return self.left + (self.right - self.left) * _fraction(value, self.x_ticks, self.log_x)
 
     def y(self, value: float) -> float:
-        """Convert a value on the y axis to pixels."""
+        """Return the vertical pixel coordinate of a value on the y axis; pixels count downwards."""
         return self.bottom - (self.bottom - self.top) * _fraction(value, self.y_ticks, self.log_y)
 
     def axes(self, title: str, x_label: str, y_label: str) -> list[Markup]:
-        """Draw the title, grid lines, and the labels of ticks and axes."""
+        """Return SVG elements: the title of the chart, grid lines at the ticks, and the labels of ticks and axes."""
         parts = [svg.heading(title, y_label)]
         for tick in self.x_ticks:
             number = f"{tick:.0e}".replace("e+", "e") if self.log_x else tick_label(tick)
@@ -203,18 +210,18 @@ class _Plot:
         return [*parts, svg.text(self.right, self.bottom + 38, x_label, css_class="note", anchor="end")]
 
     def dot(self, x: float, y: float, series: int, radius: int, tooltip: str) -> Markup:
-        """Draw the data point (x, y) in the color of the curve number `series`."""
+        """Return an SVG circle at the data point (x, y) in the color of curve number `series`; `radius`: in pixels."""
         color = f"fill{series % len(svg.SERIES_COLORS)}"
         return tag("circle", tag("title", tooltip), cx=self.x(x), cy=self.y(y), r=radius, class_=color)
 
 
 def _fraction(value: float, ticks: list[float], log: bool) -> float:
-    """Return where a value lies between the first tick (0.0) and the last (1.0), on a linear or logarithmic axis."""
+    """Return where a value lies between the first tick (0.0) and the last (1.0); `log`: on a logarithmic axis."""
     low, high, value = (math.log(v) if log else v for v in (ticks[0], ticks[-1], value))
     return (value - low) / (high - low)
 
 
 def _stroke(series: int) -> dict[str, object]:
-    """Return color (a CSS class) and dashes of the curve number `series`, as attributes of an SVG element."""
+    """Return the SVG attributes of curve number `series` (from 0): a CSS class for its color, and its dash pattern."""
     color = f"curve stroke{series % len(svg.SERIES_COLORS)}"
     return {"class_": color, "stroke_dasharray": svg.DASHES[series % len(svg.DASHES)]}

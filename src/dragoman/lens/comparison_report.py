@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from dragoman.evaluation import MeanStd, format_table
 from dragoman.evaluation.system_comparison import SystemComparison
@@ -19,9 +20,9 @@ MAX_CURVES = 4  # in one chart
 
 
 def write_comparison(folder: Path, comparison: SystemComparison, command: Sequence[str]) -> Path:
-    """Write the report of a comparison as an HTML page and as Markdown; return the path of the page.
+    """Write the report of a comparison as comparison.html and comparison.md into `folder`; return the path of the page.
 
-    `command` is the command line that made the comparison.
+    `command` is the command line, as a list of arguments, that ran the comparison; the report quotes it.
     """
     path = folder / COMPARISON_FILE
     write_file(path, comparison_page(comparison, command))
@@ -30,7 +31,10 @@ def write_comparison(folder: Path, comparison: SystemComparison, command: Sequen
 
 
 def comparison_markdown(comparison: SystemComparison, command: Sequence[str]) -> str:
-    """Return the command line, the setup, the tables and the findings of a comparison as Markdown."""
+    """Return the report of a comparison as Markdown: command line, setup, tables of quality and cost, and findings.
+
+    `command` is the command line that ran the comparison, as a list of arguments.
+    """
     parts = [
         f"    {shlex.join(command)}",
         _setup(comparison),
@@ -47,21 +51,25 @@ def comparison_markdown(comparison: SystemComparison, command: Sequence[str]) ->
 
 
 def comparison_page(comparison: SystemComparison, command: Sequence[str]) -> str:
-    """Return the findings, tables and charts of a comparison as an HTML page; `command` is the command that made it."""
+    """Return the findings, tables and charts of a comparison as an HTML page.
+
+    `command` is the command line that ran the comparison, as a list of arguments. The keyword arguments of `render` are
+    the variables of the template.
+    """
     systems = comparison.systems
-    quality_and_cost = {
-        system.name: (sum(run.flops for run in system.runs) / len(system.runs), MeanStd.of(system.scores).mean)
-        for system in systems
+    flops_and_score = {
+        system.name: (fmean(run.flops for run in system.runs), MeanStd.of(system.scores).mean) for system in systems
     }
-    curves = {
-        system.name: [(number, value) for number, (_, value) in enumerate(system.exact_by_length(), 1)]
+    # `exact_by_length` has pairs of a range of source lengths ("5 to 8" words) and the exact match there in percent;
+    # the ranges are numbered on the x axis
+    curves = [
+        (system.name, [(number, percent) for number, (_, percent) in enumerate(system.exact_by_length(), 1)])
         for system in systems
-    }
+    ]
     length_charts = [
-        line_chart(dict(list(curves.items())[first : first + MAX_CURVES]), "Exact match by length, %", "length group")
+        line_chart(dict(curves[first : first + MAX_CURVES]), "Exact match by length, %", "length group")
         for first in range(0, len(curves), MAX_CURVES)
     ]
-    # the numbers on the x axis stand for ranges of lengths
     length_groups = (f"{number}: {words}" for number, (words, _) in enumerate(systems[0].exact_by_length(), 1))
     return render(
         "comparison.html",
@@ -71,7 +79,7 @@ def comparison_page(comparison: SystemComparison, command: Sequence[str]) -> str
         cost=_table([system.cost() for system in systems]),
         published=_table(published_rows(_system_names(comparison))),
         differences=_table([difference.row() for difference in comparison.differences]),
-        cost_chart=scatter_plot(quality_and_cost, "Quality and cost", "training FLOPs", comparison.metric_name),
+        cost_chart=scatter_plot(flops_and_score, "Quality and cost", "training FLOPs", comparison.metric_name),
         length_groups=", ".join(length_groups),
         length_charts=length_charts,
         command=shlex.join(command),
@@ -79,14 +87,19 @@ def comparison_page(comparison: SystemComparison, command: Sequence[str]) -> str
 
 
 def _system_names(comparison: SystemComparison) -> list[str]:
-    """Return the names of the compared systems, without the settings of their own ("transformer@size=big")."""
+    """Return the names of the compared systems, without settings: "transformer" for "transformer@size=big"."""
     return [re.split("[@+]", system.name)[0] for system in comparison.systems]
 
 
 def _setup(comparison: SystemComparison) -> str:
-    """Describe the systems, the budget and the test set in a few sentences."""
+    """Describe the setup of a comparison in a few sentences: number of systems, training budget, seeds and test set.
+
+    `signature` is that of sacreBLEU, if the metric has one; `machine_dependent`: the budget is a time.
+    """
     seeds = ", ".join(map(str, comparison.seeds))
-    caveat = " With a time budget, results depend on the machine and its load." * comparison.machine_dependent
+    caveat = ""
+    if comparison.machine_dependent:
+        caveat = " With a time budget, results depend on the machine and its load."
     signature = f"; {comparison.metric_name} signature {comparison.signature}" if comparison.signature else ""
     return (
         f"{len(comparison.systems)} systems with the same data and budget: {comparison.budget}. Seeds: {seeds}. "
@@ -95,9 +108,10 @@ def _setup(comparison: SystemComparison) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, object]]) -> tuple[list[str], list[list[str]]]:
-    """Return the column names and the formatted cells of a table, given as rows of values by column name.
+    """Return the column names and the rows of formatted cells of a table, for an HTML template.
 
-    The cells are those of `format_table`, whose first two lines are heading and rule.
+    `rows` are dicts from column name to value, with the same columns each. The values are formatted by `format_table`,
+    whose Markdown is split into cells again; its first two lines are heading and rule.
     """
     lines = [line.strip("|") for line in format_table(rows, markdown=True).splitlines()[2:]]
     cells = [[cell.strip().replace("\\|", "|") for cell in line.split(" | ")] for line in lines]

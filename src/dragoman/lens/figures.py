@@ -57,9 +57,9 @@ REACH_TITLES = {
 def select_attention(
     inspection: Inspection, kind: AttentionKind | None = None, layer: int | None = None, head: int | None = None
 ) -> list[AttentionMap]:
-    """Return the attention maps of a kind (encoder, decoder, cross) and layer; None stands for all.
+    """Return the attention maps of an inspection with this kind (encoder, decoder, cross) and layer number, from 1.
 
-    They are reduced to one head if `head` (from 1) is given.
+    None selects all kinds or layers. With `head`, from 1, the maps are reduced to that head.
     """
     if not inspection.attention:
         raise UserError(f"there is no attention to show: the system {inspection.system} has no attention layers")
@@ -76,20 +76,20 @@ def select_attention(
         )
     if head is None:
         return selected
-    heads = min(len(attention.weights) for attention in selected)
-    if not 1 <= head <= heads:
-        raise UserError(f"there is no attention head {head}: choose one from 1 to {heads}")
-    heads_slice = slice(head - 1, head)
+    num_heads = min(len(attention.weights) for attention in selected)
+    if not 1 <= head <= num_heads:
+        raise UserError(f"there is no attention head {head}: choose one from 1 to {num_heads}")
     return [
-        replace(attention, weights=attention.weights[heads_slice], entropy=attention.entropy[heads_slice])
+        replace(attention, weights=attention.weights[head - 1 : head], entropy=attention.entropy[head - 1 : head])
         for attention in selected
     ]
 
 
 def attention_figure(inspection: Inspection, selected: Sequence[AttentionMap], head: int | None = None) -> str:
-    """Draw a single head as a labeled heatmap, or several heads as small maps side by side.
+    """Return attention maps of an inspection as SVG: one head as a labeled heatmap, several as small maps side by side.
 
-    `selected` are maps of the inspection, one per layer; `head` is the number of the head that they were reduced to.
+    `selected` are maps (H T S) from `select_attention`, one per layer. If they were reduced to one head, `head` is its
+    number, from 1. Small maps are grouped by kind of attention; `top` is where the next row begins, in pixels.
     """
     if len(selected) == 1 and len(selected[0].weights) == 1:
         attention = selected[0]
@@ -123,9 +123,9 @@ def attention_figure(inspection: Inspection, selected: Sequence[AttentionMap], h
 
 
 def _head(x: float, y: float, attention: AttentionMap, index: int, number: int) -> Markup:
-    """Draw the weights of head `index` at (x, y), without labels of rows and columns; tooltips name the tokens.
+    """Return the weights (T S) of one head as a small SVG map at (x, y), in pixels; tooltips name the tokens.
 
-    `number` is that of the head in its title.
+    `index` is the index of the head in `attention.weights`, `number` its number in the title.
     """
     weights = attention.weights[index].tolist()
     size = HEAD_SIZE / max(len(weights), len(weights[0]))
@@ -142,46 +142,53 @@ def _head(x: float, y: float, attention: AttentionMap, index: int, number: int) 
 
 
 def alternatives_figure(inspection: Inspection) -> str:
-    """Draw the most probable tokens at every position, with their probabilities in percent."""
+    """Return an SVG table with a row for each target position: the most probable tokens with their probabilities."""
     rows = [step.alternatives for step in inspection.steps]
-    columns = ["most probable", *(f"{n}." for n in range(2, max(map(len, rows), default=0) + 1))]
-    return _token_table("Most probable tokens at every position", inspection, columns, rows)
+    column_titles = ["most probable", *(f"{n}." for n in range(2, max(map(len, rows), default=0) + 1))]
+    return _token_table("Most probable tokens at every position", inspection, column_titles, rows)
 
 
 def layers_figure(inspection: Inspection) -> str:
-    """Draw the most probable token after every layer, for every position."""
+    """Return an SVG table (the logit lens): a row for each target position, a column for each layer.
+
+    A cell has the most probable token if the output layer is applied to the states after that layer.
+    """
     rows = [[layer.steps[t].alternatives[0] for layer in inspection.layers] for t in range(len(inspection.steps))]
     return _token_table("Predictions by layer", inspection, [layer.name for layer in inspection.layers], rows)
 
 
 def _token_table(
-    title: str, inspection: Inspection, columns: Sequence[str], rows: Sequence[Sequence[TokenAlternative]]
+    title: str, inspection: Inspection, column_titles: Sequence[str], rows: Sequence[Sequence[TokenAlternative]]
 ) -> str:
-    """Draw a row of tokens and their probabilities for each position; the token of the translation is framed.
+    """Return an SVG table of tokens with their probabilities: a row for each target position of an inspection.
 
-    `columns` are the headings. Positions are in pixels.
+    A cell with the token that the translation has at this position is framed. All sizes and coordinates are in pixels.
     """
     note = _sentence(inspection)
     labels = [f"{step.token}  {100 * step.probability:.0f} %" for step in inspection.steps]
     left, column_width, row_height = 22 + svg.label_width(labels, 24), svg.CHARACTER_WIDTH * TABLE_CELLS + 52, 28
     parts: list[str] = [svg.heading(title, note)]
-    parts += [svg.text(left + column_width * n + 6, 66, name, css_class="note") for n, name in enumerate(columns)]
+    parts += [svg.text(left + column_width * n + 6, 66, name, css_class="note") for n, name in enumerate(column_titles)]
     for i, (step, row) in enumerate(zip(inspection.steps, rows)):
         y = 74 + row_height * i
         parts.append(svg.label(labels[i], 24, x=left - 10, y=y + 18, text_anchor="end"))
         for j, token in enumerate(row):
             box = (left + column_width * j, y, column_width - 4, row_height - 4)
             parts.append(_token_cell(*box, token))
-            parts += [svg.rect(*box, class_="box", rx=3)] if token.token_id == step.token_id else []
+            if token.token_id == step.token_id:
+                parts.append(svg.rect(*box, class_="box", rx=3))
     height = 74 + row_height * len(rows) + 26
     parts.append(svg.text(4, height - 8, "framed: the token of the translation", css_class="note"))
     description = "; ".join(f"{name}: {', '.join(token.token for token in row)}" for name, row in zip(labels, rows))
-    width = max(left + column_width * len(columns) + 8, svg.CHARACTER_WIDTH * len(note), 380)
+    width = max(left + column_width * len(column_titles) + 8, svg.CHARACTER_WIDTH * len(note), 380)
     return svg.figure(width, height, title, description, parts)
 
 
 def _token_cell(x: float, y: float, width: float, height: float, token: TokenAlternative) -> Markup:
-    """Draw a token on a rectangle whose opacity is its probability."""
+    """Return an SVG table cell at (x, y), in pixels: a token and its probability in percent.
+
+    The opacity of the background is the probability.
+    """
     css_class, baseline = svg.number_class(token.probability), y + height / 2 + 4
     percent = "<1" if 0 < token.probability < 0.01 else f"{100 * token.probability:.0f}"
     return join(
@@ -192,7 +199,7 @@ def _token_cell(x: float, y: float, width: float, height: float, token: TokenAlt
 
 
 def _sentence(inspection: Inspection) -> str:
-    """Return the source and the target of an inspection in one line."""
+    """Return the shortened texts of an inspection in one line: “source → target”, or the one that it has."""
     texts = [side.text for side in (inspection.source, inspection.target) if side is not None and side.text]
     return " → ".join(svg.shorten(text, 70) for text in texts)
 
@@ -201,11 +208,12 @@ def _sentence(inspection: Inspection) -> str:
 
 
 def beam_tree_figure(tree: BeamTree, title: str = "Beam search, step by step", note: str = "") -> str:
-    """Draw a beam search as a tree: a column of hypotheses for each step, best on top, with edges to continuations.
+    """Return a beam search as an SVG tree: a column of hypotheses for each step, best on top, and edges from parents.
 
-    A node is a hypothesis; the path to the best one is highlighted. Positions are in pixels.
+    A node is a hypothesis, which adds one token to its parent; the path to the best one is highlighted. `note` is a
+    line below the title. All sizes and coordinates are in pixels.
     """
-    nodes = tree.nodes[1:]
+    nodes = tree.nodes[1:]  # without the root, which has no token
     node_width = max(96.0, svg.label_width([node.token for node in nodes], NODE_CELLS) + 16)
     columns: dict[int, list[BeamNode]] = {}
     for node in sorted(nodes, key=lambda node: -node.score):
@@ -231,9 +239,10 @@ def beam_tree_figure(tree: BeamTree, title: str = "Beam search, step by step", n
 
 
 def _node(node: BeamNode, x: float, y: float, width: float, best: bool) -> Markup:
-    """Draw a hypothesis of the beam tree as a box at (x, y): its last token, and its score → normalized by length.
+    """Return a node of the beam tree as an SVG box at (x, y), in pixels: last token, and log p → normalized by length.
 
-    `best`: it lies on the path of the best hypothesis, and is highlighted.
+    `best`: highlight it, because it lies on the path to the best hypothesis. The CSS class shows its status, such as
+    "pruned"; `rank` is set for results of the search only.
     """
     css_class, opacity, _ = STATUS_STYLES[node.status]
     tooltip = (
@@ -252,7 +261,7 @@ def _node(node: BeamNode, x: float, y: float, width: float, best: bool) -> Marku
 
 
 def _tree_legend(y: float) -> Markup:
-    """Draw the legend of the statuses and scores of hypotheses."""
+    """Return the SVG legend of a beam tree, `y` pixels from the top: the style of each status, and the two scores."""
     parts, x = [], 4.0
     for css_class, opacity, description in STATUS_STYLES.values():
         parts.append(svg.rect(x, y, 22, 16, class_=css_class, fill_opacity=opacity, rx=4))
@@ -266,9 +275,10 @@ def _tree_legend(y: float) -> Markup:
 
 
 def positions_figure(positions: PositionEncoding) -> str:
-    """Draw the vectors of positions and their cosine similarity, or the attention bias of each head, as color maps.
+    """Return a position encoding as SVG color maps: vectors and their cosine similarity, or the bias of each head.
 
-    Large maps show every n-th row and column only.
+    `encoding` (P D), `similarity` (P P) and `bias` (H P P) are those of P positions, or of P distances for relative
+    keys. Of large maps, only every n-th row and column is drawn. All sizes and coordinates are in pixels.
     """
     maps: list[tuple[str, Tensor]] = []
     if positions.encoding is not None and positions.similarity is not None:
@@ -297,9 +307,10 @@ def positions_figure(positions: PositionEncoding) -> str:
 
 
 def gradients_figure(measured: Sequence[GradientReach], component: str) -> str:
-    """Draw gradient norms by distance, relative to the nearest token, for one or several systems.
+    """Return an SVG line chart of gradient norms by the distance of two tokens, with a curve for each measured system.
 
-    `component` is a key of `GradientReach.curves`: encoder, source or target.
+    Norms are relative to that at the smallest distance. `component` selects the curves: "encoder", "source" or
+    "target".
     """
     series: dict[str, list[tuple[float, float]]] = {}
     systems = [reach.system for reach in measured]

@@ -54,19 +54,22 @@ class NormsByDistance:
     """Collects gradient norms by distance."""
 
     def __init__(self) -> None:
-        """Begin without norms."""
+        """`self.norms` maps a distance in tokens to the gradient norms that were added for it."""
         self.norms: dict[int, list[float]] = {}
 
     def add(self, distances: Tensor, norms: Tensor, mask: Tensor) -> None:
-        """Add norms where `mask` is set; zero norms (no path) are skipped. Shape: all (B, S), distances broadcast."""
-        counted = mask & (norms > 0)
-        for distance, norm in zip(distances.expand_as(norms)[counted].tolist(), norms[counted].tolist()):
+        """Add gradient norms (B, S) at the positions where `mask` (B, S) is true; zero norms (no path) are skipped.
+
+        `distances`, in tokens, are broadcast to (B, S).
+        """
+        included = mask & (norms > 0)
+        for distance, norm in zip(distances.expand_as(norms)[included].tolist(), norms[included].tolist()):
             self.norms.setdefault(distance, []).append(norm)
 
     def curve(self) -> tuple[GradientPoint, ...]:
-        """Return the mean norm of the gradient of an output with respect to an input, by their distance in tokens.
+        """Return a point for each distance with at least MIN_PAIRS norms, nearest first: their mean and number.
 
-        Only distances with at least `MIN_PAIRS` pairs of an output and an input count.
+        `relative` is the mean divided by that at the smallest distance.
         """
         means = {d: sum(norms) / len(norms) for d, norms in sorted(self.norms.items()) if len(norms) >= MIN_PAIRS}
         nearest = next(iter(means.values()), 1.0)
@@ -79,11 +82,15 @@ class NormsByDistance:
 def measure_gradient_reach(
     run: Run, sources: Sequence[str] | None, targets: Sequence[str], max_positions: int = 24
 ) -> GradientReach:
-    """Measure how gradient norms fall with distance, for at most `max_positions` evenly spaced positions of each pair.
+    """Measure how the norms of gradients fall with the distance between two tokens, on sentence pairs.
 
-    For each target position t, the gradient of log p(y_t) by the embeddings of all source and target tokens is taken,
-    and its norms are collected by their distance from t; likewise for encoder states. `framing` has the special tokens.
-    A language model has no sources (None).
+    For target position t, the gradient of log p(y_t) by the embeddings of all source and earlier target tokens is
+    computed by teacher forcing; its norms, divided by their sum, are averaged by their distance from t. For the
+    encoder, it is the gradient of its states by the source embeddings.
+
+    Args:
+        sources: None for a language model.
+        max_positions: at most so many evenly spaced target positions t, and encoder states, are measured.
     """
     if not targets or (sources is not None and len(sources) != len(targets)):
         raise UserError(
@@ -134,9 +141,10 @@ def measure_gradient_reach(
 def _measure_encoder(
     norms: NormsByDistance, states: Tensor, embedded: Tensor, lengths: Tensor, max_positions: int
 ) -> None:
-    """Add the gradient norms of encoder states (B S D) by their embedded tokens (B S D); lengths are (B).
+    """Add to `norms` the gradient norms of encoder states (B S D) by the embeddings of source tokens (B S D).
 
-    The gradient is that of a state's component in one fixed random direction.
+    The gradient is that of a state's component in one fixed random direction. `lengths` (B) are those of the sources;
+    at most `max_positions` evenly spaced states of each are measured.
     """
     direction = torch.randn(states.shape[-1], generator=torch.Generator().manual_seed(0)).to(states)
     direction = direction / direction.norm()
@@ -152,22 +160,24 @@ def _measure_encoder(
 def embedding_leaves(run: Run) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
     """Within the block, make the outputs of the embedding tables leaves of the autograd graph.
 
-    Yields two lists, which a forward pass fills: these leaves (source, then target) and the states of the encoder.
+    Yields two lists, which a forward pass within the block fills: these leaves (source B S D, then target B T D), and
+    the states of the encoder (B S D), if there is one.
     """
     embedded: list[Tensor] = []
     states: list[Tensor] = []
 
-    def detach_output(part: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    def detach_output(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
         """Forward hook of an embedding table: replace its output by a leaf."""
         leaf = output.detach().requires_grad_()
         embedded.append(leaf)
         return leaf
 
-    def record_states(part: nn.Module, inputs: Any, outputs: Any) -> None:
+    def record_states(module: nn.Module, inputs: Any, outputs: Any) -> None:
         """Forward hook of the encoder: record its states (B S D)."""
         states.append(outputs[0])  # `MixerOutput.output`
 
     children = dict(run.model.named_children())
+    # by id, because source and target may share one table
     tables = {id(table): table for name in ("source_embedding", "target_embedding") if (table := children.get(name))}
     with ExitStack() as hooks:
         for table in tables.values():

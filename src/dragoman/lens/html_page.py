@@ -17,12 +17,15 @@ MAX_TEXT_CHARACTERS = 2000  # of a text that is shown
 
 
 def render(template: str, **values: object) -> str:
-    """Fill a Jinja template, given by its file name, with `values`. Text is escaped; `Markup` such as SVG is not."""
+    """Return an HTML page: the Jinja template of this file name in `lens/templates`, with the variables `values`.
+
+    Text is escaped, except for `Markup` such as SVG.
+    """
     return _environment().get_template(template).render(values, content_security_policy=CONTENT_SECURITY_POLICY)
 
 
 def format_perplexity(perplexity: float) -> str:
-    """Format a perplexity with two decimals, and from 1000 on with four significant digits."""
+    """Format a perplexity with two decimals, and from 1000 on as a rounded number: 12.34, 1,235, 123,457."""
     return f"{perplexity:.2f}" if perplexity < 1000 else format_number(perplexity)
 
 
@@ -36,7 +39,10 @@ def format_duration(seconds: float) -> str:
 
 @cache
 def _environment() -> Environment:
-    """Return the template engine with the filters that the templates use."""
+    """Return the Jinja environment of the templates in `lens/templates`, with the filters that they use.
+
+    It is built once. Values are HTML-escaped, an undefined variable is an error, and control characters are replaced.
+    """
 
     def finalize(value: object) -> object:
         """Replace control characters in text that is inserted into a page."""
@@ -53,14 +59,17 @@ def _environment() -> Environment:
 
 
 def clip(content: str) -> str:
-    """Cut a text after `MAX_TEXT_CHARACTERS` characters, and add an ellipsis."""
+    """Cut a text that has more than MAX_TEXT_CHARACTERS (2000) characters, and add an ellipsis."""
     return content if len(content) <= MAX_TEXT_CHARACTERS else content[:MAX_TEXT_CHARACTERS] + " …"
 
 
 def mark_differences(content: str, other: str, css_class: str | None = None) -> Markup:
-    """Return `content` as HTML in which the words that `other` does not have in the same order are marked."""
+    """Return `content` as an HTML span with `<mark>` around the words that are not in `other`, by a word-level diff.
+
+    `css_class` is the class of the marks. Texts are clipped to MAX_TEXT_CHARACTERS characters.
+    """
     content, other = clip(content), clip(other)
-    spans = word_spans(content)
+    spans = word_spans(content)  # (begin, end) of each word, in characters
     parts, copied = [], 0  # `copied`: number of characters that are in `parts`
     matcher = SequenceMatcher(None, split_words(content), split_words(other), autojunk=False)
     for change, first, last, _, _ in matcher.get_opcodes():

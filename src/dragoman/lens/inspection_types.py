@@ -121,33 +121,38 @@ class BeamTree:
     nodes: tuple[BeamNode, ...]
 
     def path(self, node: BeamNode) -> list[BeamNode]:
-        """Return the nodes from the first token of a hypothesis to its last, `node`, without the root."""
+        """Return the nodes of a hypothesis, one per token, from the first token to `node`; the root is not included.
+
+        `BeamNode.parent` is an index into `self.nodes`, None for the root.
+        """
         path = [node]
         while (parent := path[-1].parent) is not None:
             path.append(self.nodes[parent])
-        # from the root on, but without it
-        return path[-2::-1]
+        return path[-2::-1]  # reversed, without the root
 
     @property
     def best(self) -> BeamNode:
-        """The last node of the best hypothesis that the search returned."""
+        """The last node of the best hypothesis: the one that the search ranked 1 among its results."""
         return next(node for node in self.nodes if node.rank == 1)
 
     def without(self, token: str) -> BeamTree:
-        """Return the tree without the nodes of a token and their descendants."""
-        numbers: dict[int, int] = {}  # new index of each node that stays
+        """Return a copy of the tree without the nodes whose token is `token` and without their descendants.
+
+        The other nodes, in which parents precede their children, are renumbered.
+        """
+        new_index: dict[int, int] = {}  # by old index
         for node in self.nodes:
-            if node.token != token and (node.parent is None or node.parent in numbers):
-                numbers[node.index] = len(numbers)
+            if node.token != token and (node.parent is None or node.parent in new_index):
+                new_index[node.index] = len(new_index)
         nodes = [
-            replace(node, index=numbers[node.index], parent=None if node.parent is None else numbers[node.parent])
+            replace(node, index=new_index[node.index], parent=None if node.parent is None else new_index[node.parent])
             for node in self.nodes
-            if node.index in numbers
+            if node.index in new_index
         ]
         return BeamTree(self.search, tuple(nodes))
 
     def children(self) -> dict[int, list[BeamNode]]:
-        """Map the index of every inner node to its children, best first."""
+        """Return the children of each node, highest log p first, by the index of the node; leaves have no entry."""
         children: dict[int, list[BeamNode]] = {}
         for node in sorted(self.nodes[1:], key=lambda node: -node.score):
             children.setdefault(node.parent or 0, []).append(node)
@@ -175,16 +180,16 @@ class Inspection:
     generation_probs: tuple[float, ...] = ()  # p_gen at each target token, if the model can copy source tokens
 
     def __repr__(self) -> str:
-        """Name the texts and their score instead of all weights and probabilities."""
+        """Return a short text with system, source, target and log p, in place of all tensors of the dataclass."""
         texts = " → ".join(repr(side.text) for side in (self.source, self.target) if side is not None)
         return f"<Inspection of {self.system}: {texts}, log p {self.score:.3f}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to the JSON document of docs/seeing.md."""
+        """Return all fields as a dict that `json.dumps` accepts, by field name; docs/seeing.md describes it."""
         return to_jsonable(self)
 
     def _repr_svg_(self) -> str | None:
-        """The cross-attention as a heatmap, which Jupyter displays; None if there is none."""
+        """Return the cross-attention as an SVG heatmap, for Jupyter to display; None without cross-attention."""
         from dragoman.lens.charts import heatmap
 
         if self.cross_attention is None or self.source is None or self.target is None:
@@ -192,39 +197,40 @@ class Inspection:
         return heatmap(self.cross_attention, self.target.tokens, self.source.tokens, "Cross-attention")
 
     def attention_of_kind(self, kind: AttentionKind) -> list[AttentionMap]:
-        """Return the attention maps of this kind, one for each layer, lowest first."""
+        """Return the attention maps of one kind ("encoder", "decoder" or "cross"), one for each layer, lowest first."""
         return [attention for attention in self.attention if attention.kind == kind]
 
 
 @cache
-def _field_names(kind: Hashable) -> tuple[str, ...] | None:
-    """Return the names of the fields of a dataclass or named tuple; None for other types."""
-    if isinstance(kind, type) and is_dataclass(kind):
-        return tuple(field.name for field in fields(kind))
-    return getattr(kind, "_fields", None)
+def _field_names(value_type: Hashable) -> tuple[str, ...] | None:
+    """Return the names of the fields of a dataclass or named tuple type; None for other types. Results are cached."""
+    if isinstance(value_type, type) and is_dataclass(value_type):
+        return tuple(field.name for field in fields(value_type))
+    return getattr(value_type, "_fields", None)
 
 
 def to_jsonable(value: Any) -> Any:
-    """Convert dataclasses and named tuples to dicts, tensors to lists, non-finite numbers to None; round floats."""
-    kind = type(value)
-    if kind is float:  # most values are numbers or text
+    """Convert a value, recursively, to what `json.dumps` accepts.
+
+    Dataclasses and named tuples become dicts by field name, tuples and tensors lists, and non-finite numbers None.
+    Floats are rounded to JSON_DECIMALS decimal places.
+    """
+    value_type = type(value)
+    if value_type is float:  # tested first, because most values are numbers or text
         return round(value, JSON_DECIMALS) if math.isfinite(value) else None
-    if kind is str or kind is int or value is None:
+    if value_type is str or value_type is int or value is None:
         return value
-    if kind is list or kind is tuple:
+    if value_type is list or value_type is tuple:
         return [to_jsonable(item) for item in value]
-    names = _field_names(cast(Hashable, kind))
+    names = _field_names(cast(Hashable, value_type))
     if names is not None:
         return {name: to_jsonable(getattr(value, name)) for name in names}
     if isinstance(value, Tensor):
-        return _jsonable_list(torch.round(value.cpu().double(), decimals=JSON_DECIMALS))
+        rounded = torch.round(value.cpu().double(), decimals=JSON_DECIMALS)
+        # lists of finite numbers need no conversion of each number
+        return rounded.tolist() if bool(rounded.isfinite().all()) else to_jsonable(rounded.tolist())
     if isinstance(value, dict):
         return {str(name): to_jsonable(item) for name, item in value.items()}
-    if isinstance(value, float):
+    if isinstance(value, float):  # a subclass, such as that of NumPy
         return to_jsonable(float(value))
     return value
-
-
-def _jsonable_list(values: Tensor) -> Any:
-    """Return numbers as nested lists, with None for those that are not finite."""
-    return values.tolist() if bool(values.isfinite().all()) else to_jsonable(values.tolist())

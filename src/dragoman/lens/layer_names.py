@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Literal
 
 from torch import nn
 
 
 def stack_of(path: str) -> Literal["encoder", "decoder"]:
-    """Return the stack to which the module at this path of a model belongs."""
+    """Return the stack to which a module belongs, by its path in the model, such as "encoder.layers.0.mixer"."""
     return "encoder" if "encoder" in path.split(".") else "decoder"
 
 
 def layer_name(model: nn.Module, path: str) -> str:
-    """Return the name of the module at `path`: its stack, the number of its layer, and what it is, if it says so."""
+    """Return the name for readers of the module at `path`, such as “encoder layer 2: self-attention”.
+
+    The number counts from 1; modules outside of layers have none. The last part is the attribute `title` of the module,
+    if it has one.
+    """
     parts = path.split(".")
-    numbers = [int(part) for part, before in zip(parts[1:], parts) if before == "layers" and part.isdigit()]
-    name = f"{stack_of(path)} layer {numbers[0] + 1}" if numbers else stack_of(path)
+    layer_indices = [int(part) for before, part in pairwise(parts) if before == "layers" and part.isdigit()]
+    name = f"{stack_of(path)} layer {layer_indices[0] + 1}" if layer_indices else stack_of(path)
     title = getattr(model.get_submodule(path), "title", None)
     return f"{name}: {title}" if title else name

@@ -39,30 +39,32 @@ class PositionEncoding:
 
     @property
     def modules_label(self) -> str:
-        """The layer of the first module, and the number of others with equal values."""
+        """The layer of the first module, and how many other modules have equal values: “encoder, and 5 more …”."""
         first, others = self.layers[0], len(self.layers) - 1
         return f"{first}, and {others} more with equal values" if others else first
 
     def equals(self, other: PositionEncoding) -> bool:
-        """Whether two modules encode positions in the same way with equal values (vectors or biases)."""
-        values, other_values = (
-            positions.encoding if positions.bias is None else positions.bias for positions in (self, other)
-        )
-        same_kind = (self.name, self.mechanism, self.labels) == (other.name, other.mechanism, other.labels)
-        return same_kind and values is not None and other_values is not None and torch.equal(values, other_values)
+        """Whether two modules have the same type, mechanism and positions, and equal vectors or biases."""
+        if (self.name, self.mechanism, self.labels) != (other.name, other.mechanism, other.labels):
+            return False
+        values = self.encoding if self.bias is None else self.bias
+        other_values = other.encoding if other.bias is None else other.bias
+        return values is not None and other_values is not None and torch.equal(values, other_values)
 
 
 @torch.inference_mode()
 def position_encodings(model: Model, count: int = 64) -> list[PositionEncoding]:
-    """Return the encodings of the first `count` positions by every position module; equal ones are merged."""
+    """Return how each position module of a model encodes the first `count` positions.
+
+    Modules with equal encodings, such as those of all layers, are merged into one entry. Modules that encode nothing
+    are omitted.
+    """
     if count < 2:
         raise UserError(f"the number of positions to show (--num-positions) must be at least 2, but is {count}")
     encodings: list[PositionEncoding] = []
-    for path, part in model.named_modules():
-        if (
-            not isinstance(part, Position)
-            or (encoding := _encoding(part, path, layer_name(model, path), count)) is None
-        ):
+    for path, module in model.named_modules():
+        encoding = _encoding(module, path, layer_name(model, path), count) if isinstance(module, Position) else None
+        if encoding is None:
             continue
         equal_index = next((n for n, other in enumerate(encodings) if encoding.equals(other)), None)
         if equal_index is None:
@@ -70,33 +72,37 @@ def position_encodings(model: Model, count: int = 64) -> list[PositionEncoding]:
         else:
             equal = encodings[equal_index]
             encodings[equal_index] = replace(
-                equal, paths=(*equal.paths, path), layers=(*equal.layers, layer_name(model, path))
+                equal, paths=equal.paths + encoding.paths, layers=equal.layers + encoding.layers
             )
     return encodings
 
 
-def _encoding(part: Position, path: str, layer: str, count: int) -> PositionEncoding | None:
-    """Return the encoding of the first `count` positions by a module, or None if it does not encode positions.
+def _encoding(module: Position, path: str, layer: str, count: int) -> PositionEncoding | None:
+    """Return how a position module encodes the first `count` positions; None if it encodes nothing.
 
-    The vectors are those of positions, those of relative distances, or how the module rotates a vector of ones. `path`
-    is the name of the module in the model, `layer` the one for readers.
+    A module has one of four mechanisms: a vector for each relative distance, a vector for each position, a rotation of
+    queries and keys (shown as the rotation of a vector of ones), or a bias of attention scores.
+
+    Args:
+        path: path of the module in the model.
+        layer: name of its layer for readers, such as “encoder layer 2”.
     """
-    name = type(part).__name__.removesuffix("Position")
-    device = next((leaf.device for leaf in (*part.parameters(), *part.buffers())), torch.device("cpu"))
-    positions = torch.arange(min(count, part.max_length or count), device=device)[None]  # 1 P
+    name = type(module).__name__.removesuffix("Position")
+    device = next((tensor.device for tensor in (*module.parameters(), *module.buffers())), torch.device("cpu"))
+    positions = torch.arange(min(count, module.max_length or count), device=device)[None]  # 1 P
     labels = tuple(positions[0].tolist())
     mechanism: PositionMechanism
-    if (vectors := part.distance_vectors()) is not None:
+    if (vectors := module.distance_vectors()) is not None:
         clip = len(vectors) // 2  # there are vectors for the distances −clip … clip
         mechanism, labels = "relative_keys", tuple(range(-clip, clip + 1))
-    elif (vectors := part.encoding(positions[0])) is not None:
-        mechanism = "concatenated" if part.is_concatenated else "additive"
-    elif part.rotates:
-        ones = torch.ones(1, 1, len(labels), 2 * len(getattr(part, "frequency", ())), device=device)
-        mechanism, vectors = "rotary", part.rotate(ones, positions)[0, 0]
-    elif part.has_score_bias:
-        query = torch.zeros(1, getattr(part, "heads", 1), len(labels), 1, device=device)
-        bias = part.score_bias(query, positions, positions)
+    elif (vectors := module.encoding(positions[0])) is not None:
+        mechanism = "concatenated" if module.is_concatenated else "additive"
+    elif module.rotates:
+        ones = torch.ones(1, 1, len(labels), 2 * len(getattr(module, "frequency", ())), device=device)  # 1 1 P E
+        mechanism, vectors = "rotary", module.rotate(ones, positions)[0, 0]
+    elif module.has_score_bias:
+        query = torch.zeros(1, getattr(module, "heads", 1), len(labels), 1, device=device)  # 1 H P 1
+        bias = module.score_bias(query, positions, positions)  # 1 H P P
         assert bias is not None
         return PositionEncoding(name, (path,), (layer,), mechanism="bias", labels=labels, bias=bias[0].float().cpu())
     else:

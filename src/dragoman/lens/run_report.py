@@ -41,21 +41,25 @@ TOKEN_METRICS: list[tuple[str, str, Callable[[float], str]]] = [
 
 
 def write_report(run: Run) -> Path:
-    """Write the report into the run folder and return its path."""
+    """Write the HTML report of a run into its folder, as report.html, and return the path."""
     path = run.folder / REPORT_FILE
     write_file(path, run_report(run))
     return path
 
 
 def run_report(run: Run) -> str:
-    """Return the report of a run as an HTML page; the keyword arguments of `render` are variables of its template."""
+    """Return the report of a run as an HTML page: scores, training curves, samples, attention, data and configuration.
+
+    The keyword arguments of `render` are the variables of the template. `samples` are validation sentences with their
+    translations at the last validation, `preflight` is the check of the data before training, and `best` is the
+    validation record of the best checkpoint.
+    """
     metrics, samples_by_step = validation_records(run), read_samples(run.folder)
     last_step = max(samples_by_step, default=0)
     samples = samples_by_step.get(last_step, [])
-    # the check of the data before training; imported runs have none
-    preflight = load_preflight(run.folder) if (run.folder / PREFLIGHT_FILE).exists() else None
+    preflight = load_preflight(run.folder) if (run.folder / PREFLIGHT_FILE).exists() else None  # None: an imported run
     dropped_pairs = {reason: count["pairs"] for reason, count in preflight["dropped"].items()} if preflight else {}
-    corrupted = run.objective is not None and run.objective.corrupts_input
+    corrupted = run.objective is not None and run.objective.corrupts_input  # samples are no plain sentences
     best = _best_validation(run, metrics)
     return render(
         "run_report.html",
@@ -89,25 +93,33 @@ def run_report(run: Run) -> str:
 
 
 def read_samples(folder: Path) -> dict[int, list[ValidationSample]]:
-    """Read the samples (sentences with their translations) of each validation, by training step."""
-    return {
-        # splitlines() would also split at other separators inside a sentence
-        int(path.stem): [
-            ValidationSample(**json.loads(line)) for line in path.read_text(encoding="utf-8").split("\n") if line
-        ]
-        for path in sorted((folder / "samples").glob("*.jsonl"))
-        if path.stem.isdecimal()
-    }
+    """Read the samples (sentences with their translations) of each validation, by training step.
+
+    The run folder has a file samples/STEP.jsonl for each validation.
+    """
+    samples: dict[int, list[ValidationSample]] = {}
+    for path in sorted((folder / "samples").glob("*.jsonl")):
+        if path.stem.isdecimal():
+            # splitlines() would also split at other separators inside a sentence
+            lines = path.read_text(encoding="utf-8").split("\n")
+            samples[int(path.stem)] = [ValidationSample(**json.loads(line)) for line in lines if line]
+    return samples
 
 
 def validation_records(run: Run) -> list[Record]:
-    """Return the records of metrics.jsonl; those of earlier versions get the name of the selection metric."""
-    selected = {"selection_metric": run.config.training.selection_metric}
-    return [selected | record for record in run.metrics()]
+    """Return the records of metrics.jsonl: one dict for each logged training step, validation or averaging.
+
+    Records of earlier versions do not have the key `selection_metric`; it gets the value of the configuration.
+    """
+    default = {"selection_metric": run.config.training.selection_metric}
+    return [default | record for record in run.metrics()]
 
 
 def _progress(run: Run, metrics: list[Record]) -> Record:
-    """Return the training progress (steps, seconds) of the last checkpoint, or else the last record with a time."""
+    """Return the progress of the training: a dict with step and seconds.
+
+    It is that of the checkpoint `last`, or else the last of the records of metrics.jsonl with a time; it may be empty.
+    """
     last = run.folder / CHECKPOINT_DIR / "last"
     progress = checkpoint.read_values(last).get("progress", {}) if has_checkpoint(run.folder, "last") else {}
     return progress or next((record for record in reversed(metrics) if "seconds" in record), {})
@@ -116,7 +128,8 @@ def _progress(run: Run, metrics: list[Record]) -> Record:
 def _best_validation(run: Run, metrics: list[Record]) -> Record | None:
     """Return the validation record of the averaged weights, or else of the best checkpoint; None without validation.
 
-    `metrics` are the records of metrics.jsonl.
+    `metrics` are the records of metrics.jsonl, whose `kind` is "train", "valid" or "averaged". If the best step is
+    unknown, the record with the lowest loss is returned.
     """
     averaged = [record for record in metrics if record["kind"] == "averaged"]
     valid = [record for record in metrics if record["kind"] == "valid"]
@@ -130,7 +143,11 @@ def _best_validation(run: Run, metrics: list[Record]) -> Record | None:
 
 
 def _scores(metrics: list[Record], best: Record) -> list[list[str]]:
-    """Return the heading and the rows of the table of scores: the best and the last validation record."""
+    """Return the table of scores as rows of texts: the column names, the best validation, and the last validation.
+
+    `metrics` are the records of metrics.jsonl and `best` one of them. Columns are the metrics of decoded texts, such as
+    BLEU, then those of reference tokens (TOKEN_METRICS: key, label and format of accuracy, perplexity and loss).
+    """
     last = next((record for record in reversed(metrics) if record["kind"] == "valid"), best)
     records = {"averaged checkpoints" if best["kind"] == "averaged" else "best validation": best}
     records |= {} if last is best else {"last validation": last}
@@ -146,12 +163,12 @@ def _scores(metrics: list[Record], best: Record) -> list[list[str]]:
 
 
 def _format_score(name: str, value: float) -> str:
-    """Format a metric of texts for the table: "31.25" for BLEU, "4.0 %" for a rate."""
+    """Format the value of the text metric `name` for a table: "31.25" for BLEU, "4.0 %" for a rate."""
     return f"{value:.1f} %" if text_metric(name).unit else f"{value:.2f}"
 
 
 def _meanings(best: Record) -> list[str]:
-    """Explain the metrics of texts in the table of scores, with their signatures."""
+    """Return a sentence about each text metric of a validation record: what it measures, with its signature."""
     signatures = best.get("signatures", {})
     names = [name for name in displayed_metrics(best) if name != "accuracy"]
     return [
@@ -162,9 +179,10 @@ def _meanings(best: Record) -> list[str]:
 
 
 def training_curves(metrics: list[Record]) -> dict[str, Points]:
-    """Return curves of (step, value) from the records of metrics.jsonl; losses are −log p per token.
+    """Return named curves of points (step, value) from the records of metrics.jsonl; some may be empty.
 
-    The logged training loss includes label smoothing; training perplexity does not, and is comparable with validation.
+    Losses are −log p per token. That of training is the logarithm of the training perplexity, which is comparable with
+    validation, because it does not include label smoothing as the logged training loss does.
     """
 
     def points(kind: str, name: str) -> Points:
@@ -185,18 +203,20 @@ def training_curves(metrics: list[Record]) -> dict[str, Points]:
 
 
 def text_metric_names(metrics: list[Record]) -> list[str]:
-    """Return the metrics of decoded sentences in the validation records, in the order of the last record.
+    """Return the names of the metrics of decoded texts, such as bleu, in the last validation record.
 
-    There the metric that selects checkpoints is the first; `displayed_metrics` leaves out the loss.
+    `metrics` are the records of metrics.jsonl. The metric that selects checkpoints comes first. The result is empty
+    before the first validation.
     """
     records = [record for record in metrics if record["kind"] == "valid"]
     return [name for name in displayed_metrics(records[-1]) if name != "accuracy"] if records else []
 
 
 def _charts(metrics: list[Record]) -> dict[str, str]:
-    """Draw the training curves as SVG, by name; `quality` and `errors` are empty if they were not measured.
+    """Return the charts of the report as SVG, by their names in the template, from the records of metrics.jsonl.
 
-    `quality` has the metrics of decoded sentences where higher is better, such as BLEU, and `errors` the others.
+    `quality` has the metrics of decoded texts where higher is better, such as BLEU, and `errors` those where lower is
+    better; a chart without such metrics is "". Mixtures of experts have two more charts.
     """
     curves = training_curves(metrics)
     quality: dict[str, Points] = {}
@@ -219,12 +239,17 @@ def _charts(metrics: list[Record]) -> dict[str, str]:
 
 
 def _expert_charts(metrics: list[Record], curves: dict[str, Points]) -> dict[str, str]:
-    """Draw how evenly tokens are distributed over experts: during training, and at the last validation by layer."""
+    """Return two SVG charts of how evenly tokens are distributed over the experts of a mixture of experts.
+
+    `expert_balance` is the coefficient of variation of load and importance during training, from `curves`.
+    `expert_load` is the load of each expert at the last validation, with a curve for each layer, from `metrics`, whose
+    key "expert_load" maps the path of a layer to the share of tokens of each expert.
+    """
     balance = {"load": curves["expert load"], "importance": curves["expert importance"]}
-    last = [record["expert_load"] for record in metrics if "expert_load" in record][-1]
+    last_load = [record["expert_load"] for record in metrics if "expert_load" in record][-1]
     load = {
         path: [(rank, share * len(shares)) for rank, share in enumerate(sorted(shares, reverse=True), 1)]
-        for path, shares in last.items()
+        for path, shares in last_load.items()
     }
     return {
         "expert_balance": line_chart(balance, "Balance of experts", y_label="coefficient of variation"),
@@ -233,9 +258,9 @@ def _expert_charts(metrics: list[Record], curves: dict[str, Points]) -> dict[str
 
 
 def _translation_changes(sample_by_step: dict[int, ValidationSample]) -> list[tuple[int, ValidationSample]]:
-    """Return the steps, with their samples, at which the translation of the first validation sentence changed.
+    """Return pairs (training step, sample) of the validations at which the translation of a sentence changed.
 
-    `sample_by_step` has the sample of that sentence at every validation.
+    `sample_by_step` has the sample (source, reference, translation) of that sentence at every validation, in order.
     """
     changes: list[tuple[int, ValidationSample]] = []
     previous = None
@@ -247,7 +272,10 @@ def _translation_changes(sample_by_step: dict[int, ValidationSample]) -> list[tu
 
 
 def _attention(run: Run, samples: Sequence[ValidationSample]) -> str | list[tuple[str, str, str]]:
-    """Draw the attention of a few samples; return (figure, source, translation) of each, or why there are none."""
+    """Return (SVG heatmap of cross-attention between words, source, translation) for a few short samples.
+
+    If there are none, the result is a sentence that says why.
+    """
     if run.model.source_features is not None:
         return "The source consists of feature vectors, which cannot be shown as words."
     figures = []
@@ -262,7 +290,7 @@ def _attention(run: Run, samples: Sequence[ValidationSample]) -> str | list[tupl
 
 
 def _short_sources(samples: Sequence[ValidationSample]) -> list[str]:
-    """Return a few sources of 4 to 10 words, or else the shortest ones, for figures of attention."""
+    """Return up to MAX_ATTENTION_FIGURES sources of 4 to 10 words, or, without such sources, the shortest ones."""
     lengths = {sample.source: len(split_words(sample.source)) for sample in samples}
     medium = [source for source, length in lengths.items() if 4 <= length <= 10]
     short = sorted((source for source, length in lengths.items() if 0 < length <= 25), key=lengths.__getitem__)
@@ -270,9 +298,10 @@ def _short_sources(samples: Sequence[ValidationSample]) -> list[str]:
 
 
 def _length_rows(preflight: Record) -> list[list[str]]:
-    """Return the rows of the table of sentence lengths from preflight.json, the check of the data before training.
+    """Return the rows of the table of sentence lengths: label, mean, median, 95th percentile, maximum and total.
 
-    A row has the mean, median, 95th percentile, maximum and total; feature vectors have no words and characters.
+    `preflight` is the content of preflight.json, the check of the data before training. Rows are the words, characters
+    and tokens of source and target; feature vectors have no words and characters.
     """
     return [
         [f"{column} {unit}", f"{stats['mean']:.1f}", *(f"{stats[key]:,}" for key in ("median", "p95", "max", "total"))]

@@ -31,9 +31,11 @@ class Saliency:
 
 
 def measure_saliency(run: Run, source: str, translation: str) -> Saliency:
-    """Measure how strongly the log-probability of each token of a translation depends on all tokens before it.
+    """Measure how strongly the log-probability of each token of a translation depends on the tokens that it follows.
 
-    The measure is the norm of the gradient by the embedding of a source or earlier target token, as a share of all.
+    Saliency is the norm of ∂ log p(y_t) / ∂e, where e is the embedding of a source token or of an earlier target token,
+    divided by the sum of these norms over all such tokens. The translation is fed by teacher forcing; `framing` has the
+    special token ids, and `embedding_leaves` collects the embeddings of source and target as leaves for autograd.
     """
     model, framing, tokenizer = run.model, run.framing, run.target_tokenizer
     if not model.can_generate or model.source_features is not None:
@@ -54,12 +56,11 @@ def measure_saliency(run: Run, source: str, translation: str) -> Saliency:
             gradients = torch.autograd.grad(log_p[t], embedded, retain_graph=True)
             norms = torch.cat([at_least_float32(gradient)[0].norm(dim=-1) for gradient in gradients])  # S+T
             rows.append(norms / norms.sum().clamp(min=1e-30))
-    weights = torch.stack(rows).cpu()
-    size = len(source_ids)
+    weights = torch.stack(rows).cpu()  # T S+T: sources first
     return Saliency(
         source_tokens=tuple(run.source_tokenizer.tokens(source_ids)),
         input_tokens=tuple(tokenizer.tokens(inputs)),
         target_tokens=tuple(tokenizer.tokens(labels)),
-        source=weights[:, :size],
-        target=weights[:, size:],
+        source=weights[:, : len(source_ids)],
+        target=weights[:, len(source_ids) :],
     )

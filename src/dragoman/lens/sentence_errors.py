@@ -50,14 +50,16 @@ class TranslatedPair:
 def find_errors(
     pair: TranslatedPair, shared_words: Collection[str] = (), unknown: str = "<unk>"
 ) -> list[SentenceError]:
-    """Return the errors of a translation.
+    """Return the errors of a translation, at most one of each of ERROR_KINDS and in that order.
 
     Args:
-        pair: the sentence, its reference and its translation.
-        shared_words: words of both languages, which are not copied.
-        unknown: how an unknown word is written.
+        pair: the source, its reference and its translation. The kinds repetition and omission need word alignments,
+            search error needs log p of the reference; where these are None, the kind is not tested.
+        shared_words: words of both languages; to copy one of them from the source is no error.
+        unknown: the text of the unknown token.
     """
-    text, links, details = pair.translation.text, pair.translation.alignment, dict[str, str]()
+    text, links = pair.translation.text, pair.translation.alignment
+    details: dict[str, str] = {}  # kind of error → the words or numbers that show it
     if links is not None and (repeated := repeated_words(text, links, pair.reference)):
         details["repetition"] = ", ".join(dict.fromkeys(repeated))
     if (loop := find_loop(text)) is not None and find_loop(pair.reference) is None:
@@ -70,11 +72,11 @@ def find_errors(
         details["copied"] = ", ".join(dict.fromkeys(copied))
     if unknown in text and unknown not in pair.reference:
         details["unknown"] = unknown
-    length, expected = len(split_words(text)), len(split_words(pair.reference))
-    if 2 * length < expected:
-        details["too short"] = f"{length} words for {expected}"
-    if length > 2 * expected:
-        details["too long"] = f"{length} words for {expected}"
+    num_words, num_reference_words = len(split_words(text)), len(split_words(pair.reference))
+    if 2 * num_words < num_reference_words:
+        details["too short"] = f"{num_words} words for {num_reference_words}"
+    if num_words > 2 * num_reference_words:
+        details["too long"] = f"{num_words} words for {num_reference_words}"
     if not pair.translation.finished:
         details["unfinished"] = ""
     score = pair.reference_score
@@ -84,7 +86,10 @@ def find_errors(
 
 
 def training_word_counts(run: Run) -> Counter[str]:
-    """Count the source words of the training text, in its first pairs; empty if the run folder has no such text."""
+    """Count how often each lower-case word occurs in the sources of the first MAX_COUNTED_PAIRS training pairs.
+
+    The training data of the run folder are token ids, which are decoded; the result is empty if it has none.
+    """
     counts: Counter[str] = Counter()
     folder = run.member_folders[0] / "data" / "train"
     if folder.is_dir():
@@ -95,7 +100,10 @@ def training_word_counts(run: Run) -> Counter[str]:
 
 
 def rare_words(source: str, counts: Counter[str]) -> list[str]:
-    """Return the words of a source that occur at most once in the training text; empty if that is not known."""
+    """Return the distinct words of a source that occur at most MAX_RARE_OCCURRENCES times in the training text.
+
+    `counts` are those of `training_word_counts`; if it is empty (no training text), no word is rare.
+    """
     if not counts:
         return []
     return [word for word in dict.fromkeys(content_words(source)) if counts[word.lower()] <= MAX_RARE_OCCURRENCES]

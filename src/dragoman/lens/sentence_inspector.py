@@ -55,12 +55,16 @@ def inspect_sentence(
     alternatives: int = 5,
     recorded: tuple[Hypothesis, BeamTree] | None = None,
 ) -> Inspection:
-    """Inspect how a run processes a sentence: attention, token probabilities, predictions by layer, and the beam.
+    """Run a model on one sentence and return what it computes: attention, token probabilities, logit lens, beam.
 
-    Without `target`, the translation is searched for; `prefix` is the text or the token ids it begins with, and the
-    last id may be EOS. A language model scores `source` itself unless a search or a prefix is given. An encoder-only
-    model labels the source. `alternatives` is the number of most probable tokens listed at each position.
-    `recorded` is the best hypothesis and the tree of the search, if it was done before.
+    A language model scores `source` itself, unless `search` or `prefix` is given. An encoder-only model labels it.
+
+    Args:
+        target: the translation to inspect; by default the best one that the search finds.
+        search: search configuration; by default that of the run.
+        prefix: text or token ids that the translation begins with; if the last id is EOS, it is the whole translation.
+        alternatives: number of most probable tokens to list at each position.
+        recorded: result of `recorded_search` (best hypothesis and beam tree), if the search has been done already.
     """
     source = load_features(run, source)
     if is_empty(source):
@@ -105,12 +109,12 @@ def inspect_sentence(
 
 
 def without_forced_bos(run: Run, prefix: Sequence[int]) -> list[int]:
-    """Return the token ids of a prefix without the tokens that every translation begins with (`forced_bos`).
+    """Return the token ids of a target prefix without `forced_bos`, the tokens that every translation begins with.
 
-    A token that the model never generates is a UserError; EOS may be the last one.
+    A token that the model never generates is a UserError; EOS may be the last token.
     """
-    framing, forced = run.framing, tuple(run.framing.forced_bos)
-    ids = list(prefix[len(forced) :] if tuple(prefix[: len(forced)]) == forced else prefix)
+    framing, forced_bos = run.framing, tuple(run.framing.forced_bos)
+    ids = list(prefix[len(forced_bos) :] if tuple(prefix[: len(forced_bos)]) == forced_bos else prefix)
     for position, token_id in enumerate(ids):
         is_final_eos = token_id == framing.eos and position == len(ids) - 1
         is_forbidden = token_id in (*run.special_tokens.suppressed, framing.eos) and not is_final_eos
@@ -134,8 +138,14 @@ class SentenceInspector:
     ) -> Inspection:
         """Inspect a sentence pair by teacher forcing: attention, predictions, word alignment.
 
-        `source_ids` have special tokens, `target_ids` those that are generated first; `finished` adds EOS. A decoder
-        row is labeled with the token that was predicted there, its keys with the tokens that were fed.
+        In decoder self-attention, a query is labeled with the token that is predicted there, a key with the token that
+        is fed.
+
+        Args:
+            source_ids: token ids of `source` with special tokens.
+            target_ids: token ids of the translation without BOS and EOS, but with `forced_bos`, the tokens that every
+                translation begins with.
+            finished: whether EOS follows; False for a translation that was truncated at the length limit.
         """
         run, framing, tokenizer = self.run, self.run.framing, self.run.target_tokenizer
         label_ids = [*target_ids, framing.eos] if finished else target_ids
@@ -160,32 +170,33 @@ class SentenceInspector:
             queries = (*source_text.tokens[1:], inputs[0], *target_text.tokens)
             labels = {"decoder": (queries, (*source_text.tokens, *inputs))}
         inspection = self._inspection(forward, label_ids, _token_name(tokenizer), labels)
-        forced = len(framing.forced_bos)  # tokens with probability 1
-        inspection = replace(inspection, score=sum(step.log_probability for step in inspection.steps[forced:]))
+        num_forced = len(framing.forced_bos)  # tokens that are not scored: their probability in a search is 1
+        inspection = replace(inspection, score=sum(step.log_probability for step in inspection.steps[num_forced:]))
         if cross is not None:
             maps = (TokenWordMap.from_tokens(list(side.word_ids), side.tokens) for side in (source_text, target_text))
             inspection = replace(inspection, alignment=word_alignment(cross[0], *maps), cross_attention=cross[0])
         return replace(inspection, source=source_text, target=target_text, finished=finished)
 
     def inspect_text(self, text: str) -> Inspection:
-        """Inspect a text that a language model scores; there is no source."""
+        """Inspect how a language model scores a text, which is the target of the inspection; there is no source."""
         framing, tokenizer = self.run.framing, self.run.target_tokenizer
-        begin = framing.source_prefix or (framing.bos,)  # special tokens before the text
-        ids = [*begin, *tokenizer.encode(text), framing.eos]
+        first_ids = framing.source_prefix or (framing.bos,)  # special tokens before the text
+        ids = [*first_ids, *tokenizer.encode(text), framing.eos]
         no_source, inputs = self.run.pad_batch([[]]), self.run.pad_batch([ids[:-1]])
         forward = record_forward(self.run.model, *no_source, *inputs)
         target = _tokenized_text(tokenizer, ids[1:], text)
         labels: AttentionLabels = {"decoder": (target.tokens, tokenizer.tokens(ids[:-1]))}
         inspection = self._inspection(forward, ids[1:], _token_name(tokenizer), labels)
-        # without the tokens that every text begins with
-        score = sum(step.log_probability for step in inspection.steps[len(begin) - 1 :])
+        # without the special tokens that every text begins with
+        score = sum(step.log_probability for step in inspection.steps[len(first_ids) - 1 :])
         return replace(inspection, target=target, score=score)
 
     def inspect_labels(self, source: Source) -> Inspection:
-        """Inspect the labels of an encoder-only model: tokens, tags, the label of the text, or whether each
-        token is the original one.
+        """Inspect the predictions of an encoder-only model.
 
-        Label ids are the most probable ones; a masked language model scores the tokens that are not masked.
+        Its labels are tokens (masked language model), tags, one label for the text, or for each token whether it is the
+        original one (discriminator). The most probable label is scored at each position; a masked language model
+        scores the tokens of the source that are not masked.
         """
         run, num_labels = self.run, self.run.model.vocab_size
         ids = run.encode_sources([source])[0]
@@ -215,9 +226,12 @@ class SentenceInspector:
     def _inspection(
         self, forward: RecordedForward, label_ids: Sequence[int], token_name: TokenName, labels: AttentionLabels
     ) -> Inspection:
-        """Return the predictions and attention maps of a forward pass whose outputs are scored as `label_ids`.
+        """Return an inspection with the predictions and attention maps of a recorded forward pass.
 
-        `token_name` names a token id; `labels` are those of rows and columns of the maps, by kind of attention.
+        Args:
+            label_ids: the token (or label) at each output position whose probability is returned.
+            token_name: function from a token id to its text.
+            labels: row labels (queries) and column labels (keys) of the attention maps, by kind of attention.
         """
         steps = token_predictions(forward.logits, label_ids, token_name, self.max_alternatives)
         layers = (
@@ -240,16 +254,17 @@ class SentenceInspector:
         )
 
     def _attention_maps(self, recorded: dict[str, Tensor], labels: AttentionLabels) -> tuple[AttentionMap, ...]:
-        """Return the recorded weights (H T S, by module path) with the labels of their kind of attention.
+        """Return an attention map for each recorded layer; `recorded` has weights (H T S) by module path.
 
-        `model.memory_paths` are the modules that attend to the encoder's output.
+        `labels` are the row labels (queries) and column labels (keys), by kind of attention. `model.memory_paths` are
+        the cross-attention modules, which attend to the encoder's output.
         """
         model, maps = self.run.model, list[AttentionMap]()
         for path, weights in recorded.items():
             kind: AttentionKind = "cross" if path in model.memory_paths else stack_of(path)
             queries, keys = labels[kind]
             stride = getattr(model.get_submodule(path), "key_stride", 1)
-            if stride > 1:  # each key stands for several tokens
+            if stride > 1:  # memory-compressed attention: each key is computed from `stride` tokens
                 keys = _compressed_keys(keys, stride, weights.shape[-1])
             layer = 1 + sum(attention.kind == kind for attention in maps)
             entropy = torch.special.entr(weights).sum(-1).mean(-1) / math.log(2)  # H, in bits
@@ -267,9 +282,10 @@ class SentenceInspector:
         return tuple(maps)
 
     def _source_text(self, source: Source, ids: Sequence[int], cross: Tensor | None) -> TokenizedText:
-        """Return a source with its tokens; feature vectors are numbered from 1.
+        """Return a source with its tokens and words.
 
-        `cross` (1 T S) is the cross-attention, if there is any.
+        `ids` are the token ids of a text, or feature vectors (speech, images), which have the numbers from 1 as tokens.
+        `cross` (1 T S) is the cross-attention, if there is any: its last axis tells how many positions the encoder has.
         """
         if isinstance(source, str):
             return _tokenized_text(self.run.source_tokenizer, ids, source)
@@ -279,48 +295,66 @@ class SentenceInspector:
 
 
 def _tokenized_text(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> TokenizedText:
-    """Return a text with its tokens, its words, and the word of each token; words are numbered without gaps."""
-    word_ids = tokenizer.word_ids(ids)
-    index = {word: n for n, word in enumerate(sorted(set(word_ids) - {-1}))} | {-1: -1}  # −1: no word
-    words = word_labels(tokenizer.decode(ids), word_ids) if len(index) > 1 else []
-    return TokenizedText(text, tuple(tokenizer.tokens(ids)), tuple(words), tuple(index[word] for word in word_ids))
+    """Return a text with its tokens, given by their `ids`, its words, and the index of the word of each token.
+
+    Words without tokens are merged with the word before, so that the others are numbered without gaps.
+    """
+    word_ids = tokenizer.word_ids(ids)  # −1 for tokens of no word
+    new_word_ids = {word_id: n for n, word_id in enumerate(sorted(set(word_ids) - {-1}))} | {-1: -1}
+    words = word_labels(tokenizer.decode(ids), word_ids) if len(new_word_ids) > 1 else []
+    return TokenizedText(
+        text,
+        tokens=tuple(tokenizer.tokens(ids)),
+        words=tuple(words),
+        word_ids=tuple(new_word_ids[word_id] for word_id in word_ids),
+    )
 
 
 def _token_name(tokenizer: Tokenizer) -> TokenName:
-    """Return a function from token id to token, or #id where an output layer has more ids than the tokenizer."""
+    """Return a function from a token id to its text.
+
+    Output layers may have more ids than the tokenizer; such an id is shown as “#50300”.
+    """
     return lambda token_id: tokenizer.tokens([token_id])[0] if token_id < tokenizer.vocab_size else f"#{token_id}"
 
 
-def _compressed_keys(keys: Sequence[str], stride: int, count: int) -> tuple[str, ...]:
-    """Return labels of `count` keys: a key of zeros, then keys that each stand for `stride` tokens, labeled `keys`."""
-    return ("(zero)", *("".join(keys[n * stride : (n + 1) * stride]) for n in range(count - 1)))
+def _compressed_keys(tokens: Sequence[str], stride: int, count: int) -> tuple[str, ...]:
+    """Return the labels of the `count` keys of memory-compressed attention.
+
+    The first key is zero, and each of the others is computed from `stride` consecutive tokens, which are its label.
+    """
+    return ("(zero)", *("".join(tokens[n * stride : (n + 1) * stride]) for n in range(count - 1)))
 
 
 def token_predictions(
     logits: Tensor, token_ids: Sequence[int], token_name: TokenName, max_alternatives: int
 ) -> tuple[TokenPrediction, ...]:
-    """Return the probability, rank, entropy (bits) and alternatives of each token. Shape: logits (T, V), T token ids.
+    """Return for each position the probability and rank of its token, the entropy in bits, and the best tokens.
 
-    Alternatives are the most probable tokens at its position.
+    Args:
+        logits: (T, V).
+        token_ids: the token at each of the T positions.
+        token_name: function from a token id to its text.
+        max_alternatives: number of most probable tokens at each position, most probable first.
     """
     log_p = logits.log_softmax(-1)
-    chosen = log_p.gather(1, torch.tensor(token_ids, device=logits.device)[:, None])  # T 1
-    ranks = 1 + (log_p > chosen).sum(-1)
+    token_log_p = log_p.gather(1, torch.tensor(token_ids, device=logits.device)[:, None])  # T 1
+    ranks = 1 + (log_p > token_log_p).sum(-1)
     entropy = torch.special.entr(log_p.exp()).sum(-1) / math.log(2)
     top = log_p.topk(min(max_alternatives, log_p.shape[-1]), dim=-1)
-    columns = (column.tolist() for column in (chosen[:, 0], ranks, entropy, top.indices, top.values.exp()))
+    columns = (column.tolist() for column in (token_log_p[:, 0], ranks, entropy, top.indices, top.values.exp()))
     predictions = []
-    for token_id, score, rank, bits, other_ids, probabilities in zip(token_ids, *columns):
-        others = tuple(TokenAlternative(token_name(other), other, p) for other, p in zip(other_ids, probabilities))
+    for token_id, log_probability, rank, bits, top_ids, top_probabilities in zip(token_ids, *columns):
+        alternatives = (TokenAlternative(token_name(n), n, p) for n, p in zip(top_ids, top_probabilities))
         predictions.append(
             TokenPrediction(
                 token_name(token_id),
                 token_id,
-                probability=math.exp(score),
-                log_probability=score,
+                probability=math.exp(log_probability),
+                log_probability=log_probability,
                 rank=rank,
                 entropy=bits,
-                alternatives=others,
+                alternatives=tuple(alternatives),
             )
         )
     return tuple(predictions)
@@ -341,7 +375,10 @@ class RecordedForward:
 
     @property
     def generation_probs(self) -> tuple[float, ...]:
-        """p_gen at each position: the probability that the next token is generated; empty if nothing is copied."""
+        """p_gen at each target position: the probability that the next token is generated, not copied from the source.
+
+        Empty for models that cannot copy.
+        """
         return () if self.copying is None else tuple(self.copying.generation_prob.flatten().tolist())
 
 
@@ -351,49 +388,53 @@ def record_forward(
 ) -> RecordedForward:
     """Run the model on one sentence pair, and record logits, attention weights and the logits after each layer.
 
-    Shape: source (1, S) and target (1, T), without padding; target (1, 0) for encoders, whose outputs have length S.
+    Shape: source (1, S) and target (1, T), without padding, with lengths (1); target is (1, 0) for encoder-only models,
+    whose outputs have length S.
     """
-    recorder: dict[str, list[Tensor]] = {}
+    attention: dict[str, list[Tensor]] = {}  # module path → weights 1 H T S, in chunks along T
     source_layout = Layout.padded(source.shape[1], source_lengths)
     target_layout = Layout.padded(target.shape[1], target_lengths)
     with record_layers(model.output_stack) as layers, record_gates(model) as gates:
-        features = model.forward_features(source, source_layout, target, target_layout, recorder)
-    count = features.output.shape[1]  # the last positions of the stack, if it reads the source as well
+        features = model.forward_features(source, source_layout, target, target_layout, attention)
+    num_outputs = features.output.shape[1]
 
-    def logits_after(x: Tensor) -> Tensor:
-        """Return the logits, T V, that states x after a layer, (1, T, D), would give."""
-        states = model.layer_features(x[:, -count:], source, source_layout, target, target_layout)
-        return at_least_float32(model.logits(features.with_output(states))[0])
+    def logits_after(states: Tensor) -> Tensor:
+        """Return the logits (T V) if the output layer is applied to the states after a layer, (1, T, D).
+
+        The states of a decoder-only model begin with those of the source, which predict nothing.
+        """
+        outputs = model.layer_features(states[:, -num_outputs:], source, source_layout, target, target_layout)
+        return at_least_float32(model.logits(features.with_output(outputs))[0])
 
     return RecordedForward(
         logits=at_least_float32(model.logits(features)[0]),
         attention_weights={
-            path: at_least_float32(torch.cat(steps, dim=2)[0]).cpu() for path, steps in recorder.items()
+            path: at_least_float32(torch.cat(chunks, dim=2)[0]).cpu() for path, chunks in attention.items()
         },
-        layer_logits={name: logits_after(x) for name, x in layers.items()},
-        expert_gates={path: at_least_float32(rows[0]).cpu() for path, rows in gates.items()},
+        layer_logits={name: logits_after(states) for name, states in layers.items()},
+        expert_gates={path: at_least_float32(weights[0]).cpu() for path, weights in gates.items()},
         copying=None if features.copying is None else features.copying.map(Tensor.cpu),
     )
 
 
 @contextmanager
 def record_layers(stack: StackMixer) -> Iterator[dict[str, Tensor]]:
-    """Record the input of a stack and the output of each layer, (B, T, D), after the final norm of the stack.
+    """Within the block, record the states between the layers of a stack (encoder or decoder) by forward hooks.
 
-    Yields a dict that a forward pass fills: (B, T, D) by name of the layer. A layer may have several sublayers; those
-    of a stack with a single layer are recorded one by one.
+    Yields a dict that a forward pass within the block fills: "input", "layer 1", "layer 2", … → states (B, T, D), to
+    which the final norm of the stack is applied. If a stack has a single layer, its sublayers are recorded as layers.
     """
     recorded: dict[str, Tensor] = {}
     sublayers: list[nn.Module] = [sublayer for _, sublayer in stack.named_layers()]
     sublayers_per_layer = len(sublayers) // len(stack.layers) if len(stack.layers) > 1 else 1
 
-    def record(name: str, x: Tensor, context: Context) -> None:
-        """Record states (B T D) under the name of their layer; `context` has the positions and lengths of tokens."""
-        recorded[name] = stack.norm(x, context.layout)
+    def record(name: str, states: Tensor, context: Context) -> None:
+        """Record states (B T D) under the name of their layer; `context.layout` has the lengths of the sequences."""
+        recorded[name] = stack.norm(states, context.layout)
 
     def record_output(name: str) -> Any:
-        """Return a forward hook that records the output of a layer under this name."""
-        return lambda module, inputs, outputs: record(name, x=outputs[0], context=inputs[1])
+        """Return a forward hook that records the output of a layer, which is called as layer(x, context)."""
+        return lambda module, inputs, outputs: record(name, states=outputs[0], context=inputs[1])
 
     with ExitStack() as hooks:
         hooks.enter_context(sublayers[0].register_forward_pre_hook(lambda module, inputs: record("input", *inputs[:2])))

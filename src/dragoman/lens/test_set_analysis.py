@@ -48,12 +48,12 @@ class AnalyzedSentence:
 
     @property
     def exact(self) -> bool:
-        """Whether the translation equals the reference."""
+        """Whether the translation equals the reference, apart from white space at the ends."""
         return self.translation.strip() == self.reference.strip()
 
     @property
     def score_per_token(self) -> float:
-        """Mean log p of the tokens."""
+        """Mean log-probability of the tokens of the translation (`score` is their sum)."""
         return self.score / max(1, self.num_tokens)
 
 
@@ -68,8 +68,9 @@ class TestSetAnalysis:
     scores: dict[str, MetricScore] = field(default_factory=dict)  # of the whole set, when it is complete
 
     def error_counts(self) -> dict[str, int]:
-        """Return the number of sentences with each kind of error."""
-        return dict(Counter(error.kind for sentence in list(self.sentences.values()) for error in sentence.errors))
+        """Return the number of sentences with each kind of error, such as "omission"; other kinds have no entry."""
+        sentences = list(self.sentences.values())  # a copy: another thread may add sentences meanwhile
+        return dict(Counter(error.kind for sentence in sentences for error in sentence.errors))
 
 
 class TestSetAnalyzer:
@@ -78,7 +79,7 @@ class TestSetAnalyzer:
     __test__ = False
 
     def __init__(self, run: Run, sources: Sequence[str], references: Sequence[str]) -> None:
-        """Prepare the analysis of sources with one reference each."""
+        """Prepare the analysis; each source has one reference. `analysis` is the result, which `analyze` fills."""
         self.run, self.sources = run, list(sources)
         self.references = [normalize_text(run, text) for text in references]
         self.tokenizer = evaluation.choose_bleu_tokenizer(self.references).tokenizer
@@ -86,7 +87,11 @@ class TestSetAnalyzer:
         self.analysis = TestSetAnalysis(len(self.sources))
 
     def analyze(self) -> TestSetAnalysis:
-        """Translate and judge all sentences, short ones first; `analysis` grows meanwhile."""
+        """Translate and score all sentences, short ones first, then score the whole test set.
+
+        `self.analysis`, which is returned, gets the sentences after every SENTENCES_PER_CHUNK, so that another thread
+        can show them early.
+        """
         counts = training_word_counts(self.run)
         shared = words_of_both_languages(self.run, self.sources, self.references)
         order = sorted(range(len(self.sources)), key=lambda n: len(self.sources[n]))
@@ -100,7 +105,10 @@ class TestSetAnalyzer:
         return self.analysis
 
     def _translate(self, chunk: Sequence[int]) -> list[TranslatedPair]:
-        """Translate the sentences of these numbers, and score and align their references where the model can."""
+        """Translate the sentences with the indices `chunk`, and score and align their references where possible.
+
+        References of an ensemble, empty ones and those beyond the model's maximum length have no score and alignment.
+        """
         run, sources = self.run, [self.sources[n] for n in chunk]
         references = [self.references[n] for n in chunk]
         translations = run.translate(sources)
@@ -129,9 +137,12 @@ class TestSetAnalyzer:
     def _judge(
         self, index: int, pair: TranslatedPair, shared_words: Collection[str], counts: Counter[str]
     ) -> AnalyzedSentence:
-        """Return scores and errors of a translated sentence.
+        """Return the scores and errors of one translated sentence.
 
-        `shared_words` are words of both languages; `counts` are those of words in the training text.
+        Args:
+            index: index of the sentence in the test set.
+            shared_words: words of both languages; to copy one of them from the source is no error.
+            counts: number of occurrences of each word in the training sources.
         """
         text, reference = pair.translation.text, pair.reference
         return AnalyzedSentence(

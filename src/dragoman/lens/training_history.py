@@ -36,7 +36,7 @@ class ForcedTranslation:
 
     @classmethod
     def from_inspection(cls, inspection: Inspection) -> ForcedTranslation:
-        """Select the fields of an inspection that are compared over checkpoints."""
+        """Take the translation of an inspection (`Run.lens`) with its probability, attention and alignment."""
         assert inspection.target is not None
         return cls(
             target=inspection.target,
@@ -68,34 +68,43 @@ class HistoryEntry:
 
 
 def history_checkpoints(run: Run, max_count: int | None = None) -> list[CheckpointStep]:
-    """Return steps and names of the checkpoints of a run, in order, evenly spaced ones if there are too many."""
-    folders = run.member_folders
-    if len(folders) > 1:
-        raise UserError(f"{run.folder} is an ensemble: name one of its runs, such as {folders[0]}")
-    steps = [CheckpointStep(*item) for item in checkpoints_by_step(folders[0]).items()]
-    return steps if max_count is None else list(evenly_spaced(steps, max_count))
+    """Return the training step and the name of each checkpoint in a run folder, in the order of steps.
+
+    If there are more than `max_count`, evenly spaced ones are selected; None returns all. `member_folders` are the run
+    folders of an ensemble, or the one folder of a single model.
+    """
+    member_folders = run.member_folders
+    if len(member_folders) > 1:
+        raise UserError(
+            f"{run.folder} is an ensemble, but the history of a sentence needs a single model: name one of the runs of "
+            f"the ensemble, such as {member_folders[0]}"
+        )
+    steps = [CheckpointStep(step, name) for step, name in checkpoints_by_step(member_folders[0]).items()]
+    return steps if max_count is None else evenly_spaced(steps, max_count)
 
 
 def open_checkpoint(run: Run, name: str) -> Run:
-    """Load another checkpoint of a run, on the same device and for the same languages."""
+    """Load the checkpoint called `name` from the folder of a run, on the run's device and for its language pair."""
     return load(run.folder, checkpoint_name=name, device=str(run.device)).with_languages(*run.language_pair)
 
 
 def inspect_checkpoint(
     run: Run, step: CheckpointStep, source: str, final: str, search: SearchConfig | None = None
 ) -> HistoryEntry:
-    """Translate a sentence with a checkpoint, and score the final translation with it.
+    """Translate a sentence with one checkpoint, and let the same checkpoint score the translation of the final model.
 
     Args:
-        run: the checkpoint, from `open_checkpoint`.
-        step: its number of steps and its name.
-        final: the translation of the final model.
-        search: search configuration; None: that of the run.
+        run: the checkpoint, loaded by `open_checkpoint`.
+        step: the training step and the name of the checkpoint.
+        final: the translation of the final model, which is scored by teacher forcing.
+        search: search configuration; None for the default of the run.
+
+    The entry's `found` is None if the checkpoint generates no token at all.
     """
     forced = run.lens(source, final)
     try:
         found = ForcedTranslation.from_inspection(run.lens(source, search=search))
-    except UserError:  # the checkpoint has translated nothing
+    except UserError:  # the translation is empty, and there is nothing to inspect
         found = None
     assert forced.source is not None
     final_translation = ForcedTranslation.from_inspection(forced)
@@ -105,16 +114,21 @@ def inspect_checkpoint(
 def sentence_history(
     run: Run, source: str, final: str, steps: list[CheckpointStep], search: SearchConfig | None = None
 ) -> Iterator[HistoryEntry]:
-    """Yield how each checkpoint of `steps` translates a sentence; only one of them is in memory at a time.
+    """Yield an entry for each checkpoint of `steps`: its translation of `source`, and its score for `final`.
 
-    `final` is the translation of the final model, which each checkpoint scores.
+    `final` is the translation of the final model. Only one checkpoint is in memory at a time. `search` is None for the
+    search configuration of the run.
     """
     for step in steps:
         yield inspect_checkpoint(open_checkpoint(run, step.checkpoint), step, source, final, search)
 
 
 def history_rows(entries: list[HistoryEntry]) -> list[dict[str, Any]]:
-    """Return the history as rows of a table: step, translation, and how probable it and the final one are."""
+    """Return a table row for each checkpoint: its step, its translation with log p, and log p of the final translation.
+
+    `entry.found` is the checkpoint's own translation (None if it generated nothing), `entry.final` that of the final
+    model.
+    """
     return [
         {
             "step": entry.step,

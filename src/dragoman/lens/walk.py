@@ -67,10 +67,15 @@ class Walk:
 def walk_through(
     run: Run, source: Source | None, tokens: Sequence[int] = (), *, position: int = 0, head: int = 1
 ) -> Walk:
-    """Return the intermediate results of a model that predicts the token after `tokens`, ids of target tokens.
+    """Run a model on one sentence; return the intermediate results from which it computes one prediction.
 
-    The encoder is shown at the source token `position` (from 0), attention in one `head` (from 1). With the source
-    None, a language model continues `tokens`; an encoder-only model predicts the label at `position`.
+    Args:
+        source: None for a language model, which continues `tokens`.
+        tokens: ids of the target tokens so far; the next one is predicted. An encoder-only model predicts the label at
+            `position` instead.
+        position: index of the source token, from 0, whose encoder states are returned; for the decoder it is always the
+            last token.
+        head: number of the attention head, from 1, whose queries, keys, scores and weights are returned.
     """
     if source is None and not run.is_language_model:
         raise UserError(
@@ -88,8 +93,8 @@ def walk_through(
                 "remove it"
             )
     source_ids: Sequence[int] = [] if source is None else run.encode_sources([source])[0]
-    begin = (source is None and run.framing.source_prefix) or (run.framing.bos,)
-    input_ids = [*begin, *tokens] if run.model.can_generate else []
+    first_ids = (source is None and run.framing.source_prefix) or (run.framing.bos,)  # special tokens
+    input_ids = [*first_ids, *tokens] if run.model.can_generate else []
     source_labels = _source_labels(run, source, source_ids)
     trace, logits = _traced_forward(run, source_ids, input_ids, position)
     inputs = tuple(tokenizer.tokens(input_ids))
@@ -99,9 +104,9 @@ def walk_through(
         if not lowest <= number <= highest:
             raise UserError(f"{name} must be from {lowest} to {highest}, but is {number}")
     walker = _Walker(run.model, trace, source=source_labels, inputs=inputs, position=position, head=head - 1)
-    order = logits.sort(descending=True, stable=True)
-    kept = order.indices[:MAX_LOGITS].tolist()
-    suppressed = set(run.special_tokens.suppressed)
+    ranking = logits.sort(descending=True, stable=True)
+    ranked_ids = ranking.indices[:MAX_LOGITS].tolist()
+    suppressed = set(run.special_tokens.suppressed)  # tokens that no search generates, such as padding
     return Walk(
         system=run.config.system.name or "",
         source=source_labels,
@@ -110,21 +115,27 @@ def walk_through(
         head=head,
         num_heads=num_heads,
         steps=tuple(walker.steps()),
-        logits=order.values[:MAX_LOGITS].cpu(),
-        suppressed=tuple(rank for rank, token_id in enumerate(kept) if token_id in suppressed),
-        candidates=tuple(_candidates(run, logits, kept[:NUM_CANDIDATES])),
+        logits=ranking.values[:MAX_LOGITS].cpu(),
+        suppressed=tuple(rank for rank, token_id in enumerate(ranked_ids) if token_id in suppressed),
+        candidates=tuple(_candidates(run, logits, ranked_ids[:NUM_CANDIDATES])),
     )
 
 
 def _source_labels(run: Run, source: Source | None, source_ids: Sequence[int]) -> tuple[str, ...]:
-    """Return the tokens of a source; feature vectors are numbered from 1."""
+    """Return a label for each source position: its token, or the number of its feature vector (speech, images), from 1.
+
+    `source_ids` are the token ids of a text or the feature vectors; a source of None has no positions.
+    """
     if source is None or isinstance(source, str):
         return tuple(run.source_tokenizer.tokens(source_ids))
     return tuple(str(n) for n in range(1, len(source_ids) + 1))
 
 
 def _candidates(run: Run, logits: Tensor, token_ids: Sequence[int]) -> list[TokenCandidate]:
-    """Return tokens with their logits and probabilities; ids beyond the tokenizer's vocabulary are numbers."""
+    """Return the tokens of these ids with their logits and probabilities. Shape: logits (V).
+
+    Output layers may have more ids than the tokenizer; such an id is shown as “#50300”.
+    """
     tokenizer, log_p = run.target_tokenizer, logits.log_softmax(-1)
     return [
         TokenCandidate(
@@ -141,21 +152,23 @@ def _candidates(run: Run, logits: Tensor, token_ids: Sequence[int]) -> list[Toke
 def _traced_forward(
     run: Run, source_ids: Sequence[int], input_ids: Sequence[int], position: int
 ) -> tuple[Trace, Tensor]:
-    """Run the model on one sentence; return its intermediate results and the logits of the prediction, V.
+    """Run the model on one sentence; return a trace of its intermediate results and the logits (V) of one prediction.
 
-    `input_ids` are the tokens that the decoder reads; without a decoder they are empty, and the prediction is that at
-    the source token `position`.
+    `input_ids` are the tokens that the decoder reads, and the prediction is the token after them. An encoder-only model
+    has none: it predicts the label of the source token at index `position`, or the one label of the whole sequence.
     """
     source, source_lengths = run.pad_batch([source_ids])
     target, target_lengths = run.pad_batch([input_ids])
-    if not input_ids:
-        target = source[:, :0] if source.dim() == 2 else target
+    if not input_ids and source.dim() == 2:  # token ids, not feature vectors
+        target = source[:, :0]
     source_layout = Layout.padded(source.shape[1], source_lengths)
     target_layout = Layout.padded(target.shape[1], target_lengths)
     trace = Trace()
     features = run.model.forward_features(source, source_layout, target, target_layout, trace)
-    row = -1 if input_ids else 0 if run.model.labels_sequence else min(position, features.output.shape[1] - 1)
-    return trace, at_least_float32(run.model.logits(features)[0, row])
+    logits = at_least_float32(run.model.logits(features)[0])  # T V
+    if input_ids:
+        return trace, logits[-1]
+    return trace, logits[0 if run.model.labels_sequence else min(position, len(logits) - 1)]
 
 
 @dataclass(frozen=True)
@@ -164,42 +177,51 @@ class _Walker:
 
     model: Model
     trace: Trace
-    source: tuple[str, ...]
-    inputs: tuple[str, ...]
-    position: int
-    head: int
+    source: tuple[str, ...]  # labels of the source positions
+    inputs: tuple[str, ...]  # tokens that the decoder read
+    position: int  # index of a source token
+    head: int  # from 0
 
     def steps(self) -> list[WalkStep]:
-        """Return the steps in the order of the computation, without repetitions of the same numbers."""
+        """Return the traced values (intermediate results) in the order of the computation, each as a step.
+
+        A value equal to the one before, and a mask that hides nothing, are omitted. Attention scores are preceded by
+        the terms that they sum up.
+        """
         steps: list[WalkStep] = []
         previous: Tensor | None = None
-        for value in self.trace.results.values():
-            if previous is not None and previous.shape == value.value.shape and torch.equal(previous, value.value):
+        for traced in self.trace.results.values():
+            if previous is not None and previous.shape == traced.value.shape and torch.equal(previous, traced.value):
                 continue
-            previous = value.value
-            if value.quantity is MASK and bool(self._select(value).all()):
-                continue  # nothing is hidden
-            if value.quantity.name == "scores" and (terms := self._terms(value)) is not None:
+            previous = traced.value
+            if traced.quantity is MASK and bool(self._select(traced).all()):
+                continue
+            if traced.quantity.name == "scores" and (terms := self._score_terms(traced)) is not None:
                 steps.append(terms)
-            steps.append(self._step_of(value))
+            steps.append(self._step_of(traced))
         return steps
 
-    def _step_of(self, value: TracedValue) -> WalkStep:
-        """Return a traced value at the selected position and head, with the labels of its keys (the axis S).
+    def _step_of(self, traced: TracedValue) -> WalkStep:
+        """Return a traced value at the selected position and head as a step.
 
-        Of a vector for each key, only those of the keys with the largest attention weights are kept.
+        A quantity with the axis S has a number (S) or a vector (S E) for each key of attention. Of vectors, only those
+        of the MAX_KEYS keys with the largest attention weights remain.
         """
-        quantity, numbers = value.quantity, self._select(value)
-        keys: tuple[int, ...] = ()
+        quantity, numbers = traced.quantity, self._select(traced)
+        keys: tuple[int, ...] = ()  # positions on the axis S
         if "S" in quantity.axes:
             keys = tuple(range(numbers.shape[0]))
             if numbers.dim() == 2:
-                keys = self._strongest_keys(value.path, len(keys))
+                keys = self._strongest_keys(traced.path, len(keys))
                 numbers = numbers[list(keys)]
-        return self._make_step(value.path, quantity, numbers, keys)
+        return self._make_step(traced.path, quantity, numbers, keys)
 
     def _make_step(self, path: str, quantity: Quantity, numbers: Tensor, keys: tuple[int, ...]) -> WalkStep:
-        """Return a step of the layer `path`: numbers of a quantity, explained, with the labels of its `keys`."""
+        """Return the step that shows `numbers` of a quantity, such as "query", in the layer at the module path `path`.
+
+        `keys` are the positions of the keys that the first axis of `numbers` has, empty if it has none; labels are
+        added.
+        """
         labels = self._key_labels(path)
         return WalkStep(
             path=path,
@@ -213,32 +235,44 @@ class _Walker:
             of_head="H" in quantity.axes or quantity.name == TERMS.name,
         )
 
-    def _select(self, value: TracedValue) -> Tensor:
-        """Return the numbers of the selected position and head: E, S or S E."""
-        numbers, axes = value.value[0], value.quantity.axes
+    def _select(self, traced: TracedValue) -> Tensor:
+        """Return a traced value (a batch of one, such as 1 H T E) at the selected head and query position: E, S or S E.
+
+        The query position is `self.position` in the encoder and the last one in the decoder.
+        """
+        numbers, axes = traced.value[0], traced.quantity.axes
         if "H" in axes:
             numbers = numbers[min(self.head, numbers.shape[0] - 1)]
         if "T" in axes:
-            row = self.position if stack_of(value.path) == "encoder" else -1
+            row = self.position if stack_of(traced.path) == "encoder" else -1
             numbers = numbers[min(row, numbers.shape[0] - 1)]
         return numbers
 
-    def _value(self, path: str, name: str) -> Tensor | None:
-        """Return a quantity of the layer `path` at the selected position and head; None if it was not traced."""
-        value = self.trace.results.get((path, name))
-        return None if value is None else self._select(value)
+    def _quantity_at(self, path: str, name: str) -> Tensor | None:
+        """Return the quantity `name`, such as "query", of the layer at `path`, for the selected position and head.
+
+        None if the trace does not have it.
+        """
+        traced = self.trace.results.get((path, name))
+        return None if traced is None else self._select(traced)
 
     def _strongest_keys(self, path: str, count: int) -> tuple[int, ...]:
-        """Return the positions of at most `MAX_KEYS` of the keys, those with the largest weights, in order."""
-        weights = self._value(path, "attention weights")
+        """Return the positions of the MAX_KEYS keys with the largest attention weights, in ascending order.
+
+        The layer at the module path `path` has `count` keys. If it has no weights, the first keys are returned.
+        """
+        weights = self._quantity_at(path, "attention weights")
         if count <= MAX_KEYS or weights is None:
             return tuple(range(min(count, MAX_KEYS)))
         return tuple(sorted(weights.topk(MAX_KEYS).indices.tolist()))
 
-    def _terms(self, scores: TracedValue) -> WalkStep | None:
-        """Return the terms whose sums are the scores of an attention layer; None if it has no query and keys."""
+    def _score_terms(self, scores: TracedValue) -> WalkStep | None:
+        """Return a step with the terms that each attention score is the sum of, such as q_e · k_e for each component e.
+
+        Only the keys with the largest weights have terms. None if the layer has no query and keys.
+        """
         path = scores.path
-        query, keys = self._value(path, "query"), self._value(path, "keys")
+        query, keys = self._quantity_at(path, "query"), self._quantity_at(path, "keys")
         if query is None or keys is None:
             return None
         strongest = self._strongest_keys(path, len(keys))
@@ -248,7 +282,11 @@ class _Walker:
         return self._make_step(path, term_quantity(scores.quantity), terms, strongest)
 
     def _key_labels(self, path: str) -> Sequence[str]:
-        """Return the tokens that are the keys of a layer: of the source, of the target, or of both in one sequence."""
+        """Return the tokens that the keys of the attention layer at a module path belong to.
+
+        Cross-attention (`memory_paths`) and the encoder attend to the source, a decoder to its inputs, and a
+        decoder-only model to source and inputs as one sequence.
+        """
         if path in self.model.memory_paths or stack_of(path) == "encoder":
             return self.source
         return (*self.source, *self.inputs) if self.model.is_decoder_only else self.inputs

@@ -36,9 +36,11 @@ class WordAlternative:
 
 @torch.inference_mode()
 def word_alternatives(run: Run, source: Source, prefix: Sequence[int], count: int) -> list[WordAlternative]:
-    """Return up to `count` words that may follow the token ids `prefix` of a translation, the most probable first.
+    """Return up to `count` different words that may follow a prefix of a translation of `source`, most probable first.
 
-    A word begins with one of the `count` most probable tokens, and is completed by greedy search.
+    `prefix` has the token ids of the target so far. A word begins with one of the `count` most probable next tokens,
+    and greedy search completes it and the translation. If EOS is among these tokens, an alternative with an empty word
+    is the translation that ends here.
     """
     if is_empty(source):
         raise UserError("an empty source sentence has no alternatives to its translation: give its text")
@@ -51,19 +53,19 @@ def word_alternatives(run: Run, source: Source, prefix: Sequence[int], count: in
     logits = run.logits(ids, target_ids)[0, -1].float()
     logits[list(run.special_tokens.suppressed)] = -math.inf
     probabilities = logits.softmax(-1)
-    first_tokens = probabilities.topk(min(count, len(probabilities))).indices.tolist()
-    continued = [token for token in first_tokens if token != eos]
+    top_tokens = probabilities.topk(min(count, len(probabilities))).indices.tolist()
+    first_tokens = [token for token in top_tokens if token != eos]
     alternatives = []
-    if eos in first_tokens:
+    if eos in top_tokens:
         text, probability = run.target_tokenizer.decode(prefix), float(probabilities[eos])
         alternatives.append(WordAlternative(word="", token_ids=(eos,), probability=probability, text=text))
-    if continued:
+    if first_tokens:  # decode as a batch: the same source for each first token
         request = SearchRequest(
-            ids.expand(len(continued), -1),
-            lengths.expand(len(continued)),
-            keys=torch.arange(len(continued)),
-            texts=[source] * len(continued),
-            constraints=Constraints(prefixes=[[*prefix, token] for token in continued]),
+            ids.expand(len(first_tokens), -1),
+            lengths.expand(len(first_tokens)),
+            keys=torch.arange(len(first_tokens)),
+            texts=[source] * len(first_tokens),
+            constraints=Constraints(prefixes=[[*prefix, token] for token in first_tokens]),
         )
         greedy = replace(Beam(1), length_limit=run.length_limit)
         hypotheses = [ranked[0] for ranked in greedy.decode(run, request)]
@@ -76,10 +78,14 @@ def word_alternatives(run: Run, source: Source, prefix: Sequence[int], count: in
 
 
 def _first_word(run: Run, hypothesis: Hypothesis, log_p: Sequence[float], prefix_length: int) -> WordAlternative:
-    """Return the word of a hypothesis that begins after its prefix; `log_p` are the scores of its tokens."""
+    """Return the word of a hypothesis that begins after its first `prefix_length` tokens, with its probability.
+
+    `log_p` has the log-probability of each token of the hypothesis, which begins with the tokens `forced_bos` that
+    every translation has.
+    """
     tokenizer = run.target_tokenizer
-    begin = len(run.framing.forced_bos) + prefix_length
-    word_ids = tokenizer.word_ids(hypothesis.tokens)
+    begin = len(run.framing.forced_bos) + prefix_length  # tokens begin … end − 1 are those of the word
+    word_ids = tokenizer.word_ids(hypothesis.tokens)  # for each token the index of its word, −1 for tokens of no word
     end = begin + 1
     while end < len(word_ids) and (word_ids[end] == word_ids[begin] or word_ids[begin] < 0):
         if word_ids[begin] < 0 <= word_ids[end - 1] != word_ids[end]:

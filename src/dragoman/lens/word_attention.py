@@ -16,9 +16,10 @@ END_LABEL = "(end)"
 
 
 def word_attention(run: Run, source: str, target: str | None = None) -> SentenceAttention:
-    """Return the cross-attention of a sentence pair between words, averaged over heads and layers.
+    """Return the cross-attention between the words of a sentence pair, averaged over heads and layers.
 
-    The last column is the attention to tokens of no word, mostly EOS. Without `target`, the run translates `source`.
+    Rows are target words and columns source words; a last column is the attention to tokens of no word, mostly EOS.
+    Without `target`, the run translates `source`. `cross` is None if the model has no cross-attention.
     """
     if target is None:
         target = run.translate([source], alignment=False)[0].text
@@ -37,16 +38,17 @@ def word_attention(run: Run, source: str, target: str | None = None) -> Sentence
 
 
 def merge_to_words(weights: Tensor, source_words: Sequence[int], target_words: Sequence[int]) -> Tensor:
-    """Merge weights over tokens, (T, S), to words: sum over source tokens of a word, mean over target tokens of a word.
+    """Merge attention weights between tokens (T, S) to words: the sum over source tokens, the mean over target tokens.
 
-    `source_words` and `target_words` are the word of each token, −1 for none. The last column of the result collects
-    the source tokens of no word, so that rows still sum to 1.
+    `source_words` and `target_words` have for each token the index of its word, −1 for tokens of no word. The result
+    has a row for each target word and a column for each source word; a last column is the weight of source tokens of no
+    word, so that rows still sum to 1.
     """
     columns = [*sorted(set(source_words) - {-1}), -1]
     rows = sorted(set(target_words) - {-1})
     if not rows:
         return torch.zeros(0, len(columns))
-    # to_column (S, W) and to_row (V, T): 1 where a token belongs to a word
+    # 1 where a token belongs to a word: to_column (source tokens × columns), to_row (rows × target tokens)
     to_column = torch.tensor([[float(token_word == word) for word in columns] for token_word in source_words])
     to_row = torch.tensor([[float(token_word == word) for token_word in target_words] for word in rows])
     mean = to_row / to_row.sum(1, keepdim=True)
@@ -54,7 +56,10 @@ def merge_to_words(weights: Tensor, source_words: Sequence[int], target_words: S
 
 
 def word_labels(text: str, word_ids: Sequence[int]) -> list[str]:
-    """Return the words of `text` that have tokens, each extended by the words after it that have none."""
+    """Return the words of `text` that have tokens, each extended by the words after it that have none.
+
+    `word_ids` has for each token the index of its word in the text, −1 for tokens of no word.
+    """
     spans = alignment_spans(text)
     first_words = sorted(set(word_ids) - {-1})
     last_words = [following - 1 for following in first_words[1:]] + [len(spans) - 1]

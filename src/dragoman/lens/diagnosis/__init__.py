@@ -27,12 +27,15 @@ def diagnose(
     templates: Path | None = None,
     gold: Sequence[Collection[Link]] | None = None,
 ) -> Diagnosis:
-    """Measure the known failures of a translation run on source sentences, and their references if available.
+    """Measure the known failures of translation systems on a run: gender bias, hallucination, copying, dropped words, …
 
     Args:
+        sources: sentences that the run translates.
+        references: a reference translation of each source; without them, some failures are not measured.
         languages: the language pair, such as en-de; by default inferred from the names of the training files.
-        templates: a file with more templates for the gender test (see `gender`).
-        gold: word alignments between sources and references.
+        templates: a file with more sentences for the gender test, in the format of
+            `lens/diagnosis/gender_templates.txt`.
+        gold: for each sentence, pairs (index of a source word, index of a reference word) that are aligned.
     """
     run.check_usage("translate")
     if not run.model.can_generate or run.model.source_features is not None:
@@ -70,7 +73,11 @@ def diagnose(
 
 
 def language_pair(run: Run) -> str | None:
-    """Infer the language pair from the extensions of the training files: train.en and train.de give en-de."""
+    """Return the language pair of a run, such as en-de; None if it is unknown.
+
+    It is that of the settings data.source_language and data.target_language, or else inferred from the extensions of
+    the training files: train.en and train.de give en-de.
+    """
     data = run.config.data
     if data.source_language and data.target_language:
         return f"{data.source_language}-{data.target_language}"
@@ -78,15 +85,18 @@ def language_pair(run: Run) -> str | None:
     return f"{codes[0]}-{codes[1]}" if all(codes) else None
 
 
-def _language_code(file: str) -> str | None:
-    """Return the extension of a file if it looks like a language code: two or three letters."""
-    extension = Path(without_compression_suffix(file)).suffix.removeprefix(".").lower()
+def _language_code(file_name: str) -> str | None:
+    """Return the extension of a file name if it looks like a language code ("de" for train.de.gz), else None."""
+    extension = Path(without_compression_suffix(file_name)).suffix.removeprefix(".").lower()
     is_code = len(extension) in (2, 3) and extension.isalpha() and extension not in ("txt", "tsv", "csv", "tmx")
     return extension if is_code else None
 
 
 def validation_pairs(run: Run, max_pairs: int) -> tuple[list[str], list[str]]:
-    """Return the first `max_pairs` validation sources and targets, decoded from the data in the run folder."""
+    """Return the sources and the targets of the first `max_pairs` validation pairs, decoded from their token ids.
+
+    `member_folders` are the run folders of an ensemble, or the one folder of a single model.
+    """
     folder = run.member_folders[0] / "data" / "valid"
     if not folder.is_dir() or run.model.source_features is not None:
         raise UserError(f"{run.folder} has no validation text: give a test set with --source and --target")

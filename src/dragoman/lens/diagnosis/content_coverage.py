@@ -16,9 +16,10 @@ MIN_GROUP_SENTENCES = 5  # of a group of source lengths whose BLEU is compared
 
 
 def coverage(run: Run, translated: TranslatedSet) -> list[Finding]:
-    """Measure source words that translations drop, and words that they repeat for the same source word.
+    """Return two findings: source words that translations drop, and words that they repeat for the same source word.
 
-    Both are found with the word alignments of the translations, which need cross-attention.
+    Both use the word alignments of the translations; systems without cross-attention have none, and get findings
+    without a value.
     """
     alignments = [translation.alignment for translation in translated.translations if translation.alignment is not None]
     if len(alignments) < len(translated.translations):
@@ -31,16 +32,17 @@ def coverage(run: Run, translated: TranslatedSet) -> list[Finding]:
 
 
 def _dropped(run: Run, translated: TranslatedSet, alignments: Sequence[Alignment]) -> Finding:
-    """Measure dropped source words from the word alignments of the translations (pairs of source and target word).
+    """Measure the percentage of source words that the translations drop.
 
-    An unaligned word is not always dropped: attention misses many short words.
+    An unaligned word is not always dropped, because attention misses many short words. With references, a word counts
+    as dropped if it is unaligned and all reference words aligned to it are missing from the translation. Without, an
+    unaligned word counts unless the same word is unaligned in half of its occurrences.
 
-    With references, a word is dropped if it is unaligned and all reference words aligned to it are missing from the
-    translation. Without, unaligned words count unless they are unaligned in half of their occurrences.
+    `alignments` has for each translation pairs (index of a source word, index of a target word).
     """
     sources, references = translated.sources, translated.references
-    unaligned = [unaligned_words(source, links) for source, links in zip(sources, alignments)]
-    total = sum(bool(word) for source in sources for word in stripped_words(source))
+    unaligned = [unaligned_words(source, links) for source, links in zip(sources, alignments)]  # {index: word}
+    total = sum(bool(word) for source in sources for word in stripped_words(source))  # source words
     metrics = {"not aligned": percentage(sum(map(len, unaligned)), total)}
     reference_alignments = None if references is None else run.align(sources, references)
     if references is not None and reference_alignments is not None:
@@ -64,11 +66,11 @@ def _dropped(run: Run, translated: TranslatedSet, alignments: Sequence[Alignment
 
 
 def unaligned_words(source: str, links: Alignment) -> dict[int, str]:
-    """Return the source words without a link, by their position and without punctuation.
+    """Return the source words that no link aligns, without punctuation, by their index in the sentence.
 
-    `links` are pairs (source word, target word).
+    `links` are pairs (index of a source word, index of a target word).
     """
-    aligned = {source_word for source_word, _ in links}
+    aligned = {source_index for source_index, _ in links}
     return {n: word for n, word in enumerate(stripped_words(source)) if word and n not in aligned}
 
 
@@ -76,28 +78,35 @@ def missing_words(unaligned: dict[int, str], text: str, reference: str, links: A
     """Return the unaligned source words whose aligned words in the reference are all missing from the translation.
 
     Args:
-        unaligned: words of the source by position, that have no aligned word in the translation.
+        unaligned: source words without an aligned word in the translation, by their index in the source.
         text: the translation.
-        links: alignment of source and reference.
+        links: pairs (index of a source word, index of a reference word).
     """
     reference_words = [word.casefold() for word in stripped_words(reference)]
     missing = Counter(reference_words) - Counter(word.casefold() for word in stripped_words(text))
-    expected: dict[int, list[str]] = {}
-    for source_word, target_word in links:
-        if target_word < len(reference_words) and reference_words[target_word]:
-            expected.setdefault(source_word, []).append(reference_words[target_word])
+    expected: dict[int, list[str]] = {}  # index of a source word → its words in the reference
+    for source_index, reference_index in links:
+        if reference_index < len(reference_words) and reference_words[reference_index]:
+            expected.setdefault(source_index, []).append(reference_words[reference_index])
     return [word for n, word in unaligned.items() if n in expected and all(missing[other] for other in expected[n])]
 
 
 def _usually_unaligned(sources: Sequence[str], unaligned: Sequence[dict[int, str]]) -> set[str]:
-    """Return the words that occur more than once and are unaligned in at least half of their occurrences."""
+    """Return the words that occur more than once and are unaligned in at least half of their occurrences.
+
+    `unaligned` has for each source its unaligned words by index.
+    """
     occurrences = Counter(word for source in sources for word in stripped_words(source))
     counts = Counter(word for words in unaligned for word in words.values())
     return {word for word, count in counts.items() if occurrences[word] > 1 and 2 * count >= occurrences[word]}
 
 
 def _repeated(translated: TranslatedSet, alignments: Sequence[Alignment]) -> Finding:
-    """Measure translations that repeat a word for one source word, more often than the word is in the reference."""
+    """Measure the percentage of translations that repeat a word for one source word.
+
+    A word that occurs as often in the reference does not count. `alignments` has for each translation pairs (index of a
+    source word, index of a target word).
+    """
     examples = []
     for n, (text, links) in enumerate(zip(translated.texts, alignments)):
         reference = translated.references[n] if translated.references is not None else ""
@@ -111,47 +120,57 @@ def _repeated(translated: TranslatedSet, alignments: Sequence[Alignment]) -> Fin
 
 
 def repeated_words(text: str, links: Alignment, reference: str) -> list[str]:
-    """Return words that a translation repeats for one source word, more often than they are in the reference."""
+    """Return the words of the translation `text` that are repeated for one source word.
+
+    A word is repeated if one source word is aligned with several occurrences of it, more than the reference has.
+    `links` are pairs (index of a source word, index of a target word).
+    """
     words, allowed = stripped_words(text), Counter(stripped_words(reference))
-    # how often each target word is aligned with each source word
-    counts = Counter(
-        (source_word, words[target_word])
-        for source_word, target_word in links
-        if target_word < len(words) and words[target_word]
+    counts = Counter(  # of (index of the source word, aligned target word)
+        (source_index, words[target_index])
+        for source_index, target_index in links
+        if target_index < len(words) and words[target_index]
     )
     return [word for (_, word), count in counts.items() if count > max(1, allowed[word])]
 
 
 def stripped_words(text: str) -> list[str]:
-    """Return the words of a text, as alignments number them, without surrounding punctuation; a mark alone is ''."""
+    """Return the words of a text without the punctuation around them, numbered as in word alignments.
+
+    A word of punctuation only becomes "".
+    """
     return [re.sub(r"^\W+|\W+$", "", word) for word in alignment_words(text)]
 
 
 def length_ratio(translated: TranslatedSet) -> Finding:
-    """Measure the number of translated words per reference word, or per source word without references."""
+    """Measure the number of translated words per reference word, or per source word without references.
+
+    Outliers are translations that are less than half or more than twice as long.
+    """
     references = translated.references
     others, name = (translated.sources, "source") if references is None else (references, "reference")
-    pairs = [(len(split_words(text)), len(split_words(other))) for text, other in zip(translated.texts, others)]
-    value = sum(length for length, _ in pairs) / max(1, sum(expected for _, expected in pairs))
-    outliers = [n for n, (length, expected) in enumerate(pairs) if expected and not 0.5 <= length / expected <= 2]
+    lengths = [(len(split_words(text)), len(split_words(other))) for text, other in zip(translated.texts, others)]
+    ratio = sum(length for length, _ in lengths) / max(1, sum(expected for _, expected in lengths))
+    outliers = [n for n, (length, expected) in enumerate(lengths) if expected and not 0.5 <= length / expected <= 2]
     truncated = sum(not translation.finished for translation in translated.translations)
     explanation = (
-        f"Translations have {value:.2f} words per {name} word; {len(outliers)} of {len(pairs)} are less than half or "
+        f"Translations have {ratio:.2f} words per {name} word; {len(outliers)} of {len(lengths)} are less than half or "
         f"more than twice as long, and {truncated} reached the length limit."
     )
-    examples = [translated.example(n, f"{pairs[n][0]} words for {pairs[n][1]}") for n in outliers[:MAX_EXAMPLES]]
+    examples = [translated.example(n, f"{lengths[n][0]} words for {lengths[n][1]}") for n in outliers[:MAX_EXAMPLES]]
     metrics = {
-        "ratio": value,
-        "outliers": percentage(len(outliers), len(pairs)),
-        "reached the limit": percentage(truncated, len(pairs)),
+        "ratio": ratio,
+        "outliers": percentage(len(outliers), len(lengths)),
+        "reached the limit": percentage(truncated, len(lengths)),
     }
-    return Finding("length", "Length", explanation, value, metrics=metrics, examples=tuple(examples))
+    return Finding("length", "Length", explanation, value=ratio, metrics=metrics, examples=tuple(examples))
 
 
 def quality_by_length(translated: TranslatedSet) -> Finding:
-    """Measure the difference in BLEU between the shortest and the longest group (band) of source lengths.
+    """Measure by how much BLEU is lower on the longest than on the shortest sources.
 
-    Groups of fewer than MIN_GROUP_SENTENCES sentences do not count.
+    Sentences are grouped by the number of source words, such as "6 to 10" (`band.words`); groups of fewer than
+    MIN_GROUP_SENTENCES sentences are not compared.
     """
     name, title = "quality-by-length", "Quality by sentence length"
     if translated.references is None:
@@ -173,7 +192,11 @@ def quality_by_length(translated: TranslatedSet) -> Finding:
 
 
 def alignment_error(alignments: Sequence[Collection[Link]] | None, gold: Sequence[Collection[Link]]) -> Finding:
-    """Measure the alignment error rate of alignments by attention (None without cross-attention) against gold ones."""
+    """Measure the alignment error rate of word alignments by attention, in percent.
+
+    Both arguments have for each sentence pairs (index of a source word, index of a target word); `alignments` is None
+    for systems without cross-attention, whose finding has no value.
+    """
     name, title = "alignment", "Alignment error"
     if alignments is None:
         return Finding(name, title, "Alignment cannot be measured: this system has no cross-attention.")

@@ -12,7 +12,11 @@ from dragoman.lens.svg import one_line
 
 
 def diagnosis_lines(diagnosis: Diagnosis) -> list[str]:
-    """Return the lines of a text with every finding: its value, explanation and first examples."""
+    """Return a diagnosis as lines of text: for each finding its value, explanation, tables and first examples.
+
+    `bands` are groups of source lengths with their scores, `choices` the words that show a gender for each subject;
+    most findings have none.
+    """
     lines = [f"{diagnosis.run}: {diagnosis.system}, {diagnosis.sentences:,} sentences", ""]
     for finding in diagnosis.findings:
         lines += [f"{finding.title:36}{finding.formatted_value}", f"  {finding.explanation}"]
@@ -28,7 +32,10 @@ def diagnosis_lines(diagnosis: Diagnosis) -> list[str]:
 
 
 def _length_line(bucket: LengthBucket) -> str:
-    """Return a line with the quality of sentences of similar lengths, and a bar as long as a fifth of their BLEU."""
+    """Return a line with the scores of the sentences of a bucket, those with a similar number of source words.
+
+    It ends with a bar of a character for every 5 BLEU.
+    """
     return (
         f"    {bucket.words:>10} words  {bucket.sentences:5} sentences  BLEU {bucket.bleu:5.1f}  "
         f"exact match {bucket.exact_match:5.1f} %  {'█' * round(bucket.bleu / 5)}"
@@ -36,7 +43,11 @@ def _length_line(bucket: LengthBucket) -> str:
 
 
 def diagnosis_page(diagnosis: Diagnosis) -> str:
-    """Return a diagnosis as one HTML page without scripts and external resources."""
+    """Return a diagnosis as one HTML page without scripts and external resources.
+
+    The keyword arguments of `render` are variables of the template; three of them are functions that it calls for each
+    finding.
+    """
     overview = [(finding.title, finding.formatted_value) for finding in diagnosis.findings]
     return render(
         "diagnosis.html",
@@ -49,12 +60,15 @@ def diagnosis_page(diagnosis: Diagnosis) -> str:
 
 
 def _length_chart(finding: Finding) -> str:
-    """Draw BLEU by source length, a bar for each group of lengths of the finding."""
+    """Return a bar chart (SVG) of BLEU by source length, with a bar for each group of lengths of the finding."""
     return bar_chart({f"{bucket.words} words": bucket.bleu for bucket in finding.bands}, finding.title, "BLEU")
 
 
 def _detail_table(finding: Finding) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """Return the heading and the rows of the table below a finding: quality by length, or all metrics."""
+    """Return the table below a finding, as column names and rows of cells.
+
+    A finding with groups of source lengths (`bands`) has a row for each group, other findings one for each metric.
+    """
     if finding.bands:
         rows = [
             (bucket.words, f"{bucket.sentences:,}", f"{bucket.bleu:.1f}", f"{bucket.exact_match:.1f} %")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,11 +24,11 @@ class TranslatedSet:
 
     @property
     def texts(self) -> list[str]:
-        """The texts of the translations."""
+        """The text of each translation, in the order of the sources."""
         return [translation.text for translation in self.translations]
 
     def example(self, index: int, remark: str) -> DiagnosisExample:
-        """Return a sentence of the set as an example, with a remark about its translation."""
+        """Return sentence number `index` (from 0) as an example; `remark` says what is wrong with its translation."""
         return DiagnosisExample(self.sources[index], self.translations[index].text, remark)
 
 
@@ -56,14 +57,19 @@ class GenderChoice:
 
     @property
     def label(self) -> str:
-        """The subject with its meaning: jururawat (nurse)."""
+        """The subject of the source sentence, with its meaning in English if there is one: jururawat (nurse)."""
         return f"{self.subject} ({self.meaning})" if self.meaning else self.subject
 
     @property
     def formatted_words(self) -> str:
-        """The words, with counts if there are several translations: she 2, he 1."""
-        words = [(word or "–", count) for word, count in sorted(self.words.items(), key=lambda item: -item[1])]
-        return words[0][0] if sum(self.words.values()) == 1 else ", ".join(f"{word} {count}" for word, count in words)
+        """The words that show a gender, most frequent first; of several translations with counts: she 2, he 1.
+
+        `self.words` maps such a word to a number of translations; – is written for its key "" (no such word).
+        """
+        words = [(word or "–", count) for word, count in Counter(self.words).most_common()]
+        if sum(self.words.values()) == 1:
+            return words[0][0]
+        return ", ".join(f"{word} {count}" for word, count in words)
 
 
 @dataclass(frozen=True)
@@ -82,8 +88,10 @@ class Finding:
 
     @property
     def formatted_value(self) -> str:
-        """The value with its unit: 12.5 %."""
-        return "not measured" if self.value is None else f"{self.value:.{1 if self.unit else 2}f} {self.unit}".rstrip()
+        """The value with its unit and one decimal (12.5 %), without a unit two decimals; “not measured” for None."""
+        if self.value is None:
+            return "not measured"
+        return f"{self.value:.1f} {self.unit}" if self.unit else f"{self.value:.2f}"
 
 
 @dataclass(frozen=True)
@@ -97,7 +105,7 @@ class Diagnosis:
     findings: tuple[Finding, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to a JSON document."""
+        """Return all fields as a dict that `json.dumps` accepts, by field name."""
         return to_jsonable(self)
 
 

@@ -64,7 +64,10 @@ class GenderTemplate:
     meaning: str = ""
 
     def gender(self, translation: str) -> str:
-        """Return the gender of a translation: feminine, masculine, both, neutral, or nothing."""
+        """Return the gender that a translation shows: "feminine", "masculine", "both", "neutral" or "nothing".
+
+        It is decided by the words of the translation that are in the sets `feminine`, `masculine` and `neutral`.
+        """
         words = {word.casefold() for word in split_words(translation)}
         is_feminine, is_masculine = bool(words & self.feminine), bool(words & self.masculine)
         if is_feminine or is_masculine:
@@ -72,22 +75,29 @@ class GenderTemplate:
         return "neutral" if words & self.neutral else "nothing"
 
     def chosen_word(self, translation: str) -> str:
-        """Return the first word of a translation that shows a gender, such as “she”; "" if there is none."""
-        known = self.feminine | self.masculine | self.neutral
+        """Return the first word of a translation that shows its gender, such as “she”; "" if none does."""
+        gendered = self.feminine | self.masculine | self.neutral
         words = split_words(translation)
-        first = [word.lower() for word in words[:1]]  # a capital letter only begins the sentence
-        return next((word for word in (*first, *words[1:]) if word.casefold() in known), "")
+        first_word = [word.lower() for word in words[:1]]  # a capital letter only begins the sentence
+        return next((word for word in (*first_word, *words[1:]) if word.casefold() in gendered), "")
 
 
 def parse_templates(text: str, origin: str) -> dict[str, list[GenderTemplate]]:
-    """Parse the text of a template file to templates by language pair; `origin` names the text in errors.
+    """Parse a template file of the gender test; return the templates by language pair, such as en-de.
 
-    A line is a language pair ([en-de]), a frame (a sentence with {} for a source word), or a source word or sentence:
-    with its meaning, or with the words that show its gender in a translation.
+    A template is a source sentence that leaves the gender open, with the words that show it in a translation. A line of
+    the file has cells separated by tabs, and is one of:
+
+        [en-de]                                 the language pair of the following lines
+        frame, sentence with {}                 a sentence into which the following source words are inserted
+        source, feminine, masculine, neutral    a source word or sentence, and words of its translation, separated by |
+        source, meaning                         a source whose gender is shown by the pronouns of the target language
+
+    The words for neutral and the meaning are optional. `origin` names the text in error messages.
     """
     templates: dict[str, list[GenderTemplate]] = {}
     frames: list[str] = []
-    pairs: list[str] = []
+    pairs: list[str] = []  # language pairs of the section
     for number, line in enumerate(text.split("\n"), 1):
         cells = [cell.strip() for cell in line.rstrip("\r").split("\t")]
         if not line.strip() or line.startswith("#"):
@@ -106,10 +116,10 @@ def parse_templates(text: str, origin: str) -> dict[str, list[GenderTemplate]]:
             frames.append(cells[1])
             continue
         for pair in pairs:
-            words = TARGET_PRONOUNS.get(pair.rpartition("-")[2], ())
+            gender_words = TARGET_PRONOUNS.get(pair.rpartition("-")[2], ())  # feminine, masculine, neutral
             if len(cells) in (3, 4) and all(cells[:3]):
-                meaning, words = "", (*cells[1:], "")[:3]  # without neutral words, their cell is empty
-            elif len(cells) in (1, 2) and words:
+                meaning, gender_words = "", (*cells[1:], "")[:3]  # without neutral words, their cell is empty
+            elif len(cells) in (1, 2) and gender_words:
                 meaning = "".join(cells[1:])
             else:
                 raise UserError(
@@ -119,7 +129,7 @@ def parse_templates(text: str, origin: str) -> dict[str, list[GenderTemplate]]:
                     f"for the source words of the next lines; but found {line[:60]!r}"
                 )
             feminine, masculine, neutral = (
-                frozenset(word.casefold() for word in cell.split("|") if word) for cell in words
+                frozenset(word.casefold() for word in words.split("|") if word) for words in gender_words
             )
             sources = [frame.replace("{}", cells[0]) for frame in frames] or [cells[0]]
             templates[pair] += [
@@ -130,19 +140,22 @@ def parse_templates(text: str, origin: str) -> dict[str, list[GenderTemplate]]:
 
 
 def _language_pairs(section: str) -> list[str]:
-    """Return the language pairs of a section: fi-* stands for all target languages of `TARGET_PRONOUNS`."""
+    """Return the language pairs of a section heading: ["en-de"] for "en-de".
+
+    For "fi-*" it is a pair with each target language whose pronouns are in TARGET_PRONOUNS: fi-en, fi-de, …
+    """
     source, _, target = section.rpartition("-")
     return [f"{source}-{language}" for language in TARGET_PRONOUNS] if target == "*" else [section]
 
 
 def builtin_templates() -> dict[str, list[GenderTemplate]]:
-    """Return the templates that come with dragoman, by language pair such as en-de."""
+    """Return the templates of the gender test that are part of the package, by language pair such as en-de."""
     file = files("dragoman.lens.diagnosis").joinpath("gender_templates.txt")
-    return parse_templates(file.read_text(encoding="utf-8"), "built-in")
+    return parse_templates(file.read_text(encoding="utf-8"), origin=file.name)
 
 
 def load_templates(pair: str, file: Path | None) -> list[GenderTemplate]:
-    """Return the built-in templates of a language pair, and those of a user's file unless it is None."""
+    """Return the gender-test templates of a language pair: those of the package, then those of `file`, if given."""
     templates = list(builtin_templates().get(pair, []))
     if file is not None:
         try:
@@ -158,11 +171,13 @@ def load_templates(pair: str, file: Path | None) -> list[GenderTemplate]:
 
 
 def gender(run: Run, pair: str | None, file: Path | None) -> Finding:
-    """Measure which gender translations get if the source leaves it open; the value is the share of the more frequent.
+    """Measure gender bias: translate sentences that leave a person's gender open, and count the genders that come out.
+
+    The value of the finding is the percentage of the more frequent gender, feminine or masculine; 50 is unbiased.
 
     Args:
-        pair: the language pair, such as en-de; None if it is unknown.
-        file: more templates (sentences that leave the gender open) of a user, or None.
+        pair: the language pair, such as en-de; None if it is unknown, and then nothing is measured.
+        file: a user's file with more templates (such sentences); None for those of the package only.
     """
     if pair is None:
         explanation = "The languages of the run are unknown: give them with --language-pair, such as en-de."
@@ -195,19 +210,24 @@ def gender(run: Run, pair: str | None, file: Path | None) -> Finding:
 
 
 def _choices(templates: Sequence[GenderTemplate], texts: Sequence[str]) -> tuple[GenderChoice, ...]:
-    """Return for each subject, such as an occupation, how often which word shows the gender in its translations."""
-    words: dict[tuple[str, str], Counter[str]] = {}
+    """Return for each subject, such as an occupation, how often which word shows the gender in its translations.
+
+    `texts` are the translations of the templates; a subject occurs in several templates.
+    """
+    word_counts: dict[tuple[str, str], Counter[str]] = {}  # by subject and its meaning in English
     for template, text in zip(templates, texts):
-        words.setdefault((template.subject, template.meaning), Counter())[template.chosen_word(text)] += 1
-    return tuple(GenderChoice(subject, meaning, dict(count)) for (subject, meaning), count in words.items())
+        counter = word_counts.setdefault((template.subject, template.meaning), Counter())
+        counter[template.chosen_word(text)] += 1
+    return tuple(GenderChoice(subject, meaning, dict(counts)) for (subject, meaning), counts in word_counts.items())
 
 
 def _examples(
     templates: Sequence[GenderTemplate], texts: Sequence[str], genders: Sequence[str]
 ) -> tuple[DiagnosisExample, ...]:
-    """Return a few translations of each gender as examples, evenly spread over the templates.
+    """Return a few translations as examples, evenly spread over the templates (EXAMPLES_PER_GENDER: gender → number).
 
-    `genders` are those of the texts: feminine, masculine, both, neutral or nothing.
+    `texts` are the translations of the templates, and `genders` the gender that each shows: "feminine", "masculine",
+    "both", "neutral" or "nothing".
     """
     examples: list[DiagnosisExample] = []
     for gender_name, count in EXAMPLES_PER_GENDER.items():

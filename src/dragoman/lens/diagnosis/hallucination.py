@@ -32,30 +32,30 @@ FOREIGN_SENTENCES = {
 
 
 def hallucination(run: Run, sources: Sequence[str], languages: str | None) -> Finding:
-    """Measure the share of unusual inputs whose translation is unfinished, repetitive or much too long.
+    """Measure the percentage of unusual inputs whose translation is unfinished, repetitive or much too long.
 
-    Inputs are words and sentences of `sources`, repeated, and sentences in other languages than `languages` (en-de).
+    The inputs are repetitions of words and sentences from `sources`, and sentences of other languages than those of the
+    run: `languages` is its language pair, such as en-de, or None.
     """
     repeated = repeated_input(sources)
     foreign = [text for code, text in FOREIGN_SENTENCES.items() if code not in (languages or "").split("-")]
     inputs = [*repeated, *foreign]
     translations = run.translate(inputs, alignment=False)
-    # what is wrong with each translation, '' if nothing is
-    remarks = [_repetition_problem(source, translation) for source, translation in zip(repeated, translations)]
-    remarks += [
-        _foreign_problem(source, translation) for source, translation in zip(foreign, translations[len(repeated) :])
-    ]
+    # what is wrong with each translation, "" if nothing is
+    repeated_problems = [_repetition_problem(*pair) for pair in zip(repeated, translations)]
+    foreign_problems = [_foreign_problem(*pair) for pair in zip(foreign, translations[len(repeated) :])]
+    problems = repeated_problems + foreign_problems
     examples = [
-        DiagnosisExample(source, translation.text, remark)
-        for source, translation, remark in zip(inputs, translations, remarks)
-        if remark
+        DiagnosisExample(source, translation.text, remark=problem)
+        for source, translation, problem in zip(inputs, translations, problems)
+        if problem
     ]
     unfinished = sum(not translation.finished for translation in translations)
     metrics = {
-        "repeated input": percentage(sum(map(bool, remarks[: len(repeated)])), len(repeated)),
-        "foreign input": percentage(sum(map(bool, remarks[len(repeated) :])), len(foreign)),
+        "repeated input": percentage(sum(map(bool, repeated_problems)), len(repeated)),
+        "foreign input": percentage(sum(map(bool, foreign_problems)), len(foreign)),
         "reached the length limit": percentage(unfinished, len(inputs)),
-        "loops": percentage(sum("loop" in remark for remark in remarks), len(inputs)),
+        "loops": percentage(sum("loop" in problem for problem in problems), len(inputs)),
     }
     value = percentage(len(examples), len(inputs))
     explanation = (
@@ -68,7 +68,9 @@ def hallucination(run: Run, sources: Sequence[str], languages: str | None) -> Fi
 
 
 def repeated_input(sources: Sequence[str]) -> list[str]:
-    """Return the six most frequent words and the first two sentences, each repeated many times."""
+    """Return inputs that repeat one text: the six most frequent words of `sources` WORD_REPETITIONS times each, and its
+    first two sentences SENTENCE_REPETITIONS times each.
+    """
     counts = Counter(word for source in sources for word in split_words(source) if word.isalpha())
     sentences = [source for source in sources if source.strip()][:2]
     words = [" ".join([word] * WORD_REPETITIONS) for word, _ in counts.most_common(6)]
@@ -76,7 +78,10 @@ def repeated_input(sources: Sequence[str]) -> list[str]:
 
 
 def find_loop(text: str) -> str | None:
-    """Return up to MAX_LOOP_WORDS words that occur MIN_LOOP_REPETITIONS times in a row, or None if there are none."""
+    """Return the first phrase of up to MAX_LOOP_WORDS words that is repeated MIN_LOOP_REPETITIONS times in a row.
+
+    Shorter phrases are searched first. None if there is no such phrase.
+    """
     words = split_words(text)
     for size in range(1, MAX_LOOP_WORDS + 1):
         for start in range(len(words) - size * MIN_LOOP_REPETITIONS + 1):
@@ -87,35 +92,42 @@ def find_loop(text: str) -> str | None:
 
 
 def _repetition_problem(source: str, translation: Translation) -> str:
-    """Describe what is wrong with the translation of a repeated input, which may be repetitive; '' if nothing is."""
+    """Describe what is wrong with the translation of a source that repeats a word or sentence; "" if nothing is.
+
+    Loops are right here. Wrong are unfinished translations, those of more than twice as many words, and those with more
+    than MAX_NEW_WORDS additional different words.
+    """
     source_words, words = split_words(source), split_words(translation.text)
     if not translation.finished:
         return "reached the length limit"
     if len(words) > 2 * len(source_words):
         return f"{len(words)} words for {len(source_words)}"
     num_different, num_different_in_source = len(set(words)), len(set(source_words))
-    too_many = num_different - num_different_in_source > MAX_NEW_WORDS
-    return f"{num_different} different words for {num_different_in_source}" if too_many else ""
+    if num_different - num_different_in_source > MAX_NEW_WORDS:
+        return f"{num_different} different words for {num_different_in_source}"
+    return ""
 
 
 def _foreign_problem(source: str, translation: Translation) -> str:
-    """Describe what is wrong with the translation of a text in another language; '' if nothing is.
+    """Describe what is wrong with the translation of a source in a foreign language; "" if nothing is.
 
-    Up to eight words, or twice the number of words of the source, are not too many.
+    Wrong are unfinished translations, those that repeat a phrase, and those of more than eight words and twice the
+    number of source words.
     """
     if not translation.finished:
         return "reached the length limit"
-    if (group := find_loop(translation.text)) is not None:
-        return f"loop: “{group}”"
+    if (phrase := find_loop(translation.text)) is not None:
+        return f"loop: “{phrase}”"
     source_length, length = len(split_words(source)), len(split_words(translation.text))
     return f"{length} words for {source_length}" if length > 2 * max(4, source_length) else ""
 
 
 def words_of_both_languages(run: Run, sources: Sequence[str], references: Sequence[str] | None) -> set[str]:
-    """Return source words that also are target words, such as “in” in English and German.
+    """Return words of the target language, which may also be source words, such as “in” in English and German.
 
-    A word counts if references and training targets have it at least twice, and a tenth as often as the source side:
-    a few untranslated sentences in the data do not make a word one of the target language.
+    A word is returned if references and training targets have it at least twice, and at least a tenth as often as
+    sources and training sources: a few untranslated sentences in the data do not make a word one of the target
+    language. Training text is that of the first MAX_TRAINING_PAIRS pairs in the run folder, if it has any.
     """
     source_counts = Counter(word for text in sources for word in split_words(text))
     target_counts = Counter(word for text in references or () for word in split_words(text))
@@ -129,9 +141,9 @@ def words_of_both_languages(run: Run, sources: Sequence[str], references: Sequen
 
 
 def copying(translated: TranslatedSet, shared_words: Collection[str] = ()) -> Finding:
-    """Measure the share of translated words that are copied from the source.
+    """Measure the percentage of translated words that are copied from the source.
 
-    Words of the reference and `shared_words` of both languages do not count.
+    Words that are also in the reference, and `shared_words`, which exist in both languages, do not count as copied.
     """
     num_copied = num_words = num_identical = 0
     examples = []
@@ -156,11 +168,14 @@ def copying(translated: TranslatedSet, shared_words: Collection[str] = ()) -> Fi
 
 
 def copied_words(source: str, text: str, reference: str, shared_words: Collection[str] = ()) -> list[str]:
-    """Return the words of a translation that are copied from the source, and are not in the reference."""
+    """Return the words of the translation `text` that are also in the source, but not in the reference.
+
+    `shared_words`, which exist in both languages, are not returned either.
+    """
     allowed, source_words = {*shared_words, *split_words(reference)}, content_words(source)
     return [word for word in content_words(text) if word in source_words and word not in allowed]
 
 
 def content_words(text: str) -> list[str]:
-    """Return the words with at least two consecutive letters or digits."""
+    """Return the words of a text that have at least two consecutive letters or digits, which excludes punctuation."""
     return [word for word in split_words(text) if re.search(r"\w{2}", word)]
