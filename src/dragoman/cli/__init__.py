@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -98,6 +99,7 @@ def _options(
 
 def main() -> None:
     """Run the command line. Exit codes: 0 success, 2 error of the user, 1 error of the program."""
+    gc.set_threshold(100_000, 10, 10)  # importing torch allocates a million objects, none of which can be collected
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")

@@ -22,9 +22,11 @@ from torch import Tensor
 
 Product = Callable[[Tensor], Tensor]  # x → x Wᵀ + b, over the last dimension
 
-MIN_ROUNDS = 4  # of which the first warms up and is not measured
+MIN_ROUNDS = 6  # of which the first warms up and is not measured
 MAX_SECONDS = 0.1  # after which no further round of measurements begins; reached only on a busy machine
 TIME_TOLERANCE = 0.05  # two times are equal if they differ by less than this share
+EVICTING_BYTES = 16 << 20  # memory written before a measurement: more than the second-level caches of a few cores
+CHOICES_VERSION = "cold caches"  # part of the file name: choices that were measured in another way are not read
 
 
 class KernelChoices:
@@ -76,7 +78,13 @@ def kernel_choices() -> KernelChoices:
 @cache
 def _choices_for(threads: int, cache_folder: str) -> KernelChoices:
     """Return the fastest kernels by shape for this machine and a number of threads, from a file of `cache_folder`."""
-    machine = [torch.__version__, torch.backends.cpu.get_cpu_capability(), platform.machine(), str(threads)]
+    machine = [
+        CHOICES_VERSION,
+        torch.__version__,
+        torch.backends.cpu.get_cpu_capability(),
+        platform.machine(),
+        str(threads),
+    ]
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         machine += sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
@@ -90,11 +98,15 @@ def fastest(kernels: Mapping[str, Product], x: Tensor) -> str:
     """Return the name of the kernel that is fastest for the input x, the first of equally fast ones.
 
     The kernels run in turns, until the two shortest times of each agree: other programs only make a kernel slower.
+    Before each call the caches are overwritten. In a model, the weights of all other layers are read between two calls
+    of a layer, so that its own weights come from the memory or a shared cache, and not from the cache of one core.
     """
     times: dict[str, list[float]] = {name: [] for name in kernels}
+    other_weights = torch.zeros(EVICTING_BYTES, dtype=torch.uint8)
     end, rounds = time.perf_counter() + MAX_SECONDS, 0
     while rounds < MIN_ROUNDS or (time.perf_counter() < end and not all(map(_is_reproduced, times.values()))):
         for name, product in kernels.items():
+            other_weights.add_(1)  # on all threads
             before = time.perf_counter()
             product(x)
             if rounds > 0:

@@ -28,6 +28,19 @@ def plain(weight: Tensor, bias: Tensor | None) -> Product:
     return lambda x: F.linear(x, weight, bias)
 
 
+def _transposed(weight: Tensor, bias: Tensor | None) -> Product:
+    """Return x → x Wᵀ + b by torch's own product with a copy of Wᵀ, in which the weights of one input are adjacent."""
+    (outputs, inputs), transposed = weight.shape, weight.t().contiguous()
+
+    def product(x: Tensor) -> Tensor:
+        """… inputs → … outputs."""
+        rows = x.reshape(x.numel() // inputs, inputs)
+        y = torch.mm(rows, transposed) if bias is None else torch.addmm(bias, rows, transposed)
+        return y.view(*x.shape[:-1], outputs)
+
+    return product
+
+
 def _mkl(weight: Tensor, bias: Tensor | None) -> Product:
     """Return x → x Wᵀ + b with W packed by MKL."""
     packed, multiply = torch.ops.mkl._mkl_reorder_linear_weight(weight, PACKED_ROWS), torch.ops.mkl._mkl_linear.default
@@ -95,11 +108,13 @@ def _int8_engines() -> list[str]:
     return [name for name in ("x86", "onednn") if name in supported] or [name for name in supported if name != "none"]
 
 
+_FLOAT32_KERNELS: dict[str, Pack] = {"plain": plain, "transposed": _transposed, "mkl": _mkl, "onednn": _onednn}
+
 #: kernels by the precision of the weights; the first of equally fast ones is used
 KERNELS: dict[str, dict[str, Pack]] = {
-    "float32": {"plain": plain, "mkl": _mkl, "onednn": _onednn},
+    "float32": _FLOAT32_KERNELS,
     # quantizing the activations takes longer than a small product in float32
-    "int8": {engine: partial(_int8, engine=engine) for engine in _int8_engines()} | {"plain": plain},
+    "int8": {engine: partial(_int8, engine=engine) for engine in _int8_engines()} | _FLOAT32_KERNELS,
 }
 
 
