@@ -5,6 +5,7 @@
 # make lint         ruff and mypy
 # make docs         the documentation site in build/site, all links checked
 # make bench        this machine's speeds
+# make bench-check  whether training and decoding on this CPU are as fast as recorded, relative to plain PyTorch
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,7 +13,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE  # the tests start many processes, and each would compile the package anew
 
-.PHONY: quickstart test laws test-portability lint docs bench format clean
+.PHONY: quickstart test laws test-portability lint docs bench bench-check format clean
 
 quickstart: $(VENV)/core
 	$(BIN)/dragoman quickstart
@@ -47,6 +48,9 @@ format: $(VENV)/dev
 
 bench: $(VENV)/dev
 	$(BIN)/python benchmarks/scale.py --pairs 100000
+
+bench-check: $(VENV)/dev
+	$(BIN)/python benchmarks/check_speed.py
 
 clean:
 	rm -rf $(VENV) runs build

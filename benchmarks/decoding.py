@@ -130,7 +130,9 @@ def measure(options: argparse.Namespace, sizes: Sizes, folder: Path) -> dict[str
 
 
 def cell_results(cell: Cell, workers: dict[str, Worker]) -> dict[str, Any]:
-    reference = next((name for name in ("generate", "ctranslate2", "ours") if name in workers), next(iter(workers)))
+    reference = next(
+        (name for name in ("generate", "ctranslate2", "plain", "ours") if name in workers), next(iter(workers))
+    )
     model = workers[reference].targets[cell]
     systems = {}
     for name, worker in workers.items():

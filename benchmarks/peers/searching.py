@@ -24,6 +24,7 @@ SYSTEMS = {
     "ours-int8": ("ours_searching", "int8"),
     "ours-plain": ("ours_searching", ""),
     "ours-compiled": ("ours_searching", "compiled"),
+    "plain": ("plain", ""),
     "generate": ("generate", "float32"),
     "ctranslate2": ("ctranslate", "float32"),
     "ctranslate2-int8": ("ctranslate", "int8"),

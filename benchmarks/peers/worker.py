@@ -25,6 +25,7 @@ from peers.protocol import Pairs, Precision, Sizes
 # module and function that returns a training step
 SYSTEMS = {
     "ours": ("ours", "trainer"),
+    "plain": ("plain", "trainer"),
     "marian": ("marian", "trainer"),
     "marian-compiled": ("marian", "compiled_trainer"),
     "eole": ("eole", "trainer"),

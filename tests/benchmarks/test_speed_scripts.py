@@ -93,3 +93,13 @@ def test_translation_speed(run: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "file").write_text("The dog sleeps.\n", encoding="utf-8")
     measure([str(run), str(tmp_path / "file"), "--batches", "4", "--device", "cpu", "--seconds", "0"])
     assert "tokens/s" in capsys.readouterr().out
+
+
+def test_a_cell_is_too_slow_only_beyond_the_noise(capsys: pytest.CaptureFixture[str]) -> None:
+    check_speed = script("check_speed")
+    assert check_speed.cell([20.0, 22.0, 30.0], [10.0, 10.0, 10.0]) == {"ratio": 2.2, "noise": 0.2}
+    recorded = {name: {"ratio": 2.0, "noise": 0.1} for name in ("equal", "noisy", "slow")}
+    now = {"equal": {"ratio": 2.0, "noise": 0.0}, "noisy": {"ratio": 1.6, "noise": 0.1}}
+    now |= {"slow": {"ratio": 1.6, "noise": 0.0}, "new": {"ratio": 0.5, "noise": 0.0}}
+    assert check_speed.report(now, recorded) == ["slow"]
+    assert capsys.readouterr().out.count("too slow") == 1
