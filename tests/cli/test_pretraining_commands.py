@@ -281,7 +281,7 @@ def test_word_vectors_initialize_embeddings(corpus: Path, dragoman: Dragoman, tm
             ["--system", "gpt", "--objective", "masked-lm"],
             "needs a model of kind EncoderOnly, but the system is of kind",
         ),
-        ([], "is one side of a parallel corpus: give the target file too, or name with --system"),
+        ([], "has only sources: give the file of the targets with --target, or choose a --system"),
         (["--start-from", "nowhere"], "nowhere does not exist: name a run folder"),
         (["--system", "bert", "--set", "objective.settings.mask_rate=2.0"], "must lie between 0 and 1"),
     ],

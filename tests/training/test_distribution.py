@@ -394,6 +394,6 @@ def test_new_run_accumulates_one_batch_per_process() -> None:
 
 def test_process_without_a_gpu_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(UserError, match=r"at least 3 processes but 2 GPUs.*--nproc-per-node"):
+    with pytest.raises(UserError, match=r"at least 3 processes.*2 GPUs.*--nproc-per-node"):
         ProcessGroup(2, 3, 2).assign_device(torch.device("cuda"))
     assert ProcessGroup(2, 3, 2).assign_device(torch.device("cpu")) == torch.device("cpu")

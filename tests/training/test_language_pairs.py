@@ -103,7 +103,7 @@ def test_wrong_languages(corpus: Path, origin: Path, tmp_path: Path) -> None:
     for data, message in (
         ({}, r"give the source \(--from\) and target \(--to\) language"),
         ({"source_language": "en", "target_language": "fr"}, "does not know the language 'fr'"),
-        ({"corpus_languages": ("en:de", "en:nl")}, "2 language pairs for 1 training corpora"),
+        ({"corpus_languages": ("en:de", "en:nl")}, "2 language pairs for 1 corpora"),
     ):
         with pytest.raises(UserError, match=message):
             prepare_run(tmp_path / "run", tuned(corpus, origin, data), lambda text: None)

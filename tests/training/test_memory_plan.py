@@ -52,7 +52,7 @@ def choose(monkeypatch: pytest.MonkeyPatch, config: Config, free: float, open_ba
 def test_plan_is_reported_and_keeps_the_size_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     config = from_dict({"data": {"max_length": 100}})
     parameters = 16 * sum(weight.numel() for weight in transformer().build().parameters())
-    half = (parameters + estimate_activations(transformer(), 2048)) / memory_plan.PLANNED_MEMORY
+    half = (parameters + estimate_activations(transformer(), 2048)) / memory_plan.PLANNED_MEMORY_SHARE
     training = choose(monkeypatch, config, 100 * half).config.training
     assert (training.batch_tokens, training.gradient_accumulation, training.gradient_checkpointing) == (4096, 1, False)
     defaults = choose(monkeypatch, config, half)
@@ -63,7 +63,7 @@ def test_plan_is_reported_and_keeps_the_size_of_a_step(monkeypatch: pytest.Monke
         "training.gradient_accumulation",
     ]
     assert not defaults.warnings
-    few = (parameters + estimate_activations(transformer(), 4096, True)) / memory_plan.PLANNED_MEMORY
+    few = (parameters + estimate_activations(transformer(), 4096, True)) / memory_plan.PLANNED_MEMORY_SHARE
     given = replace(config, training=replace(config.training, batch_tokens=4096))
     training = choose(monkeypatch, given, few, open_batch=False).config.training
     assert (training.batch_tokens, training.gradient_accumulation, training.gradient_checkpointing) == (4096, 1, True)

@@ -25,7 +25,7 @@ from dragoman.training.trainable_weights import count_trained
 from dragoman.training.trainer import Trainer
 
 TOLERANCE = 1.05  # batch sizes that differ by a smaller factor count as equal
-USABLE_MEMORY = 0.9  # the rest is for differences between batches, and for validation
+USABLE_MEMORY_SHARE = 0.9  # of the free memory; the rest is for differences between batches, and for validation
 MAX_PAIRS_INSPECTED = 2**20  # to find the longest pair
 REMEDIES = "choose a smaller system, lower data.max_length, or set training.gradient_checkpointing=true"
 
@@ -33,21 +33,24 @@ REMEDIES = "choose a smaller system, lower data.max_length, or set training.grad
 def find_batch_size(
     folder: Path, config: Config, spec: ModelSpec, log: Log, custom_parts: Sequence[type[Spec]] = ()
 ) -> tuple[int, str]:
-    """Return the largest number of tokens per batch that fits into memory, and how it was found.
+    """Return the largest number of tokens per batch that fits into memory, and how it was found, as text.
+
+    On a GPU it is measured by training steps on trial, on a CPU it is estimated.
 
     Args:
-        folder: run folder that is being prepared, with tokenizers, token stores and the file of the model.
-        config: configuration, resolved except for the batch size.
+        folder: run folder that is being prepared, with tokenizers, tokenized training text and the file of the model.
+        config: configuration, in which only the batch size is still to be chosen.
         spec: hyper-parameters of the model.
-        log: receives messages for the user.
-        custom_parts: classes of custom parts that the model contains.
+        log: prints a line for the user.
+        custom_parts: layer classes of the user that the model contains besides those of the package.
     """
-    store = TokenStore(folder / "data" / "train")
+    store = TokenStore(folder / "data" / "train")  # the tokenized training pairs
     lowest = 4 * (store.max_length + 2)  # four of the longest sentences, with BOS and EOS
     highest = max(lowest, 2 * (store.tokens + 2 * len(store)))  # an epoch with source and target concatenated
     if torch.device(config.training.device).type != "cuda":
         return estimate_batch_size(config, spec, lowest, highest)
-    limit = int(USABLE_MEMORY * torch.cuda.mem_get_info(config.training.device)[0])
+    free_bytes, _ = torch.cuda.mem_get_info(config.training.device)
+    limit = int(USABLE_MEMORY_SHARE * free_bytes)
     trials = 0
 
     def peak_memory(tokens: int) -> int | None:
@@ -68,12 +71,17 @@ def find_batch_size(
 
 
 def largest_fitting(peak_memory: Callable[[int], int | None], lowest: int, highest: int, limit: int) -> int:
-    """Return the largest batch size, within 5 %, whose peak memory is within the limit.
+    """Return the largest batch size in tokens, within 5 %, whose peak memory is at most `limit` bytes.
 
     Sizes are doubled until one does not fit, then bisected. From the second measurement on, the next size is
-    extrapolated linearly. `peak_memory` returns None if a size is out of memory.
+    extrapolated linearly.
+
+    Args:
+        peak_memory: measures the peak memory, in bytes, of a batch size in tokens; None if it runs out of memory.
+        lowest, highest: smallest and largest batch size to try, in tokens.
+        limit: bytes that may be used.
     """
-    fitting: list[tuple[int, int]] = []  # size and peak memory
+    fitting: list[tuple[int, int]] = []  # batch sizes that fit, in tokens, each with its peak memory in bytes
     too_large: int | None = None
     tokens = lowest
     while True:
@@ -91,7 +99,12 @@ def largest_fitting(peak_memory: Callable[[int], int | None], lowest: int, highe
 
 
 def _next_size(fitting: list[tuple[int, int]], too_large: int | None, limit: int) -> int:
-    """Return the batch size to try next, from the sizes that fit, each with its peak memory, and one that does not."""
+    """Return the batch size in tokens to try next, in a search for the largest one that needs at most `limit` bytes.
+
+    Args:
+        fitting: the sizes that fit, in increasing order, each with its peak memory in bytes; at least one.
+        too_large: the smallest size that does not fit; None if all have fitted so far.
+    """
     largest, peak = fitting[-1]
     size = 2.0 * largest if too_large is None else (largest + too_large) / 2
     if len(fitting) > 1:
@@ -107,13 +120,20 @@ def _next_size(fitting: list[tuple[int, int]], too_large: int | None, limit: int
 def measure_peak_memory(
     folder: Path, config: Config, tokens: int, custom_parts: Sequence[type[Spec]] = ()
 ) -> int | None:
-    """Return the peak memory in bytes of steps over the largest batch of this size; None if it does not fit."""
+    """Return the peak GPU memory, in bytes, of training steps with batches of `tokens` tokens; None if they do not fit.
+
+    Args:
+        folder: prepared run folder, with the tokenized training text and the file of the model.
+        config: configuration of the training, whose batch size is replaced.
+        tokens: batch size to measure.
+        custom_parts: layer classes of the user that the model contains besides those of the package.
+    """
     gpu = torch.device(config.training.device).type == "cuda"
     if gpu:
         torch.cuda.reset_peak_memory_stats()
     try:
         config = replace(config, training=replace(config.training, batch_tokens=tokens))
-        return _run_steps(Trainer(folder, SilentDisplay(), config, custom_parts=custom_parts))
+        return _run_trial_steps(Trainer(folder, SilentDisplay(), config, custom_parts=custom_parts))
     except InsufficientMemoryError:
         return None
     finally:  # leave nothing of a trial to the next one
@@ -124,10 +144,11 @@ def measure_peak_memory(
             torch.cuda.empty_cache()
 
 
-def _run_steps(trainer: Trainer) -> int | None:
-    """Run three steps over the largest batch and return the peak of reserved bytes; None if the batch does not fit.
+def _run_trial_steps(trainer: Trainer) -> int | None:
+    """Run three training steps over the largest batch, and return the peak of the GPU memory that torch reserved.
 
-    The third step captures CUDA graphs, which need further memory. The learning rate is 0.
+    The result is in bytes: 0 on a CPU, None if the batch does not fit. The third step captures CUDA graphs, which need
+    further memory. The learning rate is 0, so that weights do not change.
     """
     batch = widest_batch(trainer.batches)
     trainer.model.train()
@@ -140,34 +161,42 @@ def _run_steps(trainer: Trainer) -> int | None:
 
 
 def widest_batch(batches: Batches) -> Batch:
-    """Build the largest batch: as many copies of the longest row as fit; a row is one sequence of a batch."""
-    if batches.packed_shape is not None:  # packed batches all have the same shape
+    """Build the batch that needs most memory: as many copies of the longest training pair as the batch size allows.
+
+    Packed batches, whose rows contain several pairs, all have the same shape: the first one is built.
+    """
+    if batches.packed_shape is not None:
         first_pairs = batches.plan_window(epoch=0, window=0)[0]  # indices of the pairs of the first batch
         return batches.build_batch(first_pairs, epoch=0)
-    rows = slice(0, min(MAX_PAIRS_INSPECTED, len(batches.store)))
-    columns = (np.asarray(column.lengths[rows], np.int64) for column in batches.store.columns)
-    lengths = batches.rows.row_length(*columns)
-    longest = int(lengths.argmax())
-    copies = max(1, batches.budget // int(lengths[longest]))  # the budget is in tokens
-    return batches.build_batch(np.full(copies, longest), epoch=0)
+    inspected = slice(0, min(MAX_PAIRS_INSPECTED, len(batches.store)))
+    source_lengths, target_lengths = (
+        np.asarray(column.lengths[inspected], np.int64) for column in batches.store.columns
+    )
+    row_lengths = batches.rows.row_length(source_lengths, target_lengths)  # tokens that each pair takes in a batch
+    longest_pair = int(row_lengths.argmax())
+    copies = max(1, batches.budget // int(row_lengths[longest_pair]))  # the budget is in tokens
+    return batches.build_batch(np.full(copies, longest_pair), epoch=0)
 
 
 def estimate_batch_size(config: Config, spec: ModelSpec, lowest: int, highest: int) -> tuple[int, str]:
     """Estimate the largest batch size on a CPU, where running out of memory would end the process.
 
-    Returns the size in tokens, from `lowest` to `highest`, and how it was found.
+    Returns the size in tokens, from `lowest` to `highest`, and how it was found, as text. `spec` has the
+    hyper-parameters of the model.
     """
-    free, sample = available_memory(), 2**20  # activations are estimated for 2**20 and 2**21 tokens
-    checkpointing = bool(config.training.gradient_checkpointing)
-    single, double = (estimate_activations(spec, tokens, checkpointing) for tokens in (sample, 2 * sample))
-    per_token = (double - single) / sample
-    counts = count_trained(spec, config)
+    free_gib = available_memory() / 2**30
+    # the estimate is linear in the number of tokens: two points give its slope
+    sample, checkpointing = 2**20, bool(config.training.gradient_checkpointing)
+    sample_bytes = estimate_activations(spec, sample, checkpointing)
+    bytes_per_token = (estimate_activations(spec, 2 * sample, checkpointing) - sample_bytes) / sample
+    counts = count_trained(spec, config)  # all weights, and those that are trained
     # bytes that do not depend on the batch: weights, gradients and Adam's two moments, and the logits of a chunk
-    fixed = MemoryEstimate.for_adam(counts.total, counts.trained, activations=0).total + single - sample * per_token
-    tokens = int((USABLE_MEMORY * free - fixed) / per_token)
+    weight_bytes = MemoryEstimate.for_adam(counts.total, counts.trained, activations=0).total
+    fixed_bytes = weight_bytes + sample_bytes - sample * bytes_per_token
+    tokens = int((USABLE_MEMORY_SHARE * free_gib * 2**30 - fixed_bytes) / bytes_per_token)
     if tokens < lowest:
-        needed = (fixed + lowest * per_token) / 2**30
+        needed_gib = (fixed_bytes + lowest * bytes_per_token) / 2**30
         raise UserError(
-            f"training needs about {needed:.1f} GiB of memory, but {free / 2**30:.1f} GiB are free: {REMEDIES}"
+            f"training needs about {needed_gib:.1f} GiB of memory, but {free_gib:.1f} GiB are free: {REMEDIES}"
         )
-    return min(tokens, highest), f"the largest that fits into {free / 2**30:.1f} GiB, by an estimate for the CPU"
+    return min(tokens, highest), f"the largest that fits into {free_gib:.1f} GiB, by an estimate for the CPU"

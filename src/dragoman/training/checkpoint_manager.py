@@ -63,10 +63,11 @@ class TrainState:
     validation_seconds: float = 0.0  # duration of the last validation
 
     def record_validation(self, score: ValidationScore, is_candidate: bool) -> bool:
-        """Record a validation score, and return whether it is the best so far.
+        """Record a validation score (metric, tie-break and negated loss), and return whether it is the best so far.
 
-        Patience is not used up while the loss falls: exact match of long outputs stays 0 for a while. `is_candidate` is
-        false for weights that cannot become the best checkpoint, such as those before training.
+        `validations_since_best`, which early stopping compares with the patience, also restarts whenever the loss is
+        lower than ever, because a metric such as exact match stays 0 for a while. `is_candidate` is false for weights
+        that cannot become the best checkpoint, such as those before training.
         """
         best, loss = is_candidate and self.is_better(score), -score.negative_loss
         improved = best or self.lowest_loss is None or loss < self.lowest_loss
@@ -84,9 +85,10 @@ class TrainState:
         return best
 
     def is_better(self, score: ValidationScore) -> bool:
-        """Whether a validation score is better than the best: by metric, then tie-break, then loss.
+        """Whether a validation score is better than the best so far: by metric, then tie-break, then loss.
 
-        A state of an earlier version has no tie-break, and perhaps no loss: it then counts as equal, or worse.
+        A state saved by an earlier version may lack the best tie-break, which then counts as equal to that of `score`,
+        or the best loss, which then counts as worse.
         """
         if self.best_metric is None:
             return True
@@ -100,7 +102,7 @@ class TrainState:
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> TrainState:
-        """Build the state from what `to_dict` returned; raise a UserError if fields are missing or unknown."""
+        """Build the training state from the dict of its fields; raise a UserError if fields are missing or unknown."""
         try:
             nested = {
                 "data_position": DataPosition(**values["data_position"]),
@@ -108,11 +110,14 @@ class TrainState:
             }
             return TrainState(**values | nested)
         except (KeyError, TypeError):
-            raise UserError("the checkpoint has no valid training state: use an earlier checkpoint") from None
+            raise UserError(
+                "the training state that the checkpoint stores is incomplete or from another version: resume from an "
+                "earlier checkpoint"
+            ) from None
 
     @staticmethod
     def load(folder: Path) -> TrainState:
-        """Read the training state of a checkpoint."""
+        """Read the training state that a checkpoint folder stores in its manifest under "progress"."""
         return TrainState.from_dict(checkpoint.read_values(folder)["progress"])
 
 
@@ -134,15 +139,17 @@ class CheckpointManager:
         base_weights: str | None = None,
         keep_history: int = 0,
     ) -> None:
-        """Use the checkpoint folder of a run.
+        """Create the folder `checkpoints` of a run, if it does not exist.
 
         Args:
             run: the run folder.
             keep: number of validated checkpoints that are kept besides the best.
+            model, optimizer: whose weights and state are saved and loaded.
             average: moving average of the weights, if there is one.
             strategy: how weights are distributed over processes; by default a single process has them all.
-            base_weights: digest of the initial weights, if some are frozen: checkpoints then hold only the others.
-            keep_history: number of checkpoints of the history that are kept.
+            base_weights: digest of the initial weights, if some are frozen: checkpoints then hold only the trained
+                ones. None if all weights are trained.
+            keep_history: number of checkpoints with weights alone that are kept, at steps which are powers of √2.
         """
         self.base_weights = base_weights
         self.folder, self.keep = run / CHECKPOINT_DIR, keep
@@ -153,22 +160,23 @@ class CheckpointManager:
         self.history = HistoryCheckpoints(run, keep_history)
 
     def save_history(self, step: int) -> None:
-        """Save the weights for inference in the history of the run, if this is one of its steps."""
+        """Save the weights for inference in checkpoints/history, if `step` is a power of √2: only those are saved."""
         if not self.history.is_due(step):
             return
         weights = self._inference_weights()
         self.strategy.processes.on_first_rank(lambda: self.history.save(step, weights, self._base_values()))
 
     def _inference_weights(self) -> Mapping[str, Tensor]:
-        """Return the weights for inference, of all processes: the moving average, if there is one."""
+        """Return the weights for inference by name, gathered from all processes: the moving average if there is one."""
         averages = self.weight_average.averages if self.weight_average is not None else {}
         return self.strategy.gather(self._stored_weights(self.model) | averages)
 
     def save(self, state: TrainState, validated: bool, best: bool) -> None:
-        """Save a checkpoint named by its step; `last` and, if it is the best, `best` link to it.
+        """Save a checkpoint named by `state.step`; the link `last` and, if `best` is true, the link `best` point to it.
 
         The file `model` has the weights for inference: the moving average, if there is one. The trained weights are
-        then stored in the file `trainer`, with the optimizer state.
+        then stored in the file `trainer`, with the optimizer state. `validated`: whether `state` includes a validation
+        of these weights. All processes call this; the first one writes, and each one its shard of a sharded state.
         """
         folder, on_first_rank = self._path(state.step), self.strategy.processes.on_first_rank
         values = {"validated": validated, "progress": state.to_dict(), **self._base_values()}
@@ -183,7 +191,10 @@ class CheckpointManager:
         on_first_rank(lambda: self._publish(write, state, best))
 
     def _publish(self, write: Callable[[], None], state: TrainState, best: bool) -> None:
-        """Write a checkpoint, then point the links to it, and remove checkpoints that are no longer kept."""
+        """Call `write`, which writes the checkpoint of `state.step`, and point the link `last` to it.
+
+        So does `best` if the checkpoint is the best. Checkpoints that are no longer kept are removed.
+        """
         write()
         name = self._path(state.step).name
         has_best = resolve_link(self.folder / "best").exists()
@@ -198,9 +209,9 @@ class CheckpointManager:
         checkpoint.update_values(last, checkpoint.read_values(last) | {"progress": state.to_dict()})
 
     def resume(self) -> TrainState | None:
-        """Load weights and optimizer state of the last checkpoint, and return its training state; None without any.
+        """Load weights and optimizer state of the last checkpoint, and return its training state; None without one.
 
-        If `last` is missing, the newest complete checkpoint is loaded.
+        If the link `last` is missing, the newest complete checkpoint is loaded. All processes call this.
         """
         state = self.strategy.processes.on_first_rank(self._find_state_to_resume)
         if state is None:
@@ -224,9 +235,9 @@ class CheckpointManager:
         return state
 
     def _find_state_to_resume(self) -> TrainState | None:
-        """Return the training state of the checkpoint to resume from, after verifying it; None if there is none.
+        """Return the training state of the last complete checkpoint, after verifying its files; None if there is none.
 
-        What a killed process left unfinished is removed.
+        Partial files that a killed process left are removed.
         """
         remove_partial_files(self.folder)
         complete = [path for path in self.saved_checkpoints() if checkpoint.is_complete(path)]
@@ -239,7 +250,10 @@ class CheckpointManager:
         return TrainState.load(self._path(step))
 
     def _restore_links(self, state: TrainState) -> None:
-        """Point `best` and `last` to their checkpoints, and remove old ones: a killed process may not have done it."""
+        """Point the links `best` and `last` to the checkpoints that `state` names, and remove old checkpoints.
+
+        A process that was killed while it saved a checkpoint may not have done so.
+        """
         best = self._path(state.best_step)
         if state.best_metric is not None and best.exists():  # also if `best` was an average, computed again at the end
             replace_symlink(self.folder / "best", best.name)
@@ -250,7 +264,7 @@ class CheckpointManager:
         self._prune(state)
 
     def last_step(self) -> int | None:
-        """Return the step that `last` links to; None if there is no complete checkpoint."""
+        """Return the training step of the checkpoint that the link `last` points to; None if it is incomplete."""
         last = self.folder / "last"
         if not checkpoint.is_complete(last):
             return None
@@ -258,10 +272,12 @@ class CheckpointManager:
         return step if checkpoint.is_complete(self._path(step)) else None
 
     def roll_back(self) -> int | None:
-        """Make the last good checkpoint the last one, remove later ones, and return its step; None without any.
+        """After divergence: let `last` link to the last good checkpoint, remove later ones, and return its step.
 
-        Good is the latest validated one from before the loss began to rise. Checkpoints without a validation were saved
-        at times that depend on the clock or an interruption, and a rollback must not depend on these.
+        Good is the latest validated checkpoint from before the loss began to rise (`high_losses` is empty), or else the
+        latest validated one. Checkpoints without a validation were saved at times that depend on the clock or an
+        interruption, and a rollback must not depend on these. If none is validated, nothing is removed, and the result
+        is the last step, or None without any checkpoint.
         """
         validated = self.validated()
         if not validated:
@@ -275,16 +291,16 @@ class CheckpointManager:
         return int(good.name)
 
     def saved_checkpoints(self) -> list[Path]:
-        """Return the checkpoints that are named by a step, oldest first."""
+        """Return the checkpoint folders that are named by a step, such as checkpoints/002000, oldest first."""
         paths = self.folder.iterdir() if self.folder.is_dir() else ()
         return sorted((path for path in paths if path.name.isdecimal()), key=lambda path: int(path.name))
 
     def validated(self) -> list[Path]:
-        """Return the checkpoints that were validated, oldest first."""
+        """Return the checkpoint folders whose weights were validated, oldest first."""
         return [path for path in self.saved_checkpoints() if checkpoint.read_values(path)["validated"]]
 
     def has_best(self, state: TrainState) -> bool:
-        """Whether the best checkpoint according to the state is still on the disk."""
+        """Whether the checkpoint of `state.best_step`, the step of the best validation, is still on the disk."""
         return self._path(state.best_step).is_dir()
 
     def is_validated(self, step: int) -> bool:
@@ -292,9 +308,9 @@ class CheckpointManager:
         return self.last_step() == step and checkpoint.read_values(self.folder / "last")["validated"]
 
     def average(self, model: nn.Module) -> int:
-        """Set the model to the mean of the `keep` latest validated checkpoints, and return their number.
+        """Set the model's weights to the mean of the `self.keep` latest validated checkpoints, and return their number.
 
-        As in Vaswani et al. (2017, §6.1). The model is not changed if there is only one checkpoint.
+        As in Vaswani et al. (2017, §6.1). The model is not changed if there are fewer than two.
         """
         averaged = self.validated()[-self.keep :]
         if len(averaged) > 1:
@@ -308,7 +324,10 @@ class CheckpointManager:
         return len(averaged)
 
     def save_average(self, model: nn.Module, values: dict[str, Any]) -> None:
-        """Save the averaged weights of a model as the best checkpoint, with plain `values` for its manifest."""
+        """Save the averaged weights of a model as checkpoints/averaged, and let the link `best` point to it.
+
+        `values` are stored in the manifest, such as the metrics of the average.
+        """
         replace_symlink(self.folder / "best", "last")  # so that the link never dangles, even if this is interrupted
         remove_folder(self.folder / "averaged")
         files, values = {"model": self._stored_weights(model)}, values | self._base_values()
@@ -316,22 +335,31 @@ class CheckpointManager:
         replace_symlink(self.folder / "best", "averaged")
 
     def _stored_weights(self, model: nn.Module) -> dict[str, Tensor]:
-        """Return the weights that checkpoints hold: all, or without the frozen ones, which are the initial weights."""
+        """Return the weights that checkpoints store, by name: all, or only the trained ones if some are frozen.
+
+        `self.base_weights` is None if no weight is frozen; otherwise the digest of the initial weights.
+        """
         return checkpoint.named_weights(model, frozen=self.base_weights is None)
 
     def _base_values(self) -> dict[str, Any]:
-        """Return what the manifest of a checkpoint says about the frozen weights that it lacks."""
+        """Return the digest of the initial weights for the manifest of a checkpoint that lacks the frozen weights.
+
+        Empty if no weight is frozen.
+        """
         return {} if self.base_weights is None else {BASE_WEIGHTS: self.base_weights}
 
     def load_best(self, model: nn.Module) -> None:
         """Load the best checkpoint into a model that has the same weights and adapters as the trained one.
 
-        With `base_weights`, the checkpoint lacks the frozen weights, and those of the model stay.
+        If `self.base_weights` is set, the checkpoint lacks the frozen weights, and those of the model stay.
         """
         checkpoint.load_weights(model, self.folder / "best", frozen=self.base_weights is None)
 
     def _trainer_tensors(self) -> dict[str, Tensor]:
-        """Return the optimizer state, and the trained weights if the model is saved with their moving average."""
+        """Return the tensors of this process that only training needs, by name: the optimizer state.
+
+        With a moving average, which is saved as the weights of the model, also the trained weights as `weight/NAME`.
+        """
         averages, weights = self.weight_average, checkpoint.named_weights(self.model)
         trained = {} if averages is None else {f"weight/{name}": weights[name] for name in averages.averages}
         return state_tensors(self.model, self.optimizer) | trained
@@ -341,7 +369,7 @@ class CheckpointManager:
         return self.folder / f"{step:06d}"
 
     def _prune(self, state: TrainState) -> None:
-        """Remove all checkpoints but the present one, the best one, and the latest validated ones."""
+        """Remove all checkpoints but that of `state.step`, the best one, and the `self.keep` latest validated ones."""
         kept = {path.name for path in self.validated()[-self.keep :]}
         kept |= {
             self._path(state.step).name,
@@ -359,9 +387,12 @@ def _save_anew(
     values: Mapping[str, Any],
     folders: Mapping[str, Path] | None,
 ) -> None:
-    """Save a checkpoint of tensor files, plain values and folders to be moved into it.
+    """Save a checkpoint in `folder`, after removing an incomplete one that a killed process left there.
 
-    An incomplete checkpoint that a killed process left in `folder` is removed first.
+    Args:
+        tensors: named tensors of each tensor file, by the name of the file.
+        values: plain values for the manifest.
+        folders: folders that are moved into the checkpoint, by their names in it.
     """
     remove_folder(folder)
     checkpoint.save(folder, tensors, values, folders)

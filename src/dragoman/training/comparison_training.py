@@ -80,11 +80,11 @@ class ComparisonBudget:
             )
 
     def part(self, share: float) -> ComparisonBudget:
-        """Return a budget with a share of the amount."""
+        """Return a budget of a fraction `share` of this one's amount, or of the default amount if this one has none."""
         return replace(self, amount=None if self.amount is None else share * self.amount, share=share)
 
     def __str__(self) -> str:
-        """Describe the budget, such as "2,000 steps per system"."""
+        """Describe the budget for the user, such as "2,000 steps per system"."""
         names = {"tokens": "target tokens", "steps": "steps", "flops": "training FLOPs", "minutes": "minutes"}
         if self.amount is None:
             return f"{names[self.kind]} by the size of the corpus"
@@ -106,22 +106,26 @@ def split_label(label: str) -> SystemLabel:
 
     "transformer@size=big@dropout=0.3@training.recipe=textbook" is the transformer with three settings of its own. A
     setting without a section is the size or a setting of the system. "gnmt+reward" is gnmt, trained further with the
-    objective reward.
+    objective `reward`: the `base` of this label is "gnmt", the first training; without "+" it is the label itself.
     """
     system, *assignments = label.split("@")
     name, _, objective = system.partition("+")
     settings = []
     for assignment in assignments:
         setting = assignment.partition("=")[0]
-        section = "" if "." in setting else "system." if setting == "size" else "system.settings."
-        settings.append(section + assignment)
-    of_base = [assignment for assignment in assignments if not assignment.startswith("objective.")]
-    base = "@".join([name, *of_base]) if objective else label
+        if "." not in setting:
+            assignment = f"system.{assignment}" if setting == "size" else f"system.settings.{assignment}"
+        settings.append(assignment)
+    base_assignments = [assignment for assignment in assignments if not assignment.startswith("objective.")]
+    base = "@".join([name, *base_assignments]) if objective else label
     return SystemLabel(name, settings, objective=objective or None, base=base)
 
 
 def check_systems(labels: Sequence[str]) -> None:
-    """Raise a UserError for unknown or repeated systems and for those that do not translate text."""
+    """Raise a UserError for systems that are unknown, repeated, or do not translate text.
+
+    `labels` are names of systems, possibly with settings or a second objective: "transformer@size=big", "gnmt+reward".
+    """
     if not labels:
         raise UserError("no system is given: name some with --systems, separated by commas")
     if len(set(labels)) < len(labels):
@@ -151,9 +155,9 @@ def check_settings(labels: Sequence[str], config: Config) -> None:
 
 
 def check_request(folder: Path, config: Config, budget: ComparisonBudget) -> None:
-    """Save the settings that all runs share, or raise a UserError if the folder has a comparison with other settings.
+    """Save the settings that all runs of a comparison share in its folder, or compare them with those saved there.
 
-    Systems and seeds may be added later, and the device may change.
+    Raise a UserError if they differ. Systems and seeds may be added later, and the device may change.
     """
     request = {"budget": asdict(budget)} | asdict(config)
     for section, name in (("training", "seed"), ("training", "device"), ("system", "name")):
@@ -169,11 +173,17 @@ def run_folder(folder: Path, name: str, seed: int) -> Path:
 def train_system(
     folder: Path, label: str, seed: int, config: Config, budget: ComparisonBudget, display: Display
 ) -> None:
-    """Train a system in its own run folder within `folder`, or continue where it stopped.
+    """Train a system in its own run folder within the folder of a comparison, or continue where it stopped.
 
-    `label` is its name, possibly with settings: "transformer@size=big". `config` is shared by all systems; each gets
-    those `system.settings` that it has. A second training ("gnmt+reward") starts from the run of the first, which is
-    trained now if it does not exist, and has a budget of its own: a share of the first one's.
+    A label such as "gnmt+reward" means a second training with the objective `reward`. It starts from the run of the
+    first training ("gnmt"), which is trained now if it does not exist, and has a tenth of its budget.
+
+    Args:
+        folder: folder of the comparison.
+        label: name of the system, possibly with settings: "transformer@size=big".
+        config: shared by all systems; each gets those `system.settings` that it has.
+        budget: amount of training, such as a number of steps.
+        display: shows the progress.
     """
     run = run_folder(folder, label, seed)
     name, own_settings, objective, base = split_label(label)
@@ -202,9 +212,10 @@ def train_system(
 
 
 def _apply_budget(run: Path, budget: ComparisonBudget, requested: TrainingConfig) -> None:
-    """Write steps, warmup and validation interval that suit the budget to the configuration file of an untrained run.
+    """Write the steps that the budget allows, and a suitable warmup and validation interval, to the run's config file.
 
-    `requested` are the training settings of the user, whose warmup and validation interval are kept.
+    The run is prepared but not yet trained. `requested` are the training settings of the user, whose warmup and
+    validation interval are kept.
     """
     config = from_yaml(run / CONFIG_FILE)
     if budget.kind == "minutes":
@@ -220,10 +231,15 @@ def _apply_budget(run: Path, budget: ComparisonBudget, requested: TrainingConfig
 
 
 def budget_steps(run: Path, budget: ComparisonBudget, training: TrainingConfig) -> int:
-    """Return the number of training steps of a prepared run in which the budget is used up.
+    """Return the number of training steps after which the budget is used up.
 
-    For a budget of tokens or FLOPs, the costs of its batches are added up. Without an amount, the number follows from
-    the size of the corpus.
+    For a budget of tokens or FLOPs, the costs of the run's training batches are added up. Without an amount, the number
+    follows from the size of the corpus.
+
+    Args:
+        run: prepared run folder, with the tokenized training text.
+        budget: of the kind tokens, steps or flops.
+        training: the run's training settings.
     """
     if budget.kind == "steps" and budget.amount is not None:
         return max(1, round(budget.amount))
@@ -242,7 +258,7 @@ class TrainingCosts:
     """Counts target tokens and FLOPs of the training steps of a run."""
 
     def __init__(self, run: Path) -> None:
-        """Read the training batches, the lengths of all pairs, and the model of a prepared run folder."""
+        """Read the training batches, the lengths of all pairs, and the model's FLOPs of a prepared run folder."""
         self.batches = Trainer(run, SilentDisplay()).batches
         config, framing = from_yaml(run / CONFIG_FILE), read_framing(run)
         self.batches_per_step, store = config.training.gradient_accumulation, self.batches.store
@@ -252,46 +268,58 @@ class TrainingCosts:
         self.predicts_source = objective.predicts_source
         self.cost_factor = objective.training_cost(config.objective.settings)  # FLOPs relative to teacher forcing
         spec = read_spec(run)
-        model = meta_model(spec)
+        model = meta_model(spec)  # without memory for weights
         # training FLOPs of a pair by its lengths
         self.pair_flops = cache(
             lambda source, target: model.training_flops(Workload(tokens=target, source=source, width=spec.dim))
         )
 
     def iterate_steps(self) -> Iterator[NDArray[Any]]:
-        """Yield the indices of the training pairs of each step, without end."""
+        """Yield for each training step, without end, an array with the indices of its training pairs."""
         batches = self.batches.iterate_indices()
         while True:
             yield np.concatenate([indices for indices, _, _ in islice(batches, self.batches_per_step)])
 
     def target_tokens(self, pairs: NDArray[Any]) -> int:
-        """Count the target tokens of some training pairs."""
+        """Count the target tokens, including EOS, of the training pairs with the indices `pairs`."""
         return int(np.asarray(self.target[pairs], np.int64).sum()) + len(pairs)  # with EOS
 
     def flops(self, pairs: NDArray[Any]) -> float:
-        """Sum the training FLOPs of some training pairs; those of pairs with equal lengths are computed once."""
+        """Return the FLOPs of training on the pairs with the indices `pairs`; equal lengths are computed only once."""
         source = np.asarray(self.source[pairs], np.int64) + self.framing_length
         target = np.asarray(self.target[pairs], np.int64) + 1  # EOS
         if self.predicts_source:  # a language model, for which both are one target
             source, target = 0 * source, source + target
-        lengths, counts = np.unique(source << 32 | target, return_counts=True)  # both lengths in one integer
-        costs = (self.pair_flops(length >> 32, length & 0xFFFFFFFF) for length in lengths.tolist())
+        length_pairs, counts = np.unique(np.stack([source, target], 1), axis=0, return_counts=True)
+        costs = (
+            self.pair_flops(source_length, target_length) for source_length, target_length in length_pairs.tolist()
+        )
         return self.cost_factor * float(sum(count * cost for count, cost in zip(counts.tolist(), costs)))
 
 
 def evaluate_run(
     folder: Path, label: str, seed: int, sources: Sequence[str], references: Sequence[str], device: str = "auto"
 ) -> RunResult:
-    """Score and translate the test set with a trained run, count its training costs, and save all in its folder."""
+    """Translate the test set with a trained system, and return texts, perplexity and training costs.
+
+    The result is also saved in the run folder. A system that was trained twice has the costs of both trainings.
+
+    Args:
+        folder: folder of the comparison, which contains the run folders.
+        label: name of the system, possibly with settings: "transformer@size=big".
+        seed: seed of the run.
+        sources, references: the test set, aligned.
+        device: of the search, such as "cuda"; "auto" is a GPU if there is one.
+    """
     path = run_folder(folder, label, seed)
     state = TrainState.load(path / CHECKPOINT_DIR / "last")
     run = load(path, device=device)
     scores = run.score(sources, references)
     costs = TrainingCosts(path)
-    tokens, operations = 0, 0.0
+    target_tokens, flops = 0, 0.0
     for pairs in islice(costs.iterate_steps(), state.step):
-        tokens += costs.target_tokens(pairs)
-        operations += costs.flops(pairs)
+        target_tokens += costs.target_tokens(pairs)
+        flops += costs.flops(pairs)
     result = RunResult(
         system=label,
         seed=seed,
@@ -299,8 +327,8 @@ def evaluate_run(
         attention=uses_attention(run, sources[0], references[0]),
         parameters=sum(weight.numel() for weight in run.model.parameters()),
         steps=state.step,
-        target_tokens=tokens,
-        flops=operations,
+        target_tokens=target_tokens,
+        flops=flops,
         seconds=state.seconds,
         perplexity=evaluation.perplexity(
             sum(score.score for score in scores), sum(len(score.tokens) for score in scores)
@@ -330,9 +358,16 @@ def evaluate_run(
 def evaluate_ensemble(
     folder: Path, label: str, results: Sequence[RunResult], sources: Sequence[str], device: str = "auto"
 ) -> RunResult:
-    """Translate the test set with the ensemble of all seeds of a system; its training cost is the sum of theirs.
+    """Translate the test set with the ensemble of all seeds of a system, and return its result.
 
-    `results` are those of the single seeds; `label` is the name of the system, possibly with settings.
+    Its parameters and training costs are the sums over the seeds. It has no perplexity.
+
+    Args:
+        folder: folder of the comparison, which contains the run folders.
+        label: name of the system, possibly with settings: "transformer@size=big".
+        results: results of the single seeds.
+        sources: sources of the test set.
+        device: of the search, such as "cuda"; "auto" is a GPU if there is one.
     """
     first, *others = (load(run_folder(folder, label, result.seed), device=device) for result in results)
     texts = [translation.text for translation in first.ensemble(*others).translate(sources, alignment=False)]
@@ -353,7 +388,10 @@ def evaluate_ensemble(
 def saved_result(
     folder: Path, name: str, seed: int, sources: Sequence[str], references: Sequence[str]
 ) -> RunResult | None:
-    """Return the saved result of a system and seed on this test set; None if there is none."""
+    """Return the result that `evaluate_run` has saved for a system (`name`) and seed; None if there is none.
+
+    A result on another test set than (`sources`, `references`) does not count.
+    """
     path = run_folder(folder, name, seed) / RESULT_FILE
     if not path.exists():
         return None
@@ -362,15 +400,15 @@ def saved_result(
 
 
 def _test_set_digest(sources: Sequence[str], references: Sequence[str]) -> str:
-    """Return a hash of the test set, by which stored translations are recognized as translations of it."""
+    """Return the SHA-256 of the test set: a saved result with another hash belongs to another test set."""
     return hashlib.sha256(json.dumps([list(sources), list(references)]).encode()).hexdigest()
 
 
 def uses_attention(run: Run, source: str, target: str) -> bool:
-    """Whether the model attends to tokens, and not only to a state of fixed size."""
-    source_ids, target_ids = run.encode_sources([source]), run.target_tokenizer.encode_batch([target])
-    tensors = (*run.pad_batch(source_ids), *run.pad_batch(target_ids))
-    return bool(attention_weights(run.model, *tensors))
+    """Whether the model attends to tokens, and not only to a state of fixed size, when it reads this sentence pair."""
+    sources, source_lengths = run.pad_batch(run.encode_sources([source]))
+    targets, target_lengths = run.pad_batch(run.target_tokenizer.encode_batch([target]))
+    return bool(attention_weights(run.model, sources, source_lengths, targets, target_lengths))
 
 
 class ComparisonDisplay(Display):
@@ -380,23 +418,26 @@ class ComparisonDisplay(Display):
     """
 
     def __init__(self, systems: Sequence[str], seeds: int) -> None:
-        """Create a bar for each system, which is full after `seeds` runs."""
+        """Create a bar for each of the `systems`, which is full after `seeds` runs (one run per seed)."""
         super().__init__(live=sys.stderr.isatty())
         self.tasks = {name: self.bar.add_task(f"{name}  waiting", total=float(seeds)) for name in systems}
         self.pending_runs = len(systems) * seeds
         self.durations: list[float] = []  # seconds of the runs that this process trained
 
     def start_run(self, name: str, number: int, label: str) -> None:
-        """Turn to another run: `number` counts the seeds of the system from 0, messages begin with `label`."""
+        """Start to show the next run, of the system `name`.
+
+        `number` counts the seeds of the system from 0, and `label`, such as "transformer, seed 1", precedes messages.
+        """
         self.name, self.number, self.label = name, number, label
         self.pending_runs -= 1
         self.last_line, self.run_started = -math.inf, time.monotonic()
 
     def __exit__(self, *exception: object) -> None:
-        """Keep the bar after a run, for the next one."""
+        """Do nothing at the end of a run: the bars stay visible for the next one."""
 
     def show(self, fraction: float | None, text: str) -> None:
-        """Show how much of the run is done, and a text beside the bar of its system."""
+        """Show the finished `fraction` of the present run in the bar of its system (None: 0), with a text beside it."""
         done = self.number + min(1.0, fraction or 0.0)
         self.bar.update(self.tasks[self.name], completed=done, description=f"{self.name}  {text}")
 
@@ -411,7 +452,12 @@ class ComparisonDisplay(Display):
         super().message(f"{self.label}: {text}")
 
     def line(self, record: dict[str, Any], fraction: float | None) -> str:
-        """Return the status of the present run: step, loss, speed, and the time left for it and for all runs."""
+        """Return the status of the present run: step, loss, speed, and the time left for it and for all runs.
+
+        Args:
+            record: the latest record of metrics.jsonl, with step, loss and tokens_per_second.
+            fraction: finished fraction of the run's budget; None if unknown.
+        """
         step = f"step {record['step']:,}" + (f" of {self.total_steps:,}" if self.total_steps else "")
         parts = [step, f"loss {record['loss']:.3f}", f"{record['tokens_per_second']:,.0f} tokens/s"]
         if (seconds := self.seconds_left(fraction)) is not None:
@@ -422,4 +468,4 @@ class ComparisonDisplay(Display):
         return "  ".join(parts)
 
     def log_validation(self, step: int, result: ValidationResult, best: bool) -> None:
-        """Show nothing: systems are compared on the test set."""
+        """Do not show the results of validations: systems are compared on the test set."""

@@ -69,7 +69,7 @@ class Choice:
     reason: str
 
     def __str__(self) -> str:
-        """Format the choice as SETTING=VALUE and the reason."""
+        """Format the choice for the user: "SETTING=VALUE  (REASON)"."""
         value = f"{self.value:.4g}" if isinstance(self.value, float) else self.value
         return f"{self.setting}={value}  ({self.reason})"
 
@@ -78,32 +78,35 @@ class Defaults:
     """Fills in the settings that a configuration leaves open, and collects the choices to be reported."""
 
     def __init__(self, config: Config) -> None:
-        """Start with the settings that the user has given."""
+        """Start with the user's configuration, in which settings that are None or "auto" are still to be chosen."""
         self.config = config
-        self.choices: list[Choice] = []
+        self.choices: list[Choice] = []  # to be reported to the user
         self.warnings: list[str] = []
-        self.batch_is_measured = False  # whether the batch size was found by trying
+        self.batch_is_measured = False  # whether the batch size was found by training steps on trial
 
     def set_and_report(self, setting: str, value: Any, reason: str) -> Any:
-        """Set a setting by its dotted name, add it to the reported choices, and return its value."""
+        """Set a setting by its dotted name, such as "training.steps", report it with its reason, and return `value`."""
         self.set_quietly({setting: value})
         self.choices = [choice for choice in self.choices if choice.setting != setting]
         self.choices.append(Choice(setting, value, reason))
         return value
 
     def is_chosen(self, setting: str) -> bool:
-        """Whether a setting was chosen automatically and reported."""
+        """Whether a setting, by its dotted name, was chosen automatically and is reported: the user has not set it."""
         return any(choice.setting == setting for choice in self.choices)
 
     def set_quietly(self, values: Mapping[str, Any]) -> None:
-        """Set settings by their dotted names, without reporting them to the user."""
+        """Set the settings `values`, by dotted name such as "training.steps", without reporting them to the user."""
         self.config = replace_settings(self.config, values)
 
 
 def choose_copying(defaults: Defaults, data_format: DataFormat, evidence: CopyEvidence) -> None:
-    """Choose whether lines of numbers, punctuation or addresses are copied instead of translated.
+    """Set `search.copy_untranslatable`: whether lines of numbers, punctuation or addresses are copied, not translated.
 
-    `evidence` says whether the training targets copy such lines.
+    Args:
+        defaults: the configuration so far, in which the setting is set and recorded; what the user has set stays.
+        data_format: format of the corpus; only translations copy.
+        evidence: says whether the training targets copy such lines.
     """
     if defaults.config.search.copy_untranslatable is not None:
         return
@@ -116,17 +119,24 @@ def choose_copying(defaults: Defaults, data_format: DataFormat, evidence: CopyEv
 
 
 def choose_copy_mechanism(defaults: Defaults, data_format: DataFormat, pairs: int, text: CorpusProfile) -> None:
-    """Choose whether the system copies tokens of the source, from the statistics of a corpus of `pairs` pairs.
+    """Set `system.settings.copying`, a copy mechanism (pointer network), if the training pairs suggest it.
 
-    It does if some target words, and most of the rare ones, occur in their source: names, numbers, words of a summary
+    They do if some target words, and most of the rare ones, occur in their source: names, numbers, words of a summary
     or of a logical form. In translations at most a seventh of the rare words do.
     The recipe `textbook` trains the system of the paper, which does not copy.
+
+    Args:
+        defaults: the configuration so far, in which the setting is set and recorded; what the user has set stays.
+        data_format: format of the corpus; only pairs of source and target can copy.
+        pairs: number of training pairs.
+        text: statistics of the training pairs, with the shares of copied words among all and among rare target words.
     """
     config = defaults.config
     system, (_, recipe) = SYSTEMS.get(config.system.name or ""), configured_recipe(config)
-    is_open = system is not None and "copying" in system.settings() and "copying" not in config.system.settings
+    can_be_chosen = system is not None and "copying" in system.settings() and "copying" not in config.system.settings
     generates = objective_class(config.objective.name or "").generates
-    if not is_open or recipe.paper or not (data_format.is_translation and generates) or pairs < MIN_COPYING_PAIRS:
+    follows_paper = recipe.paper is not None
+    if not (can_be_chosen and generates and data_format.is_translation) or follows_paper or pairs < MIN_COPYING_PAIRS:
         return
     rare_copied_share = text.rare_copied_share or 0.0
     if (text.copied_share or 0.0) >= MIN_COPIED_SHARE and rare_copied_share >= MIN_RARE_COPIED_SHARE:
@@ -135,9 +145,11 @@ def choose_copy_mechanism(defaults: Defaults, data_format: DataFormat, pairs: in
 
 
 def choose_selection_metric(defaults: Defaults, references: Sequence[str], sources: Sequence[str]) -> None:
-    """Choose the metric that selects the best checkpoint, and the tokenizer of BLEU, by the validation pairs.
+    """Choose the metric that selects the best checkpoint, and sacreBLEU's tokenizer, if the user has set them to auto.
 
-    `sources` are empty if they are not texts.
+    Args:
+        defaults: the configuration so far, in which both settings are set and recorded.
+        references, sources: targets and sources of the validation pairs; `sources` are empty if they are not texts.
     """
     training = defaults.config.training
     metric: str = training.selection_metric
@@ -171,12 +183,13 @@ def choose_settings(
     Args:
         defaults: the configuration so far; chosen settings are set and recorded in it.
         store: the tokenized training pairs.
+        device: on which the model is trained, such as "cpu" or "cuda:0".
         num_valid: number of validation pairs.
-        build: builds the model of a configuration.
+        build: returns the hyper-parameters of the model of a configuration.
         new_model: whether size and settings of the system can be chosen; not if the model of a parent run is kept.
         imported_parent: whether training starts from a model that another library has trained.
     """
-    config, requested = defaults.config, defaults.config.training.recipe
+    config, requested = defaults.config, defaults.config.training.recipe  # "auto" or a name
     recipe_name, recipe = configured_recipe(config, imported_parent)
     unset = {key: value for key, value in recipe.training.items() if getattr(config.training, key) is None}
     defaults.set_quietly({f"training.{key}": value for key, value in unset.items()})
@@ -190,9 +203,10 @@ def choose_settings(
 
 
 def configured_recipe(config: Config, imported_parent: bool = False) -> tuple[str, Recipe]:
-    """Return name and content of the configured recipe, a set of training defaults; by default that of the system.
+    """Return name and content of the recipe (set of training defaults) that `training.recipe` names.
 
-    LoRA, and models that another library has trained (`imported_parent`), are trained by AdamW with rates of their own.
+    "auto" is the default recipe of the system. LoRA, and models that another library has trained (`imported_parent`),
+    then have the recipe "plain" (AdamW) with their own learning rates.
     """
     system = SYSTEMS.get(config.system.name or "")
     if config.training.recipe != "auto":
@@ -205,7 +219,10 @@ def configured_recipe(config: Config, imported_parent: bool = False) -> tuple[st
 
 
 def _choose_bpe_dropout(defaults: Defaults, recipe: Recipe, pairs: int) -> None:
-    """Choose BPE dropout for a corpus of few pairs, if the recipe (a set of training defaults) has it."""
+    """Set `text.bpe_dropout` for a corpus of `pairs` training pairs: that of the recipe if they are few, else 0.
+
+    `recipe` is a set of training defaults. What the user has set stays.
+    """
     config = defaults.config
     if config.text.bpe_dropout is not None:  # set by the user
         return
@@ -223,16 +240,22 @@ def _choose_bpe_dropout(defaults: Defaults, recipe: Recipe, pairs: int) -> None:
 def _choose_system(defaults: Defaults, recipe: Recipe, pairs: int, device: str) -> None:
     """Choose the size of the model, its dropout for a corpus of few pairs, and the hyper-parameters of the recipe.
 
-    `recipe` is a set of defaults. What the user has set stays. Choices that differ from the default are reported.
+    What the user has set stays. Choices that differ from the system's default are reported.
+
+    Args:
+        defaults: the configuration so far; chosen settings are set and recorded in it.
+        recipe: set of defaults for system and training.
+        pairs: number of training pairs.
+        device: on which the model is trained, such as "cpu" or "cuda:0".
     """
     config, gpu = defaults.config, device.startswith("cuda")
     system, user_settings = SYSTEMS.get(config.system.name or ""), config.system.settings
     size = config.system.size
     if size is None:
-        reason = f"for {pairs:,} rows on {'a GPU' if gpu else 'a CPU'}"
+        reason = f"for {pairs:,} training pairs on {'a GPU' if gpu else 'a CPU'}"
         size = defaults.set_and_report("system.size", _system_size(pairs, gpu), reason)
     if recipe.dropout is not None and "dropout" not in user_settings and pairs < MEDIUM_PAIRS and size != "tiny":
-        reason = f"{pairs:,} rows are few, and would be memorized without it"
+        reason = f"{pairs:,} training pairs are few, and would be memorized without it"
         parameter = system.settings().get("dropout") if system else None
         dropout = recipe.dropout if pairs < FEW_PAIRS else min(recipe.dropout, MEDIUM_DROPOUT)
         dropout = max(dropout, parameter.default) if parameter else dropout
@@ -255,10 +278,15 @@ def _choose_system(defaults: Defaults, recipe: Recipe, pairs: int, device: str) 
 def _choose_training(
     defaults: Defaults, recipe: Recipe, spec: ModelSpec, store: TokenStore, num_valid: int, device: str
 ) -> None:
-    """Choose all training settings: batch size, length, learning rate, validation and execution.
+    """Choose all training settings that are still open: batch size, number of steps, learning rate, validation, device.
 
-    `recipe` is a set of training defaults, `spec` the hyper-parameters of the model, `store` the tokenized text, beside
-    which there are `num_valid` validation pairs.
+    Args:
+        defaults: the configuration so far; chosen settings are set and recorded in it.
+        recipe: set of training defaults.
+        spec: hyper-parameters of the model.
+        store: the tokenized training pairs.
+        num_valid: number of validation pairs.
+        device: on which the model is trained, such as "cpu" or "cuda:0".
     """
     training, gpu, target_tokens = defaults.config.training, device.startswith("cuda"), epoch_target_tokens(store)
     tokens = training.batch_tokens
@@ -315,9 +343,10 @@ def _choose_training(
 def _choose_learning_rate(
     defaults: Defaults, recipe: Recipe, dim: int, epoch_steps: int, planned_steps: int | None
 ) -> None:
-    """Choose warmup and peak of the learning rate: those of the recipe, or by the length of the training.
+    """Choose warmup steps and peak learning rate: those of the recipe, or by the number of training steps.
 
     Args:
+        defaults: the configuration so far; chosen settings are set and recorded in it.
         recipe: set of training defaults.
         dim: width of the model.
         epoch_steps: steps of an epoch.
@@ -340,19 +369,16 @@ def _choose_learning_rate(
         size = defaults.config.system.size
         peak, reason = recipe.peak_learning_rate(dim, warmup, size=size, warm_start=warm_start)
         objective = objective_class(defaults.config.objective.name or "translation")
-        if objective.learning_rate_factor != 1:
-            factor = objective.learning_rate_factor
-            peak, reason = (
-                peak * factor,
-                f"{factor:g} × that of likelihood ({reason}): {objective.learning_rate_reason}",
-            )
+        if (factor := objective.learning_rate_factor) != 1:
+            peak *= factor
+            reason = f"{factor:g} × that of likelihood ({reason}): {objective.learning_rate_reason}"
         defaults.set_and_report("training.learning_rate", peak, reason)
 
 
 def _choose_validation_interval(defaults: Defaults, epoch_steps: int, planned_steps: int | None) -> int:
-    """Choose how often to validate, and return the number of steps between two validations.
+    """Set `training.validation_interval` unless the user has, and return it: the steps between two validations.
 
-    `epoch_steps` are the steps of an epoch; `planned_steps` is None if only patience ends training.
+    `epoch_steps` are the steps of an epoch, `planned_steps` those of the training; None if only patience ends it.
     """
     training = defaults.config.training
     if training.validation_interval is not None:
@@ -365,9 +391,10 @@ def _choose_validation_interval(defaults: Defaults, epoch_steps: int, planned_st
 
 
 def _choose_validation_sentences(defaults: Defaults, store: TokenStore, num_valid: int, tokens: float) -> None:
-    """Choose how many of the `num_valid` validation sentences to decode each time, at least 50 if there are as many.
+    """Choose how many of the `num_valid` validation sentences each validation decodes: at least 50 if there are enough.
 
-    `tokens` is the number of tokens that can be decoded in about a tenth of the training time.
+    `tokens` is the number of tokens that can be decoded in about a tenth of the training time between two validations.
+    `store` has the tokenized training pairs, whose mean target length is assumed for the decoded sentences.
     """
     training = defaults.config.training
     if training.validation_sentences is not None:
@@ -387,13 +414,13 @@ def _choose_validation_sentences(defaults: Defaults, store: TokenStore, num_vali
 
 
 def epoch_target_tokens(store: TokenStore) -> int:
-    """Return the number of target tokens of an epoch, with one EOS per pair."""
+    """Return the number of target tokens of all training pairs in `store`, with one EOS per pair."""
     _, target_column = store.columns
     return target_column.tokens + len(store)
 
 
 def _system_size(pairs: int, gpu: bool) -> str:
-    """Choose the size of a system: larger for more data, and for a GPU."""
+    """Return the default size of a system ("tiny", "small" or "base"): larger for more training pairs and for a GPU."""
     if pairs < (MIN_SMALL_PAIRS_GPU if gpu else MIN_SMALL_PAIRS_CPU):
         return "tiny"
     if pairs < MIN_BASE_PAIRS or not gpu:
@@ -402,6 +429,9 @@ def _system_size(pairs: int, gpu: bool) -> str:
 
 
 def _batch_tokens(target_tokens: int, gpu: bool) -> int:
-    """Choose batches for about 100 steps per epoch, or 55 on a GPU, within what the device processes efficiently."""
-    limit = 25_000 if gpu else 4096
-    return int(max(1024, min(limit, round(target_tokens / (55 if gpu else 100), -2))))
+    """Return the default number of tokens per batch for a corpus of `target_tokens`.
+
+    An epoch then has about 100 steps, or 55 on a GPU, as long as the device processes batches of this size efficiently.
+    """
+    steps_per_epoch, max_tokens = (55, 25_000) if gpu else (100, 4096)
+    return int(max(1024, min(max_tokens, round(target_tokens / steps_per_epoch, -2))))

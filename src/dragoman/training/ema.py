@@ -20,7 +20,7 @@ class WeightAverage:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        """Start the averages at the present weights of the model."""
+        """Start the averages at the present weights of the model; `decay` is the largest decay k of an update."""
         self.decay = decay
         trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         self.weights: dict[str, Tensor] = dict(trained)
@@ -29,7 +29,7 @@ class WeightAverage:
         self.update_rate = torch.zeros((), device=next(model.parameters()).device)  # 1 − k
 
     def set_step(self, step: int) -> None:
-        """Set the number of the step, from 1, on which the decay k = min(decay, (1 + step) / (10 + step)) depends."""
+        """Set the decay k = min(decay, (1 + step) / (10 + step)) of the next `update`; steps are counted from 1."""
         self.update_rate.fill_(1 - min(self.decay, (1 + step) / (10 + step)))
 
     @torch.no_grad()
@@ -55,6 +55,6 @@ class WeightAverage:
                 torch._foreach_copy_(weights, saved)
 
     def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copy the averages of a checkpoint in place."""
+        """Copy the saved averages of a checkpoint, by the names of the weights, into the present ones."""
         for name, average in self.averages.items():
             average.copy_(tensors[name])

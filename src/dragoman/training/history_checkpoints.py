@@ -27,25 +27,28 @@ class HistoryCheckpoints:
     """
 
     def __init__(self, run: Path, max_count: int) -> None:
-        """Use the history of a run folder; `max_count` 0 keeps none."""
+        """Save checkpoints in checkpoints/history of the run folder `run`: at most `max_count`, none if that is 0."""
         self.run, self.max_count = run, max_count
         self.folder = run / CHECKPOINT_DIR / HISTORY_DIR
 
     def is_due(self, step: int) -> bool:
-        """Whether the weights of a step are to be saved."""
+        """Whether the weights of `step` are to be saved: it is a power of √2, and history is not disabled."""
         return self.max_count > 0 and is_history_step(step)
 
     def save(self, step: int, weights: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Save the weights of a step, and remove checkpoints that are too many; `values` are stored beside them."""
+        """Save the weights of a step, by name, and remove a checkpoint if there are more than `max_count`.
+
+        `values` are stored in the manifest of the checkpoint.
+        """
         with os_errors_as_user_errors(self.folder):
             self.folder.mkdir(exist_ok=True)
         remove_partial_files(self.folder)
-        remove_folder(self._path(step))  # of a process that was killed before its first checkpoint
+        remove_folder(self._path(step))  # left by a process that was killed before it could resume from here
         checkpoint.save(self._path(step), {"model": weights}, {"step": step, **values})
         self._thin()
 
     def truncate_after(self, step: int) -> None:
-        """Remove the checkpoints after a step, which training repeats."""
+        """Remove the checkpoints after `step`, from which training is resumed: later steps will be trained again."""
         for saved in history_steps(self.run):
             if saved > step:
                 remove_folder(self._path(saved))

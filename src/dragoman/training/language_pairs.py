@@ -30,9 +30,11 @@ class CorpusLanguages:
 def resolve_languages(
     config: DataConfig, framing: Framing, train: Sequence[Corpus], valid: Sequence[Corpus]
 ) -> CorpusLanguages:
-    """Return the languages of all corpora as codes of the model, whose special tokens are `framing`.
+    """Return source and target language of each corpus in `train` and `valid`, as language codes of the model.
 
-    A model without language codes has none: data.source_language and data.target_language then only describe the files.
+    They come from `data.corpus_languages` ("de:en" for each corpus), or for all corpora from `data.source_language` and
+    `data.target_language`. `framing` has the special tokens of the model, among them its language codes. If it has
+    none, all languages are empty: the settings then only describe the files.
     """
     codes = framing.languages
     if codes is None:
@@ -44,7 +46,7 @@ def resolve_languages(
         return CorpusLanguages(framing, train=[("", "")] * len(train), valid=[("", "")] * len(valid))
 
     def known_codes(source: str | None, target: str | None) -> LanguagePair:
-        """Return the codes of a pair of languages, with the defaults of the model."""
+        """Return the model's codes of two languages; None is its default. An unknown language is a UserError."""
         source_code, target_code = codes.pair(source if codes.reads_source_code else None, target)
         return source_code or "", target_code
 
@@ -54,12 +56,14 @@ def resolve_languages(
     valid_pairs = [known_codes(*pair.split(":", 1)) for pair in config.valid_corpus_languages]
     if valid and not valid_pairs:  # by default those of the training corpora, one by one or all the same
         valid_pairs = train_pairs[:1] * len(valid) if len(set(train_pairs)) == 1 else train_pairs
-    for setting, pairs, corpora in (("", train_pairs, train), ("valid_", valid_pairs, valid)):
+    for setting, pairs, corpora in (
+        ("data.corpus_languages", train_pairs, train),
+        ("data.valid_corpus_languages", valid_pairs, valid),
+    ):
         if len(pairs) != len(corpora):
-            kind = "validation" if setting else "training"
             raise UserError(
-                f"data.{setting}corpus_languages has {len(pairs)} language pairs for {len(corpora)} {kind} corpora: "
-                "give one per corpus"
+                f"{setting} has {len(pairs)} language pairs for {len(corpora)} corpora: give one pair per "
+                "corpus, such as de:en"
             )
     source, target = train_pairs[0]
     return CorpusLanguages(framing.with_default_languages(source or None, target), train=train_pairs, valid=valid_pairs)

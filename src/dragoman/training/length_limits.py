@@ -17,23 +17,26 @@ Numbers = NDArray[np.float64]
 QUANTILE = 0.99  # share of pairs below the fitted line: up to 1 % of misaligned pairs do not raise it
 LIMIT_FACTOR = 2.0  # the limit is this multiple of the line
 EXTRA_TOKENS = 5  # added for very short sources
-MIN_ESTIMATION_PAIRS = 100  # for an estimate
-NUM_SLOPES = 41
-MAX_LENGTH_PAIRS = 100_000  # different pairs of lengths that are used
-MAX_BEYOND = 0.001  # share of training pairs beyond the limit that is accepted
+MIN_ESTIMATION_PAIRS = 100  # training pairs that an estimate needs
+NUM_SLOPES = 41  # slopes of lines that are tried
+MAX_LENGTH_PAIRS = 100_000  # different pairs of source and target length that an estimate uses
+MAX_SHARE_BEYOND_LIMIT = 0.001  # of the training pairs
 
 
 def choose_length_limit(
     defaults: Defaults, lengths: LengthCounts | None, framing: Framing, valid_lengths: LengthCounts | None = None
 ) -> None:
-    """Set `search.length_ratio` and `search.length_offset` if they are not given, so that no validation pair is cut.
+    """Choose the length limit of a search, `search.length_ratio` · source length + `search.length_offset` tokens.
+
+    It is estimated from the training pairs, and then raised so that no validation target exceeds it. What the user has
+    set stays.
 
     Args:
-        defaults: the configuration so far.
-        lengths: counts the tokens of the training pairs, without the special tokens of `framing` around source and
-            target, which a search counts too. If it is None, or there are few pairs, fixed defaults are set; with few
-            pairs the offset is raised so that none of them exceeds the limit.
-        valid_lengths: counts the tokens of the validation pairs.
+        defaults: the configuration so far, in which the settings are set and recorded.
+        lengths: numbers of training pairs by source and target length in tokens, without special tokens. If it is None,
+            fixed defaults are set; with fewer than 100 pairs, too, but the offset is raised for them.
+        framing: special tokens around source and target, which a search counts, too.
+        valid_lengths: numbers of validation pairs by length.
     """
     configured = {name: getattr(defaults.config.search, name) for name in ("length_ratio", "length_offset")}
     missing = [name for name, value in configured.items() if value is None]
@@ -62,21 +65,21 @@ def choose_length_limit(
 
 
 def _lengths_in_search(lengths: LengthCounts, framing: Framing) -> tuple[Numbers, Numbers]:
-    """Return the lengths of sources and targets as a search counts them, with the special tokens of `framing`."""
+    """Return source and target lengths as a search counts them, with the special tokens of `framing`; two arrays."""
     source = lengths.source + len(framing.source_prefix) + len(framing.source_suffix)
     target = lengths.target + len(framing.forced_bos) + 1  # tokens forced after BOS, and EOS
     return source.astype(np.float64), target.astype(np.float64)
 
 
 def _offset_for(source: Numbers, target: Numbers, ratio: float) -> int:
-    """Return the smallest offset with which no target is longer than `ratio` · source + offset."""
+    """Return the smallest offset with which no target length exceeds ⌊`ratio` · source length⌋ + offset."""
     return int((target - np.floor(ratio * source)).max(initial=0))
 
 
 def length_limit(
     source: Numbers, target: Numbers, pairs: NDArray[np.int64], ratio: float | None = None, offset: int | None = None
 ) -> tuple[float, int]:
-    """Estimate a limit `ratio` · source + `offset` of target lengths.
+    """Return ratio and offset of a limit of target lengths, ratio · source length + offset, estimated from pairs.
 
     Of all lines a·source + b (a, b ≥ 0) that 99 % of the targets do not exceed, the one with the smallest mean over the
     sources is doubled. It is a ratio if targets grow with their sources, a constant if they do not (summaries), or
@@ -84,7 +87,8 @@ def length_limit(
     lengths do not follow a line, and the limit is at least the default.
 
     Args:
-        source, target, pairs: lengths including EOS, and the number of pairs with these lengths.
+        source, target, pairs: for each combination of lengths that occurs, source and target length in tokens including
+            EOS, and the number of pairs with these lengths.
         ratio, offset: values that the user has set and that are returned unchanged; None: to be estimated.
     """
     if len(pairs) > MAX_LENGTH_PAIRS:
@@ -104,13 +108,16 @@ def length_limit(
     fitted_ratio = min(100.0, math.ceil(100 * LIMIT_FACTOR * slope) / 100)
     fitted_offset = math.ceil(LIMIT_FACTOR * constant) + EXTRA_TOKENS
     beyond = target > np.floor(fitted_ratio * source) + fitted_offset
-    if pairs[beyond].sum() > MAX_BEYOND * pairs.sum():
+    if pairs[beyond].sum() > MAX_SHARE_BEYOND_LIMIT * pairs.sum():
         fitted_ratio, fitted_offset = max(fitted_ratio, DEFAULT_RATIO), max(fitted_offset, DEFAULT_OFFSET)
     return fitted_ratio if ratio is None else ratio, fitted_offset if offset is None else offset
 
 
 def _quantile(values: Numbers, pairs: NDArray[np.int64]) -> float:
-    """Return the smallest value that 99 % (`QUANTILE`) of the pairs do not exceed; `pairs` counts those per value."""
+    """Return the smallest of `values` that 99 % (`QUANTILE`) of the pairs do not exceed.
+
+    `pairs[i]` is the number of pairs with `values[i]`.
+    """
     order = np.argsort(values, kind="stable")
     position = np.searchsorted(np.cumsum(pairs[order]), QUANTILE * pairs.sum())
     return float(values[order[min(int(position), len(order) - 1)]])

@@ -17,22 +17,24 @@ from dragoman.errors import UserError
 from dragoman.models import ModelSpec, described_model
 from dragoman.parts.spec import find_specs, replace_everywhere
 from dragoman.parts.stack import Stack
-from dragoman.training.trainable_weights import ParameterCounts, count_trained
+from dragoman.training.trainable_weights import count_trained
 
 if TYPE_CHECKING:
     from dragoman.training.defaults import Defaults
 
 ESTIMATED_CHUNK_LOGITS = 2**22  # logits that exist at a time in training on a CPU
-PLANNED_MEMORY = 0.8  # share of the free memory that a training may be planned to use: estimates are rough
-SUGGESTED_RANK = 16  # of LoRA, if training all weights does not fit
+PLANNED_MEMORY_SHARE = 0.8  # of the free memory, that a training may be planned to use: estimates are rough
+SUGGESTED_LORA_RANK = 16  # if training all weights does not fit
 #: smallest batches, in tokens, that a device computes about as fast as larger ones
 MIN_EFFICIENT_TOKENS = {"cpu": 1024, "cuda": 4096}
 
 
 def estimate_activations(spec: ModelSpec, tokens: int, gradient_checkpointing: bool = False) -> int:
-    """Estimate the bytes of activations: 16 vectors per token and sublayer, and three times a chunk of logits.
+    """Estimate the bytes that the activations of a batch of `tokens` tokens take in training, in float32.
 
-    With gradient checkpointing: three vectors per token and layer, and one layer in full.
+    `spec` has the hyper-parameters of the model. The rough count is 16 vectors of its width per token and sublayer, and
+    three times a chunk of logits. With gradient checkpointing it is three vectors per token and layer, and one layer in
+    full.
     """
     stacks = [  # layers of each stack, and sublayers per layer
         (stack.depth, sum(getattr(part, "layers", 1) for part in stack.block)) for stack in find_specs(spec, Stack)
@@ -46,7 +48,7 @@ def estimate_activations(spec: ModelSpec, tokens: int, gradient_checkpointing: b
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Division of a step into batches, gradient checkpointing, and the bytes that a step then needs."""
+    """Number of batches that a step is divided into, gradient checkpointing, and the bytes that a step then needs."""
 
     batches: int
     gradient_checkpointing: bool
@@ -59,70 +61,75 @@ def plan_memory(
     tokens: int,
     min_tokens: int,
     efficient_tokens: int,
-    recompute: bool,
+    can_checkpoint: bool,
 ) -> MemoryPlan:
     """Choose the first plan that fits into `free` bytes, or the one that needs least.
 
     First a step is divided into batches that are still computed efficiently, which changes nothing else. Then
-    activations are recomputed, and then the batches become as small as possible.
+    gradient checkpointing is tried, and then batches that are as small as possible.
 
     Args:
-        estimate: bytes of a step, by the tokens of a batch and whether activations are recomputed.
+        estimate: returns the bytes of a step, from the tokens of a batch and whether gradient checkpointing is used.
         tokens: tokens of a step.
-        min_tokens: smallest possible batch.
-        efficient_tokens: smallest batch that is computed efficiently.
-        recompute: whether activations can be recomputed.
+        min_tokens: tokens of the smallest possible batch.
+        efficient_tokens: tokens of the smallest batch that is computed efficiently.
+        can_checkpoint: whether gradient checkpointing can be used.
     """
 
     def divisions(smallest: int) -> list[int]:
-        """Return the numbers of batches, powers of two, whose batches have at least `smallest` tokens."""
+        """Return the powers of two into which a step can be divided so that batches have at least `smallest` tokens."""
         return [2**power for power in range(20) if power == 0 or tokens // 2**power >= max(smallest, min_tokens)]
 
-    plans = [(number, False) for number in divisions(efficient_tokens)]
-    if recompute:
-        plans += [(number, True) for number in divisions(efficient_tokens)]
-    plans += [(number, recompute) for number in divisions(min_tokens)]
-    sized = [
-        MemoryPlan(batches=number, gradient_checkpointing=recomputes, needed=estimate(tokens // number, recomputes))
-        for number, recomputes in plans
+    attempts = [(batches, False) for batches in divisions(efficient_tokens)]
+    if can_checkpoint:
+        attempts += [(batches, True) for batches in divisions(efficient_tokens)]
+    attempts += [(batches, can_checkpoint) for batches in divisions(min_tokens)]
+    plans = [
+        MemoryPlan(batches, gradient_checkpointing=checkpointing, needed=estimate(tokens // batches, checkpointing))
+        for batches, checkpointing in attempts
     ]
-    return next((plan for plan in sized if plan.needed <= free), sized[-1])
+    return next((plan for plan in plans if plan.needed <= free), plans[-1])
 
 
 def choose_memory_plan(defaults: Defaults, spec: ModelSpec, device: str) -> None:
     """Choose gradient checkpointing, and divide a step into several batches if its batch does not fit into memory.
 
-    What the user has set stays. If nothing fits, a warning says what would. `device` is cpu or cuda.
+    What the user has set stays. If nothing fits, a warning says what would.
+
+    Args:
+        defaults: the configuration so far; chosen settings are set and recorded in it.
+        spec: hyper-parameters of the model.
+        device: on which the model is trained, such as "cpu" or "cuda:0".
     """
-    if defaults.batch_is_measured:  # with the present gradient checkpointing
+    if defaults.batch_is_measured:  # by trial steps with the present gradient checkpointing
         defaults.set_quietly({"training.gradient_checkpointing": bool(defaults.config.training.gradient_checkpointing)})
         return
     config, free = defaults.config, free_memory(device)
     tokens, accumulation = config.training.batch_tokens or 0, config.training.gradient_accumulation
-    is_open = defaults.is_chosen("training.batch_tokens")  # not set by the user, so that the batch may be divided
-    longest_row = 2 * (config.data.max_length + 2) if is_open else tokens
+    can_divide = defaults.is_chosen("training.batch_tokens")  # the batch size was not set by the user
+    longest_row = 2 * (config.data.max_length + 2) if can_divide else tokens  # source and target with BOS and EOS
     requested = config.training.gradient_checkpointing  # by the user; None: to be chosen
     in_bfloat16 = device.startswith("cuda") and config.training.precision != "float32"  # half as many bytes
     counts = count_trained(spec, config)
 
-    def estimate(batch_tokens: int, recomputes: bool) -> int:
+    def estimate(batch_tokens: int, checkpointing: bool) -> int:
         """Estimate the bytes of a step with batches of `batch_tokens`."""
-        activations = estimate_activations(spec, batch_tokens, bool(requested) or recomputes)
+        activations = estimate_activations(spec, batch_tokens, bool(requested) or checkpointing)
         activations //= 2 if in_bfloat16 else 1
         return MemoryEstimate.for_adam(counts.total, counts.trained, activations).total
 
-    efficient = MIN_EFFICIENT_TOKENS.get(device.split(":")[0], 1024) if is_open else tokens
+    efficient = MIN_EFFICIENT_TOKENS.get(device.split(":")[0], 1024) if can_divide else tokens
     plan = plan_memory(
         estimate,
-        free=PLANNED_MEMORY * free,
+        free=PLANNED_MEMORY_SHARE * free,
         tokens=tokens,
         min_tokens=longest_row,
         efficient_tokens=efficient,
-        recompute=requested is None and can_recompute(spec),
+        can_checkpoint=requested is None and supports_checkpointing(spec),
     )
-    if plan.needed > PLANNED_MEMORY * free:
-        defaults.warnings.append(_does_not_fit(config, counts, plan, free))
-    reason = f"{_gib(estimate(tokens, recomputes=False))} are needed otherwise, {_gib(free)} are free"
+    if plan.needed > PLANNED_MEMORY_SHARE * free:
+        defaults.warnings.append(_memory_warning(config, counts.trained, plan.needed, free))
+    reason = f"{_gib(estimate(tokens, checkpointing=False))} are needed otherwise, {_gib(free)} are free"
     if plan.batches > 1:
         defaults.set_and_report("training.batch_tokens", tokens // plan.batches, reason)
         reason = f"so that a step has {tokens:,} tokens"
@@ -133,8 +140,8 @@ def choose_memory_plan(defaults: Defaults, spec: ModelSpec, device: str) -> None
         defaults.set_quietly({"training.gradient_checkpointing": False})
 
 
-def can_recompute(spec: ModelSpec) -> bool:
-    """Whether the layers of a model support gradient checkpointing."""
+def supports_checkpointing(spec: ModelSpec) -> bool:
+    """Whether all layers of the model with these hyper-parameters support gradient checkpointing."""
     try:
         described_model(replace_everywhere(spec, Stack, gradient_checkpointing=True))
     except UserError:  # batch normalization does not support it
@@ -143,15 +150,18 @@ def can_recompute(spec: ModelSpec) -> bool:
 
 
 def free_memory(device: str) -> int:
-    """Return the bytes that are free on a device, cpu or cuda."""
+    """Return the bytes that are free on a device, such as "cpu" or "cuda:0"."""
     return torch.cuda.mem_get_info(torch.device(device))[0] if device.startswith("cuda") else available_memory()
 
 
 def available_memory() -> int:
-    """Return the bytes that this process can still allocate: the least of what machine, system and cgroup allow."""
+    """Return the bytes of main memory that this process can still allocate.
+
+    On Linux it is the least of the physical memory, MemAvailable, and what the limit of the cgroup leaves.
+    """
     if os.name == "nt":
         return _available_on_windows()
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]  # the physical memory
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         limits += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")]
@@ -163,22 +173,25 @@ def available_memory() -> int:
 
 
 def _available_on_windows() -> int:
-    """Return the physical memory that is free, by GlobalMemoryStatusEx of the Windows API."""
+    """Return the bytes of free physical memory, by GlobalMemoryStatusEx of the Windows API."""
     numbers = (ctypes.c_uint64 * 8)()  # MEMORYSTATUSEX: two 32-bit fields, then total and available physical memory …
     ctypes.cast(numbers, ctypes.POINTER(ctypes.c_uint32))[0] = ctypes.sizeof(numbers)
     ctypes.CDLL("kernel32").GlobalMemoryStatusEx(ctypes.byref(numbers))
     return int(numbers[2])
 
 
-def _does_not_fit(config: Config, counts: ParameterCounts, plan: MemoryPlan, free: int) -> str:
-    """Return the message that a training will probably not fit into memory, with what would."""
-    message = f"training needs about {_gib(plan.needed)} of memory, but {_gib(free)} are free"
+def _memory_warning(config: Config, trained_weights: int, needed: int, free: int) -> str:
+    """Return the warning that a training needs more bytes than are free, with settings that need less memory.
+
+    `trained_weights` is the number of weights that are trained, `needed` and `free` are bytes.
+    """
+    message = f"training needs about {_gib(needed)} of memory, but {_gib(free)} are free"
     if config.lora.rank or not config.training.start_from:
         return f"{message}: lower data.max_length or training.batch_tokens, or choose a smaller model"
-    saved = 12 * counts.trained  # bytes of gradients and Adam's two moments, of which LoRA's updates need hardly any
-    return f"{message}: --lora-rank {SUGGESTED_RANK} would need about {_gib(plan.needed - saved)}"
+    saved = 12 * trained_weights  # bytes of gradients and Adam's two moments, of which LoRA's updates need hardly any
+    return f"{message}: --lora-rank {SUGGESTED_LORA_RANK} would need about {_gib(needed - saved)}"
 
 
-def _gib(size: float) -> str:
-    """Format a number of bytes in GiB."""
-    return f"{size / 2**30:.1f} GiB"
+def _gib(num_bytes: float) -> str:
+    """Format a number of bytes in GiB, such as "1.5 GiB"."""
+    return f"{num_bytes / 2**30:.1f} GiB"

@@ -20,7 +20,7 @@ from dragoman.training.parallel import ProcessGroup
 from dragoman.training.train_step import StepBatches, TrainStep
 from dragoman.training.validation import ValidationResult
 
-SUMS = ("loss", "nll_loss", "nonfinite_tokens")  # of TrainStep.loss_sums
+TRAIN_STEP_SUMS = ("loss", "nll_loss", "nonfinite_tokens")  # names of the elements of TrainStep.loss_sums
 
 
 class TrainingMeter:
@@ -30,14 +30,21 @@ class TrainingMeter:
     """
 
     def __init__(self, train_step: TrainStep, unlogged: dict[str, float], processes: ProcessGroup) -> None:
-        """Continue from the sums of a checkpoint that were not logged (`unlogged`; empty at the start of training)."""
+        """Continue the sums of a resumed training.
+
+        Args:
+            train_step: the training step, which adds losses and skipped steps up on the device.
+            unlogged: sums of a checkpoint, by name, that no record of metrics.jsonl includes yet; empty for a new
+                training.
+            processes: the processes of a distributed training.
+        """
         self.train_step, self.processes = train_step, processes
         self._reset(unlogged)
 
     def _reset(self, unlogged: dict[str, float]) -> None:
-        """Set all sums to those of a checkpoint (`unlogged`, by name), or to 0 if it is empty."""
+        """Set all sums since the last record to those of a checkpoint (`unlogged`, by name), or to 0 if it is empty."""
         initial = unlogged if self.processes.rank == 0 else {}  # sums over processes: only the first one adds them
-        sums = [initial.get(name, 0.0) for name in SUMS]
+        sums = [initial.get(name, 0.0) for name in TRAIN_STEP_SUMS]
         self.train_step.loss_sums.copy_(torch.tensor(sums, dtype=self.train_step.loss_sums.dtype))
         self.train_step.skipped_steps.fill_(unlogged.get("skipped", 0.0))
         self.padding, self.batches = initial.get("padding", 0.0), initial.get("batches", 0.0)
@@ -45,14 +52,20 @@ class TrainingMeter:
         self.start, self.measured_tokens = time.perf_counter(), 0
 
     def unlogged(self) -> dict[str, float]:
-        """Return what all processes have summed since the last record in metrics.jsonl, by name."""
-        names = (*SUMS, "padding", "batches")
+        """Return the sums over all processes since the last record in metrics.jsonl, by name.
+
+        These are losses, padding ratios, and the numbers of tokens, batches and skipped steps.
+        """
+        names = (*TRAIN_STEP_SUMS, "padding", "batches")
         values = [*self.train_step.loss_sums.tolist(), self.padding, self.batches]
         sums = dict(zip(names, self.processes.all_reduce_sum(values)))
         return sums | {"tokens": self.tokens, "skipped": float(self.train_step.skipped_steps)}
 
     def record_step(self, batches: StepBatches, learning_rate: float) -> None:
-        """Add a step to the sums of the next record; `batches.target_tokens` are those of all processes."""
+        """Add a training step to the sums of the next record.
+
+        `batches` are the batches of this process in the step; only `batches.target_tokens` counts all processes.
+        """
         self.tokens += batches.target_tokens
         self.measured_tokens += batches.target_tokens
         self.padding += sum(batch.padding_ratio for _, batch in batches.batches)
@@ -60,7 +73,10 @@ class TrainingMeter:
         self.learning_rate = learning_rate
 
     def make_record(self, step: int) -> dict[str, float]:
-        """Return the record of metrics.jsonl for the steps since the last one, and start a new one."""
+        """Return the record of metrics.jsonl for the steps since the last record up to `step`, and reset the sums.
+
+        Loss and perplexity are means per target token, without the batches whose loss was not finite.
+        """
         sums = self.unlogged()
         tokens = max(1.0, sums["tokens"] - sums["nonfinite_tokens"])
         record = {
@@ -103,17 +119,22 @@ class LossHistory:
     def limit(self) -> float:
         """Return the loss above which a reading counts as high; infinity before there are enough readings.
 
-        Above it, a quarter of the usual loss, or of the progress since the first reading, is lost, and the rise exceeds
-        1½ times the largest change between recent readings.
+            median + max(¼ · max(|median|, first − median), 1½ · largest change between adjacent readings)
+
+        of the recent readings. Above it, a quarter of the usual loss, or of the progress since the first reading, is
+        lost again, and the rise exceeds the noise.
         """
         if self.first is None or len(self.recent) < MIN_READINGS:
             return float("inf")
-        usual = median(self.recent)
+        usual_loss = median(self.recent)
         largest_change = max(abs(after - before) for before, after in pairwise(self.recent))
-        return usual + max(0.25 * max(abs(usual), self.first - usual), 1.5 * largest_change)
+        return usual_loss + max(0.25 * max(abs(usual_loss), self.first - usual_loss), 1.5 * largest_change)
 
     def diverged(self, loss: float) -> bool:
-        """Add a reading of the loss, and return whether training has diverged: several high readings in a row."""
+        """Add a reading of the training loss, and return whether training has diverged.
+
+        It has after `HIGH_READINGS` readings in a row above `limit()`. Fewer count as normal if a normal one follows.
+        """
         if self.first is None:
             self.first = loss
         if loss > self.limit():
@@ -131,13 +152,19 @@ class MetricsLog:
     """
 
     def __init__(self, folder: Path, step: int, enabled: bool = True) -> None:
-        """Open the log of a run folder, and remove records after `step`, which training repeats."""
+        """Open the log of the run `folder`, and remove records after `step`, from which training is resumed.
+
+        Nothing is written if `enabled` is false.
+        """
         self.folder, self.enabled = folder, enabled
         self.truncate_after(step)
         self.tensorboard = _tensorboard_writer(folder, step) if enabled else None
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append a record with `kind` and `step` to metrics.jsonl, and its numbers to the TensorBoard curves."""
+        """Append a record to metrics.jsonl, and its numbers to the TensorBoard curves.
+
+        A record has a "kind" (train, valid, averaged or search), a "step", and measurements by name.
+        """
         if not self.enabled:
             return
         path = self.folder / METRICS_FILE
@@ -152,7 +179,7 @@ class MetricsLog:
                     self.tensorboard.add_scalar(f"{record['kind']}/{name}", value, record["step"])
 
     def write_samples(self, result: ValidationResult, step: int) -> None:
-        """Write the samples of a validation to samples/STEP.jsonl."""
+        """Write the decoded sample sentences of a validation at `step` to samples/STEP.jsonl of the run folder."""
         if self.enabled:
             with os_errors_as_user_errors(self.folder / "samples"):
                 (self.folder / "samples").mkdir(exist_ok=True)
@@ -160,21 +187,23 @@ class MetricsLog:
             write_file(self.folder / "samples" / f"{step:06d}.jsonl", "".join(lines))
 
     def truncate_after(self, step: int) -> None:
-        """Remove the records after a step, which training repeats from its last checkpoint."""
+        """Remove the records after `step`, from which training is resumed, from metrics.jsonl.
+
+        So are the records "averaged" and "search" of the end of training, which will be repeated.
+        """
         records = read_metrics(self.folder) if self.enabled else []
-        # averaged, search: after the last step, and repeated at the end
         remaining = [r for r in records if r["step"] <= step and r["kind"] not in ("averaged", "search")]
         text = "".join(json.dumps(record) + "\n" for record in remaining)
         if records and text != (self.folder / METRICS_FILE).read_text(encoding="utf-8"):
             write_file(self.folder / METRICS_FILE, text)
 
     def last_record(self, kind: str, step: int) -> dict[str, Any]:
-        """Return the last record of a kind (train, valid, averaged) at a step; empty if there is none."""
+        """Return the last record of a kind (train, valid, averaged) at a step in metrics.jsonl; empty without one."""
         records = read_metrics(self.folder) if self.enabled else []
         return next((record for record in reversed(records) if (record["kind"], record["step"]) == (kind, step)), {})
 
     def count(self, kind: str) -> int:
-        """Return the number of records of a kind, such as "valid"."""
+        """Return the number of records of a kind (train, valid, averaged, search) in metrics.jsonl."""
         return sum(record["kind"] == kind for record in read_metrics(self.folder))
 
     def close(self) -> None:

@@ -41,13 +41,13 @@ class Adadelta(torch.optim.Optimizer):
     found_inf: Tensor
 
     def __init__(self, weights: Iterable[nn.Parameter]) -> None:
-        """Create zero state for all weights; the learning rate is set before every step."""
+        """Create the state of all weights: moving averages of squared gradients and updates, which start at 0."""
         super().__init__(weights, {"lr": 1.0})
         _create_state(self, lambda weight: _zeros("square_avg", "acc_delta", weight=weight))
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update all weights that have a gradient; nothing changes if `found_inf` is 1."""
+        """Update all weights that have a gradient; nothing changes if the tensor `found_inf` is 1 (a skipped step)."""
         rho = torch.where(self.found_inf > 0, 1.0, ADADELTA_RHO)
         for group, weight in _weights_with_gradient(self):
             squares, updates = self.state[weight].values()  # E[∇²] and E[Δ²]
@@ -70,13 +70,17 @@ class Adafactor(torch.optim.Optimizer):
     found_inf: Tensor
 
     def __init__(self, weights: Iterable[nn.Parameter], momentum: float = 0.0) -> None:
-        """Create zero state for all weights; `momentum` 0 keeps no first moment."""
+        """Create the state of all weights, which starts at 0; there is no first moment if `momentum` (μ) is 0."""
         super().__init__(weights, {"lr": 0.0, "momentum": momentum})
         _create_state(self, partial(self._initial_state, momentum=momentum))
 
     @staticmethod
     def _initial_state(weight: Tensor, momentum: float) -> State:
-        """Return the state before the first step: row and column means for matrices, all squares for vectors."""
+        """Return the state of a weight before the first step: zeros, by name.
+
+        A matrix has row and column means of the squared gradients, a vector all of them ("square"); "exp_avg" is the
+        first moment, if there is `momentum`.
+        """
         weight = weight.detach()
         state = {"step": torch.zeros((), device=weight.device)}
         if weight.dim() >= 2:
@@ -88,15 +92,17 @@ class Adafactor(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update all weights that have a gradient; nothing changes if `found_inf` is 1."""
+        """Update all weights that have a gradient; nothing changes if the tensor `found_inf` is 1 (a skipped step)."""
         skip = self.found_inf > 0
         for group, weight in _weights_with_gradient(self):
             self._update_weight(weight, group["lr"], group["momentum"], skip)
 
-    def _update_weight(self, weight: nn.Parameter, rate: Tensor, momentum: float, skip: Tensor) -> None:
-        """Update one weight and its state; nothing changes if `skip`, a boolean on the device, is true.
+    def _update_weight(self, weight: nn.Parameter, learning_rate: Tensor, momentum: float, skip: Tensor) -> None:
+        """Update one weight and its state; nothing changes if `skip`, a boolean scalar on the device, is true.
 
-        A matrix is scaled by the means of its squared gradients over rows and columns, a vector by all of them.
+        The gradient of a matrix is divided by the root of its second moment, which is the product of row and column
+        means of the squared gradients; for a vector, all squares are averaged. Then the update is clipped, and scaled
+        by the learning rate and the root mean square of the weight.
         """
         state = self.state[weight]
         state["step"] += ~skip
@@ -116,7 +122,7 @@ class Adafactor(torch.optim.Optimizer):
         else:
             update = gradient * average("square", squares, beta).rsqrt()
         update = update / (_root_mean_square(update) / ADAFACTOR_UPDATE_CLIP).clamp(min=1)
-        update = rate * _root_mean_square(weight).clamp(min=ADAFACTOR_WEIGHT_EPSILON) * update
+        update = learning_rate * _root_mean_square(weight).clamp(min=ADAFACTOR_WEIGHT_EPSILON) * update
         if momentum:
             update = average("exp_avg", update, momentum)
         weight.sub_(torch.where(skip, 0.0, update))
@@ -132,8 +138,9 @@ def orthogonalize(matrices: Tensor, precision: torch.dtype = torch.float32, step
 
         X ← a X + (b G + c G²) X,   G = X Xᵀ,   X₀ = M / ‖M‖
 
-    a, b, c and five iterations give singular values between about 0.7 and 1.2 (Jordan et al. 2024), accurate enough
-    for an optimizer; values near 0 stay below. `precision` is that of the iterations.
+    a, b, c and five iterations (`steps`) give singular values between about 0.7 and 1.2 (Jordan et al. 2024), accurate
+    enough for an optimizer; values near 0 stay below. The iterations are computed in the dtype `precision`; the result
+    has the dtype of `matrices`.
     """
     a, b, c = NEWTON_SCHULZ
     tall = matrices.shape[-2] > matrices.shape[-1]
@@ -169,9 +176,14 @@ class Muon(torch.optim.Optimizer):
         eps: float = 1e-8,
         precision: torch.dtype = torch.float32,
     ) -> None:
-        """Create zero state: a momentum buffer for hidden matrices, AdamW's moments for all other weights.
+        """Create the state, zeros: a momentum buffer for hidden matrices, AdamW's two moments for all other weights.
 
-        `matrices` are the hidden matrices with the rows of their blocks, `others` parameter groups for AdamW.
+        Args:
+            matrices: hidden matrices, each with the numbers of rows of its blocks, such as the gates of an LSTM, which
+                are orthogonalized separately.
+            others: parameter groups that AdamW updates, with `betas` and `eps`.
+            momentum, weight_decay: μ and λ of the hidden matrices.
+            precision: dtype of the Newton–Schulz iterations.
         """
         self.precision, self.blocks = precision, dict(matrices)
         hidden: Group = {"params": list(matrices), "momentum": momentum}
@@ -182,19 +194,20 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update all weights that have a gradient; nothing changes if `found_inf` is 1."""
+        """Update all weights that have a gradient; nothing changes if the tensor `found_inf` is 1 (a skipped step)."""
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]
-            if "momentum" in group:
+            if "momentum" in group:  # the hidden matrices
                 self._update_matrices(weights, group)
             else:
                 self._update_by_adamw(weights, group)
 
     def _update_matrices(self, weights: list[nn.Parameter], group: Group) -> None:
-        """Update hidden matrices by their orthogonalized momentum, all blocks of one shape in one batch.
+        """Update the hidden matrices of a parameter group by their orthogonalized momentum.
 
         A block is a range of rows of a matrix that is orthogonalized on its own, such as one of the stacked gates of an
-        LSTM. Sharded matrices are gathered first, and their shards are updated at the end.
+        LSTM: `self.blocks` has the numbers of rows. All blocks of one shape are computed in one batch. Sharded matrices
+        are gathered first, and their shards are updated at the end. If `self.found_inf` is 1, nothing changes.
         """
         by_shape: dict[torch.Size, list[tuple[Tensor, ...]]] = {}  # weight, gradient and momentum of each block
         shards: list[tuple[Tensor, Tensor]] = []  # shards of weights and momenta, with the full matrices
@@ -222,7 +235,7 @@ class Muon(torch.optim.Optimizer):
             shard.copy_(shard_like(full, shard))
 
     def _update_by_adamw(self, weights: list[nn.Parameter], group: Group) -> None:
-        """Update the weights of a parameter group by torch's fused AdamW kernel."""
+        """Update the weights of a parameter group by torch's fused AdamW kernel, unless `self.found_inf` is 1."""
         averages, squares, steps = (
             [self.state[weight][name] for weight in weights] for name in ("exp_avg", "exp_avg_sq", "step")
         )
@@ -235,21 +248,22 @@ class Muon(torch.optim.Optimizer):
 
 
 def adamw(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """AdamW (Loshchilov & Hutter 2019); biases and norms have no weight decay."""
+    """Build AdamW (Loshchilov & Hutter 2019) for the trained weights; biases and norms have no weight decay."""
     return _build_adam(torch.optim.AdamW, _group_by_decay(trained_parameters(model), config), config)
 
 
 def adam(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Adam (Kingma & Ba 2015) without weight decay, as for the Transformer (Vaswani et al. 2017, §5.3)."""
+    """Build Adam (Kingma & Ba 2015) without weight decay, as for the Transformer (Vaswani et al. 2017, §5.3)."""
     return _build_adam(torch.optim.Adam, [{"params": trained_parameters(model)}], config)
 
 
 def _build_adam(
     optimizer_class: type[torch.optim.Adam], groups: list[Group], config: TrainingConfig
 ) -> torch.optim.Optimizer:
-    """Build torch's fused Adam or AdamW for groups of weights, and create its state at once.
+    """Build torch's fused Adam or AdamW (`optimizer_class`) for parameter groups, and create its state at once.
 
-    The learning rate is set before every step. A group has its own weight decay, or else none.
+    The learning rate is set before every step. A group has its own "weight_decay", or else none. On a GPU the step can
+    be captured in a CUDA graph.
     """
     capturable = groups[0]["params"][0].is_cuda
     betas, eps = (config.resolved("beta1"), config.resolved("beta2")), config.resolved("epsilon")
@@ -259,9 +273,10 @@ def _build_adam(
 
 
 def sgd(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """W ← W − η M, M ← μ M + ∇; μ = 0 in Sutskever et al. (2014, §3.4) and Luong et al. (2015, §4.1).
+    """Build SGD with momentum μ: M ← μ M + ∇, W ← W − η M; raise a UserError for sharded weights.
 
-    With `nesterov`: W ← W − η (∇ + μ M), Nesterov's accelerated gradient (Sutskever et al. 2013, §2).
+    μ = 0 in Sutskever et al. (2014, §3.4) and Luong et al. (2015, §4.1). With `training.nesterov`: W ← W − η (∇ + μ M),
+    Nesterov's accelerated gradient (Sutskever et al. 2013, §2).
     """
     _check_not_sharded(model, "sgd")  # torch has no fused kernel for DTensors
     momentum, nesterov = config.momentum or 0.0, config.resolved("nesterov")
@@ -272,13 +287,13 @@ def sgd(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
 
 
 def adafactor(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Adafactor (Shazeer & Stern 2018), as in T5; `momentum` adds a first moment."""
+    """Build Adafactor (Shazeer & Stern 2018), as in T5; `training.momentum` adds a first moment."""
     _check_not_sharded(model, "adafactor")  # row and column means need the full matrix
     return Adafactor(trained_parameters(model), momentum=config.momentum or 0.0)
 
 
 def _check_not_sharded(model: nn.Module, name: str) -> None:
-    """Raise a UserError if the weights are sharded, for the optimizer `name`, which needs them whole."""
+    """Raise a UserError if the weights of the model are sharded, which the optimizer `name` does not support."""
     if any(is_sharded(weight) for weight in model.parameters()):
         raise UserError(
             f"training.optimizer={name} does not support sharded weights: choose adamw, or "
@@ -287,12 +302,13 @@ def _check_not_sharded(model: nn.Module, name: str) -> None:
 
 
 def adadelta(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Adadelta (Zeiler 2012) with the constants of Cho et al. (2014) and Bahdanau et al. (2015), not of `config`."""
+    """Build Adadelta (Zeiler 2012) with ρ and ε of Cho et al. (2014) and Bahdanau et al. (2015), not of `config`."""
     return Adadelta(trained_parameters(model))
 
 
 def muon(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Muon (Jordan et al. 2024; Liu et al. 2025) for hidden matrices, AdamW for all other weights."""
+    """Build Muon (Jordan et al. 2024; Liu et al. 2025) for hidden matrices, with AdamW for all other weights."""
+    # the hidden matrices, each with the numbers of rows of its blocks, such as the gates of an LSTM
     matrices = {weight: rows for weight, rows in hidden_matrices(model).items() if weight.requires_grad}
     others = [weight for weight in trained_parameters(model) if weight not in matrices]
     return Muon(
@@ -313,7 +329,10 @@ OPTIMIZERS: dict[str, Callable[[nn.Module, TrainingConfig], torch.optim.Optimize
 
 
 def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Build the optimizer of `training.optimizer` for a model that is already on its device."""
+    """Build the optimizer that `training.optimizer` names, for a model that is already on its device.
+
+    Its learning rate and `found_inf` (1: skip the step) are tensors, so that a CUDA graph can read them.
+    """
     optimizer = OPTIMIZERS[config.resolved("optimizer")](model, config)
     for group in optimizer.param_groups:
         group["lr"] = torch.zeros((), device=group["params"][0].device)
@@ -322,12 +341,15 @@ def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opt
 
 
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters that are trained: all but frozen ones, which have no optimizer state."""
+    """Return the parameters of a model that are not frozen, in the model's order."""
     return [weight for weight in model.parameters() if weight.requires_grad]
 
 
 def _group_by_decay(weights: Iterable[nn.Parameter], config: TrainingConfig) -> list[Group]:
-    """Make parameter groups: matrices and embedding tables with weight decay, vectors without."""
+    """Return parameter groups: matrices and embedding tables with weight decay, vectors (biases, norms) without.
+
+    A group without weights is left out.
+    """
     weights = list(weights)
     groups = [
         {"params": [w for w in weights if w.dim() >= 2], "weight_decay": config.resolved("weight_decay")},
@@ -337,7 +359,10 @@ def _group_by_decay(weights: Iterable[nn.Parameter], config: TrainingConfig) -> 
 
 
 def _create_state(optimizer: torch.optim.Optimizer, initial_state: Callable[[Tensor], State]) -> torch.optim.Optimizer:
-    """Create the state now: CUDA graphs find it in place, and a skipped first step leaves it unchanged."""
+    """Set the state of every weight to `initial_state(weight)`, tensors by name, and return the optimizer.
+
+    Torch would create it in the first step. CUDA graphs need it in place before, and so does a skipped first step.
+    """
     for group in optimizer.param_groups:
         for weight in group["params"]:
             optimizer.state[weight] = initial_state(weight)
@@ -345,18 +370,18 @@ def _create_state(optimizer: torch.optim.Optimizer, initial_state: Callable[[Ten
 
 
 def _zeros(*names: str, weight: Tensor) -> State:
-    """Return state tensors of these names: zeros of the shape of a weight."""
+    """Return optimizer state of these names for a weight: zeros of its shape."""
     return {name: torch.zeros_like(weight, requires_grad=False) for name in names}
 
 
 def _adam_state(weight: Tensor) -> State:
-    """Return Adam's initial state, under torch's names."""
+    """Return Adam's initial state of a weight under torch's names: "step", "exp_avg" and "exp_avg_sq", all zero."""
     step = torch.zeros((), dtype=torch.float32, device=weight.device)
     return {"step": step} | _zeros("exp_avg", "exp_avg_sq", weight=weight)
 
 
 def _weights_with_gradient(optimizer: torch.optim.Optimizer) -> list[tuple[Group, nn.Parameter]]:
-    """Return all weights that have a gradient, each with its group."""
+    """Return pairs of a parameter group and a weight of it, for all weights that have a gradient."""
     groups = optimizer.param_groups
     return [(group, weight) for group in groups for weight in group["params"] if weight.grad is not None]
 
@@ -368,9 +393,9 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def clip_grad_norm(weights: Iterable[nn.Parameter], limit: float) -> Tensor:
-    """Scale gradients down to a norm of `limit` (Pascanu et al. 2013), and return their norm before, on the device.
+    """Scale all gradients down to a total L2 norm of `limit` (Pascanu et al. 2013); a limit of 0 does not clip.
 
-    A limit of 0 does not clip.
+    Returns the norm before, a scalar on the device.
     """
     weights = list(weights)
     norm = nn.utils.get_total_norm([w.grad for w in weights if w.grad is not None], foreach=True)
@@ -381,12 +406,15 @@ def clip_grad_norm(weights: Iterable[nn.Parameter], limit: float) -> Tensor:
 
 
 def set_found_inf(optimizer: torch.optim.Optimizer, skip: Tensor) -> None:
-    """Set whether the next step changes neither weights nor state; `skip` is a boolean on the device."""
+    """Set whether the optimizer skips the next step, so that neither weights nor state change.
+
+    `skip` is a boolean scalar on the device: the CPU need not wait for it.
+    """
     optimizer.found_inf.copy_(skip)  # type: ignore[attr-defined]
 
 
 def state_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimizer state by the names of the weights: `exp_avg/decoder.…`."""
+    """Return the optimizer state of all trained weights, named STATE/WEIGHT such as `exp_avg/decoder.…`."""
     return {
         f"{kind}/{name}": value.detach()
         for name, weight in model.named_parameters()

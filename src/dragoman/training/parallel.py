@@ -42,7 +42,10 @@ class ProcessGroup:
 
     @staticmethod
     def join() -> ProcessGroup:
-        """Connect to the other processes that torchrun has started."""
+        """Connect to the other processes that torchrun has started, and return the group; of one process without it.
+
+        torchrun sets the environment variables RANK, WORLD_SIZE and LOCAL_RANK.
+        """
         world_size = int(os.environ.get("WORLD_SIZE", 1)) if "RANK" in os.environ else 1
         if world_size == 1:
             return ProcessGroup()
@@ -62,19 +65,20 @@ class ProcessGroup:
             dist.destroy_process_group()
 
     def assign_device(self, device: torch.device) -> torch.device:
-        """Return the device of this process: its own GPU on a machine with several."""
+        """Return the device of this process: `device` itself, or with several processes the GPU `local_rank`."""
         if self.world_size == 1 or device.type != "cuda":
             return device
         if self.local_rank >= torch.cuda.device_count():
             raise UserError(
-                f"this machine has at least {self.local_rank + 1} processes but {torch.cuda.device_count()} GPUs: "
-                "start torchrun with at most as many processes per machine (--nproc-per-node) as it has GPUs"
+                f"at least {self.local_rank + 1} processes were started on this machine, which has "
+                f"{torch.cuda.device_count()} GPUs: start torchrun with at most as many processes per machine "
+                "(--nproc-per-node) as it has GPUs"
             )
         torch.cuda.set_device(self.local_rank)
         return torch.device("cuda", self.local_rank)
 
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
-        """Sum the values of all processes, element by element."""
+        """Return the sums over all processes, element by element; each process passes a list of the same length."""
         if self.world_size == 1:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64)
@@ -82,30 +86,31 @@ class ProcessGroup:
         return total.tolist()
 
     def on_first_rank(self, function: Callable[[], Result]) -> Result:
-        """Call a function on the first process and return its result on all of them, however long it takes.
+        """Call a function on the first process only, and return its result on all of them, however long it takes.
 
-        If it raises a UserError, the first process raises it and the others exit.
+        Meanwhile the others receive heartbeats, so that they do not time out. If the function raises a UserError, the
+        first process raises it and the others exit with status 2.
         """
         if self.world_size == 1:
             return function()
-        answer: list[Any] = [None]
+        message: list[Any] = [None]  # None is a heartbeat; otherwise (result, None) or (None, error)
         if self.rank == 0:
             with _heartbeat():
                 try:
-                    answer = [(function(), None)]
+                    message = [(function(), None)]
                 except UserError as error:
-                    answer = [(None, error)]
-            _broadcast(answer)
-        while answer[0] is None:  # a heartbeat
-            _broadcast(answer)
-        result, failure = answer[0]
-        if failure is not None:
-            raise failure if self.rank == 0 else SystemExit(2)
+                    message = [(None, error)]
+            _broadcast(message)
+        while message[0] is None:
+            _broadcast(message)
+        result, user_error = message[0]
+        if user_error is not None:
+            raise user_error if self.rank == 0 else SystemExit(2)
         return result
 
     @contextmanager
     def report_lost_process(self, message: Callable[[], str]) -> Iterator[None]:
-        """Turn errors about an unreachable process inside the context into a UserError with the text of `message()`."""
+        """Turn torch's errors about an unreachable process inside the context into a UserError with `message()`."""
         try:
             yield
         except RuntimeError as error:
@@ -115,9 +120,10 @@ class ProcessGroup:
 
 
 def accumulate_for_processes(config: Config, processes: ProcessGroup) -> tuple[Config, list[str]]:
-    """Raise the batches per step of a new run to the number of processes.
+    """Raise `training.gradient_accumulation`, the batches per step of all processes together, to their number.
 
-    Returns the configuration, and the change as a line of text to print; no line if nothing was changed.
+    Returns the configuration of the new run, and the change as a list of one line of text to print; empty if nothing
+    was changed.
     """
     if config.training.gradient_accumulation >= processes.world_size:
         return config, []
@@ -126,14 +132,17 @@ def accumulate_for_processes(config: Config, processes: ProcessGroup) -> tuple[C
     return replace(config, training=training), [change]
 
 
-def _broadcast(answer: list[Any]) -> None:
-    """Send the first process's list of objects to all others, in place."""
-    dist.broadcast_object_list(answer, src=0, device=torch.device("cpu"))
+def _broadcast(objects: list[Any]) -> None:
+    """Replace the elements of the list by those of the first process, which sends them to all others."""
+    dist.broadcast_object_list(objects, src=0, device=torch.device("cpu"))
 
 
 @contextmanager
 def _heartbeat() -> Iterator[None]:
-    """Send messages to the waiting processes, so that they do not time out while the first one is busy."""
+    """On the first process: broadcast None every 20 seconds while the context is active, in a thread.
+
+    The other processes, which wait for a broadcast, then do not time out.
+    """
     done = Event()
 
     def beat() -> None:
@@ -152,7 +161,10 @@ def _heartbeat() -> Iterator[None]:
 
 
 def _is_connection_error(error: RuntimeError) -> bool:
-    """Whether another process cannot be reached; gloo has no error class of its own."""
+    """Whether an error of torch.distributed means that another process cannot be reached.
+
+    The backend gloo raises plain RuntimeErrors, which are recognized by their text ("Connection closed by peer").
+    """
     return isinstance(error, dist.DistError) or any(word in str(error) for word in ("gloo", "onnection", "NCCL"))
 
 
@@ -168,29 +180,33 @@ class ParallelStrategy:
     name = ""
 
     def __init__(self, processes: ProcessGroup | None = None, device: torch.device | None = None) -> None:
-        """Use these processes and this device; by default a single process on the CPU."""
+        """Train with these processes, of which this one uses `device`; by default a single process on the CPU."""
         self.processes, self.device = processes or ProcessGroup(), device or torch.device("cpu")
 
     def distribute(self, module: nn.Module) -> None:
-        """Distribute the weights over processes, before an optimizer is built; nothing to do for a single one."""
+        """Distribute the weights of a module over processes, before an optimizer is built; here there is only one."""
 
     def reduce_gradients(self, weights: Sequence[nn.Parameter]) -> None:
-        """Sum the gradients of all processes; nothing to do for a single one."""
+        """Sum the gradients of all processes at the end of a step; nothing to do here, for a single process."""
 
     def gather(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return the full tensors on the first process: they are not sharded here."""
+        """Return the full tensors by name, gathered from all processes; here the single process has them."""
         return tensors
 
     def write_shards(self, state: Mapping[str, Tensor], folder: Path) -> Path | None:
-        """Return None: the first process has the full tensors, so that there are no shards to write."""
+        """Write this process's shards of `state` into a new folder within `folder`, and return it; None if not sharded.
+
+        Here it is None: the first process has the full tensors.
+        """
         return None
 
     def inference_weights(
         self, model: nn.Module, inference_model: nn.Module, average: WeightAverage | None
     ) -> AbstractContextManager[None]:
-        """Inside the context, `inference_model` on the first process has the weights to validate and decode with.
+        """Return a context inside which `inference_model` on the first process has the weights to validate with.
 
-        These are the moving average, if there is one. Here `inference_model` is the trained model itself.
+        These are the moving average of the weights of `model`, if there is one. Here `inference_model` and `model` are
+        the same object.
         """
         return average.swap() if average is not None else nullcontext()
 
@@ -202,15 +218,19 @@ class ReplicatedStrategy(ParallelStrategy):
     name = "replicated"
 
     def distribute(self, module: nn.Module) -> None:
-        """Copy the weights of the first process to all others, and remember the running statistics of norms."""
+        """Copy the weights of the first process to all others; keep references to the running statistics of norms."""
         broadcast_weights(module)
         self.statistics = running_statistics(module)
 
     def reduce_gradients(self, weights: Sequence[nn.Parameter]) -> None:
-        """Sum the gradients of all processes, in buckets; average the running statistics of norms."""
+        """Sum the gradients of all processes, in buckets of many weights, and average the running statistics of norms.
+
+        While a bucket is reduced, the sums of the previous one are copied back. A weight that this process has not used
+        gets the gradient of the others; one that no process has used keeps none.
+        """
         average_statistics(self.statistics, self.processes)
         has_gradient = torch.tensor([weight.grad is not None for weight in weights], dtype=torch.uint8)
-        dist.all_reduce(has_gradient, dist.ReduceOp.MAX)  # weights unused by all batches keep no gradient
+        dist.all_reduce(has_gradient, dist.ReduceOp.MAX)  # 1: some process has a gradient
         gradients = [_gradient(weight) for weight, used in zip(weights, has_gradient.tolist()) if used]
         previous: tuple[list[Tensor], Tensor, Any] | None = None  # a bucket, its flat copy, and the pending all-reduce
         for bucket in _buckets(gradients):
@@ -222,7 +242,7 @@ class ReplicatedStrategy(ParallelStrategy):
 
 
 def make_strategy(parallelism: str, processes: ProcessGroup, device: torch.device) -> ParallelStrategy:
-    """Build the strategy of `training.parallelism`: replicated unless sharded."""
+    """Build the strategy that `training.parallelism` names ("replicated" or "sharded"); a plain one for one process."""
     if processes.world_size == 1:
         return ParallelStrategy(processes, device)
     if parallelism == "sharded":
@@ -233,20 +253,23 @@ def make_strategy(parallelism: str, processes: ProcessGroup, device: torch.devic
 
 
 def broadcast_weights(module: nn.Module) -> None:
-    """Copy the initial weights of the first process: other machines may initialize them with other last bits."""
+    """Copy the weights and buffers of the first process to all others.
+
+    They are initialized with the same seed, but on other machines the last bits may differ.
+    """
     for tensor in checkpoint.named_weights(module).values():
         dist.broadcast(tensor, src=0)
 
 
 def running_statistics(module: nn.Module) -> list[Tensor]:
-    """Return the buffers that change without gradients: the running statistics of norms."""
+    """Return the saved floating-point buffers of a module: the running statistics of norms, such as batch norm."""
     parameters = dict(module.named_parameters())
     saved = checkpoint.named_weights(module).items()
     return [tensor for name, tensor in saved if name not in parameters and tensor.is_floating_point()]
 
 
 def average_statistics(statistics: Sequence[Tensor], processes: ProcessGroup) -> None:
-    """Average running statistics, since every process has seen other batches."""
+    """Average running statistics of norms over processes, in place, since every process has seen other batches."""
     for tensor in statistics:
         dist.all_reduce(tensor)
         tensor.div_(processes.world_size)
@@ -259,7 +282,10 @@ def weights_for_inference(model: nn.Module, average: WeightAverage | None) -> di
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether this process has a shard of the tensor (torch's DTensor, whose import takes seconds)."""
+    """Whether a tensor is a DTensor, of which this process has only a shard.
+
+    DTensor's import takes seconds: its method `full_tensor` is looked for instead.
+    """
     return getattr(tensor, "full_tensor", None) is not None
 
 
@@ -269,24 +295,25 @@ def full_tensor(tensor: Tensor) -> Tensor:
 
 
 def shard_like(full: Tensor, like: Tensor) -> Tensor:
-    """Return the shard of a full tensor that corresponds to the shard `like`; the full tensor if `like` is one."""
+    """Return the full tensor sharded over the processes as `like` is, or unchanged if `like` is not sharded."""
     if not is_sharded(like):
         return full
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     assert isinstance(like, DTensor)
+    # every process has the full tensor, so that nothing is sent (src_data_rank=None)
     return distribute_tensor(full.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
 def _gradient(weight: nn.Parameter) -> Tensor:
-    """Return the gradient of a weight; it is set to zeros if this process has not used the weight."""
+    """Return the gradient of a weight, after setting it to zeros if this process has not used the weight."""
     if weight.grad is None:
         weight.grad = torch.zeros_like(weight)
     return weight.grad
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Divide tensors, in their order, into lists of at least `BUCKET_ELEMENTS` elements; the last may have fewer."""
+    """Divide tensors, in their order, into lists of at least `BUCKET_ELEMENTS` elements in total, but for the last."""
     bucket: list[Tensor] = []
     for tensor in tensors:
         bucket.append(tensor)
@@ -298,9 +325,12 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def _copy_back(reduced: tuple[list[Tensor], Tensor, Any] | None) -> None:
-    """Wait for the all-reduce of a bucket, and copy the sums from the flat tensor into its gradients."""
+    """Wait for the all-reduce of a bucket, and copy the sums into its gradients; do nothing for None.
+
+    `reduced` has the gradients of the bucket, their concatenation, which is being reduced, and the pending operation.
+    """
     if reduced is not None:
         gradients, flat, pending = reduced
         pending.wait()
-        parts = flat.split([gradient.numel() for gradient in gradients])
-        torch._foreach_copy_(gradients, [part.view_as(gradient) for part, gradient in zip(parts, gradients)])
+        sums = flat.split([gradient.numel() for gradient in gradients])
+        torch._foreach_copy_(gradients, [total.view_as(gradient) for total, gradient in zip(sums, gradients)])

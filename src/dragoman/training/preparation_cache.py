@@ -12,13 +12,14 @@ class PreparationCache:
     """Results by what they were computed from, so that runs with equal text settings compute them only once."""
 
     def __init__(self) -> None:
-        """Start without results."""
+        """Start empty; `results` maps the representation of inputs to what was computed from them."""
         self.results: dict[str, Any] = {}
 
     def compute_once(self, compute: Callable[[], Result], *inputs: object) -> Result:
-        """Return what `compute` returned for equal inputs before; otherwise call it.
+        """Return the stored result for these inputs, or call `compute()` and store its result.
 
-        Inputs are compared by their representation (`repr`), which shows all fields of settings.
+        `inputs` are everything that the result depends on. They are compared by `repr`, which shows all fields of a
+        configuration.
         """
         key = repr(inputs)
         if key not in self.results:

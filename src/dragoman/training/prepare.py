@@ -83,13 +83,13 @@ class SurveyedText:
     parallel: OrderedMap
 
     def training_pairs(self) -> Iterator[SentencePair]:
-        """Read the training text again, without the held-out pairs."""
+        """Read the training text again and yield its pairs, without those held out for validation."""
         pairs = self.request.data_format.read(self.request.train)
         return self.split.training_pairs(pairs) if self.split else pairs
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """All settings that decide what is read, for the cache of preparations."""
+        """All settings that decide which text is read: runs with equal ones share the results of a preparation."""
         config = self.request.config
         return config.data, config.cleaning, config.features, self.request.data_format.key
 
@@ -104,7 +104,7 @@ class Vocabulary:
 
     @property
     def framing(self) -> Framing:
-        """The special tokens around source and target, for the default languages of a multilingual model."""
+        """The special tokens around source and target; those of a multilingual model are for its default languages."""
         return self.languages.framing.for_default_languages()
 
 
@@ -137,12 +137,12 @@ class PreparedRun:
     examples: list[PretrainingExample]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings, the number of parameters and the report on the data as JSON values."""
+        """Return all settings, the numbers of parameters and the preflight report on the data as JSON values."""
         counts = {"parameters": self.parameters.total, "trained_parameters": self.parameters.trained}
         return {"settings": asdict(self.config), **counts, "preflight": self.report()}
 
     def report(self) -> dict[str, Any]:
-        """Return the contents of `preflight.json`: the report on the data, automatic settings and examples."""
+        """Return what `preflight.json` stores: statistics of the data, automatic settings, and pretraining examples."""
         return self.preflight.to_dict() | {
             "choices": [asdict(choice) for choice in self.choices],
             "examples": [asdict(example) for example in self.examples],
@@ -158,16 +158,21 @@ def prepare_run(
     open_parent: OpenParent = ParentRun.open,
     parallel: OrderedMap | None = None,
 ) -> PreparedRun:
-    """Create a run folder with tokenizers, token stores, configuration and model file; nothing remains if it fails.
+    """Create a run folder that is ready to train: tokenizers, tokenized text, configuration and model file.
 
-    A token store is the tokenized corpus on disk. Settings that the configuration leaves open are chosen on the way.
+    Settings that the configuration leaves open are chosen on the way. If an error is raised, nothing remains.
 
     Args:
-        log: receives messages for the user.
-        custom_parts: classes of custom parts that the model contains.
+        folder: the run folder, which must not exist.
+        config: the user's configuration, with the training files.
+        log: prints a line for the user.
+        custom_parts: layer classes of the user that the model contains besides those of the package.
         cache: results of earlier preparations of this process, which runs with equal text settings share.
-        open_parent: opens the model of `training.start_from`, by default a run.
+        open_parent: opens the model that `training.start_from` names, by default a run folder.
         parallel: maps chunks of text, by default with `data.num_workers` processes.
+
+    Returns:
+        The complete configuration, the report on the data, the automatic settings and the numbers of parameters.
     """
     cache = cache or PreparationCache()
     check_new_folder(folder)
@@ -205,9 +210,16 @@ def prepare_run(
 def _survey(
     request: resolve.RunRequest, folder: Path, log: Log, cache: PreparationCache, parallel: OrderedMap | None
 ) -> SurveyedText:
-    """Clean and read the corpora, choose the pairs to validate on, and add a new language to the model if one is named.
+    """Clean the corpora, count their pairs and text, and choose the validation pairs.
 
-    `folder` receives the cleaned text.
+    If `text.add_language` is set, the new language is added to the model of the request.
+
+    Args:
+        request: the user's configuration with the opened corpora and the model to start from.
+        folder: run folder that is being prepared, into which the flags of removed pairs are written.
+        log: prints a line for the user.
+        cache: results of earlier preparations of this process.
+        parallel: maps chunks of text; None: with `data.num_workers` processes.
     """
     log("reading the corpus")
     config, data_format = request.config, request.data_format
@@ -227,9 +239,11 @@ def _survey(
 def _make_vocabulary(
     surveyed: SurveyedText, defaults: Defaults, names_features: bool, log: Log, cache: PreparationCache
 ) -> Vocabulary:
-    """Learn or take over the tokenizers, and choose the settings of copying and features, which depend on the text.
+    """Learn the tokenizers, or take over those of a parent run; return them with their sizes and special tokens.
 
-    With `names_features`, the column of features was not given by the user, and is reported as a choice.
+    Settings that depend on the text are set in `defaults`: tokenizers, copying, and the column with features of
+    sources. That column is reported as a choice with `names_features`, if the user has not named it. `surveyed` has the
+    training text and its counts, `cache` results of earlier preparations.
     """
     request, survey = surveyed.request, surveyed.survey
     data_format = request.data_format
@@ -261,14 +275,20 @@ def _store_text(
     log: Log,
     cache: PreparationCache,
 ) -> StoredText:
-    """Tokenize the corpora into token stores in `folder`, or copy those of an earlier preparation with equal settings.
+    """Tokenize the corpora into `folder`, or copy the tokenized text of an earlier preparation with equal settings.
 
-    `folder` becomes `final_folder` when the preparation succeeds: there later preparations find the stores.
+    Args:
+        surveyed, vocabulary: the text, and the tokenizers with their special tokens.
+        config: settings of the data, such as the largest length.
+        final_folder: the name that `folder` gets when the preparation succeeds: there later preparations find the text.
+        folder: receives the training and validation text, tokenized ("token stores").
+        log: prints a line for the user.
+        cache: results of earlier preparations of this process.
     """
     request = surveyed.request
 
     def write() -> StoredText:
-        """Write the token stores of training and validation."""
+        """Write training and validation text, tokenized; raise a UserError if all training pairs are equal."""
         log("writing the tokenized text")
         stores = StoreWriter(
             folder, config, request.data_format, vocabulary.tokenizers, vocabulary.languages, surveyed.parallel, log
@@ -301,9 +321,11 @@ def _check_and_choose_search(
     stored: StoredText,
     log: Log,
 ) -> list[PretrainingExample]:
-    """Choose length limit and selection metric by the stored text, and check that its longest pair fits the model.
+    """Choose the length limit of the search and the selection metric, and check that the longest pair fits the model.
 
-    Returns examples of what a pretraining objective makes of the text.
+    Both settings are set in `defaults`. `spec` has the hyper-parameters of the model, `stored` the tokenized text.
+    Returns examples of inputs and labels that a pretraining objective makes of the text, for the report; other
+    objectives have none.
     """
     config, data_format, framing = defaults.config, request.data_format, vocabulary.framing
     training, train, valid = config.training, stored.train, stored.valid
@@ -329,7 +351,10 @@ def _check_and_choose_search(
 
 
 def _estimate_memory(spec: ModelSpec, config: Config, parameters: ParameterCounts) -> MemoryEstimate:
-    """Estimate the memory of training: weights, gradients, optimizer state and activations."""
+    """Estimate the bytes of memory that training takes: weights, gradients, optimizer state and activations.
+
+    `spec` has the hyper-parameters of the model, `parameters` the numbers of all and of trained parameters.
+    """
     training = config.training
     activations = estimate_activations(spec, training.batch_tokens or 0, bool(training.gradient_checkpointing))
     return MemoryEstimate.for_adam(parameters.total, parameters.trained, activations)
@@ -338,9 +363,10 @@ def _estimate_memory(spec: ModelSpec, config: Config, parameters: ParameterCount
 def _choose_validation_pairs(
     request: resolve.RunRequest, survey: corpus_passes.CorpusSurvey, cleaning: CleaningReport | None
 ) -> tuple[HoldoutSplit | None, CorpusCounts | None]:
-    """Choose training pairs to hold out for validation; with validation files read these, and count their text.
+    """Choose the pairs to validate on.
 
-    `cleaning` says in messages why there are few pairs.
+    Returns the split of the training pairs that holds some of them out, and None; or, if the request names validation
+    files, None and the counts of their text. An error message about too few pairs quotes the report of the `cleaning`.
     """
     if request.valid:
         counts = CorpusCounts()
@@ -351,24 +377,27 @@ def _choose_validation_pairs(
         return None, counts
     split = survey.holdout.choose()
     if not split.pairs:
-        source, items = request.train[0].source, request.data_format.item_name
+        file, items = request.train[0].source, request.data_format.item_name  # such as "pairs"
         if survey.pairs == 1 and cleaning is not None and cleaning.removed:
-            found = f"has a single one of its {cleaning.pairs_read:,} {items} left after cleaning: {cleaning.summary}; "
-            found += "give others"
+            problem = f"has a single one of its {cleaning.pairs_read:,} {items} left after cleaning: "
+            problem += f"{cleaning.summary}; give others"
         elif survey.pairs == 1:
-            found = f"has a single one of the {items} that training needs: give more"
+            problem = f"has a single one of the {items} that training needs: give more"
         elif not survey.holdout.num_pairs:
-            found = f"has {survey.pairs:,} {items}, but none with text on both sides: check that no file is empty"
+            problem = f"has {survey.pairs:,} {items}, but none with text on both sides: check that no file is empty"
         else:
-            found = f"has the same source in all {survey.holdout.num_pairs:,} {items}: give others"
-        raise UserError(f"{source} {found}, or name validation files with --valid-source")
+            problem = f"has the same source in all {survey.holdout.num_pairs:,} {items}: give others"
+        raise UserError(f"no pairs can be held out for validation: {file} {problem}, or name files with --valid-source")
     return split, None
 
 
 def _clean(
     request: resolve.RunRequest, folder: Path, parallel: OrderedMap, log: Log, cache: PreparationCache
 ) -> tuple[resolve.RunRequest, CleaningReport | None]:
-    """Clean the training corpora as the settings say; return the request with what is kept, and a report."""
+    """Remove training pairs as the section `cleaning` of the configuration says; flags of removed pairs go to `folder`.
+
+    Returns the request with the corpora without the removed pairs, and a report; None if cleaning is off.
+    """
     config, data_format = request.config, request.data_format
     if not config.cleaning.is_active:
         return request, None
@@ -381,18 +410,21 @@ def _clean(
 
 
 def _add_language(request: resolve.RunRequest, split: HoldoutSplit | None, log: Log) -> resolve.RunRequest:
-    """Return the request with a new language in the model to start from, learned from the text that is not held out."""
+    """Return the request with a parent model that also knows the new language `text.add_language`.
+
+    New subwords come from the training text in this language, without the pairs that `split` holds out for validation.
+    """
     language, data = request.config.text.add_language or "", request.config.data
     if request.parent is None or request.parent_spec is None:
         raise UserError(
             f"--add-language {language} extends a trained model: name it with --start-from, without another --system"
         )
-    named = [tuple(pair.split(":", 1)) for pair in data.corpus_languages]
-    named = named or [(data.source_language, data.target_language)] * len(request.train)
+    language_pairs = [tuple(pair.split(":", 1)) for pair in data.corpus_languages]
+    language_pairs = language_pairs or [(data.source_language, data.target_language)] * len(request.train)
 
     def read(side: int) -> Iterator[str]:
-        """Yield the sources (0) or targets (1) of the corpora in which this side is in the new language."""
-        corpora = [corpus for corpus, pair in zip(request.train, named) if pair[side] == language]
+        """Yield the sources (`side` 0) or targets (1) of the corpora in which this side is in the new language."""
+        corpora = [corpus for corpus, languages in zip(request.train, language_pairs) if languages[side] == language]
         pairs = request.data_format.read(corpora)
         for pair in split.training_pairs(pairs) if split else pairs:
             yield (pair.source, pair.target or "")[side]
@@ -417,15 +449,18 @@ def _choose_settings(
     that fits into memory; then all are chosen again for that size.
 
     Args:
-        request: what is known before the text is read, such as a parent run.
+        request: the user's configuration with the opened corpora and the model to start from, if there is one.
+        defaults: the configuration so far; chosen settings are set and recorded in it.
         sizes, stored, framing: vocabulary sizes, tokenized pairs, special tokens around source and target.
         folder: run folder that is being prepared.
+        custom_parts: layer classes of the user that the model contains besides those of the package.
+        log: prints a line for the user.
     """
 
-    def choose(chosen: Defaults) -> ModelSpec:
-        """Choose all settings that `chosen` leaves open, and return the spec of the model."""
+    def choose(open_settings: Defaults) -> ModelSpec:
+        """Choose all settings that `open_settings` leaves open, and return the hyper-parameters of the model."""
         choose_settings(
-            chosen,
+            open_settings,
             stored.train,
             request.device,
             num_valid=len(stored.valid),
@@ -433,7 +468,7 @@ def _choose_settings(
             new_model=request.parent_spec is None,
             imported_parent=request.parent is not None and request.parent.is_imported,
         )
-        return request.build_spec(chosen.config, sizes)
+        return request.build_spec(open_settings.config, sizes)
 
     if defaults.config.training.auto_batch_size:
         defaults.set_quietly({"training.auto_batch_size": False})
@@ -442,8 +477,7 @@ def _choose_settings(
         write_model_file(folder, trial.config.system.name or "", spec, framing)
         batch_tokens, reason = find_batch_size(folder, trial.config, spec, log, custom_parts)
         defaults.set_and_report("training.batch_tokens", batch_tokens, reason)
-        recomputes = trial.config.training.gradient_checkpointing
-        defaults.set_quietly({"training.gradient_checkpointing": recomputes})
+        defaults.set_quietly({"training.gradient_checkpointing": trial.config.training.gradient_checkpointing})
         defaults.batch_is_measured = True
     choose(defaults)
     for warning in defaults.warnings:
@@ -452,12 +486,12 @@ def _choose_settings(
 
 def _with_absolute_paths(config: Config) -> Config:
     """Return the configuration with absolute paths of all files, so that the run works in any working directory."""
-    values: dict[str, Any] = {}
-    for name in FILE_SETTINGS:
+    paths: dict[str, Any] = {}
+    for name in FILE_SETTINGS:  # such as "data.source"
         section, key = name.split(".")
         value = getattr(getattr(config, section), key)
         if isinstance(value, tuple):
-            values[name] = [str(Path(file).resolve()) for file in value]
+            paths[name] = [str(Path(file).resolve()) for file in value]
         elif value is not None:
-            values[name] = str(Path(value).resolve())
-    return replace_settings(config, values)
+            paths[name] = str(Path(value).resolve())
+    return replace_settings(config, paths)

@@ -51,10 +51,11 @@ class Recipe:
     warm_start_rate: float | None = None
 
     def peak_learning_rate(self, dim: int, warmup: int, size: str | None, warm_start: bool) -> tuple[float, str]:
-        """Return the peak learning rate for a model of width `dim`, and the reason for it in words.
+        """Return the peak learning rate for a model of width `dim`, and the reason for it as text.
 
-        It is `rate` / dim, or less with a warm start, if the recipe has a rate. Otherwise it is the paper's: the peak
-        of its inverse-square-root ("noam") schedule, or a constant that may depend on the model size.
+        If the recipe has a `rate`, it is `rate` / dim, or less if training starts from a trained model (`warm_start`).
+        Otherwise it is the paper's: the peak of its inverse-square-root ("noam") schedule after `warmup` steps, or a
+        constant that may depend on the model `size`, such as "base".
         """
         if self.rate is not None:
             rate = self.rate
@@ -68,9 +69,10 @@ class Recipe:
         return paper.learning_rates.get(size or "", paper.learning_rate or 0.0), "the paper's"
 
     def warmup_steps(self, steps: int | None) -> tuple[int, str] | None:
-        """Return the paper's warmup for a training of `steps` steps, and the reason; None for other recipes.
+        """Return the paper's warmup steps for a training of `steps` steps, and the reason as text.
 
-        It is scaled in proportion if the paper trains for another number of steps.
+        They are scaled in proportion if the paper trains for another number of steps; `steps` None means no limit. The
+        result is None if the recipe does not follow a paper.
         """
         if self.paper is None:
             return None
@@ -81,7 +83,10 @@ class Recipe:
 
 
 def get_recipe(name: str, system: System | None) -> Recipe:
-    """Return the recipe (a set of training defaults) of this name for a system; None stands for an imported model."""
+    """Return the recipe (a set of training defaults) "textbook", "modern" or "plain" for a system.
+
+    `system` is None for a model that was imported from another library.
+    """
     if name == "textbook":
         return textbook(system)
     if name == "modern":
@@ -105,7 +110,10 @@ def textbook(system: System | None) -> Recipe:
 
 
 def modern(system: System | None) -> Recipe:
-    """Return the recipe with Muon, a cosine schedule, and settings of the system found better than the paper's."""
+    """Return the recipe with Muon, a cosine schedule, and settings of the system that are better than the paper's.
+
+    `system` is None for an imported model.
+    """
     settings = dict(system.tuned_settings) | dict(system.modern_settings) if system else {}
     training = {"optimizer": "muon", "schedule": "cosine"}
     reason = "--recipe textbook is the paper's own"  # printed beside the name of the recipe
@@ -113,13 +121,19 @@ def modern(system: System | None) -> Recipe:
 
 
 def fine_tuning(system: System | None) -> Recipe:
-    """Return the recipe of a model that another library has trained: `plain` with a low learning rate."""
+    """Return the recipe that fine-tunes a model of another library: `plain` with a low learning rate.
+
+    `system` is None if the model is not one of our systems.
+    """
     reason = "with a low learning rate, which keeps what the imported model has learned"
     return replace(get_recipe("plain", system), reason=reason, warm_start_rate=FINE_TUNING_RATE)
 
 
 def low_rank_adaptation(system: System | None) -> Recipe:
-    """Return the recipe of LoRA: `plain` with a rate for small updates of frozen matrices."""
+    """Return the recipe of LoRA: `plain` with a learning rate for low-rank updates of frozen matrices.
+
+    `system` is None for an imported model.
+    """
     reason = "the updates of LoRA are factors, which AdamW scales one by one"
     return replace(get_recipe("plain", system), reason=reason, warm_start_rate=LORA_RATE)
 
@@ -130,12 +144,15 @@ def default_recipe(system: System | None) -> str:
 
 
 def noam_rate(dim: int, warmup: int) -> float:
-    """Return the peak of dim^−½ · min(step^−½, step · warmup^−1½) (Vaswani et al. 2017, §5.3)."""
+    """Return the peak learning rate of the "noam" schedule for a model of width `dim`: its value at step `warmup`.
+
+    dim^−½ · min(step^−½, step · warmup^−1½)   (Vaswani et al. 2017, §5.3)
+    """
     return 1 / math.sqrt(dim * max(1, warmup))
 
 
 def default_steps(target_tokens: int, step_tokens: int) -> int:
-    """Return the number of training steps for a corpus of `target_tokens` and steps of `step_tokens`.
+    """Return the default number of training steps for a corpus of `target_tokens`, with `step_tokens` tokens per step.
 
     It grows with the square root of the corpus, because more data needs fewer epochs, which are at most 200.
     """

@@ -56,7 +56,10 @@ class RunRequest:
     device: str
 
     def build_spec(self, config: Config, vocabulary: VocabularySizes) -> ModelSpec:
-        """Return the parent's model, or the configured system for a vocabulary, with a new output layer for labels."""
+        """Return the hyper-parameters of the parent's model, or of the configured system for these vocabulary sizes.
+
+        If the targets are labels, the model gets a new output layer for them.
+        """
         spec = self.parent_spec or build_spec(config, vocabulary)
         if not self.data_format.target_is_labels:
             return spec
@@ -64,10 +67,10 @@ class RunRequest:
 
 
 def resolve_request(config: Config, open_parent: OpenParent = ParentRun.open) -> RunRequest:
-    """Resolve what a configuration leaves open before any text is read (system, objective, data format), and check it.
+    """Choose what a configuration leaves open before any text is read: system, objective, data format and device.
 
-    `open_parent` opens the model of `training.start_from`. Raises a UserError for settings and files that do not fit
-    together.
+    Returns the configuration with the opened corpora and the model to start from, which `open_parent` opens by the name
+    in `training.start_from`. Raises a UserError for settings and files that do not fit together.
     """
     if config.search.strategy:
         search_from_dict(config.search.strategy, "search.strategy")  # raises a UserError if it is invalid
@@ -87,11 +90,13 @@ def resolve_request(config: Config, open_parent: OpenParent = ParentRun.open) ->
     content = data.detect_data_format(train[0])  # pairs, text, turns of dialogues, or feature vectors
     if not content.has_target and not content.is_dialogue and not task_is_given:
         has_columns = train[0].file_format.has_both_sides
-        found = "is read without a target column" if has_columns else "is one side of a parallel corpus"
-        missing = "name it with --target-column" if has_columns else "give the target file too"
+        if has_columns:
+            problem = "is read without a target column: name it with --target-column"
+        else:
+            problem = "has only sources: give the file of the targets with --target"
         raise UserError(
-            f"{train[0].source} {found}: {missing}, or name with --system or --objective what to learn from the source "
-            "alone"
+            f"{train[0].source} {problem}, or choose a --system or --objective that learns from a single text, such as "
+            "a language model"
         )
     if content.source_is_features and parent_spec is None:
         config = resolve_features(config, train[0])
@@ -113,25 +118,33 @@ def resolve_request(config: Config, open_parent: OpenParent = ParentRun.open) ->
 
 
 def make_corpora(config: Config, prefix: str = "") -> list[Corpus]:
-    """Make a corpus of each source file, its target file and its file of features, as far as they are given.
+    """Return a corpus for each source file, with its target file and its file of source features, if there are any.
 
-    `prefix` of the settings: "" for the training files, "valid_" or "test_" for the others.
+    Args:
+        config: has the names of the files.
+        prefix: of the settings with the names: "" for training files, "valid_" for validation, "test_" for test files.
     """
-    sources, *others = (getattr(config.data, f"{prefix}{name}") for name in ("source", "target", "source_features"))
-    for name, paths in zip(("target files", "files of features"), others):
+    sources, targets, features = (
+        getattr(config.data, f"{prefix}{name}") for name in ("source", "target", "source_features")
+    )
+    for file_kind, paths in (("target files", targets), ("files of source features", features)):
         if paths and len(sources) != len(paths):
             raise UserError(
-                f"got {len(sources)} source files but {len(paths)} {name}: give one of the {name} for each source"
+                f"got {len(sources)} source files but {len(paths)} {file_kind}: give one of the {file_kind} for each "
+                "source file"
             )
-    targets, features = (paths or [None] * len(sources) for paths in others)
+    no_files = [None] * len(sources)
     return [
         Corpus.from_settings(config.data, source, target, config.features, feature_file)
-        for source, target, feature_file in zip(sources, targets, features)
+        for source, target, feature_file in zip(sources, targets or no_files, features or no_files)
     ]
 
 
 def resolve_features_column(config: Config) -> Config:
-    """Set the column of features if it is not given and the first training file has one."""
+    """Set `data.features_column`, the column with feature symbols of sources, if the first training file has one.
+
+    What the user has set stays.
+    """
     if config.data.features_column is not None or config.data.source_features or not config.data.source:
         return config
     corpus = make_corpora(config)[0]
@@ -140,7 +153,10 @@ def resolve_features_column(config: Config) -> Config:
 
 
 def check_feature_symbols(corpus: Corpus, data_format: DataFormat, parent: ParentRun | None) -> None:
-    """Check features of sources: they need pairs to translate, and a parent run (to start from) that has features."""
+    """Raise a UserError if a corpus has feature symbols of sources, such as "V;PST", which cannot be used.
+
+    They need pairs to translate, and a run to start from (`parent`), if there is one, that was trained with features.
+    """
     if not corpus.has_feature_symbols:
         return
     if not data_format.is_translation:
@@ -150,13 +166,16 @@ def check_feature_symbols(corpus: Corpus, data_format: DataFormat, parent: Paren
         )
     if parent and not parent.tokenizers[0].features:
         raise UserError(
-            f"{corpus.source} has features, but {parent.folder} was trained without: leave out --start-from, or set "
-            "data.features_column to ''"
+            f"{corpus.source} has features of sources, but {parent.folder} was trained without: leave out "
+            "--start-from, or set data.features_column to ''"
         )
 
 
 def check_mixture(config: DataConfig, train: list[Corpus], valid: list[Corpus]) -> None:
-    """Raise a UserError unless there are as many sampling weights and tags as corpora."""
+    """Raise a UserError unless there are as many sampling weights and tags as training corpora.
+
+    A tag is a symbol before the sources of a corpus. Validation corpora need one of the training corpora's tags each.
+    """
     for name in ("sampling_weights", "corpus_tags"):
         values = getattr(config, name)
         if values and len(values) != len(train):
@@ -177,7 +196,11 @@ def check_mixture(config: DataConfig, train: list[Corpus], valid: list[Corpus]) 
 
 
 def check_tags(tags: Sequence[str], data_format: DataFormat, parent: ParentRun | None) -> None:
-    """Check corpus tags: they need pairs to translate, and must be known to the tokenizer of the parent run, if any."""
+    """Raise a UserError if the corpora have tags, symbols before their sources, which cannot be used.
+
+    They need pairs to translate, and must be known to the tokenizer of the run to start from (`parent`), if there is
+    one.
+    """
     if any(tags) and not data_format.is_translation:
         raise UserError(
             f"data.corpus_tags needs pairs to translate, but the data is read as {data_format.item_name}: remove it"
@@ -195,11 +218,14 @@ def validation_tags(config: DataConfig) -> tuple[str, ...]:
 
 
 def resolve_system(config: Config, parent: ParentRun | None) -> Config:
-    """Set the system: the configured one, that of the parent run (the run to start from), or the Transformer."""
+    """Set the section `system`: as configured, else as in the run to start from (`parent`), else the Transformer.
+
+    If the same system as in the parent is configured, the parent's size and settings are the defaults.
+    """
     if config.system.name is not None:
         if parent is None or parent.config.system.name != config.system.name:
             return config
-        inherited = parent.config.system  # settings that are not given stay as they are
+        inherited = parent.config.system
         settings = inherited.settings | config.system.settings
         return replace(config, system=replace(inherited, size=config.system.size or inherited.size, settings=settings))
     if parent is None:
@@ -213,7 +239,7 @@ def resolve_system(config: Config, parent: ParentRun | None) -> Config:
 
 
 def resolve_normalization(config: Config, parent: ParentRun | None) -> Config:
-    """Set how text is normalized, where it is left open: as in the parent run, or only its white space."""
+    """Set the settings of text normalization that are None: as in the run to start from, or only white space."""
     defaults = {"normalize_whitespace": True, "unicode_normalization": "none", "lowercase": False}
     values = {}
     for name, default in defaults.items():
@@ -224,14 +250,17 @@ def resolve_normalization(config: Config, parent: ParentRun | None) -> Config:
 
 
 def resolve_cleaning(config: Config, train: list[Corpus]) -> Config:
-    """Set the filters of cleaning that are left open."""
+    """Set the filters of the section `cleaning` that are None, and check that languages can be identified if needed."""
     config = replace(config, cleaning=config.cleaning.with_defaults())
     languages_to_identify(config, train)  # raises a UserError if that is not possible
     return config
 
 
 def languages_to_identify(config: Config, train: list[Corpus]) -> tuple[str, str]:
-    """Return the languages that cleaning expects of source and target; empty ones if it identifies none."""
+    """Return the codes of the languages that cleaning expects of source and target, such as "de" and "en".
+
+    Both are empty if `cleaning.identify_language` is off. Raise a UserError if languages cannot be identified.
+    """
     if not config.cleaning.identify_language:
         return "", ""
     if not can_identify():
@@ -241,26 +270,35 @@ def languages_to_identify(config: Config, train: list[Corpus]) -> tuple[str, str
     source, target = _languages(config, train)
     if not source or not (target or not train[0].target):
         raise UserError(
-            "cleaning.identify_language needs known languages: name them with --from and --to, by their codes of two "
-            "letters"
+            "cleaning.identify_language must know the languages of source and target: name them with --from and --to, "
+            "by their codes of two letters"
         )
     return source, target
 
 
 def _languages(config: Config, train: list[Corpus]) -> tuple[str, str]:
-    """Return the languages of source and target: those of the settings, or the extensions of the first files."""
-    named = (config.data.source_language, config.data.target_language)
-    codes = []
-    for language, file in zip(named, (train[0].source, train[0].target)):
-        suffix = Path(without_compression_suffix(file.name)).suffix.removeprefix(".") if file else ""
-        code = (language or suffix).lower().replace("_", "-").partition("-")[0]
-        codes.append(code if can_identify() and code in known_languages() else "")
-    source, target = codes
-    return source, target
+    """Return codes of the languages of source and target: those of the settings, or the extensions of the first files.
+
+    A code that language identification does not know is replaced by an empty one.
+    """
+
+    def language_code(language: str, file: Path | None) -> str:
+        """Return the code of a language ("de" for de-AT), by default the extension of a file, such as train.de.gz."""
+        extension = Path(without_compression_suffix(file.name)).suffix.removeprefix(".") if file else ""
+        code = (language or extension).lower().replace("_", "-").partition("-")[0]
+        return code if can_identify() and code in known_languages() else ""
+
+    return (
+        language_code(config.data.source_language, train[0].source),
+        language_code(config.data.target_language, train[0].target),
+    )
 
 
 def resolve_features(config: Config, corpus: Corpus) -> Config:
-    """Set the dimension of the feature vectors as in the corpus, and larger default limits of source lengths."""
+    """Return the configuration for sources that are feature vectors, such as speech.
+
+    Set the dimension of the vectors as in the corpus, and larger limits of source lengths; what the user has set stays.
+    """
     values: dict[str, Any] = {}
     if config.data.max_length == DataConfig.max_length:
         values["data.max_length"] = MAX_FEATURE_VECTORS
@@ -272,18 +310,21 @@ def resolve_features(config: Config, corpus: Corpus) -> Config:
 
 
 def resolve_objective(config: Config, spec: ModelSpec, content: str) -> Config:
-    """Set the objective for the content of the data (pairs, text, turns or features), unless it is given."""
+    """Set `objective.name`, unless the user has, to the default for the content of the training files; check it.
+
+    The default of the system comes first, then that of the model with the hyper-parameters `spec`. `content` is pairs,
+    text, turns (of dialogues) or features (vectors).
+    """
     name, settings = config.objective.name, config.objective.settings
     if name is None:
-        # those of the system come first, then those of the kind of model; by the content of the data
         system = SYSTEMS.get(config.system.name or "")
-        by_system = system.default_objective(content, config.system.size) if system else None
-        name, defaults = by_system or (spec.default_objectives.get(content), {})
+        system_default = system.default_objective(content, config.system.size) if system else None
+        name, defaults = system_default or (spec.default_objectives.get(content), {})
         if name is None:
-            expected = " or ".join(spec.default_objectives)
+            expected_content = " or ".join(spec.default_objectives)
             raise UserError(
-                f"the system {config.system.name} learns from {expected}, but the training files hold {content}: give "
-                "other files, or choose another --system"
+                f"the system {config.system.name} learns from {expected_content}, but the training files contain "
+                f"{content}: give other files, or choose another --system"
             )
         settings = dict(defaults) | settings
     check_objective(name, settings)
@@ -291,70 +332,92 @@ def resolve_objective(config: Config, spec: ModelSpec, content: str) -> Config:
 
 
 def check_source_kind(name: str, spec: ModelSpec, corpus: Corpus) -> None:
-    """Raise a UserError unless a corpus holds what the system `name` reads: text, or feature vectors of its width."""
-    features = described_model(spec).source_features  # numbers per vector; None if the model reads text
-    if corpus.has_features and features is None:
-        raise UserError(f"{name} reads text, but {corpus.source} holds vectors: choose --system vision or speech")
-    if features is not None and not corpus.has_features:
+    """Raise a UserError unless a corpus contains what the system `name` reads: text, or vectors of the right dimension.
+
+    `spec` has the hyper-parameters of the system's model.
+    """
+    system_dim = described_model(spec).source_features  # numbers per vector; None if the model reads text
+    if corpus.has_features and system_dim is None:
         raise UserError(
-            f"{name} reads vectors, but {corpus.source} is neither a numpy .npz or .npy file nor a list or folder of "
-            ".png, .jpg or .wav files: give such a file, with paths relative to its own folder"
+            f"the system {name} reads text, but {corpus.source} contains vectors: choose --system vision or speech"
         )
-    if corpus.has_features and (found := data.feature_dim(corpus)) != features:
+    if system_dim is not None and not corpus.has_features:
         raise UserError(
-            f"{corpus.source} has vectors of {found} numbers, but the system reads vectors of {features}: remove "
-            "system.settings.feature_dim, change the settings of features, or give other files"
+            f"the system {name} reads vectors, but {corpus.source} is neither a numpy .npz or .npy file nor a list or "
+            "folder of .png, .jpg or .wav files: give such a file, with paths relative to its own folder"
+        )
+    if corpus.has_features and (corpus_dim := data.feature_dim(corpus)) != system_dim:
+        raise UserError(
+            f"{corpus.source} has vectors of {corpus_dim} numbers, but the system reads vectors of {system_dim}: "
+            "remove system.settings.feature_dim, change the settings of features, or give other files"
         )
 
 
 def check_system(config: Config) -> ModelSpec:
-    """Build the system with a small vocabulary, so that invalid settings fail before the text is read."""
+    """Return the system's hyper-parameters with a vocabulary of 100 tokens, after checking that a model can be built.
+
+    Invalid settings of the system thus raise a UserError before the text is read.
+    """
     settings = config.system.settings
     if not all(isinstance(name, str) for name in settings):
-        raise UserError(f"system.settings must map names of settings to values, but is {settings}")
+        raise UserError(
+            f"system.settings must map names of settings to values, such as {{dropout: 0.3}}, but is {settings}"
+        )
     spec = build_spec(config, VocabularySizes(source=100, target=100, joint=config.text.shared_vocabulary is not False))
     count_parameters(spec)  # builds the model without memory, which raises errors
     return spec
 
 
 def build_spec(config: Config, vocabulary: VocabularySizes) -> ModelSpec:
-    """Return the model specification of the configured system; of the smallest size if none is chosen yet."""
+    """Return the hyper-parameters of the configured system for these vocabulary sizes; of size "tiny" if none is set.
+
+    `vocabulary.features` is the range of ids of feature symbols, which may be read independently of their order.
+    """
     system = get_system(config.system.name or "")
     spec = system.spec(vocabulary, config.system.size or "tiny", **config.system.settings)
     if not vocabulary.features:
         return spec
-    first, count = vocabulary.features.start, len(vocabulary.features)
+    first_id, count = vocabulary.features.start, len(vocabulary.features)
     invariant = config.data.feature_positions == "invariant"
-    return spec.with_feature_symbols(first, count, invariant_positions=invariant)
+    return spec.with_feature_symbols(first_id, count, invariant_positions=invariant)
 
 
 def check_trained_weights(config: Config, spec: ModelSpec) -> None:
-    """Raise a UserError if LoRA has no model to adapt, or if patterns of weights match nothing in the model."""
+    """Raise a UserError if LoRA has no model to start from, or if a pattern of trained weights matches none.
+
+    `spec` has the hyper-parameters of the model.
+    """
     if config.lora.rank and not config.training.start_from:
         raise UserError(
             "lora.rank adapts a trained model, but there is none: give --start-from, or leave out lora.rank"
         )
     if not trains_all_weights(config):
-        count_trained(spec, config)
+        count_trained(spec, config)  # raises a UserError for a pattern without matches
 
 
 def check_vocabulary(spec: ModelSpec, vocabulary: VocabularySizes, data_format: DataFormat) -> None:
-    """Raise a UserError unless the model can read and generate the tokens of the text."""
+    """Raise a UserError unless the model with the hyper-parameters `spec` can read and generate the vocabulary.
+
+    A decoder-only model needs a joint vocabulary of source and target, and a model that predicts labels needs labels.
+    """
     model = described_model(spec)
     if model.is_decoder_only and not vocabulary.joint:
         raise UserError("a decoder-only model reads source and target as one text: leave text.shared_vocabulary true")
     if model.num_labels and not data_format.target_is_labels and model.vocab_size < vocabulary.source:
         raise UserError(
-            "the run of --start-from predicts labels and cannot predict tokens: name a --system to build, such as "
-            "roberta"
+            "the model of --start-from predicts labels and cannot predict tokens: name a --system with another output "
+            "layer, such as roberta"
         )
 
 
 def check_position_limit(model: Model, longest_row: int, longest_source: int, longest_target: int) -> None:
-    """Raise a UserError unless every token has a position embedding.
+    """Raise a UserError if a sequence is longer than the learned position embeddings of the model.
 
-    `longest_row` is the length of the longest sequence of a batch. A model that reads vectors has positions of its own
-    for these (`longest_source`) and for the decoder's tokens (`longest_target`).
+    Args:
+        model: whose positions may be limited.
+        longest_row: tokens of the longest sequence of a batch.
+        longest_source, longest_target: vectors and tokens of the longest source and target, for a model that reads
+            vectors, whose encoder and decoder have different positions.
     """
     limits = [(longest_row, "tokens", position_limit(model))]
     if model.source_features is not None:
@@ -369,7 +432,11 @@ def check_position_limit(model: Model, longest_row: int, longest_source: int, lo
 
 
 def make_framing(spec: ModelSpec, target: Tokenizer) -> Framing:
-    """Return the framing of a new model: the special tokens around source and target, and those never generated."""
+    """Return the framing of a new model: the special tokens around source and target, and those never generated.
+
+    `spec` has the hyper-parameters of the model, `target` is the target tokenizer. Tags and features of sources are not
+    generated.
+    """
     framing, model = spec.default_framing, described_model(spec)
     if model.source_features is not None:  # vectors have no framing
         framing = replace(framing, source_prefix=(), source_suffix=())

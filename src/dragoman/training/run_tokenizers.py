@@ -35,9 +35,8 @@ from dragoman.training.warm_start import ParentRun
 Pairs = Callable[[], Iterator[SentencePair]]
 
 LABEL_VOCAB_SIZE = 100_000
-UNKNOWN_WORD_TOKENS = (
-    100  # of a word tokenizer, if the system copies: few sentences have two unknown words of one token
-)
+#: of a word tokenizer, if the system copies: few sentences have two unknown words of one token
+UNKNOWN_WORD_TOKENS = 100
 TOKENIZER_SETTINGS = (
     *("tokenizer", "source_tokenizer", "target_tokenizer"),
     *("vocab_size", "compression_ratio", "shared_vocabulary", "unknown_word_tokens", "space_marker"),
@@ -55,15 +54,17 @@ def make_tokenizers(
 ) -> tuple[Tokenizer, Tokenizer]:
     """Return the tokenizers of source and target, and set their properties in the configuration of `defaults`.
 
-    They are opened (`text.tokenizer_from`), those of the parent run (`training.start_from`), or learned. Tags and
-    labels are always learned.
+    They are opened (`text.tokenizer_from`), those of the parent run (`training.start_from`), or learned. The labels of
+    a tagger or classifier, tags of corpora and features of sources are always collected from the training text.
 
     Args:
-        pairs: opens the training text anew.
+        request: the user's configuration with the opened corpora and the model to start from, if there is one.
+        defaults: the configuration so far, in which settings are set and recorded.
+        pairs: returns an iterator over the training pairs, each time from the beginning.
         survey: number of pairs and statistics of the training text.
-        validation: counts of the validation text, if it has files of its own.
-        log: receives messages for the user.
-        cache: tokenizers that earlier preparations have learned.
+        validation: counts of the validation text, if it has its own files.
+        log: prints a line for the user.
+        cache: tokenizers that earlier preparations of this process have learned.
     """
     text, parent, data_format = defaults.config.text, request.parent, request.data_format
     if parent and text.tokenizer_from:
@@ -109,10 +110,10 @@ def make_tokenizers(
 def _with_features(
     request: RunRequest, tokenizers: tuple[Tokenizer, Tokenizer], pairs: Pairs
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Add a symbol for each feature of the training sources, which `pairs` reads anew, to the source tokenizer.
+    """Return the (source, target) tokenizers with a symbol for each feature of the training sources.
 
     Features are attributes of a source that the model reads as symbols before it, such as the grammatical features V
-    and PST of `walk`, written as `V;PST` with the separator `;`.
+    and PST of `walk`, written as `V;PST` with the separator `;`. `pairs` returns an iterator over the training pairs.
     """
     source, target = tokenizers
     separator = request.config.data.feature_separator
@@ -129,7 +130,11 @@ def _with_features(
 def _distinguish_unknown_words(
     defaults: Defaults, tokenizers: tuple[Tokenizer, Tokenizer]
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Return word tokenizers with several tokens for unknown words, if the system can copy them from the source."""
+    """Return the (source, target) tokenizers with `text.unknown_word_tokens` different tokens for unknown words.
+
+    A system that copies words distinguishes unknown ones by them. For such a system and word tokenizers the setting is
+    chosen here and recorded in `defaults`, unless the user has set it.
+    """
     count = defaults.config.text.unknown_word_tokens
     source, target = tokenizers
     has_unknown_words = source.type.has_unknown_words and target.type.has_unknown_words
@@ -152,7 +157,8 @@ def with_fertility(
 ) -> Preflight:
     """Add to a preflight report the fertility (tokens per word) on the text that the tokenizers were learned from.
 
-    Only for tokenizers of another run or file, and if that fertility is known, so that both texts can be compared.
+    The report can then compare both texts. It is returned unchanged if the tokenizers were learned from text of this
+    run; they are those of the run `parent`, or of `text.tokenizer_from`, otherwise. The fertility is None if unknown.
     """
     folder = parent.folder if parent else Path(config.text.tokenizer_from) if config.text.tokenizer_from else None
     if folder is None or not tokenizers[0].has_marked_words:
@@ -162,7 +168,7 @@ def with_fertility(
         source, target = read_tokenizers(folder)
         fertility = training_fertility(load_preflight(folder), source is target)
     except (OSError, ValueError, KeyError, TypeError, UserError):
-        pass  # unknown: an imported run, or a tokenizer file
+        pass  # an imported run, or a tokenizer file: there is no report on its training text
     if tokenizers[1].kind == LABEL_TYPE:  # targets are labels
         fertility = fertility[0], None
     return replace(preflight, fertility=fertility, learned=False)  # tokenizers were not learned from this corpus
@@ -196,7 +202,8 @@ def _inherit(text: TextConfig, parent: TextConfig) -> TextConfig:
 def _open_tokenizers(path: Path, data_format: DataFormat) -> tuple[Tokenizer, Tokenizer]:
     """Open the source and target tokenizers of a run folder, a SentencePiece or a Hugging Face file.
 
-    Where source or target is not text (features, labels), it gets the tokenizer of the other.
+    If the sources are feature vectors or the targets labels, as `data_format` says, this side gets the tokenizer of the
+    other one.
     """
     if is_run_folder(path):
         source, target = read_tokenizers(path)
@@ -222,7 +229,10 @@ def _open_tokenizers(path: Path, data_format: DataFormat) -> tuple[Tokenizer, To
 
 
 def _with_properties(text: TextConfig, tokenizers: tuple[Tokenizer, Tokenizer]) -> TextConfig:
-    """Return the text settings with the properties of opened tokenizers; other values set by the user are an error."""
+    """Return the text settings with the properties of the opened (source, target) tokenizers.
+
+    Raise a UserError if the user has set one of these settings to another value.
+    """
     source, target = tokenizers
     default = TextConfig()
     properties = {
@@ -236,9 +246,10 @@ def _with_properties(text: TextConfig, tokenizers: tuple[Tokenizer, Tokenizer]) 
     }
     for name, value in properties.items():
         if getattr(text, name) not in (getattr(default, name), value):
+            requested = getattr(text, name)
             raise UserError(
-                f"text.{name}={getattr(text, name)} was given, but the tokenizer of text.tokenizer_from="
-                f"{text.tokenizer_from} cannot be changed: leave out text.{name}"
+                f"text.{name}={requested} is set, but the tokenizer of text.tokenizer_from={text.tokenizer_from} has "
+                f"text.{name}={value}, which cannot be changed: leave out text.{name}"
             )
     return replace(text, **properties)  # type: ignore[arg-type]
 
@@ -250,13 +261,14 @@ def _learn_tokenizers(
     pairs: Pairs,
     log: Log,
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Learn one tokenizer for source and target, or one for each.
+    """Learn one tokenizer for source and target, or one for each, as `text.shared_vocabulary` says; return both.
 
-    `limits` are the largest vocabulary sizes of source and target; `pairs` opens the training pairs anew.
+    `limits` are the largest vocabulary sizes of source and target; `pairs` returns an iterator over the training pairs,
+    each time from the beginning.
     """
 
     def texts(use_source: bool, use_target: bool) -> Iterator[str]:
-        """Yield the texts of all pairs."""
+        """Yield the sources, the targets, or both, of all pairs."""
         for pair in pairs():
             if use_source:
                 yield from data_format.source_texts(pair)
@@ -264,7 +276,7 @@ def _learn_tokenizers(
                 yield pair.target
 
     def learn(kind: str | None, limit: VocabularyLimit, use_source: bool, use_target: bool) -> Tokenizer:
-        """Learn a tokenizer from the sources, the targets or both."""
+        """Learn a tokenizer of a kind, such as "bpe", from the sources, the targets or both."""
         return learn_tokenizer(
             texts(use_source, use_target),
             kind or "",
@@ -274,12 +286,12 @@ def _learn_tokenizers(
             log=log,
         )
 
-    (source, target), (source_limit, target_limit) = text.tokenizers, limits
+    (source_kind, target_kind), (source_limit, target_limit) = text.tokenizers, limits
     if text.shared_vocabulary or not data_format.is_translation:
         use_source, use_target = not data_format.source_is_features, not data_format.target_is_labels
-        shared = learn(source, source_limit, use_source, use_target)
+        shared = learn(source_kind, source_limit, use_source, use_target)
         return shared, shared
     return (
-        learn(source, source_limit, use_source=True, use_target=False),
-        learn(target, target_limit, use_source=False, use_target=True),
+        learn(source_kind, source_limit, use_source=True, use_target=False),
+        learn(target_kind, target_limit, use_source=False, use_target=True),
     )

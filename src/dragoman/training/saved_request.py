@@ -1,4 +1,4 @@
-"""What was asked of a folder of several runs, saved so that it is continued with the same settings."""
+"""The settings of a folder of several runs, saved so that it is continued with the same settings."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ from dragoman.storage import write_file
 
 
 def save_or_check_request(path: Path, request: dict[str, Any], kind: str, changeable: Collection[str] = ()) -> bool:
-    """Save nested settings that all runs of a folder share, or raise a UserError if others are saved in `path`.
+    """Save the settings that all runs of a folder share, or raise a UserError if `path` has other ones.
 
     Args:
-        kind: what the folder holds, for the message, such as "comparison".
+        path: JSON file in the folder of the runs.
+        request: the settings, as nested dicts.
+        kind: what the folder contains, for the message, such as "comparison".
         changeable: keys of `request` whose values may differ from the saved ones, which they then replace.
 
     Returns:
-        Whether anything differs from what was saved.
+        Whether anything differs from what was saved, or nothing was saved before.
     """
     request = json.loads(json.dumps(request))  # tuples become lists, as in the file
     if not path.exists():
         write_file(path, json.dumps(request, indent=1, ensure_ascii=False) + "\n")
         return True
     saved = legacy.translate_settings(json.loads(path.read_text(encoding="utf-8")))
-    before, now = flatten_settings(saved), flatten_settings(request)
+    before, now = flatten_settings(saved), flatten_settings(request)  # by dotted names
     different = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
     for name in different:
         if name.split(".")[0] not in changeable:
+            old_value, new_value = before.get(name), now.get(name)
             raise UserError(
-                f"{path.parent} has a {kind} with {name}={before.get(name)}, but now {name}={now.get(name)} is given: "
+                f"{path.parent} has a {kind} with {name}={old_value}, but now {name}={new_value} is given: "
                 "repeat the first command to continue it, or choose another folder"
             )
     if different:

@@ -38,9 +38,10 @@ class SchedulePoint:
     """
 
     def __init__(self, config: TrainingConfig, step: int, horizon: ScheduleHorizon) -> None:
-        """Locate a step (from 1) within the warmup, the epochs and the budget of a training.
+        """Locate a step (counted from 1) within the warmup, the epochs and the budget of a training.
 
-        The warmup takes `warmup_steps`, but at most a tenth of a time budget if the user has not set it.
+        `horizon` is what is known about the length of the training. The warmup takes `warmup_steps`, but at most a
+        tenth of a time budget if the user has not set it (`horizon.limits_warmup`).
         """
         self.config, self.horizon = config, horizon
         self.warmup_progress = (step - schedule_start(config)) / warmup_steps(config, horizon.steps)  # 1 where it ends
@@ -51,7 +52,7 @@ class SchedulePoint:
 
     @property
     def used(self) -> float:
-        """Return the used fraction of the training budget; raise a UserError if there is no budget."""
+        """Used fraction of the training budget (steps, epochs or minutes); a UserError is raised if there is none."""
         if self.fraction_used is None:
             raise UserError(
                 f"training.schedule={self.config.schedule} needs to know when training ends: set training.steps, "
@@ -61,29 +62,32 @@ class SchedulePoint:
 
     @property
     def warmup_end(self) -> float:
-        """Return the fraction of the training budget at which the warmup ends, if all steps take equally long."""
+        """Fraction of the training budget at which the warmup ends, if all steps take equally long."""
         return self.used / self.warmup_progress
 
     def inverse_sqrt(self) -> float:
-        """Return the factor of the peak learning rate √(warmup / step) (Vaswani et al. 2017, §5.3).
+        """Return the factor of the peak learning rate after the warmup: √(warmup / step) (Vaswani et al. 2017, §5.3).
 
-        The factor stays 1 for `hold_steps` after the warm-up, then √((warmup + hold) / step) (Shazeer et al. 2017, §E).
+        With `training.hold_steps`, it stays 1 for so many steps after the warmup, and is then √((warmup + hold) / step)
+        (Shazeer et al. 2017, §E). `warmup_progress` is step / warmup.
         """
         hold_end = 1 + self.config.resolved("hold_steps") / warmup_steps(self.config, self.horizon.steps)
         return 1 / math.sqrt(max(1.0, self.warmup_progress / hold_end))
 
     def cosine(self) -> float:
-        """Return the factor of the peak learning rate ½ (1 + cos π·progress) (Loshchilov & Hutter 2017).
+        """Return the factor of the peak learning rate after the warmup: ½ (1 + cos π·progress).
 
-        The progress grows from 0 at the end of the warmup to 1 at the end of training.
+        The progress grows from 0 at the end of the warmup to 1 at the end of training (Loshchilov & Hutter 2017). The
+        factor ends at `training.final_rate_factor` instead of 0.
         """
         progress = self._progress_from(self.warmup_end)
         return self._scale_to_final_rate(0.5 * (1 + math.cos(math.pi * progress)))
 
     def linear(self) -> float:
-        """Return the factor of the peak learning rate 1 − progress (Devlin et al. 2019, §A.2).
+        """Return the factor of the peak learning rate after the warmup: 1 − progress (Devlin et al. 2019, §A.2).
 
-        The progress grows from 0 at the end of the warmup to 1 at the end of training.
+        The progress grows from 0 at the end of the warmup to 1 at the end of training. The factor ends at
+        `training.final_rate_factor` instead of 0.
         """
         return self._scale_to_final_rate(1 - self._progress_from(self.warmup_end))
 
@@ -94,16 +98,18 @@ class SchedulePoint:
     def stable(self) -> float:
         """Return the factor of the peak learning rate: 1, then 1 − √progress in the last `decay_fraction` of training.
 
-        Warmup, stable, decay (Hu et al. 2024, §4). The decay is not the paper's exponential one but that of Hägele et
-        al. (2024, §3), which they found better than a linear one at every length.
+        This is the schedule "warmup, stable, decay" (Hu et al. 2024, §4). The decay is not the paper's exponential one
+        but that of Hägele et al. (2024, §3), which they found better than a linear one at every length. The factor ends
+        at `training.final_rate_factor` instead of 0.
         """
         decay_start = max(self.warmup_end, 1 - self.config.decay_fraction)
         return self._scale_to_final_rate(1 - math.sqrt(self._progress_from(decay_start)))
 
     def halving(self) -> float:
-        """Return the factor: 1 up to `halving_start_epoch`, then ½, halved again every `halving_interval` epochs.
+        """Return the factor of the peak learning rate: 1 up to the epoch `halving_start_epoch`, then ½, ¼, ….
 
-        Every epoch after five in Luong et al. (2015, §4.1), every half epoch after five in Sutskever et al. (2014,
+        It is halved every `halving_interval` epochs:
+        every epoch after five in Luong et al. (2015, §4.1), every half epoch after five in Sutskever et al. (2014,
         §3.4).
         """
         if self.epochs is None:
@@ -116,16 +122,19 @@ class SchedulePoint:
         return 0.5 ** (1 + math.floor(epochs_after_start / self.config.resolved("halving_interval")))
 
     def plateau(self) -> float:
-        """Return `plateau_factor` to the power of the validations without a lower loss (Gehring et al. 2017)."""
+        """Return the factor of the peak learning rate: `plateau_factor` ** (validations without a lower loss).
+
+        (Gehring et al. 2017.)
+        """
         return self.config.resolved("plateau_factor") ** self.horizon.reductions
 
     def _scale_to_final_rate(self, factor: float) -> float:
-        """Map a factor that falls from 1 to 0 to one that falls from 1 to `final_rate_factor`."""
+        """Map a factor that falls from 1 to 0 linearly to one that falls from 1 to `training.final_rate_factor`."""
         final = self.config.resolved("final_rate_factor")
         return final + (1 - final) * factor
 
     def _progress_from(self, start: float) -> float:
-        """Return the progress of the budget: 0 up to its fraction `start`, then growing linearly to 1 at its end."""
+        """Return 0 until the fraction `start` of the training budget is used, then grow linearly to 1 at its end."""
         return min(1.0, max(0.0, self.used - start) / max(1e-9, 1 - start))
 
 
@@ -141,9 +150,9 @@ SCHEDULES: dict[str, Callable[[SchedulePoint], float]] = {
 
 
 def learning_rate(config: TrainingConfig, step: int, horizon: ScheduleHorizon | None = None) -> float:
-    """Return the learning rate of a step, counted from 1: a linear warmup, then the schedule of the configuration.
+    """Return the learning rate of a step, counted from 1: a linear warmup, then `training.schedule`.
 
-    `horizon` says how long training takes; without it, training ends at `training.steps`.
+    `horizon` is what is known about the length of the training; by default it ends at `training.steps`.
     """
     point = SchedulePoint(config, step, horizon or ScheduleHorizon(steps=config.steps))
     peak = config.learning_rate or 0.0
@@ -154,7 +163,11 @@ def learning_rate(config: TrainingConfig, step: int, horizon: ScheduleHorizon | 
 
 
 def fraction_used(config: TrainingConfig, step: int, horizon: ScheduleHorizon) -> float | None:
-    """Return the used fraction of the time or step budget that ends first; None if only patience ends training."""
+    """Return the fraction of the training budget that is used before `step`; None if only patience ends training.
+
+    `horizon` has the total number of steps and the used fraction of the time budget, if they are known; the larger
+    fraction counts, because training ends with the first of both budgets.
+    """
     start, fractions = schedule_start(config), [horizon.time_used]
     if horizon.steps is not None:
         fractions.append((step - start) / max(1, horizon.steps - start))
@@ -172,7 +185,11 @@ def schedule_start(config: TrainingConfig) -> int:
 
 
 def warmup_steps(config: TrainingConfig, steps: int | None) -> int:
-    """Return the steps of the warmup; in an extension of a run, at most a tenth of the steps up to its end, `steps`."""
+    """Return the number of warmup steps: `training.warmup_steps`, at least 1.
+
+    If a finished run was extended, they are at most a tenth of the steps from there to the end of training, `steps`
+    (None: unknown).
+    """
     start, warmup = schedule_start(config), max(1, config.warmup_steps or 1)
     if not start or steps is None:
         return warmup

@@ -35,7 +35,7 @@ class ShardedStrategy(parallel.ParallelStrategy):
     name = "sharded"
 
     def distribute(self, module: nn.Module) -> None:
-        """Shard the weights of every layer, then those that are left, over all processes."""
+        """Shard the weights of every layer, then those of the rest of the module, over all processes, by FSDP2."""
         parallel.broadcast_weights(module)
         # outputs of layers are never modified in place, so that views are safe
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
@@ -52,11 +52,14 @@ class ShardedStrategy(parallel.ParallelStrategy):
         self.statistics = parallel.running_statistics(module)
 
     def reduce_gradients(self, weights: Sequence[nn.Parameter]) -> None:
-        """Average the running statistics of norms over all processes; the backward pass has summed the gradients."""
+        """Average the running statistics of norms over all processes at the end of a step.
+
+        Gradients need no reduction here: FSDP's backward pass has summed them.
+        """
         parallel.average_statistics(self.statistics, self.processes)
 
     def gather(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return the full tensors on the CPU of the first process; an empty mapping on all others."""
+        """Return the full tensors by name, on the CPU of the first process; an empty mapping on all other processes."""
         gathered = {}
         for name, tensor in tensors.items():  # one at a time, to keep only one full tensor on the device
             full = parallel.full_tensor(tensor)
@@ -65,7 +68,10 @@ class ShardedStrategy(parallel.ParallelStrategy):
         return gathered
 
     def write_shards(self, state: Mapping[str, Tensor], folder: Path) -> Path | None:
-        """Write the shards of all processes, as safetensors, to a temporary folder in `folder`, and return it."""
+        """Write the shards of the tensors `state`, as safetensors, to a temporary folder in `folder`, and return it.
+
+        All processes call this; each writes its own shards.
+        """
         shards = folder / ".shards.partial"
 
         def create_folder() -> None:
@@ -85,7 +91,11 @@ class ShardedStrategy(parallel.ParallelStrategy):
     def inference_weights(
         self, model: nn.Module, inference_model: nn.Module, average: WeightAverage | None
     ) -> Iterator[None]:
-        """Copy the full weights, or their moving average, to `inference_model` on the first process."""
+        """Context inside which `inference_model` on the first process has the full weights to validate with.
+
+        These are the weights of the sharded `model`, or their moving average if there is one. They are gathered from
+        all processes.
+        """
         weights = self.gather(parallel.weights_for_inference(model, average))
         if self.processes.rank == 0:
             checkpoint.set_weights(inference_model, weights, Path())
@@ -93,7 +103,10 @@ class ShardedStrategy(parallel.ParallelStrategy):
 
 
 def read_shards(folder: Path, state: dict[str, Tensor]) -> None:
-    """Load tensors in place, sharded or full, from the shards that any number of processes wrote to `folder`."""
+    """Load the tensors `state` in place from the shards that any number of processes wrote to `folder`.
+
+    The tensors of this process may be sharded in another way, or full.
+    """
     if not state:
         return
     with warnings.catch_warnings(), _disk_errors(folder):
@@ -103,7 +116,10 @@ def read_shards(folder: Path, state: dict[str, Tensor]) -> None:
 
 @contextmanager
 def _disk_errors(folder: Path) -> Iterator[None]:
-    """Turn disk errors inside the context, of this or of another process, into a UserError."""
+    """Turn disk errors of torch.distributed.checkpoint inside the context into a UserError about `folder`.
+
+    Those of other processes arrive as a CheckpointException.
+    """
     try:
         with os_errors_as_user_errors(folder):
             yield
@@ -113,4 +129,7 @@ def _disk_errors(folder: Path) -> Iterator[None]:
             for cause in causes:
                 if isinstance(cause, OSError):
                     raise cause from None
-        raise UserError(f"{folder} cannot be written or read: {causes[0]}") from None
+        raise UserError(
+            f"the checkpoint in {folder} cannot be written or read: {causes[0]}; check the disk, or resume from an "
+            "earlier checkpoint"
+        ) from None

@@ -43,7 +43,16 @@ class StoreWriter:
         parallel: OrderedMap,
         log: Log,
     ) -> None:
-        """Prepare to write the token stores (tokenized text on disk) of training and validation into `folder`."""
+        """Prepare to write the token stores (tokenized text on disk) of training and validation into `folder`.
+
+        Args:
+            config: settings of the data, such as the largest length.
+            data_format: how pairs are read from the files.
+            tokenizers: of source and target.
+            languages: source and target language of each corpus, and the special tokens around their text.
+            parallel: maps chunks of text, with several processes or machines.
+            log: prints a line for the user.
+        """
         self.folder, self.config, self.data_format, self.parallel, self.log = folder, config, data_format, parallel, log
         self.held_out: list[tuple[int, EncodedColumns]] = []  # validation pairs, each chunk with its corpus number
         self.names: list[str] = []  # of the corpora
@@ -59,7 +68,7 @@ class StoreWriter:
         valid: list[Corpus],
         test: list[Corpus],
     ) -> tuple[TokenStore, CorpusInspection]:
-        """Write the training store, and return it with the inspection of its pairs for the preflight report.
+        """Write the tokenized training text, and return it with the statistics of its pairs for the preflight report.
 
         Args:
             train: training corpora with `total` pairs.
@@ -78,7 +87,7 @@ class StoreWriter:
         progress = corpus_passes.ProgressLogger("written", self.log, total)
 
         def columns_of_corpora() -> Iterator[tuple[int, EncodedColumns]]:
-            """Yield encoded training pairs with the index of their corpus; held-out pairs are put aside."""
+            """Yield the index of a corpus and a chunk of its tokenized pairs; held-out pairs are kept in memory."""
             pairs_read = 0
             for chunk in self._encode(train, split, self.config.corpus_tags, self.parallel):
                 pairs_read += chunk.pairs
@@ -94,7 +103,7 @@ class StoreWriter:
         return store, inspection
 
     def write_valid(self, valid: list[Corpus]) -> TokenStore:
-        """Write the validation store from the validation files, or from the held-out pairs."""
+        """Write and return the tokenized validation text: the corpora `valid`, or if there are none, held-out pairs."""
         tags, languages = self.config.corpus_tags, self.languages.train
         if valid:
             languages = self.languages.valid
@@ -111,13 +120,20 @@ class StoreWriter:
     def _encode(
         self, corpora: list[Corpus], split: HoldoutSplit | None, tags: Sequence[str], parallel: OrderedMap
     ) -> Iterator[corpus_passes.EncodedChunk]:
-        """Tokenize corpora in chunks; pairs of `split` are held out, and sources begin with the tag of their corpus."""
+        """Tokenize corpora, and yield chunks with training and held-out pairs.
+
+        Args:
+            corpora: the corpora to read.
+            split: decides which pairs are held out for validation; None: no pair.
+            tags: one tag per corpus, a symbol before its sources; empty for none.
+            parallel: maps chunks of text, with several processes or machines.
+        """
         tag_ids = [(self.encoding.source_tokenizer.tags[tag],) if tag else () for tag in tags]
         encode = corpus_passes.ChunkEncoder(self.data_format, self.encoding, split, tag_ids)
         return parallel(encode, corpus_passes.read_chunks(self.data_format, corpora))
 
     def _hold_out(self, corpus: int, inspected: corpus_passes.InspectedColumns) -> None:
-        """Keep the held-out pairs of a chunk for the validation store, and add their counts to its report."""
+        """Count the validation pairs of a chunk (`inspected`) of corpus number `corpus`, and keep them in memory."""
         self.inspection.add(inspected.counts)
         if inspected.columns is not None:
             self.held_out.append((corpus, inspected.columns))

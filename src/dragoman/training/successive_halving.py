@@ -8,7 +8,7 @@ MAX_REDUCTION = 32  # the first rung has at least this part of the budget: less 
 
 
 def rung_fractions(configurations: int, factor: int) -> list[float]:
-    """Return the fractions of the training budget at which configurations are compared, the last one being 1.
+    """Return the increasing fractions of the training budget ("rungs") at which configurations are compared, up to 1.
 
     With n configurations and the factor η there are ⌊log_η n⌋ rungs before the end, each with η times the budget of the
     one before: 1/9, 1/3 and 1 for 20 configurations and η = 3. All rungs then cost about the same. Fewer rungs are used
@@ -21,8 +21,9 @@ def rung_fractions(configurations: int, factor: int) -> list[float]:
 
 
 def survivors(ranked: Sequence[str], competitors: int, factor: int) -> list[str]:
-    """Return the best ⌊n/η⌋ of n configurations, at least one.
+    """Return the best ⌊n/η⌋ configurations, at least one, which are trained further.
 
-    `ranked` has those that did not fail, from best to worst; `competitors` is the number n of all.
+    `ranked` has the names of those that did not fail, from best to worst; `competitors` is the number n of all that
+    were compared, `factor` is η.
     """
     return list(ranked[: max(1, competitors // factor)])
