@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -17,11 +18,11 @@ import yaml
 from dragoman.config import Config, parse_settings, replace_settings, setting_type
 from dragoman.errors import UserError
 
-MAX_GRID = 10_000  # configurations
+MAX_GRID_CONFIGURATIONS = 10_000
 MAX_DRAWS = 100  # attempts per configuration to draw one that is new
 
 #: settings that a sweep sets itself, with what to use instead
-NOT_SWEPT = {
+ALTERNATIVES_TO_SWEEPING = {
     "training.seed": "use --seeds",
     "training.device": "use --device",
     "training.start_from": "give one run to start from with a single --set",
@@ -48,15 +49,18 @@ class ValueRange:
     points: int | None = None
 
     def check(self, setting: str) -> None:
-        """Raise a UserError unless the limits are in order, and positive on a logarithmic scale."""
+        """Raise a UserError about `setting` unless low < high, and low > 0 on a logarithmic scale."""
         if not (-math.inf < self.low < self.high < math.inf) or (self.log and self.low <= 0):
             raise UserError(
-                f"the range of {setting} must go from a smaller to a larger number, above 0 on a logarithmic scale, "
-                f"got {self.low:g}..{self.high:g}"
+                f"the range of {setting} must go from a smaller to a larger number, both above 0 on a logarithmic "
+                f"scale, got {self.low:g}..{self.high:g}"
             )
 
     def at(self, position: float) -> float | int:
-        """Return the number at a position from 0 (`low`) to 1 (`high`)."""
+        """Return the number at a position from 0 (`low`) to 1 (`high`), on a linear or, with `log`, logarithmic scale.
+
+        It is an integer if both limits are, and is rounded to four digits otherwise.
+        """
         if self.log:
             number = self.low * (self.high / self.low) ** position
         else:
@@ -66,17 +70,17 @@ class ValueRange:
         return float(f"{min(self.high, max(self.low, number)):.4g}")  # readable, and within the limits up to rounding
 
     def grid(self, setting: str) -> list[Any]:
-        """Return the points of a grid."""
+        """Return `points` evenly spaced numbers from `low` to `high`; a UserError about `setting` if it is None."""
         if self.points is None or self.points < 2:
             raise UserError(
-                f"{setting} is a range: sample it with --random N, or say how many values a grid has, such as "
+                f"{setting} is a range: sample it with --random N, or append the number of values in a grid, such as "
                 f"{self.low:g}..{self.high:g}:3"
             )
         values = [self.at(index / (self.points - 1)) for index in range(self.points)]
         return list(dict.fromkeys(values))  # rounded integers may be equal
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the range as it is written in a YAML file."""
+        """Return the range as a mapping of min, max, scale and points, as it is written in a YAML file."""
         return {"min": self.low, "max": self.high, "scale": "log" if self.log else "linear", "points": self.points}
 
 
@@ -90,31 +94,35 @@ class SearchSpace:
     values: dict[str, Values]
 
     def grid(self) -> list[dict[str, Any]]:
-        """Return all combinations of values, in the order in which the settings are given."""
-        lists = [
+        """Return all combinations of values, each as a dict from the settings' dotted names to one value."""
+        value_lists = [
             values.grid(name) if isinstance(values, ValueRange) else values for name, values in self.values.items()
         ]
-        count = math.prod(map(len, lists))
-        if count > MAX_GRID:
-            raise UserError(f"the grid has {count:,} configurations: give fewer values, or sample some with --random N")
-        return [dict(zip(self.values, combination)) for combination in product(*lists)]
+        count = math.prod(map(len, value_lists))
+        if count > MAX_GRID_CONFIGURATIONS:
+            raise UserError(
+                f"the grid of all combinations has {count:,} configurations: give fewer values, or sample N "
+                "combinations with --random N"
+            )
+        return [dict(zip(self.values, combination)) for combination in product(*value_lists)]
 
     def draw(self, random: Random) -> dict[str, Any]:
-        """Draw one configuration: every setting independently and uniformly."""
+        """Draw one configuration, a value for each setting by dotted name: independently and uniformly."""
         return {
             name: values.at(random.random()) if isinstance(values, ValueRange) else random.choice(values)
             for name, values in self.values.items()
         }
 
     def configurations(self, samples: int | None, seed: int, accepts: Accepts) -> list[dict[str, Any]]:
-        """Return the configurations to try: the default one, which is empty, then those of the grid or a sample.
+        """Return the configurations to try, each as a dict from dotted names of settings to values.
 
-        A setting of systems is left out where the system has none of this name, and each configuration occurs once.
+        The first one is the default, which is empty; then follow those of the grid or a sample, without repetitions. A
+        setting of systems is left out where the system has none of this name.
 
         Args:
             samples: number of configurations to draw; None: all combinations.
             seed: of the random numbers.
-            accepts: whether a system has a setting.
+            accepts: called with the name of a system (None: the default) and of a setting; whether the system has it.
         """
         random = Random(seed)
         candidates: Iterator[dict[str, Any]] = iter(self.grid()) if samples is None else iter(())
@@ -137,18 +145,18 @@ class SearchSpace:
     def check(self) -> None:
         """Raise a UserError for unknown settings, values of the wrong type or out of range, and empty lists."""
         for name, values in self.values.items():
-            if name in NOT_SWEPT:
-                raise UserError(f"{name} cannot be varied in a sweep: {NOT_SWEPT[name]}")
+            if alternative := ALTERNATIVES_TO_SWEEPING.get(name):
+                raise UserError(f"{name} cannot be varied in a sweep: {alternative}")
             if isinstance(values, ValueRange):
                 values.check(name)
-            tried = [values.low, values.high] if isinstance(values, ValueRange) else values
-            if not tried:
+                values = [values.low, values.high]
+            if not values:
                 raise UserError(f"{name} has no values to try: name at least one")
-            for value in tried:
-                replace_settings(Config(), {name: value})
+            for value in values:
+                replace_settings(Config(), {name: value})  # raises a UserError
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the space as plain values, for JSON."""
+        """Return the space as JSON values: by dotted name of a setting, a list, or a dict for a range."""
         return {
             name: values.to_plain() if isinstance(values, ValueRange) else values
             for name, values in self.values.items()
@@ -156,9 +164,10 @@ class SearchSpace:
 
 
 def parse_space(texts: Sequence[str]) -> dict[str, Values]:
-    """Parse texts such as "training.batch_tokens=1024,4096" and "training.learning_rate=1e-4..1e-2:log".
+    """Parse values of the option --set into the values to try, or their range, by dotted name of the setting.
 
-    Lists stay together in brackets. A range may end with its number of points in a grid: "0.1..0.5:5".
+    `texts` are such as "training.batch_tokens=1024,4096" and "training.learning_rate=1e-4..1e-2:log". Commas within
+    brackets do not separate values. A range may end with its number of values in a grid: "0.1..0.5:5".
     """
     space: dict[str, Values] = {}
     for text in texts:
@@ -173,21 +182,23 @@ def parse_space(texts: Sequence[str]) -> dict[str, Values]:
             points = int(match["points"]) if match["points"] else None
             space[name] = _make_range(name, match["low"], match["high"], log=bool(match["log"]), points=points)
         else:
-            items = [parse_settings([f"{name}={item}"])[name] for item in _split_at_commas(value)]
-            space[name] = [item for index, item in enumerate(items) if item not in items[:index]]
+            values = [parse_settings([f"{name}={item}"])[name] for item in _split_at_commas(value)]
+            space[name] = [value for index, value in enumerate(values) if value not in values[:index]]  # each once
     return space
 
 
 def read_space(path: Path) -> dict[str, Values]:
-    """Read a search space from a YAML file.
+    """Read the values to try for each setting, by dotted name, from a YAML file.
 
-    It maps settings to a value, a list of values, or a range {min: 1e-4, max: 1e-2, scale: log, points: 3}. Names are
-    dotted or nested.
+    The file maps settings, with dotted or nested names, to a value, a list of values, or a range {min: 1e-4, max: 1e-2,
+    scale: log, points: 3}.
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"the search space {path} cannot be read: {error.strerror}") from None
+        raise UserError(
+            f"the search space {path} cannot be read: {error.strerror}; name a YAML file that maps settings to values"
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(
             f"the search space {path} is not valid YAML: {str(error).splitlines()[0]}; write lines such as "
@@ -201,9 +212,10 @@ def read_space(path: Path) -> dict[str, Values]:
 
 
 def space_from_mapping(values: Mapping[str, Any], path: str = "") -> dict[str, Values]:
-    """Return the search space of a mapping from dotted or nested names to a value, a list or a range.
+    """Return the values to try for each setting, by dotted name.
 
-    `path` is the beginning of the names in a nested mapping, such as "training.".
+    `values` maps dotted or nested names to a value, a list of values, a range, or the mapping of a range (min, max …).
+    `path` is put before the names; for a nested mapping it is its own name, such as "training.".
     """
     space: dict[str, Values] = {}
     for key, value in values.items():
@@ -220,7 +232,7 @@ def space_from_mapping(values: Mapping[str, Any], path: str = "") -> dict[str, V
 
 
 def _range_from_mapping(name: str, value: Mapping[str, Any]) -> ValueRange:
-    """Return the range that a mapping with min, max, scale and points describes."""
+    """Return the range of the setting `name` that a mapping with min, max, scale (linear, log) and points describes."""
     if "max" not in value or value.get("scale", "linear") not in ("linear", "log"):
         raise UserError(
             f"the range of {name} needs min and max, and scale linear or log, such as {{min: 1e-4, max: 1e-2, scale: "
@@ -231,9 +243,10 @@ def _range_from_mapping(name: str, value: Mapping[str, Any]) -> ValueRange:
 
 
 def _make_range(name: str, low: Any, high: Any, log: bool, points: int | None) -> ValueRange:
-    """Return the range of a setting; limits may be texts, because YAML reads 1e-4 as text.
+    """Return the range of the setting `name` from `low` to `high`, which may be strings: YAML reads 1e-4 as a string.
 
-    Its numbers are integers if both limits are, unless the setting is declared as a number with decimals.
+    Its numbers are integers if both limits are, unless the type of the setting is float. `log`: on a logarithmic scale;
+    `points`: number of values in a grid, None if not given.
     """
     hint = setting_type(name)
     try:
@@ -241,11 +254,13 @@ def _make_range(name: str, low: Any, high: Any, log: bool, points: int | None) -
             return ValueRange(float(low), float(high), log, points)
         return ValueRange(_parse_number(low), _parse_number(high), log, points)
     except (TypeError, ValueError):
-        raise UserError(f"the limits of the range of {name} must be numbers, got {low!r} and {high!r}") from None
+        raise UserError(
+            f"the limits of the range of {name} must be numbers, such as 1e-4..1e-2, got {low!r} and {high!r}"
+        ) from None
 
 
 def _parse_number(value: Any) -> float | int:
-    """Return a number or its text as an integer if it is one."""
+    """Return a number, or the number that a string represents: an int if possible, else a float."""
     try:
         return int(str(value))
     except ValueError:
@@ -265,9 +280,10 @@ def _split_at_commas(text: str) -> list[str]:
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Return the last component of each dotted name, or the whole name where that would be ambiguous or unclear."""
-    last = [name.rpartition(".")[2] for name in names]
-    clear = {
-        name: part for name, part in zip(names, last) if last.count(part) == 1 and part not in ("name", "settings")
-    }
-    return {name: clear.get(name, name) for name in names}
+    """Return the last component of each dotted name, such as "dropout" for "system.settings.dropout", by full name.
+
+    It is the full name if several names have the same last component, or if that is "name" or "settings".
+    """
+    last = {name: name.rpartition(".")[2] for name in names}
+    ambiguous = {part for part, count in Counter(last.values()).items() if count > 1} | {"name", "settings"}
+    return {name: name if part in ambiguous else part for name, part in last.items()}

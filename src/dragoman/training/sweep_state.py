@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -66,11 +67,11 @@ class SweepRun:
 
     @property
     def name(self) -> str:
-        """Name of its run folder."""
+        """Name of its run folder within the folder of the sweep, such as 007-seed1."""
         return f"{self.configuration}-seed{self.seed}"
 
     def result_at(self, fraction: float) -> RungResult | None:
-        """Return the result with which the run competes at a rung, a fraction of its budget; None if not there yet.
+        """Return the result of the run after this fraction of the training budget; None if it is not there yet.
 
         A run that has finished earlier, because validation improved no more, keeps its last result.
         """
@@ -80,7 +81,10 @@ class SweepRun:
         return reached[-1]
 
     def has_reached(self, fraction: float) -> bool:
-        """Whether the run need not be trained any further for the rung at this fraction of the training budget."""
+        """Whether the run need not be trained for the comparison at this fraction of the training budget.
+
+        It has a result there, has failed, or repeats another run.
+        """
         return self.status in ("failed", "duplicate") or self.result_at(fraction) is not None
 
 
@@ -103,7 +107,13 @@ class SweepState:
 
     @staticmethod
     def create(configurations: Iterable[dict[str, Any]], seeds: Sequence[int], factor: int | None) -> SweepState:
-        """Return the state of a sweep that has not started."""
+        """Return the state of a sweep that has not started.
+
+        Args:
+            configurations: changed settings of each configuration, by dotted name; empty for the default one.
+            seeds: each configuration is trained with all of them.
+            factor: η of successive halving; None trains every configuration completely.
+        """
         state = SweepState(configurations={}, runs=[], factor=factor)
         state.extend(configurations, seeds)
         return state
@@ -111,19 +121,22 @@ class SweepState:
     def extend(self, configurations: Iterable[dict[str, Any]], seeds: Sequence[int]) -> None:
         """Add configurations, given by their changed settings, and seeds that the sweep does not have yet.
 
-        Configurations are named by their number; the first one is the default, without changed settings.
+        There is then a run for each configuration and seed. Configurations are named by number, such as "007"; the
+        one without changed settings is "default".
         """
         for settings in configurations:
             if settings not in self.configurations.values():
-                self.configurations[f"{len(self.configurations):03d}" if settings else DEFAULT_NAME] = settings
-        known = {(run.configuration, run.seed) for run in self.runs}
-        all_seeds = dict.fromkeys([*(run.seed for run in self.runs), *seeds])
-        wanted = ((name, seed) for name in self.configurations for seed in all_seeds)
-        self.runs += [SweepRun(name, seed) for name, seed in wanted if (name, seed) not in known]
+                name = f"{len(self.configurations):03d}" if settings else DEFAULT_NAME
+                self.configurations[name] = settings
+        existing_runs = {(run.configuration, run.seed) for run in self.runs}
+        all_seeds = dict.fromkeys([*(run.seed for run in self.runs), *seeds])  # without repetitions, in order
+        for name, seed in product(self.configurations, all_seeds):
+            if (name, seed) not in existing_runs:
+                self.runs.append(SweepRun(name, seed))
 
     @staticmethod
     def load(folder: Path) -> SweepState:
-        """Read the state of a sweep from its folder."""
+        """Read the state of a sweep from results.json in its folder; raise a UserError if it is missing or damaged."""
         path = folder / STATE_FILE
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
@@ -141,23 +154,31 @@ class SweepState:
         return SweepState(runs=[SweepRun(**run) for run in runs], **values)
 
     def save(self, folder: Path) -> None:
-        """Write the state to the folder of the sweep, atomically."""
+        """Write the state to results.json in the folder of the sweep, atomically."""
         values = {"version": STATE_VERSION, **asdict(self)}
         write_file(folder / STATE_FILE, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
 
     @property
     def rungs(self) -> list[float]:
-        """Fractions of the training budget at which configurations are compared; 1 alone without halving."""
+        """Fractions of the training budget at which configurations are compared; [1] without successive halving."""
         count = len(self.configurations) - 1  # without the default one, which never drops out
         return [1.0] if self.factor is None else rung_fractions(count, self.factor)
 
     def runs_of(self, configuration: str) -> list[SweepRun]:
-        """Return the runs of a configuration, one for each seed; those of another one if it is a duplicate of that."""
+        """Return the runs of a configuration, one for each seed.
+
+        If all its settings turned out to equal those of another configuration (`same_as`), only that one is trained,
+        and its runs are returned.
+        """
         runs = [run for run in self.runs if run.configuration == configuration]
         return self.runs_of(runs[0].same_as) if runs and runs[0].same_as else runs
 
     def score_at(self, configuration: str, fraction: float) -> Score | None:
-        """Return the mean score of a configuration over its seeds at a rung; None if it failed or is not complete."""
+        """Return the mean score of a configuration over its seeds at a `fraction` of the training budget.
+
+        A score is the selection metric and what decides between equal ones; higher is better. None if a run has failed
+        or is not trained so far.
+        """
         runs = self.runs_of(configuration)
         results = [None if run.status == "failed" else run.result_at(fraction) for run in runs]
         scores = [result.score for result in results if result is not None]
@@ -166,10 +187,10 @@ class SweepState:
         return tuple(map(fmean, zip(*scores)))
 
     def competitors(self, rung: int) -> list[str]:
-        """Return the configurations that are trained up to a rung: all up to the first one, then the best 1/η.
+        """Return the names of the configurations that are trained up to the comparison number `rung`, counted from 0.
 
-        The default configuration is always added, so that it can be compared with the best of the others at the end.
-        Duplicates compete as the configuration that they repeat.
+        These are all for the first one, then the best 1/η at the one before. The default configuration is always
+        added, so that it can be compared with the best at the end. Configurations that repeat another are left out.
         """
         names = [name for name in self.configurations if name != DEFAULT_NAME and not self._is_duplicate(name)]
         for fraction in self.rungs[:rung]:
@@ -180,11 +201,14 @@ class SweepState:
         return [DEFAULT_NAME, *names]
 
     def _is_duplicate(self, configuration: str) -> bool:
-        """Whether all settings of a configuration turned out to equal those of an earlier one."""
+        """Whether all settings of a configuration turned out to equal those of an earlier one, so it is not trained."""
         return all(run.status == "duplicate" for run in self.runs if run.configuration == configuration)
 
     def ranking(self) -> list[ConfigurationResult]:
-        """Return all configurations, the best one first: by the last rung that they reached, then by their score."""
+        """Return the results of all configurations, the best one first.
+
+        They are ranked by the fraction of the training budget up to which they were trained, then by their score there.
+        """
         results = []
         for name in self.configurations:
             if self._is_duplicate(name):
@@ -195,9 +219,10 @@ class SweepState:
         return sorted(results, key=lambda result: result.sort_key, reverse=True)
 
     def planned_runs(self) -> list[int]:
-        """Return the number of runs that are trained up to each rung, a fraction of the training budget.
+        """Return the number of runs that are trained up to each of the `rungs` (fractions of the training budget).
 
-        At a rung, the best runs are chosen to continue; if the runs before it are not finished, the expected number.
+        At a rung, the best 1/η are chosen to be trained further. As long as earlier runs are not finished, their number
+        is estimated.
         """
         seeds = len({run.seed for run in self.runs})
         counts = [len(self.competitors(0))]
@@ -208,7 +233,7 @@ class SweepState:
         return [seeds * count for count in counts]
 
     def is_complete(self) -> bool:
-        """Whether nothing is left to train."""
+        """Whether all runs are trained that take part in the comparisons (`rungs`) known so far."""
         return all(
             run.has_reached(fraction)
             for rung, fraction in enumerate(self.rungs)
@@ -218,7 +243,7 @@ class SweepState:
         )
 
     def _rung_is_open(self, rung: int) -> bool:
-        """Whether all runs have reached the rungs before this one, so that its competitors are known."""
+        """Whether all comparisons before number `rung` are finished, which decide what is trained up to it."""
         return all(
             run.has_reached(fraction)
             for earlier, fraction in enumerate(self.rungs[:rung])
@@ -229,7 +254,10 @@ class SweepState:
 
 @dataclass(frozen=True)
 class ConfigurationResult:
-    """A configuration with its runs, the last rung that it reached, and its mean score there (None: it failed)."""
+    """A configuration with its runs, the fraction of the budget up to which it was compared, and its mean score there.
+
+    The score is None if a run has failed.
+    """
 
     name: str
     runs: list[SweepRun]
@@ -238,23 +266,23 @@ class ConfigurationResult:
 
     @property
     def sort_key(self) -> tuple[float, Score]:
-        """Larger for a better configuration."""
+        """Key by which configurations are sorted, larger for a better one: trained fraction, then score."""
         return (self.fraction, self.score) if self.score is not None else (-1.0, ())
 
     @property
     def results(self) -> list[RungResult]:
-        """The results of its runs at the last rung (fraction of the training budget) that it reached."""
+        """The results of its runs, one for each seed, at the fraction of the budget up to which it was compared."""
         results = [run.result_at(self.fraction) for run in self.runs]
         return [result for result in results if result is not None]
 
     @property
     def best_run(self) -> SweepRun:
-        """The run with the best score among its seeds."""
+        """The run (seed) of the configuration with the best score."""
         return max(self.runs, key=lambda run: result.score if (result := run.result_at(self.fraction)) else ())
 
     @property
     def error(self) -> str:
-        """Why its first failed run failed; empty if none did."""
+        """Seed and error message of the first run that failed; empty if none did."""
         return next((f"seed {run.seed}: {run.error}" for run in self.runs if run.status == "failed"), "")
 
 
@@ -276,12 +304,12 @@ class SweepResult:
 
     @staticmethod
     def of(folder: Path, state: SweepState) -> SweepResult:
-        """Return the result of a sweep, which may be unfinished."""
+        """Return the result of the sweep in `folder`, which may be unfinished, from its state."""
         return SweepResult(folder, state.metric, state.metric_title, state.configurations, state.ranking())
 
     @property
     def best(self) -> ConfigurationResult:
-        """The winner; raises a UserError if no run has a result."""
+        """The best configuration; a UserError is raised if no run has a result."""
         if not self.ranking or self.ranking[0].score is None:
             errors = [result.error for result in self.ranking if result.error]
             problem = f"the first error is: {errors[0]}" if errors else "continue it with the same command"
@@ -290,7 +318,7 @@ class SweepResult:
 
     @property
     def default_rank(self) -> int:
-        """Rank of the default configuration, from 1."""
+        """Rank of the default configuration among all; 1 is the best."""
         return 1 + [result.name for result in self.ranking].index(DEFAULT_NAME)
 
     @property
@@ -305,11 +333,14 @@ class SweepResult:
         return 100 * (best[0] - default[0]) / abs(best[0])
 
     def value(self, result: RungResult) -> float:
-        """Return the metric of a run as it is reported."""
+        """Return the value of the sweep's metric in a result of a run, such as a BLEU of 31.2."""
         return float(result.metrics[self.metric])
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the table: one row for each configuration, from best to worst."""
+        """Return the rows of the table as dicts by column: one for each configuration, from best to worst.
+
+        Columns are rank, name, the varied settings, metric, loss, training cost and, if a run has failed, its error.
+        """
         swept = list(dict.fromkeys(name for settings in self.configurations.values() for name in settings))
         names = short_names(swept)
         rows = []
@@ -319,34 +350,34 @@ class SweepResult:
             for name in swept:
                 automatic = None if resolved.get(name) is None else f"{resolved[name]} (auto)"
                 row[names[name]] = str(changed[name]) if name in changed else automatic
-            if by_seed := result.results:
-                row[self.metric_title] = MeanStd.of([self.value(item) for item in by_seed])
-                losses = [item.metrics["loss"] for item in by_seed]
+            if seeds := result.results:
+                row[self.metric_title] = MeanStd.of([self.value(seed) for seed in seeds])
+                losses = [seed.metrics["loss"] for seed in seeds]
                 row["loss"] = MeanStd.of(losses, decimals=3)  # also if it is the metric
                 if any(name.startswith("text.") for name in swept):  # then losses per token cannot be compared
-                    row["loss per target"] = MeanStd.of([item.metrics["target_loss"] for item in by_seed])
-                row["steps"] = round(fmean(item.step for item in by_seed))
-                row["seconds"] = round(fmean(item.seconds for item in by_seed))
+                    row["loss per target"] = MeanStd.of([seed.metrics["target_loss"] for seed in seeds])
+                row["steps"] = round(fmean(seed.step for seed in seeds))
+                row["seconds"] = round(fmean(seed.seconds for seed in seeds))
             row["parameters"] = result.runs[0].parameters
             row["trained"] = f"{100 * result.fraction:.0f} %"
-            row["error"] = result.error or None
+            if any(other.error for other in self.ranking):
+                row["error"] = result.error or None
             rows.append(row)
-        return (
-            rows
-            if any(row["error"] for row in rows)
-            else [{name: value for name, value in row.items() if name != "error"} for row in rows]
-        )
+        return rows
 
     def table(self, format: str = "text") -> str:
-        """Return the table of all configurations as text, csv, markdown or latex."""
+        """Return the table of all configurations in a `format`: text, csv, markdown or latex."""
         if format == "csv":
             return format_csv(self.rows())
-        return (
-            format_latex(self.rows()) if format == "latex" else format_table(self.rows(), markdown=format == "markdown")
-        )
+        if format == "latex":
+            return format_latex(self.rows())
+        return format_table(self.rows(), markdown=format == "markdown")
 
     def summary(self) -> list[str]:
-        """Return the winner, its differences from the default configuration, and how far that is behind."""
+        """Return lines of text: the best configuration, its settings that differ from the default, and the gap to that.
+
+        The gap is how much worse the default configuration is, in percent.
+        """
         best, metric = self.best, self.metric_title
         value = MeanStd.of([self.value(result) for result in best.results]).formatted
         lines = [f"best: configuration {best.name}, validation {metric} {value}, in {self.folder / 'best'}"]
@@ -368,7 +399,7 @@ class SweepResult:
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values, for JSON."""
+        """Return the result as JSON values: metric, rank and gap of the default, and all configurations, best first."""
         ranking = [
             {
                 "configuration": result.name,

@@ -24,26 +24,33 @@ def choose_system(
     sizes: VocabularySizes,
     store: TokenStore,
 ) -> None:
-    """Choose the system that learns single words, letter by letter, from few pairs, unless the user has named one.
+    """Choose the system `hard-monotonic` for a small corpus of single words that are spelled in characters.
 
-    It is chosen if most target tokens follow the order of the source tokens that they come from.
+    It is chosen if most target tokens follow the order of the source tokens that they come from, and the user has not
+    named a system, an objective, or a model to start from.
 
     Args:
-        user_config: the settings that the user has given.
+        defaults: the configuration so far, in which `system.name` is set and recorded.
+        user_config: the configuration as the user has written it.
+        data_format: format of the corpus; it must have pairs to translate.
+        tokenizers, sizes: of source and target, with their vocabulary sizes.
         store: the tokenized training pairs.
     """
     config = defaults.config
-    settings = SYSTEMS[MONOTONE_SYSTEM].settings()
-    named = (user_config.system.name, user_config.training.start_from, user_config.objective.name)
-    is_open = named == (None, None, None) and all(name in settings for name in config.system.settings)
+    monotone_settings = SYSTEMS[MONOTONE_SYSTEM].settings()
+    user_choices = (user_config.system.name, user_config.training.start_from, user_config.objective.name)
+    if any(choice is not None for choice in user_choices):
+        return
     _, recipe = configured_recipe(config)
-    generates = objective_class(config.objective.name or "").generates
-    if not is_open or recipe.paper or not (data_format.is_translation and generates):
+    follows_paper = recipe.paper is not None
+    if follows_paper or any(name not in monotone_settings for name in config.system.settings):
+        return
+    if not (data_format.is_translation and objective_class(config.objective.name or "").generates):
         return
     are_spelled = any(tokenizer.spells for tokenizer in tokenizers)
-    are_spelled &= not any(tokenizer.has_limited_vocabulary for tokenizer in tokenizers)
+    have_subwords = any(tokenizer.has_limited_vocabulary for tokenizer in tokenizers)
     is_long = max(column.tokens for column in store.columns) > MAX_WORD_TOKENS * len(store)
-    if not are_spelled or is_long or len(store) > MAX_MONOTONE_PAIRS:
+    if not are_spelled or have_subwords or is_long or len(store) > MAX_MONOTONE_PAIRS:
         return
     share = monotone_share(store, (sizes.source, sizes.target), sizes.features)
     if share >= MIN_MONOTONE_SHARE:

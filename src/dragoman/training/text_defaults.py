@@ -74,7 +74,10 @@ def choose_tokenizers(
     """Choose the tokenizers of source and target that the user has not set, and whether they share a vocabulary.
 
     Args:
-        validation: counts of the validation text, if it has files of its own.
+        defaults: the configuration so far, in which settings are set and recorded.
+        data_format: format of the corpus: pairs, text, labels ….
+        survey: counts and statistics of the training text.
+        validation: counts of the validation text, if it has its own files.
         is_decoder_only: whether the model reads source and target as one text.
     """
     text, profile = defaults.config.text, survey.profile
@@ -101,7 +104,7 @@ def choose_tokenizers(
 
 
 def _join_reasons(reasons: list[str]) -> str:
-    """Join the reasons for source and target, unless they are equal."""
+    """Return the reasons for source and target as one text; equal ones are given once."""
     return reasons[0] if len(set(reasons)) == 1 else f"source: {reasons[0]}; target: {reasons[-1]}"
 
 
@@ -114,13 +117,19 @@ def _tokenizer_choices(
 ) -> tuple[TokenizerChoice, TokenizerChoice]:
     """Return the tokenizers of source and target by the recipe, by other settings of the text, or by its statistics.
 
-    `validation` counts the text of the validation files, `profile` has the statistics of the training text.
+    Args:
+        defaults: the configuration so far.
+        data_format: format of the corpus: pairs, text, labels ….
+        survey: counts of the training text.
+        validation: counts of the validation text, if it has its own files.
+        profile: statistics of the training text.
     """
     text = defaults.config.text
     _, recipe = configured_recipe(defaults.config)
     if recipe.paper and recipe.paper.tokenizer:  # only in the recipe `textbook`
         choice = TokenizerChoice(recipe.paper.tokenizer, "the paper's")
         return choice, choice
+    # settings that suggest subwords
     for name in ("vocab_size", "compression_ratio", "bpe_dropout", "source_word_vectors", "target_word_vectors"):
         if getattr(text, name) is not None:
             choice = TokenizerChoice(SUBWORDS, f"since text.{name} is set")
@@ -132,8 +141,8 @@ def _tokenizer_choices(
             (survey.text.target, validation and validation.target),
         )
     )
-    if data_format.target_is_labels:  # labels have a tokenizer of their own
-        # the words of a tagger are never spelled: every word has a tag
+    if data_format.target_is_labels:  # whose tokenizer is learned elsewhere
+        # the words of a tagger are never split into characters: every word has a tag
         choose = choose_for_text if data_format.labels_sequence else _choice_for_words
         choice = choose(profile.source, unknown_source)
         return choice, choice
@@ -148,55 +157,72 @@ def choose_for_pairs(
 ) -> tuple[TokenizerChoice, TokenizerChoice]:
     """Choose the tokenizers of source and target: each by its text, then so that they suit each other.
 
-    The unknown shares are those of symbols of the validation text that do not occur in training.
+    `profile` has the statistics of the training text; the unknown shares are those of symbols (words between spaces) of
+    the validation text that do not occur in training.
     """
     source, target = profile.source, profile.target
-    # the choices for source and target
-    first, second = choose_for_text(source, unknown_source), choose_for_text(target, unknown_target)
+    source_choice = choose_for_text(source, unknown_source)
+    target_choice = choose_for_text(target, unknown_target)
     if source is None or target is None:
-        return first, second
-    is_about_sentences = first.kind == SUBWORDS and not _is_phrase(source, MAX_PHRASE_CHARACTERS)
-    if second.kind == CHARACTERS and is_about_sentences and _is_phrase(target, MAX_WORD_CHARACTERS):
-        return first, TokenizerChoice(SUBWORDS, "as in the source")
-    are_words = target.words_per_line <= MAX_WORDS and _may_be_spelled(target, second, profile)
+        return source_choice, target_choice
+    # sentences with single words as targets: classes rather than spellings
+    has_sentences = source_choice.kind == SUBWORDS and not _is_phrase(source, MAX_PHRASE_CHARACTERS)
+    if target_choice.kind == CHARACTERS and has_sentences and _is_phrase(target, MAX_WORD_CHARACTERS):
+        return source_choice, TokenizerChoice(SUBWORDS, "as in the source")
+    are_words = target.words_per_line <= MAX_WORDS and _may_be_spelled(target, target_choice, profile)
     # an inflection table, whose targets look like a closed inventory because every form occurs often
-    if first.kind == SYMBOLS and are_words and _is_phrase(source, MAX_PHRASE_CHARACTERS):
-        second = TokenizerChoice(CHARACTERS, f"single words, {target.characters_per_line:.1f} characters per line")
+    if source_choice.kind == SYMBOLS and are_words and _is_phrase(source, MAX_PHRASE_CHARACTERS):
+        reason = f"single words, {target.characters_per_line:.1f} characters per line"
+        target_choice = TokenizerChoice(CHARACTERS, reason)
     letters_per_phoneme = source.characters_per_line / target.words_per_line
     is_pronounced = MIN_LETTERS_PER_PHONEME < letters_per_phoneme < MAX_LETTERS_PER_PHONEME
     is_pronounced = is_pronounced or _is_phrase(source, MAX_WORD_CHARACTERS)
-    if second.kind == CHARACTERS and _is_phrase(source, MAX_PHRASE_CHARACTERS):
-        if first.kind == SUBWORDS or _may_be_spelled(source, first, profile):
-            first = TokenizerChoice(CHARACTERS, f"{source.characters_per_line:.1f} characters, as in the target")
-    elif first.kind == CHARACTERS and _is_phrase(target, MAX_TARGET_CHARACTERS):
-        if second.kind == SUBWORDS or _may_be_spelled(target, second, profile):
-            second = TokenizerChoice(CHARACTERS, f"{target.characters_per_line:.1f} characters, as in the source")
-    elif second.kind == SYMBOLS and _are_phonemes(target) and is_pronounced and source.symbols > MAX_LABELS:
-        first = TokenizerChoice(CHARACTERS, f"words of {source.characters_per_line:.1f} characters with phonemes")
-    decomposed = _decompose(first, source, is_target=False), _decompose(second, target, is_target=True)
-    shares_letters = first.kind == second.kind == CHARACTERS and profile.script_overlap >= MIN_SCRIPT_OVERLAP
-    if shares_letters and decomposed[0].kind != decomposed[1].kind:
-        return first, second
-    return decomposed
+    if target_choice.kind == CHARACTERS and _is_phrase(source, MAX_PHRASE_CHARACTERS):
+        if source_choice.kind == SUBWORDS or _may_be_spelled(source, source_choice, profile):
+            reason = f"{source.characters_per_line:.1f} characters, as in the target"
+            source_choice = TokenizerChoice(CHARACTERS, reason)
+    elif source_choice.kind == CHARACTERS and _is_phrase(target, MAX_TARGET_CHARACTERS):
+        if target_choice.kind == SUBWORDS or _may_be_spelled(target, target_choice, profile):
+            reason = f"{target.characters_per_line:.1f} characters, as in the source"
+            target_choice = TokenizerChoice(CHARACTERS, reason)
+    elif target_choice.kind == SYMBOLS and _are_phonemes(target) and is_pronounced and source.symbols > MAX_LABELS:
+        reason = f"words of {source.characters_per_line:.1f} characters with phonemes"
+        source_choice = TokenizerChoice(CHARACTERS, reason)
+    decomposed_source = _decompose(source_choice, source, is_target=False)
+    decomposed_target = _decompose(target_choice, target, is_target=True)
+    both_spelled = source_choice.kind == target_choice.kind == CHARACTERS
+    shares_letters = both_spelled and profile.script_overlap >= MIN_SCRIPT_OVERLAP
+    if shares_letters and decomposed_source.kind != decomposed_target.kind:
+        return source_choice, target_choice
+    return decomposed_source, decomposed_target
 
 
 def _decompose(choice: TokenizerChoice, text: TextProfile, is_target: bool) -> TokenizerChoice:
-    """Return the tokenizer of decomposed characters in place of characters, if it knows more of further text.
+    """Replace the tokenizer of characters by that of decomposed characters (letters and marks), if that helps.
 
-    A target must be composed, since the tokenizer generates composed text.
+    It does if further text is expected to have many unknown characters but few unknown letters and marks. A target must
+    be written in composed characters (Unicode NFC), since the tokenizer generates these.
+
+    Args:
+        choice: the tokenizer that was chosen; returned unchanged if it is not that of characters.
+        text: statistics of the training text, with the expected shares of unknown characters and letters.
+        is_target: whether the text is generated.
     """
-    is_rare = text.unseen_characters > MAX_UNSEEN_CHARACTERS
-    is_spelled = text.unseen_letters <= MAX_LETTER_RATIO * text.unseen_characters
-    if choice.kind != CHARACTERS or not is_rare or not is_spelled or (is_target and not text.is_composed):
+    has_unknown_characters = text.unseen_characters > MAX_UNSEEN_CHARACTERS
+    has_known_letters = text.unseen_letters <= MAX_LETTER_RATIO * text.unseen_characters
+    helps = choice.kind == CHARACTERS and has_unknown_characters and has_known_letters
+    if not helps or (is_target and not text.is_composed):
         return choice
-    shares = f"about {100 * text.unseen_characters:.1f} % unknown characters in further text"
-    return TokenizerChoice(
-        DECOMPOSED, f"{choice.reason}; {shares}, but {100 * text.unseen_letters:.2f} % unknown letters"
-    )
+    characters, letters = 100 * text.unseen_characters, 100 * text.unseen_letters
+    shares = f"about {characters:.1f} % unknown characters in further text, but {letters:.2f} % unknown letters"
+    return TokenizerChoice(DECOMPOSED, f"{choice.reason}; {shares}")
 
 
 def choose_for_text(text: TextProfile | None, unknown: float = 0.0) -> TokenizerChoice:
-    """Choose a tokenizer by the statistics of a text; `unknown` is the share of new symbols in the validation text."""
+    """Choose characters, whole symbols or subwords by the statistics of a text (None: there is no such text).
+
+    `unknown` is the share of symbols (words between spaces) of the validation text that do not occur in training.
+    """
     if text is not None and not is_closed(text, unknown) and _is_spelling(text):
         words = "single words" if text.words_per_line <= MAX_WORDS else "a few words that seldom occur again"
         return TokenizerChoice(CHARACTERS, f"{words}, {text.characters_per_line:.1f} characters per line")
@@ -204,7 +230,10 @@ def choose_for_text(text: TextProfile | None, unknown: float = 0.0) -> Tokenizer
 
 
 def _choice_for_words(text: TextProfile | None, unknown: float) -> TokenizerChoice:
-    """Choose between whole symbols and subwords for a text."""
+    """Choose between whole symbols and subwords by the statistics of a text (None: there is no such text).
+
+    `unknown` is the share of symbols (words between spaces) of the validation text that do not occur in training.
+    """
     if text is None:
         return TokenizerChoice(SUBWORDS, "")
     if is_closed(text, unknown):
@@ -216,7 +245,11 @@ def _choice_for_words(text: TextProfile | None, unknown: float) -> TokenizerChoi
 
 
 def is_closed(text: TextProfile, unknown: float = 0.0) -> bool:
-    """Whether the symbols of a text are a small closed inventory, such as phonemes, actions, logical forms or tags."""
+    """Whether the symbols (words between spaces) of a text are a small closed inventory, such as phonemes or tags.
+
+    They are if they are few, further text is expected to have hardly any new ones, and they have no punctuation or
+    digits from which new symbols could be formed. `unknown` is the share of new symbols in the validation text.
+    """
     return (
         text.is_counted
         and text.symbols <= MAX_CLOSED_SYMBOLS
@@ -228,12 +261,15 @@ def is_closed(text: TextProfile, unknown: float = 0.0) -> bool:
 
 
 def _are_phonemes(text: TextProfile) -> bool:
-    """Whether the symbols of a text are few and short, such as phonemes or single letters."""
+    """Whether the symbols (words between spaces) of a text are few and short, such as phonemes or single letters."""
     return text.symbols <= MAX_PHONEMES and text.characters_per_word <= MAX_PHONEME_CHARACTERS
 
 
 def _is_spelling(text: TextProfile) -> bool:
-    """Whether the lines are single words, or a few words that seldom occur again, such as names."""
+    """Whether the lines of a text are single words, or a few words that seldom occur again, such as names.
+
+    Such words are split into characters.
+    """
     if text.sentence_lines > MAX_SENTENCE_LINES:
         return False
     if text.has_unspaced_script and not text.writes_spaces:
@@ -246,7 +282,7 @@ def _is_spelling(text: TextProfile) -> bool:
 
 
 def _is_phrase(text: TextProfile, max_characters: float) -> bool:
-    """Whether the lines are short, such as a word with its grammatical features."""
+    """Whether the lines of a text have at most `max_characters` on average, and few end like a sentence."""
     return text.characters_per_line <= max_characters and text.sentence_lines <= MAX_SENTENCE_LINES
 
 
@@ -254,8 +290,12 @@ def _may_be_spelled(text: TextProfile, choice: TokenizerChoice, profile: CorpusP
     """Whether a text that looks like a closed inventory of symbols is a list of words, to be split into characters.
 
     So it is in an inflection table, where every lemma occurs often, but new lemmas will come. The words are longer and
-    more numerous than phonemes or labels, and are written in the script of the other side. `text.symbols` is the number
-    of different symbols.
+    more numerous than phonemes or labels, and are written in the script of the other side.
+
+    Args:
+        text: statistics of the source or the target; `text.symbols` is the number of different symbols.
+        choice: the tokenizer that was chosen for it.
+        profile: statistics of source and target together.
     """
     is_word_list = text.symbols > MAX_LABELS and text.characters_per_word > MAX_PHONEME_CHARACTERS
     return choice.kind == SYMBOLS and is_word_list and profile.script_overlap >= MIN_SCRIPT_OVERLAP
@@ -264,18 +304,30 @@ def _may_be_spelled(text: TextProfile, choice: TokenizerChoice, profile: CorpusP
 def _joint_choices(
     choices: tuple[TokenizerChoice, TokenizerChoice], requested: tuple[str | None, str | None]
 ) -> tuple[TokenizerChoice, TokenizerChoice]:
-    """Return one choice for source and target: the type that the user requests, or one that represents both texts."""
+    """Return the same tokenizer for source and target: the type that the user requests, or one that suits both texts.
+
+    Args:
+        choices: the tokenizers that suit source and target.
+        requested: types of tokenizer that the user has set for source and target; None: not set.
+    """
     source_kind, target_kind = requested
-    if kind := source_kind or target_kind:
-        return (TokenizerChoice(kind, "one tokenizer reads source and target"),) * 2
-    if len({choice.kind for choice in choices}) == 1:
+    kinds = {choice.kind for choice in choices}
+    if not (source_kind or target_kind) and len(kinds) == 1:
         return choices
-    kind = SUBWORDS if SUBWORDS in (choice.kind for choice in choices) else CHARACTERS
-    return (TokenizerChoice(kind, "one tokenizer reads source and target"),) * 2
+    kind = source_kind or target_kind or (SUBWORDS if SUBWORDS in kinds else CHARACTERS)
+    choice = TokenizerChoice(kind, "one tokenizer reads source and target")
+    return choice, choice
 
 
 def _choose_sharing(defaults: Defaults, profile: CorpusProfile, kinds: list[str], is_joint: bool) -> None:
-    """Choose whether source and target share a vocabulary: if they have the same kind of tokens and a common script."""
+    """Set `text.shared_vocabulary`: true if source and target have the same tokenizer type and a common script.
+
+    Args:
+        defaults: the configuration so far, in which the setting is set and recorded.
+        profile: statistics of the training text.
+        kinds: types of the source and target tokenizer.
+        is_joint: whether they must share a vocabulary, as in a decoder-only model.
+    """
     name = "text.shared_vocabulary"
     if is_joint:
         defaults.set_quietly({name: True})
@@ -292,7 +344,7 @@ def _choose_sharing(defaults: Defaults, profile: CorpusProfile, kinds: list[str]
 
 @dataclass(frozen=True)
 class VocabularyLimit:
-    """The largest size of a vocabulary, and the reason for it; empty if all tokens of the text are wanted."""
+    """The largest size of a vocabulary, and the reason for it; empty if the user has set it or there is no limit."""
 
     size: int
     reason: str = ""
@@ -301,7 +353,13 @@ class VocabularyLimit:
 def choose_vocab_sizes(
     defaults: Defaults, data_format: DataFormat, survey: CorpusSurvey
 ) -> tuple[VocabularyLimit, VocabularyLimit]:
-    """Return the largest vocabulary sizes of source and target, which are equal if they share a vocabulary."""
+    """Return the largest vocabulary sizes of source and target, which are equal if they share a vocabulary.
+
+    Args:
+        defaults: the configuration so far; `text.vocab_size` is set in it if both limits are equal and were chosen.
+        data_format: format of the corpus; text without targets has one vocabulary.
+        survey: counts and statistics of the training text.
+    """
     text, counts, profile = defaults.config.text, survey.text, survey.profile
     sides = [
         (_number_of_words(survey.source_words, profile.source), counts.source),
@@ -319,11 +377,16 @@ def choose_vocab_sizes(
 
 
 def _vocabulary_limit(text: TextConfig, kind: str, sides: list[tuple[int, TextCounts]]) -> VocabularyLimit:
-    """Return the largest size of a vocabulary for the number of words and the counts of the text.
+    """Return the largest size of a vocabulary: `text.vocab_size`, or by the number of words of the training text.
 
-    Subwords get 8·√words tokens, with which rare ones are still frequent enough to be learned; with a compression
-    ratio, which says how many merges are wanted, it is the largest size. Of characters and symbols all are wanted.
-    `sides` has, for each side that uses the vocabulary, its number of words and its counts.
+    Subwords get 8·√words tokens, with which rare ones are still frequent enough to be learned. With
+    `text.compression_ratio`, which determines the number of merges, the limit is 32,000. Characters and symbols are all
+    in the vocabulary.
+
+    Args:
+        text: settings of the text.
+        kind: type of the tokenizer, such as "bpe".
+        sides: number of words, and counts of the text, of each side (source, target) that uses the vocabulary.
     """
     if text.vocab_size is not None:
         return VocabularyLimit(text.vocab_size)
@@ -334,36 +397,46 @@ def _vocabulary_limit(text: TextConfig, kind: str, sides: list[tuple[int, TextCo
     words = sum(words for words, _ in sides)
     size = int(max(MIN_SUBWORDS, min(MAX_SUBWORDS, round(8 * math.sqrt(words), -2))))
     alphabet = alphabet_size(counts for _, counts in sides)
-    least = len(SPECIAL_TOKENS) + len(BYTE_TOKENS) + 2 * alphabet
-    if size < least:
-        return VocabularyLimit(least, f"bytes and twice the {alphabet:,} characters of the text")
+    min_size = len(SPECIAL_TOKENS) + len(BYTE_TOKENS) + 2 * alphabet
+    if size < min_size:
+        return VocabularyLimit(min_size, f"bytes and twice the {alphabet:,} characters of the text")
     return VocabularyLimit(size, f"8·√words for the {words:,} words of the corpus, at most 32,000")
 
 
 def _number_of_words(words: int, text: TextProfile | None) -> int:
-    """Return the number of words of a text, estimated from its characters if no spaces separate them."""
+    """Return the number of words of a text that has `words` units between spaces.
+
+    It is estimated from the number of characters if no spaces separate the words, as `text` (its statistics) says.
+    """
     if text is None or text.writes_spaces:
         return words
     return round(words * text.characters_per_word / UNSPACED_WORD_LENGTH)
 
 
 def max_learning_pairs(profile: CorpusProfile) -> int:
-    """Return how many pairs a tokenizer is learned from at most."""
+    """Return the largest number of training pairs that a tokenizer is learned from.
+
+    It is smaller for text without spaces between words, whose "words" are sentences and take longer to segment.
+    """
     unspaced = [text for text in (profile.source, profile.target) if text and not text.writes_spaces]
-    longest = max((text.characters_per_line for text in unspaced), default=1.0)
-    return max(1, min(MAX_LEARNING_PAIRS, round(MAX_LEARNING_CHARACTERS / longest)))
+    characters_per_line = max((text.characters_per_line for text in unspaced), default=1.0)
+    return max(1, min(MAX_LEARNING_PAIRS, round(MAX_LEARNING_CHARACTERS / characters_per_line)))
 
 
 def report_vocab_sizes(
     defaults: Defaults, limits: tuple[VocabularyLimit, VocabularyLimit], tokenizers: tuple[Tokenizer, Tokenizer]
 ) -> None:
-    """Report the sizes of the subword vocabularies that were learned."""
+    """Report the sizes of the learned source and target vocabularies, and why, as automatic choices in `defaults`.
+
+    `limits` are the largest sizes that were chosen; those without a reason, which the user has set, are not reported.
+    """
     sizes, reasons = [], []
     for limit, tokenizer in zip(limits, tokenizers):
         if limit.reason:
             sizes.append(tokenizer.vocab_size)
-            learned = f"the tokens that were learned; the limit is {limit.size:,}, "
-            reasons.append(f"{learned if tokenizer.vocab_size < limit.size else ''}{limit.reason}")
+            is_smaller = tokenizer.vocab_size < limit.size
+            learned = f"the tokens that were learned; the limit is {limit.size:,}, " if is_smaller else ""
+            reasons.append(learned + limit.reason)
     if sizes:
         value = " and ".join(map(str, dict.fromkeys(sizes)))
         defaults.choices.append(Choice("text.vocab_size", value, _join_reasons(reasons)))

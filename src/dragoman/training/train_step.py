@@ -55,19 +55,24 @@ def iterate_steps(
     pinned: bool = False,
     lockstep: bool = False,
 ) -> Iterator[StepBatches]:
-    """Yield the batches of each step from a position on, without end; batch n belongs to rank n mod world_size.
+    """Yield the batches that this process computes in each training step, from a position in the data on, without end.
+
+    Batch n of a step belongs to rank n mod world_size.
 
     Args:
+        batches: builds the batches of all epochs.
+        position: epoch and place within it at which the first step starts.
         accumulation_steps: number of batches of a step, over all processes.
+        processes: the processes of a distributed training; None: a single one.
         pinned: put batches into pinned memory, from which a GPU copies asynchronously.
         lockstep: all ranks compute the same number of batches; those with one less get the first one as a dummy.
     """
     rank, world_size = (processes.rank, processes.world_size) if processes else (0, 1)
     indices = batches.iterate_indices(position)
     while True:
-        planned = list(islice(indices, accumulation_steps))
+        planned = list(islice(indices, accumulation_steps))  # pairs, epoch and next position of each batch of the step
         numbers = list(range(rank, accumulation_steps, world_size))  # of the batches of this process
-        max_batches = -(-accumulation_steps // world_size)  # of a process: rounded up
+        max_batches = math.ceil(accumulation_steps / world_size)  # of any process
         dummies = [0] if lockstep and len(numbers) < max_batches else []
         built = []
         for number in numbers + dummies:
@@ -86,7 +91,7 @@ OOM_MESSAGES = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALL
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether the error, or its cause, is an out-of-memory error."""
+    """Whether the error, or one of the errors that it was raised from, is an out-of-memory error; not if it is None."""
     if error is None:
         return False
     if isinstance(error, torch.OutOfMemoryError) or any(message in str(error) for message in OOM_MESSAGES):
@@ -106,19 +111,22 @@ class BatchSplitter:
     """
 
     def __init__(self, log: Callable[[str], None]) -> None:
-        """Start without a limit: batches are split only after one did not fit."""
+        """Start without a limit: batches are split only after one did not fit, which `log` prints."""
         self.log = log
         self.max_positions = math.inf  # of a batch that may still fit
         self.max_parts = 1
 
     def split(self, batch: Batch) -> list[Batch]:
-        """Halve a batch repeatedly until its parts have at most `max_positions` positions, padding included."""
+        """Halve a batch until its parts have at most `max_positions` tokens, padding included, and return the parts."""
         if batch.num_positions <= self.max_positions or len(batch) < 2:
             return [batch]
         return [part for half in halve_batch(batch) for part in self.split(half)]
 
     def split_further(self, part: Batch, batch: Batch) -> None:
-        """Record that a part of a batch did not fit into memory, so that later calls of `split` make smaller parts."""
+        """Record that a part of a batch did not fit into memory, so that later calls of `split` make smaller parts.
+
+        Raise an InsufficientMemoryError if the part is a single pair, which cannot be split.
+        """
         if len(part) < 2:
             raise InsufficientMemoryError(
                 f"out of memory with a single pair of {max(part.source_tokens, part.target_tokens):,} tokens: lower "
@@ -146,11 +154,6 @@ class TrainStep:
             labels in batches with a non-finite loss.
         gradient_norm: norm of the gradient of the last step, before clipping.
         skipped_steps: number of steps with a non-finite gradient, which changed nothing.
-
-    Args:
-        average: moving average of the weights, updated after every step.
-        packed: all batches are packed, so that one compiled function fits them (with `training.compile`).
-        log: receives a message when a batch does not fit into memory and is split.
     """
 
     def __init__(
@@ -163,7 +166,17 @@ class TrainStep:
         packed: bool = False,
         log: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """Compile the objective if that is possible, and create an empty cache of CUDA graphs on a GPU."""
+        """Compile the objective if that is possible, and create an empty cache of CUDA graphs on a GPU.
+
+        Args:
+            objective: computes the loss of a batch, and contains the model.
+            optimizer: of the model's trained weights.
+            config: training settings: seed, precision, gradient clipping, compilation.
+            strategy: how weights are distributed over processes; by default a single process on the CPU has them all.
+            average: moving average of the weights, updated after every step.
+            packed: all batches are packed, so that one compiled function fits them (with `training.compile`).
+            log: prints a message when a batch does not fit into memory and is split.
+        """
         self.optimizer, self.average = optimizer, average
         self.strategy = strategy = strategy or ParallelStrategy()
         self.device = device = strategy.device
@@ -197,8 +210,9 @@ class TrainStep:
         Args:
             batches: batches of this process, each with its number within the step.
             step: number of the step, from 1.
+            learning_rate: of this step.
             divisor: the summed loss is divided by it: the target tokens, or the sentences, of all processes.
-            dummy_batch: a batch to compute without any effect, because another process has one more.
+            dummy_batch: a batch, with its number, to compute without any effect, because another process has one more.
         """
         set_learning_rate(self.optimizer, learning_rate)
         if self.average is not None:
@@ -207,7 +221,7 @@ class TrainStep:
         sums = self.loss_sums.clone()
         while True:  # until all parts of all batches fit into memory
             failed: tuple[Batch, Batch] | None = None
-            for part, batch in self._parts(batches, step):
+            for part, batch in self._iterate_parts(batches, step):
                 try:
                     if self.graphs is None:
                         self._forward_backward(self._to_device(part), part.max_lengths, step)
@@ -241,11 +255,12 @@ class TrainStep:
                 "weights, gradients and optimizer state do not fit into memory: choose a smaller system"
             ) from None
 
-    def _parts(self, batches: Sequence[tuple[int, Batch]], step: int) -> Iterator[tuple[Batch, Batch]]:
-        """Yield each part of each batch with its batch, and seed the random generators per batch.
+    def _iterate_parts(self, batches: Sequence[tuple[int, Batch]], step: int) -> Iterator[tuple[Batch, Batch]]:
+        """Yield each part of each batch together with its batch, and seed the random generators before each batch.
 
-        The random numbers of a batch depend on seed, step and number of the batch only. These three are hashed into one
-        seed, because the generator of a CPU uses only 32 bits of its seed.
+        A part is the whole batch, unless batches of this size did not fit into memory. `batches` have their numbers
+        within the step. The random numbers of a batch depend on seed, step and number of the batch only. These three
+        are hashed into one seed, because the generator of a CPU uses only 32 bits of its seed.
         """
         for number, batch in batches:
             hashed = np.random.SeedSequence((self.seed, step, number)).generate_state(1, np.uint64)
@@ -254,7 +269,7 @@ class TrainStep:
                 yield part, batch
 
     def _undo_and_split(self, part: Batch, batch: Batch, sums: Tensor, step: int) -> None:
-        """Undo a step in which a part of a batch did not fit into memory, and split such batches further.
+        """Undo a step in which `part` of `batch` did not fit into memory, and split such batches further from now on.
 
         Gradients and CUDA graphs are discarded, and the loss sums from before the step (`sums`) are restored.
         """
@@ -275,30 +290,35 @@ class TrainStep:
             torch.mps.empty_cache()
 
     def _to_device(self, batch: Batch) -> dict[str, Tensor]:
-        """Copy the tensors of a batch to the device, asynchronously from pinned memory."""
+        """Return the tensors of a batch by name, copied to the device, asynchronously if they are in pinned memory."""
         return {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.tensors().items()}
 
     def _run_as_graph(
         self, name: str, tensors: dict[str, Tensor], function: Callable[[dict[str, Tensor]], None]
     ) -> None:
-        """Call `function` on copies of the tensors, as a CUDA graph once one is captured for `name` and their shapes.
+        """Call `function` on copies of the tensors on the device, which always lie in the same memory.
 
-        The copies always lie in the same memory, as a graph requires.
+        Once `name` and the shapes of the tensors have occurred before, the call is captured as a CUDA graph, and later
+        calls replay the graph. `function` gets the copies by name.
         """
         assert self.graphs is not None
-        key = (name, *((name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()))
+        graph_key = (name, *((key, tensor.shape, tensor.dtype) for key, tensor in tensors.items()))
         entry = self.graphs.lookup(
-            key, lambda: {name: torch.empty_like(tensor, device=self.device) for name, tensor in tensors.items()}
+            graph_key, lambda: {key: torch.empty_like(tensor, device=self.device) for key, tensor in tensors.items()}
         )
-        for name, tensor in tensors.items():
-            entry.static[name].copy_(tensor, non_blocking=True)
+        for key, tensor in tensors.items():
+            entry.static[key].copy_(tensor, non_blocking=True)
         self.graphs.run(entry, lambda: function(entry.static))
 
     def _forward_backward(self, tensors: dict[str, Tensor], max_lengths: tuple[int, int] | None, step: int) -> None:
         """Add the gradients of a batch to those of the step, and its losses to `loss_sums`.
 
-        `loss_sums` are loss, negative log-likelihood, and the number of labels whose loss is not finite. `max_lengths`
-        are those of the sources and targets in a packed batch.
+        Args:
+            tensors: tensors of the batch by name, on the device.
+            max_lengths: lengths of the longest source and target in a packed batch; None if it is padded.
+            step: number of the training step, on which some objectives depend.
+
+        `loss_sums` are loss, negative log-likelihood, and the number of labels whose loss is not finite.
         """
         batch = batch_from_tensors(tensors, max_lengths)
         bfloat16 = self.precision == "bfloat16"
@@ -312,7 +332,10 @@ class TrainStep:
 
     @torch.no_grad()
     def _update_weights(self) -> None:
-        """Clip the gradients and update the weights, unless the gradient is not finite; then clear the gradients."""
+        """Clip the gradients and update weights and moving average; then clear the gradients.
+
+        If the norm of the gradient is not finite, the step is skipped and counted, without waiting for the device.
+        """
         norm = clip_grad_norm(self.weights, self.clip_norm)
         skip = ~norm.isfinite()
         set_found_inf(self.optimizer, skip)
@@ -325,15 +348,15 @@ class TrainStep:
 
 
 def batch_from_tensors(tensors: dict[str, Tensor], max_lengths: tuple[int, int] | None) -> Batch:
-    """Make a batch of its tensors, without indices and with all counts 0.
+    """Return a batch with these tensors, by name, but without the indices of its pairs and with token counts of 0.
 
-    The loss does not need them, and the compiler would compile anew for each value of a count. `max_lengths` are the
-    longest source and target of a packed batch; None: the batch is padded.
+    The loss does not need these, and torch.compile would recompile for each value of a count. `max_lengths` are the
+    lengths of the longest source and target of a packed batch; None: the batch is padded.
     """
     values: dict[str, Any] = {**tensors, "indices": None, "source_tokens": 0, "target_tokens": 0}
     return Batch(**values, max_lengths=max_lengths)
 
 
 def _graph_cache(device: torch.device) -> CudaGraphCache[dict[str, Tensor]]:
-    """Return an empty cache of captured steps, by the shapes of their batches."""
+    """Return an empty cache of at most `MAX_STEP_GRAPHS` CUDA graphs of training steps, one per shape of batches."""
     return CudaGraphCache(device, MAX_STEP_GRAPHS)

@@ -15,7 +15,7 @@ from dragoman.parts.embedding import is_embedding_table
 from dragoman.parts.lora import add_adapters
 from dragoman.run import lora_of
 
-EMBEDDINGS = "embeddings"  # the word for all embedding tables, as a pattern
+EMBEDDINGS_PATTERN = "embeddings"  # matches all embedding tables
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class ParameterCounts:
 
 
 def prepare_weights(model: nn.Module, config: Config, new_weights: Iterable[str] = ()) -> ParameterCounts:
-    """Add adapters to a model and freeze weights as configured, in place, and count its parameters.
+    """Add LoRA's adapters to a model and freeze weights as configured, in place; return the numbers of parameters.
 
-    With LoRA, all weights are frozen but the adapters, `lora.train_also`, and `new_weights`, which the model to start
-    from does not provide. Then `training.freeze` is applied.
+    With LoRA, all weights are frozen but the adapters, those that `lora.train_also` matches, and `new_weights`, names
+    of weights that the model to start from does not provide. Then those that `training.freeze` matches are frozen.
     """
     lora, freeze = lora_of(config), config.training.freeze
     if lora is not None:
@@ -54,12 +54,18 @@ def prepare_weights(model: nn.Module, config: Config, new_weights: Iterable[str]
 
 
 def trains_all_weights(config: Config) -> bool:
-    """Whether neither LoRA nor frozen weights are configured."""
+    """Whether all weights are trained: neither `lora.rank` nor `training.freeze` is set."""
     return not (config.lora.rank or config.training.freeze)
 
 
 def count_trained(spec: ModelSpec, config: Config, new_weights: Iterable[str] = ()) -> ParameterCounts:
-    """Count the parameters of a model and those that are trained, without memory; check the settings on the way."""
+    """Count the parameters of a model and those that are trained, on the meta device, without memory.
+
+    Args:
+        spec: hyper-parameters of the model.
+        config: `lora` and `training.freeze` decide what is trained; a UserError is raised if they match no weight.
+        new_weights: names of weights that the model to start from does not provide, which LoRA trains in full.
+    """
     return prepare_weights(meta_model(spec), config, new_weights)
 
 
@@ -72,19 +78,20 @@ def match_parameters(model: nn.Module, patterns: Sequence[str], setting: str) ->
     """
     names = [name for name, _ in model.named_parameters()]
     embedding_tables = [part for part in model.modules() if is_embedding_table(part)]
-    tables = {id(weight) for part in embedding_tables for weight in part.parameters(recurse=False)}
-    embeddings = {name for name, weight in model.named_parameters() if id(weight) in tables}
-    chosen: set[str] = set()
+    table_ids = {id(weight) for part in embedding_tables for weight in part.parameters(recurse=False)}
+    embeddings = {name for name, weight in model.named_parameters() if id(weight) in table_ids}
+    selected: set[str] = set()
     for pattern in patterns:
-        excluded, text = pattern.startswith("!"), pattern.removeprefix("!")
-        matching = {name for name in names if fnmatchcase(name, text) or name.startswith(f"{text}.")}
-        matching |= embeddings if text == EMBEDDINGS else set()
+        excludes, glob = pattern.startswith("!"), pattern.removeprefix("!")
+        matching = {name for name in names if fnmatchcase(name, glob) or name.startswith(f"{glob}.")}
+        if glob == EMBEDDINGS_PATTERN:
+            matching |= embeddings
         if not matching:
-            examples = [name for name in names if ".lora_" not in name]
-            shown = ", ".join(examples[:: max(1, len(examples) // 4)][:4])
+            base_names = [name for name in names if ".lora_" not in name]
+            examples = ", ".join(base_names[:: max(1, len(base_names) // 4)][:4])
             raise UserError(
                 f"{setting} has {pattern!r}, which matches no weight of the model: use a word such as embeddings or "
-                f"encoder, or a pattern over names such as {shown}"
+                f"encoder, or a pattern over names such as {examples}"
             )
-        chosen = chosen - matching if excluded else chosen | matching
-    return [name for name in names if name in chosen]
+        selected = selected - matching if excludes else selected | matching
+    return [name for name in names if name in selected]

@@ -73,7 +73,7 @@ class TrainingOutcome:
     search: SearchChoice | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, with steps, epochs, tokens and seconds of the whole run, for JSON."""
+        """Return the outcome as JSON values, with the totals of the whole run: step, epoch, target tokens, seconds."""
         state, values = self.state, {name: value for name, value in vars(self).items() if name != "state"}
         values["search"] = None if self.search is None else self.search.to_record()
         totals = {"step": state.step, "epoch": state.data_position.epoch, "target_tokens": state.target_tokens}
@@ -81,12 +81,7 @@ class TrainingOutcome:
 
 
 class Trainer:
-    """Trains the run in a folder from its last checkpoint on.
-
-    Args:
-        config: configuration to use instead of that in the folder.
-        custom_parts: classes of custom parts that the model contains.
-    """
+    """Trains the run in a folder from its last checkpoint on."""
 
     def __init__(
         self,
@@ -96,7 +91,15 @@ class Trainer:
         processes: ProcessGroup | None = None,
         custom_parts: Sequence[type[Spec]] = (),
     ) -> None:
-        """Build model, data, optimizer and validator of a prepared run, and load its last checkpoint, if any."""
+        """Build model, data, optimizer and validator of a prepared run, and load its last checkpoint, if any.
+
+        Args:
+            folder: the run folder.
+            display: shows the progress of the training.
+            config: configuration to use instead of that in the folder.
+            processes: the processes of a distributed training; None: a single one.
+            custom_parts: layer classes of the user that the model contains besides those of the package.
+        """
         self.folder, self.display = folder, display
         self.processes = processes = processes or ProcessGroup()
         self.config = config or configuration.from_yaml(folder / CONFIG_FILE)
@@ -161,7 +164,10 @@ class Trainer:
         self.interrupted = False
 
     def _build_model(self, spec: ModelSpec) -> Model:
-        """Build the model with its initial weights on the device, add LoRA's adapters, and freeze weights."""
+        """Build the model with its initial weights on the device; add LoRA's adapters and freeze weights as configured.
+
+        `spec` has its hyper-parameters.
+        """
         model, new_weights = spec.build(), ()
         initial = self.folder / INITIAL_CHECKPOINT  # from another run, or from word vectors
         if initial.exists():
@@ -172,14 +178,17 @@ class Trainer:
         return model.to(self.device)
 
     def _base_weights(self) -> str | None:
-        """Return the digest of the initial weights if some of them are frozen; None if all weights are trained."""
+        """Return the SHA-256 of the initial weights if some of them are frozen; None if all weights are trained."""
         initial = self.folder / INITIAL_CHECKPOINT
         if trains_all_weights(self.config) or not initial.exists():  # the latter while the batch size is searched for
             return None
         return checkpoint.tensors_digest(initial, "model")
 
     def _build_objective(self, model: Model, label_smoothing: float = 0.0, bpe_dropout: float = 0.0) -> Objective:
-        """Build the objective of the run for a model, without regularization unless it is given."""
+        """Build the objective of the run, which computes the loss of a batch, for a model.
+
+        Regularization by label smoothing (its probability mass) and BPE dropout (its probability) is off by default.
+        """
         run = self.run
         task = TaskContext(
             model,
@@ -206,7 +215,10 @@ class Trainer:
         return supported and (layout == "packed" or (layout == "auto" and self.device.type == "cuda"))
 
     def _build_batches(self, packed: bool) -> Batches:
-        """Return the batches of the training pairs; on a GPU their shapes are rounded up so that they repeat."""
+        """Return the batches of the training pairs; `packed`: several pairs share a row, without padding.
+
+        On a GPU, the shapes of padded batches are rounded up so that they repeat, as CUDA graphs need.
+        """
         # how a pair becomes a row of a batch
         training, rows = self.config.training, replace(self.objective.row_format, model_framing=self.run.model_framing)
         return Batches(
@@ -221,7 +233,7 @@ class Trainer:
     def train(self, pause_due: Callable[[TrainState], bool] = lambda state: False) -> TrainingOutcome:
         """Train until the budget is used up or training is interrupted or paused, and save a checkpoint in any case.
 
-        All processes of a training run this loop in step; only the first one writes files.
+        All processes of a distributed training run this loop in step; only the first one writes files.
 
         Args:
             pause_due: whether to stop at a state before the budget is used up. The checkpoint is saved without a
@@ -277,13 +289,13 @@ class Trainer:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of training, including those before a resumption."""
+        """Seconds of training until now, including those before the run was resumed."""
         return time.monotonic() - self.started_at
 
     def _start(self) -> Any:
-        """Start the clocks and the display, validate a warm-started model, and return the iterator over steps.
+        """Start the clocks and the display, and return an iterator over the batches of each step.
 
-        A model is warm-started if it has the weights of another run (`training.start_from`).
+        A model that starts from the weights of another run (`training.start_from`) is validated before its first step.
         """
         self.model.train()
         self.started_at = time.monotonic() - self.state.seconds
@@ -315,9 +327,10 @@ class Trainer:
         )
 
     def _share_counts(self, batches: StepBatches) -> tuple[StepBatches, bool]:
-        """Share among all processes the counts of a step, interruptions, and the clock of the first process.
+        """Sum the token and sentence counts of a step over all processes, and tell them of interruptions and the time.
 
-        Returns the batches with the counts of all processes, and whether a checkpoint is due.
+        Returns the batches of this process with the counts of all, and whether a checkpoint is due by the clock of the
+        first process.
         """
         seconds = self.seconds
         save_due = seconds - self.saved_at > SAVE_INTERVAL_SECONDS
@@ -329,7 +342,7 @@ class Trainer:
         return replace(batches, target_tokens=int(tokens), num_sentences=int(sentences)), bool(any_save_due)
 
     def _save_last_step(self, is_end: bool) -> int:
-        """Save the last step; at the end of the training (`is_end`), also validate it, and average checkpoints.
+        """Save a checkpoint of the last step; at the end of training (`is_end`), validate it and average checkpoints.
 
         Returns the number of checkpoints whose average is the best checkpoint; 0 if it is not an average.
         """
@@ -370,18 +383,18 @@ class Trainer:
         self._save(validated=is_candidate, best=best)
 
     def _timed_validation(self) -> tuple[ValidationResult, float]:
-        """Validate; return the result and the seconds that it took."""
+        """Compute loss and metrics on the validation set; return them with the seconds that this took."""
         start = time.monotonic()
         return self.validator.validate(), time.monotonic() - start
 
     def _save(self, validated: bool = False, best: bool = False) -> None:
-        """Save a checkpoint of the present step."""
+        """Save a checkpoint of the present step; `validated`: it was validated, `best`: with the best score so far."""
         self.state.unlogged = self.meter.unlogged()
         self.checkpoints.save(self.state, validated, best)
         self.saved_at = self.seconds
 
     def _average_checkpoints(self) -> int:
-        """Average the kept checkpoints, and make the average the best checkpoint if it validates better.
+        """Average the weights of the latest validated checkpoints; the average becomes the best if it validates better.
 
         Returns the number of averaged checkpoints; 0 if the average is not used.
         """
@@ -421,9 +434,10 @@ class Trainer:
         return choice
 
     def _log_or_roll_back(self) -> bool:
-        """Log the steps since the last record; if the loss has diverged, return to an earlier checkpoint instead.
+        """Log the steps since the last record; if the loss has diverged, roll back to an earlier checkpoint instead.
 
-        Returns whether training was rolled back.
+        It has diverged if most of these steps had a non-finite gradient, or if several records in a row have a much
+        higher loss than before. Returns whether training was rolled back.
         """
         state = self.state
         record: dict[str, Any] = {"kind": "train", "epoch": state.data_position.epoch}
@@ -445,9 +459,10 @@ class Trainer:
         return False
 
     def _roll_back(self, reason: str, loss: float) -> None:
-        """Return to the last checkpoint before a divergence, and continue from there with data not seen yet.
+        """Load the last checkpoint from before a divergence; training continues from there with data not seen yet.
 
-        After too many rollbacks in a row, or without a checkpoint, training ends with a UserError.
+        After too many rollbacks in a row, or without a checkpoint, training ends with a UserError. `reason` and the
+        training `loss` are for messages.
         """
         state = self.state
         step, position, rollbacks = state.step, state.data_position, state.rollbacks + 1
@@ -469,29 +484,36 @@ class Trainer:
         self.saved_at = self.seconds
 
     def _raise_diverged(self, kind: str, loss: float) -> None:
-        """Raise a UserError because training has diverged; `kind` says whose loss: "training" or "validation"."""
+        """Raise a UserError on all processes: training has diverged. `kind` of the loss: "training" or "validation"."""
 
         def fail() -> None:
             """Raise the error; run on the first process, so that it is reported once."""
+            step, rate = self.state.step, self.config.training.learning_rate
             raise UserError(
-                f"training diverged: the {kind} loss is {loss:.4g} at step {self.state.step:,}. Train a new run "
-                f"with a training.learning_rate below {self.config.training.learning_rate}"
+                f"training diverged: the {kind} loss is {loss:.4g} at step {step:,}. Train a new run with a "
+                f"training.learning_rate below {rate}"
             )
 
         self.processes.on_first_rank(fail)
 
     def _lost_process_message(self) -> str:
-        """Return the message for a process that waits in vain for another one."""
-        local = os.environ.get("LOCAL_WORLD_SIZE", self.processes.world_size)
+        """Return the error message for the case that another process of the training does not answer."""
+        processes_per_node = os.environ.get("LOCAL_WORLD_SIZE", self.processes.world_size)
         return (
             f"another process of this training has ended or does not answer at step {self.state.step:,}: see its "
             "output, then resume from the last checkpoint, on any number of processes, with: torchrun --nproc-per-node "
-            f"{local} -m dragoman train {shlex.quote(str(self.folder))} --resume"
+            f"{processes_per_node} -m dragoman train {shlex.quote(str(self.folder))} --resume"
         )
 
 
 def _configure_torch(device: torch.device, compile_step: bool, deterministic: bool) -> None:
-    """Set what applies to the whole process: compiler workers, memory allocation, deterministic kernels."""
+    """Configure torch for this process: compiler workers, memory allocation, deterministic kernels.
+
+    Args:
+        device: of the training; on a CPU, freed memory is kept for the next step.
+        compile_step: whether the training step is compiled.
+        deterministic: whether only deterministic kernels are allowed.
+    """
     if device.type == "cuda" and compile_step:
         _start_compiler_workers()
     if device.type == "cpu":
@@ -502,10 +524,10 @@ def _configure_torch(device: torch.device, compile_step: bool, deterministic: bo
 
 
 def _start_compiler_workers() -> None:
-    """Start the processes that compile kernels while the model is being built, and cache their results.
+    """Start torch.compile's worker processes now, because this takes ten seconds, in which the model can be built.
 
-    They take about ten seconds to start. Compiled kernels are found again by later runs of the same shape, also after
-    a restart of the machine, which empties the compiler's default cache.
+    Compiled kernels are cached in the user's cache folder, where later runs of the same shape find them, also after a
+    restart of the machine, which empties the compiler's default cache.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME", "") or Path.home() / ".cache") / "dragoman" / "compiled"
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
@@ -518,8 +540,8 @@ def _start_compiler_workers() -> None:
 
 @contextmanager
 def _handle_interrupts(trainer: Trainer) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end training after the current step, and a second Ctrl-C immediately."""
-    received = False
+    """Inside the context, Ctrl-C and SIGTERM end training after the current step, and a second signal immediately."""
+    received = False  # a signal
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         """Handle a signal: stop after the current step, or at once if it is the second signal."""

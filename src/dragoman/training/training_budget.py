@@ -37,7 +37,7 @@ def pluralize(number: float, noun: str) -> str:
 
 
 def stop_reason(training: TrainingConfig, state: TrainState) -> str | None:
-    """Return why training stops at this point, or None if it continues."""
+    """Return why training stops in this state, such as "reached 2,000 steps"; None if it continues."""
     if training.steps is not None and state.step >= training.steps:
         return f"reached {pluralize(training.steps, 'step')}"
     if training.epochs is not None and state.data_position.epoch >= training.epochs:
@@ -60,17 +60,20 @@ class TrainingBudget:
 
     @property
     def training(self) -> TrainingConfig:
-        """Return the section `training` of the configuration."""
+        """The section `training` of the configuration."""
         return self.config.training
 
     @property
     def steps(self) -> int | None:
-        """Return the step at which a budget of steps or epochs is used up; None if there is neither."""
+        """Step at which the budget of steps or epochs is used up, whichever is first; None if there is neither."""
         by_epochs = None if self.training.epochs is None else self.training.epochs * self.steps_per_epoch
         return min((limit for limit in (self.training.steps, by_epochs) if limit is not None), default=None)
 
     def update_budget(self, state: TrainState) -> None:
-        """Reset patience and used time in a saved state, if the run was extended, or its time budget changed."""
+        """Adapt a saved training state in place, if the run was extended, or its time budget has changed.
+
+        An extension starts to count the patience again; both recompute the used fraction of a time budget.
+        """
         extended = state.extended_at != self.training.extended_at
         if extended:
             state.extended_at, state.validations_since_best = self.training.extended_at, 0
@@ -81,9 +84,10 @@ class TrainingBudget:
             self.update_time_used(state, state.seconds)
 
     def update_time_used(self, state: TrainState, seconds: float) -> None:
-        """Record the fraction of a time budget that is used after these seconds of training.
+        """Set `state.time_used`, the fraction of the time budget that is used after `seconds` of training.
 
-        The time of the final validations is reserved, as estimated from the last one. The fraction never decreases.
+        The time of the validations at the end is reserved, as estimated from the last validation. The fraction never
+        decreases. Without a time budget (`training.minutes`), nothing changes.
         """
         if self.training.minutes is not None:
             budget = self._budget_seconds(state)
@@ -93,7 +97,7 @@ class TrainingBudget:
             state.time_used = max(state.time_used, min(1.0, fraction))
 
     def record_validation(self, state: TrainState, seconds: float) -> None:
-        """Record the duration of a validation and the fraction of a time budget that is used at its end."""
+        """Record in `state` that a validation took `seconds`, and the fraction of a time budget used at its end."""
         if self.training.minutes is not None:
             state.validation_seconds = seconds
             used = self.fraction_used(state) or 0.0
@@ -114,9 +118,12 @@ class TrainingBudget:
         return since_last >= interval / max(1e-9, budget)
 
     def horizon(self, state: TrainState) -> ScheduleHorizon:
-        """Return what the learning-rate schedule depends on: the length of the training, as far as it is known."""
+        """Return what the learning-rate schedule depends on besides the step, such as the length of the training.
+
+        The warmup may be shortened to a tenth of a time budget if the user has not set it.
+        """
         time_used = None if self.training.minutes is None else state.time_used
-        limits_warmup = "training.warmup_steps" in self.config.chosen  # automatically, not by the user
+        limits_warmup = "training.warmup_steps" in self.config.chosen  # `chosen` lists automatic choices
         return ScheduleHorizon(
             steps=self.steps,
             steps_per_epoch=self.steps_per_epoch,
@@ -126,7 +133,7 @@ class TrainingBudget:
         )
 
     def fraction_used(self, state: TrainState) -> float | None:
-        """Return the used fraction of the budget that ends first; None if only patience ends training."""
+        """Return the used fraction of the budget (steps, epochs, minutes) that ends first; None without a budget."""
         return fraction_used(self.training, state.step, self.horizon(state))
 
     def resume_message(self, state: TrainState, command: str) -> str:
@@ -154,14 +161,15 @@ class TrainingBudget:
         )
 
     def _budget_seconds(self, state: TrainState) -> float:
-        """Return the seconds of a time budget; after an extension, from where its schedule starts."""
+        """Return the seconds of the time budget; if the run was extended by it, only those of the extension."""
         return 60 * (self.training.minutes or 0.0) - state.start_seconds
 
 
 def change_resumed_run(folder: Path, settings: Mapping[str, Any]) -> Config:
-    """Change settings of a run that is resumed: budgets, patience, history, device and parallelism.
+    """Change settings of a run that is resumed in its config file, and return its configuration.
 
-    New budgets replace all budgets of the run. A run that was complete is extended.
+    `settings` are new values by dotted name: of budgets, patience, history, device and parallelism; others raise a
+    UserError. New budgets replace all budgets of the run. A run that was complete is extended.
     """
     saved = configuration.from_yaml(folder / CONFIG_FILE)
     allowed, budgets = ([f"training.{name}" for name in names] for names in (CHANGEABLE, BUDGETS))
@@ -187,12 +195,13 @@ def change_resumed_run(folder: Path, settings: Mapping[str, Any]) -> Config:
 
 
 def _check_budget(training: TrainingConfig, state: TrainState) -> None:
-    """Raise a UserError for a budget that is already used up."""
-    used = {"steps": state.step, "epochs": state.data_position.epoch, "minutes": state.seconds / 60}
-    for name, done in used.items():
-        limit = getattr(training, name)
-        if limit is not None and limit <= done:
+    """Raise a UserError if a budget of steps, epochs or minutes is already used up by a run in this state."""
+    used_amounts = {"steps": state.step, "epochs": state.data_position.epoch, "minutes": state.seconds / 60}
+    for unit, used in used_amounts.items():
+        budget = getattr(training, unit)
+        if budget is not None and budget <= used:
+            trained = pluralize(round(used, 2), unit.removesuffix("s"))
             raise UserError(
-                f"the run has already trained for {pluralize(round(done, 2), name[:-1])}, and --{name} counts from its "
-                f"start, but is {limit:g}: give a larger value"
+                f"the run has already trained for {trained}, and --{unit} counts from its start, but is {budget:g}: "
+                "give a larger value"
             )

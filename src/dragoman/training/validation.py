@@ -29,9 +29,10 @@ MIN_LINES_FOR_EXACT_MATCH = 50  # with fewer validation references, each one is 
 def default_metric(
     objective: type[Objective], references: Sequence[str], sources: Sequence[str] = ()
 ) -> tuple[str, str]:
-    """Return the metric that suits the objective and the decoded validation pairs, and the reason.
+    """Return the name of the metric that suits the objective and the validation pairs, and the reason as text.
 
-    `sources` are empty if they are not texts.
+    `references` and `sources` are targets and sources of the validation sentences that are decoded; none if the
+    objective decodes none. `sources` are empty if they are not texts.
     """
     if not objective.generates:
         return objective.selection_metric, "the metric of this objective"
@@ -49,13 +50,19 @@ def default_metric(
 
 
 def tie_break_metric(metric: str, references: Sequence[str]) -> str:
-    """Return the error rate that decides between checkpoints with equally many exact lines; empty for other metrics."""
+    """Return the error-rate metric that decides between checkpoints with equal exact match on the references.
+
+    `metric` is the name of the selection metric; the result is empty if that is not a count of exact lines.
+    """
     counts_lines = evaluation.is_text_metric(metric) and evaluation.text_metric(metric).counts_lines
     return evaluation.error_rate_for(references) if counts_lines else ""
 
 
 def check_metric(metric: str, bleu_tokenizer: str, references: Sequence[str]) -> None:
-    """Raise a UserError for a metric of decoded sentences if none are decoded, or if it needs a missing package."""
+    """Raise a UserError for a selection metric of decoded sentences if none are decoded, or if a package is missing.
+
+    `references` are the targets of the validation sentences that are decoded, `bleu_tokenizer` is that of sacreBLEU.
+    """
     if metric in TEACHER_FORCED_METRICS:
         return
     if not references:
@@ -69,10 +76,10 @@ def check_metric(metric: str, bleu_tokenizer: str, references: Sequence[str]) ->
 
 
 def decoding_metric(run: Run, sources: Sequence[Source], references: References) -> TextMetric:
-    """Return the metric of texts by which decoding is judged: the one that selected the run's checkpoint.
+    """Return the metric of decoded texts for choosing a search: the one that selected the run's best checkpoint.
 
-    If that was a metric of reference tokens, such as the loss, it is the one that suits sources and references. BLEU
-    has the tokenizer of the run.
+    If the checkpoint was selected without decoding, such as by the loss, it is the one that suits these sources and
+    references. BLEU has the tokenizer of the run.
     """
     name: str = run.config.training.selection_metric
     if name in ("auto", *TEACHER_FORCED_METRICS):
@@ -88,7 +95,7 @@ def metric_title(name: str) -> str:
 
 
 def format_metric(name: str, value: float) -> str:
-    """Format a validation metric by its name in the records: "BLEU 31.2", "exact match 4.0 %"."""
+    """Format a validation metric, named as in metrics.jsonl, with its value: "BLEU 31.2", "exact match 4.0 %"."""
     is_percent = evaluation.is_text_metric(name) and evaluation.text_metric(name).unit == "%"
     return f"{metric_title(name)} {value:.1f}{' %' if is_percent else ''}"
 
@@ -96,7 +103,7 @@ def format_metric(name: str, value: float) -> str:
 def displayed_metrics(record: Mapping[str, Any]) -> list[str]:
     """Return the names of the metrics of a validation record to show, the one that selects the checkpoint first.
 
-    N-gram metrics are left out where another one selects, that is, where single words or symbols are compared.
+    N-gram metrics such as BLEU are left out if another metric selects: single words or symbols are then compared.
     """
     selected = record.get("selection_metric", "")
     names = [name for name in record if name not in TEACHER_FORCED_METRICS and evaluation.is_text_metric(name)]
@@ -148,16 +155,16 @@ class ValidationResult:
     corpora: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def to_record(self) -> dict[str, Any]:
-        """Return the record for metrics.jsonl."""
-        named = {
+        """Return the result as a record for metrics.jsonl: all fields but the samples, without empty ones."""
+        optional = {
             "search": self.search,
             "selection_metric": self.selection_metric,
             "signatures": self.signatures,
             "corpora": self.corpora,
             "expert_load": {path: [round(share, 5) for share in shares] for path, shares in self.expert_load.items()},
         }
-        named = {name: value for name, value in named.items() if value}
-        return {"loss": self.loss, "perplexity": self.perplexity, **self.metrics, **named}
+        optional = {name: value for name, value in optional.items() if value}
+        return {"loss": self.loss, "perplexity": self.perplexity, **self.metrics, **optional}
 
 
 class ValidationScore(NamedTuple):
@@ -173,14 +180,15 @@ class Validator:
 
     Sentences are decoded with the search of the run's configuration; `choose_search` chooses what it leaves open at the
     end of training.
-
-    `objective` is built without label smoothing and BPE dropout.
     """
 
     def __init__(self, run: Run, objective: Objective, store: TokenStore) -> None:
         """Choose the sentences to decode, at equal distances, and the metric that selects the best checkpoint.
 
-        `store` holds the tokenized validation pairs.
+        Args:
+            run: the run, whose model is validated and decodes.
+            objective: computes the loss of a batch, without label smoothing and BPE dropout.
+            store: the tokenized validation pairs.
         """
         self.run, self.objective, training = run, objective, run.config.training
         lengths = store.length_counts()
@@ -217,7 +225,11 @@ class Validator:
         }
 
     def num_choice_sentences(self, num_validations: int) -> int:
-        """Return the number of sentences on which the search is chosen after this many validations; 0: not at all."""
+        """Return the number of validation sentences on which beam size and length penalty are chosen; 0: not at all.
+
+        It grows with the number of validations of the training, so that the choice takes a small part of the time. 0 if
+        sentences are too few, or the user has set both.
+        """
         count = len(self.sources) * max(1, num_validations // VALIDATIONS_PER_CHOICE)
         count = min(count, len(self.store), MAX_CHOICE_SENTENCES)
         return count if count >= MIN_CHOICE_SENTENCES and open_settings(self.run.config) else 0
@@ -245,12 +257,12 @@ class Validator:
 
         The tie-break is 0 for metrics that have none.
         """
-        tie_break = self._oriented(self.tie_break, result) if self.tie_break else 0.0
-        metric = -result.loss if self.metric == "loss" else self._oriented(self.metric, result)
+        tie_break = self._higher_is_better(self.tie_break, result) if self.tie_break else 0.0
+        metric = -result.loss if self.metric == "loss" else self._higher_is_better(self.metric, result)
         return ValidationScore(metric, tie_break, negative_loss=-result.loss)
 
-    def _oriented(self, name: str, result: ValidationResult) -> float:
-        """Return a metric of a validation so that higher is better.
+    def _higher_is_better(self, name: str, result: ValidationResult) -> float:
+        """Return the value of a metric in a validation result, negated if it is an error rate.
 
         Error rates above 100 % count as 100 %, and so leave the choice to the loss: a model that has hardly learned
         anything produces outputs of any length.
@@ -265,8 +277,8 @@ class Validator:
         model, training = self.run.model, self.run.model.training
         model.eval()
         seed_generators(0)  # for objectives that sample tokens
-        sums: Counter[str] = Counter()
-        count = 0
+        sums: Counter[str] = Counter()  # of the objective's loss and metrics over all labels
+        count = 0  # of labels
         with record_expert_usage(model) as usage:
             for batch in self.batches.iterate_epoch(0):
                 loss = self.objective.validation_loss(batch.to(self.run.device))
@@ -321,19 +333,25 @@ class Validator:
         return texts, search.label
 
     def _scores_by_corpus(self, texts: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return the metrics of each corpus for the translations of all corpora; empty if there is only one."""
+        """Return the metrics of each corpus, by the name of the corpus; empty if there is only one corpus.
+
+        `texts` are the translations of all corpora, one after the other.
+        """
         scores: dict[str, dict[str, float]] = {}
         start = 0
         for corpus in self.corpora if len(self.corpora) > 1 else ():
-            own_texts = texts[start : start + len(corpus.sources)]
+            corpus_texts = texts[start : start + len(corpus.sources)]
             start += len(corpus.sources)
             scores[corpus.name] = {
-                name: metric(own_texts, corpus.references).value for name, metric in self.text_metrics.items()
+                name: metric(corpus_texts, corpus.references).value for name, metric in self.text_metrics.items()
             }
         return scores
 
     def _means(self, by_corpus: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-        """Return the mean of each metric over corpora of different languages; empty if they do not differ."""
+        """Return the mean of each metric over the corpora, if they have different languages; otherwise nothing.
+
+        `by_corpus` has the metrics of each corpus, by the name of the corpus.
+        """
         if len({(corpus.source_language, corpus.target_language) for corpus in self.corpora}) < 2:
             return {}
         return {name: float(np.mean([scores[name] for scores in by_corpus.values()])) for name in self.text_metrics}
@@ -357,7 +375,7 @@ class Validator:
 
 
 def _has_free_memory(device: torch.device) -> bool:
-    """Whether more than a quarter of a GPU's memory is free."""
+    """Whether more than a quarter of the memory of a GPU is free; not for other devices."""
     if device.type != "cuda":
         return False
     free, total = torch.cuda.mem_get_info(device)

@@ -65,12 +65,12 @@ class ParentRun:
 
     @property
     def is_imported(self) -> bool:
-        """Whether the model was trained by another library: its objective is not known."""
+        """Whether the model was imported from another library: its configuration then names no objective."""
         return self.config.objective.name is None
 
     @property
     def usage(self) -> Usage | None:
-        """Return the command that uses the run, by its objective, or by its model if it was imported."""
+        """The command that uses the run, such as translate or tag, by its objective, or by its model if it was imported."""
         name = self.config.objective.name
         return objective_class(name).usage if name else described_model(self.spec).usage
 
@@ -80,10 +80,10 @@ OpenParent = Callable[[str], ParentRun]
 
 
 def load_matching_weights(model: Model, parent: ParentRun, log: Log) -> list[str]:
-    """Load the parent run's weights that have the same name and shape, and log which others are left out or new.
+    """Copy the weights of the parent run that have the same name and shape as in `model`, and log which do not.
 
-    Weights of a discriminator (of ELECTRA) also fit a plain encoder. Returns the names of weights with new
-    values.
+    Weights of a discriminator (of ELECTRA) also fit a plain encoder. Returns the names of the model's weights that the
+    parent does not provide, or to which it has added rows for new tokens.
     """
     weights = parent.weights()
     available = {name.removeprefix("discriminator."): weight for name, weight in weights.items()} | weights
@@ -105,7 +105,7 @@ def load_matching_weights(model: Model, parent: ParentRun, log: Log) -> list[str
         ("new and randomly initialized", targets, new),
     ):
         if names:
-            examples: dict[str, str] = {}  # one of the layers, by its name without the layer number
+            examples: dict[str, str] = {}  # name and shape, once for all layers: by the name with * as layer number
             for name in names:
                 pattern = re.sub(r"\.\d+\.", ".*.", name, count=1)
                 shape = f"{list(tensors[name].shape)}{_other_shape(available, targets, name)}"
@@ -115,13 +115,16 @@ def load_matching_weights(model: Model, parent: ParentRun, log: Log) -> list[str
 
 
 def _count_weights(tensors: Mapping[str, Tensor], names: Sequence[str]) -> str:
-    """Count weights and their elements in words: "12 weights (34,560 parameters) are"."""
+    """Describe how many weights have these names: "12 weights (34,560 parameters) are"; `tensors` has them by name."""
     parameters = sum(tensors[name].numel() for name in names)
     return f"{len(names):,} {'weight' if len(names) == 1 else 'weights'} ({parameters:,} parameters) are"
 
 
 def _other_shape(available: Mapping[str, Tensor], targets: Mapping[str, Tensor], name: str) -> str:
-    """Return a remark if the parent run and the model have a weight of this name in different shapes."""
+    """Return a remark if the parent run and the model have a weight `name` in different shapes; otherwise empty.
+
+    `available` has the weights of the parent by name, `targets` those of the model.
+    """
     if name not in available or name not in targets or available[name].shape == targets[name].shape:
         return ""
     return f" (shape {list(available[name].shape)} there, {list(targets[name].shape)} here)"
@@ -135,9 +138,20 @@ def write_initial_weights(
     tokenizers: tuple[Tokenizer, Tokenizer],
     log: Log,
 ) -> list[str]:
-    """Write initial weights from the parent run and from word vectors, if any are configured, or weights are frozen.
+    """Write the checkpoint `initial` of a new run, if its model does not simply start from random weights.
 
-    Returns the names of the weights that the parent run does not provide; without a parent run, none.
+    That is the case if there is a parent run, if word vectors initialize the embeddings, or if weights are frozen.
+
+    Args:
+        folder: run folder that is being prepared.
+        spec: hyper-parameters of the model.
+        config: configuration of the run, with the files of word vectors.
+        parent: run to start from.
+        tokenizers: of source and target.
+        log: prints a line for the user.
+
+    Returns:
+        The names of the weights that the parent run does not provide; none without a parent run.
     """
     text = config.text
     if not (parent or text.source_word_vectors or text.target_word_vectors or config.training.freeze):
@@ -147,9 +161,9 @@ def write_initial_weights(
     values: dict[str, Any] = {}  # for the manifest of the checkpoint
     if parent:
         objective = objective_class(config.objective.name or "translation")
-        # objectives whose models solve this task; None: an imported model, whose objective is not known
-        solving = (None, config.objective.name, *objective.improves)
-        values["same_task"] = parent.usage == objective.usage and parent.config.objective.name in solving
+        # objectives whose models solve this task; None: an imported model, whose objective is unknown
+        task_objectives = (None, config.objective.name, *objective.improves)
+        values["same_task"] = parent.usage == objective.usage and parent.config.objective.name in task_objectives
         values[NEW_WEIGHTS] = load_matching_weights(model, parent, log)
     paths = {"source": text.source_word_vectors, "target": text.target_word_vectors}
     for (side, path), tokenizer, table in zip(paths.items(), tokenizers, model.embedding_tables):
@@ -170,8 +184,9 @@ def write_initial_weights(
 
 
 def same_task(folder: Path) -> bool:
-    """Whether a run starts from a run of the same task, whose weights may be the best checkpoint of the new run.
+    """Whether the run in `folder` starts from a model of the same task, according to its checkpoint `initial`.
 
-    After pretraining, the initial model does not solve the task: it is validated, but never the best checkpoint.
+    If so, the initial weights may become the best checkpoint of the run. A pretrained model does not solve the task: it
+    is validated before training, but never the best checkpoint.
     """
     return bool(checkpoint.read_values(folder / INITIAL_CHECKPOINT).get("same_task", False))
