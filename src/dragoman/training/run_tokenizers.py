@@ -248,8 +248,8 @@ def _with_properties(text: TextConfig, tokenizers: tuple[Tokenizer, Tokenizer]) 
         if getattr(text, name) not in (getattr(default, name), value):
             requested = getattr(text, name)
             raise UserError(
-                f"text.{name}={requested} is set, but the tokenizer of text.tokenizer_from={text.tokenizer_from} has "
-                f"text.{name}={value}, which cannot be changed: leave out text.{name}"
+                f"text.{name}={requested} was given, but the tokenizer of text.tokenizer_from={text.tokenizer_from} "
+                f"has text.{name}={value}, which cannot be changed: leave out text.{name}"
             )
     return replace(text, **properties)  # type: ignore[arg-type]
 

@@ -70,7 +70,7 @@ class ParentRun:
 
     @property
     def usage(self) -> Usage | None:
-        """The command that uses the run, such as translate or tag, by its objective, or by its model if it was imported."""
+        """The command that uses the run, such as translate: by its objective, or by its model if it was imported."""
         name = self.config.objective.name
         return objective_class(name).usage if name else described_model(self.spec).usage
 
