@@ -21,12 +21,15 @@ def script_of(character: str) -> str | None:
     """Return the script of a letter, such as Latin, Cyrillic or Han; None for digits, marks, punctuation and symbols.
 
     The Unicode name of a letter begins with its script: LATIN SMALL LETTER A. Variants of letters, such as full-width
-    or superscript ones, count as the letters that they stand for.
+    or superscript ones, count as the letters that they stand for. Modifier letters, such as the length mark of phonetic
+    transcriptions, belong to no script.
     """
     letter = unicodedata.normalize("NFKC", character)[0]
     if not letter.isalpha():
         return None
     name = unicodedata.name(letter, "").partition(" ")[0].capitalize()
+    if name == "Modifier":
+        return None
     return _SCRIPTS.get(name, name) or None
 
 
