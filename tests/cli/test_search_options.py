@@ -208,7 +208,7 @@ def test_weights_are_tuned(dragoman: Dragoman, runs: Path) -> None:
         (["--draft-model", "x", "--n-best", 2], "--draft-model and --n-best cannot be combined"),
         (["--mbr", "blue"], "did you mean 'bleu'"),
         (["--mbr", "bleu", "--beam-size", 2, "--num-candidates", 3], "a beam of 2 hypotheses cannot return the 3 best"),
-        (["--mbr", "bleu", "--beam-size", 1], "its search returns only 1"),
+        (["--mbr", "bleu", "--beam-size", 1], "the search for candidates returns only 1"),
         (["--beam-size", 100_000], "a beam of 100000 hypotheses is larger than the"),
         (["--num-groups", 2, "--beam-size", 3], "--num-groups is 2, which does not divide a beam of 3"),
         (["--min-length", 9], "--min-length is 9, more than the maximum of 6"),

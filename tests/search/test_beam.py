@@ -267,7 +267,7 @@ def test_the_n_best_are_distinct_and_in_order(early_stopping: Any) -> None:
         ({"no_repeat_ngram_size": -2}, "Beam.no_repeat_ngram_size must be at least 0, but is -2"),
         (
             {"size": 4, "num_groups": 2, "coverage_penalty": 0.2},
-            "Beam.coverage_penalty has no effect in diverse beam search: leave it out, or the groups",
+            "Beam.coverage_penalty is not used by diverse beam search: set it to 0, or num_groups to 1",
         ),
     ],
 )

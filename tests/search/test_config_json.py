@@ -86,7 +86,7 @@ def test_from_a_file_or_as_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        ([], "must be a mapping"),
+        ([], "must be a JSON object"),
         ({}, "kind"),
         ({"kind": "Beem"}, "unknown search 'Beem': did you mean 'Beam'"),
         ({"kind": "Length"}, "LengthLimit is a setting of a search, not a search: use one of Beam"),
@@ -117,8 +117,12 @@ def test_what_is_refused(data: Any, expected: str) -> None:
 @pytest.mark.parametrize(
     ("weights", "more", "expected"),
     [
-        (RerankWeights(0.5), {}, "the channel weight is 0.5, but there is no channel model"),
-        (RerankWeights(language=1.0), {"channel_model": "runs/x"}, "there is a channel model, but its weight is 0"),
+        (RerankWeights(0.5), {}, "reranking has weights.channel = 0.5, but no channel model"),
+        (
+            RerankWeights(language=1.0),
+            {"channel_model": "runs/x"},
+            "reranking has a channel model, but its weight is 0",
+        ),
         (RerankWeights(), {}, "all weights of reranking are 0"),
         (RerankWeights(length=1.0), {"n_best": 5}, "n_best=5 is more than the 4 candidates"),
         (RerankWeights(length=1.0), {"n_best": 0}, "at least 1"),
@@ -130,7 +134,7 @@ def test_rerankings_that_contradict_themselves(weights: RerankWeights, more: dic
 
 
 def test_a_reranking_needs_something_to_choose_from() -> None:
-    with pytest.raises(UserError, match="its search returns only 1"):
+    with pytest.raises(UserError, match="the search for candidates returns only 1"):
         Rerank(Beam(4), RerankWeights(length=1.0))
 
 

@@ -10,7 +10,7 @@ import torch
 from dragoman.cuda_graphs import CudaGraphCache, no_garbage_collection
 from dragoman.search import Beam, Hypothesis, LengthLimit, Sample, build_engine
 from dragoman.search.engine import SearchEngine
-from dragoman.search.graphed_function import MAX_STATE_SHAPES, GraphedFunction, copy_tensors, unshare_tensors
+from dragoman.search.graphed_function import MAX_CAPTURED_SHAPES, GraphedFunction, copy_tensors, unshare_tensors
 from dragoman.search.search_state import round_up_size
 from laws.small import SYMBOLS, pairs, small_model
 
@@ -107,7 +107,7 @@ def test_only_the_most_recently_used_shapes_are_kept() -> None:
         graphed({"tokens": torch.zeros(size)})
         graphed(first)
     assert graphed.cache is not None
-    assert len(graphed.cache.entries) == MAX_STATE_SHAPES
+    assert len(graphed.cache.entries) == MAX_CAPTURED_SHAPES
     assert graphed(first)["tokens"].tolist() == [1.0]
 
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class BeamState(StrategyState):
-    """The state of beam search."""
+    """The state of beam search besides tokens and scores."""
 
-    finished: HypothesisBuffer
-    truncated: HypothesisBuffer
+    finished: HypothesisBuffer  # hypotheses that ended with EOS
+    truncated: HypothesisBuffer  # hypotheses that reached the length limit
     attention: Tensor | None  # B K S: sum of the attention weights of each hypothesis, for the coverage penalty
 
 
@@ -38,21 +38,26 @@ class BeamSearch(Strategy):
     reorders_rows = True
 
     def __init__(self, config: Beam, eos: int) -> None:
-        """`eos` is the token id that ends a hypothesis."""
+        """Search with the settings `config`; `eos` is the token id that ends a hypothesis.
+
+        Each source has `rows_per_source` (K) rows in the batch, one per hypothesis. Attention weights are needed for
+        the coverage penalty only.
+        """
         self.config, self.eos, self.rows_per_source = config, eos, config.size
         self.needs_attention = config.coverage_penalty > 0
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
-        """Return the state with initial scores and empty buffers for targets of at most `max_length` tokens.
+        """Return the state of new sources: initial scores, and buffers for hypotheses of at most `max_length` tokens.
 
-        Only the first hypothesis of each source can be continued at first, because all are equal.
+        All hypotheses of a source are empty at first, so only the first can be continued: the others have log p = −∞.
+        The buffers will hold hypotheses that have finished (with EOS) or were truncated (at the length limit).
         """
         batch, device = len(state.tokens), state.tokens.device
         rows = self.rows_per_source
         scores = torch.full((batch, rows), -torch.inf, device=device)
-        scores[:, 0] = 0.0  # all hypotheses are equal at first: continue one of them
+        scores[:, 0] = 0.0
         attention = None
-        if state.source_mask is not None:
+        if state.source_mask is not None:  # B S: set if the coverage penalty needs the sum of the attention weights
             attention = torch.zeros(batch, rows, state.source_mask.shape[1], device=device)
         return replace(
             state,
@@ -73,14 +78,21 @@ class BeamSearch(Strategy):
         attention: Tensor | None,
         penalty: Tensor | None = None,
     ) -> tuple[SearchState, Tensor]:
-        """Select the best continuations of the K hypotheses of each source.
+        """Select the best continuations (a hypothesis and one more token) of the K hypotheses of each source.
 
-        Logits are B K V, `log_normalizer` (B K) is their log Σ exp, `attention` (B K S) goes to the source. Of the 2K
-        best continuations, those with EOS among the first K are stored as finished, and the first K others continue.
-        `penalty` (B V) is subtracted from log p where continuations are compared, but not from their scores. Returns
-        the new state, and the row that each row continues, B K.
+        Of the 2K best continuations, those with EOS among the first K are stored as finished, and the first K others
+        become the new hypotheses.
+
+        Args:
+            logits: B K V, of the next tokens of B sources with K hypotheses each.
+            log_normalizer: B K, log Σ exp of the logits.
+            attention: B K S, attention weights over the S source positions; None if there is no coverage penalty.
+            penalty: B V, subtracted from log p when continuations are compared, but not from their scores.
+
+        Returns:
+            the new state, and for each new hypothesis the index (0 … K−1) of the one that it continues, B K.
         """
-        width = self.rows_per_source
+        width = self.rows_per_source  # K
         beam = self._with_attention(state, attention)
         scores, parents, tokens = best_continuations(state.scores, logits, log_normalizer, 2 * width, penalty)  # B 2K
         is_eos = tokens == self.eos
@@ -90,7 +102,10 @@ class BeamSearch(Strategy):
         return self._continue(state, beam, scores.gather(1, live), tokens.gather(1, live), parents.gather(1, live))
 
     def _with_attention(self, state: SearchState, attention: Tensor | None) -> BeamState:
-        """Return the beam's state with this step's attention weights (B K S) added, if they are collected."""
+        """Add this step's attention weights (B K S) to their sum in the beam's state, and return the new state.
+
+        Without a coverage penalty, no weights are summed (`beam.attention` is None), and the state is unchanged.
+        """
         beam: BeamState = state.strategy
         if beam.attention is None:
             return beam
@@ -101,9 +116,10 @@ class BeamSearch(Strategy):
         return replace(beam, attention=beam.attention + at_least_float32(attention))
 
     def _normalize(self, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor) -> Tensor:
-        """Return log p / lp + cp (length normalization and coverage penalty) of hypotheses with one more token, B N.
+        """Return log p / lp + cp (with length normalization and coverage penalty) of N continuations per source, B N.
 
-        `scores` (B N) are their log p, `parents` (B N) the rows that they continue.
+        A continuation is a hypothesis and one more token: `scores` (B N) are log p with that token, `parents` (B N) the
+        indices of the hypotheses. `state.step` (B) is the number of tokens before it.
         """
         normalized = scores / self.config.length_divisor(state.step + 1)[:, None]
         if beam.attention is None or state.source_mask is None:
@@ -112,14 +128,15 @@ class BeamSearch(Strategy):
         return normalized + coverage.gather(1, parents)
 
     def _add_finished(self, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor) -> BeamState:
-        """Merge hypotheses that end with EOS into `beam.finished`, which keeps those with the best normalized scores.
+        """Merge N hypotheses that end with EOS into the buffer `beam.finished`; return the new state of the beam.
 
-        `scores` (B N) are their log p, −∞ for none; `parents` (B N) the rows that they continue.
+        The buffer keeps the hypotheses with the highest normalized scores. `scores` (B N) are log p of the new ones, −∞
+        marks an unused entry; `parents` (B N) are the indices of the live hypotheses to which EOS was appended.
         """
         old, size = beam.finished, beam.finished.scores.shape[1]
         tokens, lengths = gather_rows(state.output_tokens, parents), state.step[:, None].expand_as(scores)
         normalized = self._normalize(state, beam, scores, parents)
-        best, order = topk(torch.cat((old.normalized_scores, normalized), 1), size)  # of old and new ones
+        best, order = topk(torch.cat((old.normalized_scores, normalized), 1), size)  # values, indices in old + new
         finished = HypothesisBuffer(
             normalized_scores=best,
             scores=torch.cat((old.scores, scores), 1).gather(1, order),
@@ -131,10 +148,11 @@ class BeamSearch(Strategy):
     def _add_truncated(
         self, buffer: HypothesisBuffer, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor
     ) -> HypothesisBuffer:
-        """Return the buffer with the live hypotheses of the sources that reach their length limit.
+        """Return `buffer` with the live hypotheses of those sources that reach their length limit in this step.
 
-        `scores` (log p) and `parents` (the rows that they continue) are B K. `state` is the state before this step,
-        with the output tokens after it.
+        The entries of other sources do not change. `scores` (B K) are log p of the hypotheses, `parents` (B K) the
+        indices of those that they continue. `state.step` is still that before this step, but `state.output_tokens`
+        already contain its tokens.
         """
         at_limit = (state.max_length == state.step + 1)[:, None]
         normalized = self._normalize(state, beam, scores, parents)
@@ -146,19 +164,20 @@ class BeamSearch(Strategy):
         )
 
     def _truncate(self, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor) -> BeamState:
-        """Store the live hypotheses of sources at their length limit in `beam.truncated`.
+        """Return the beam's state with the live hypotheses of sources at their length limit in `beam.truncated`.
 
-        `scores` (log p) and `parents` (the rows that they continue) are B K.
+        `scores` (B K) are log p of the hypotheses, `parents` (B K) the indices of those that they continue.
         """
         return replace(beam, truncated=self._add_truncated(beam.truncated, state, beam, scores, parents))
 
     def _continue(
         self, state: SearchState, beam: BeamState, scores: Tensor, tokens: Tensor, parents: Tensor
     ) -> tuple[SearchState, Tensor]:
-        """Return the state in which each row has become the selected hypothesis, and `parents` unchanged.
+        """Return the state in which the K selected continuations of each source are its hypotheses, and `parents`.
 
-        `scores` (log p), `tokens` (the new ones) and `parents` (the rows that are continued) are B K. Sources at their
-        length limit, and those that `search_ends`, are marked as done.
+        Args (B K each): `scores`, log p of the continuations; `tokens`, their last tokens; `parents`, the indices of
+        the hypotheses that they continue. Sources are marked as done if they are at their length limit, or if the
+        stopping rule ends their search.
         """
         output_tokens = write_tokens(gather_rows(state.output_tokens, parents), state.step, tokens)
         state = replace(state, tokens=tokens, output_tokens=output_tokens)
@@ -168,18 +187,22 @@ class BeamSearch(Strategy):
         length, max_length = state.step + 1, state.max_length
         ends = self._search_ends(beam.finished.normalized_scores, scores, length, max_length)
         state.done = state.done | (max_length <= length) | ends
-        state.scores = scores.masked_fill(state.done[:, None], -torch.inf)  # drops those of finished sources
+        state.scores = scores.masked_fill(state.done[:, None], -torch.inf)  # sources that are done have no live ones
         state.strategy = beam
         return state, parents
 
     def _search_ends(self, finished: Tensor, live: Tensor, length: Tensor, max_length: Tensor) -> Tensor:
-        """Return the sources (B) whose search ends before the length limit; see `search_ends`."""
+        """Return whether the search of each source (B) ends before the length limit, by `config.stopping_rule`.
+
+        `finished` (B N) are the normalized scores of finished hypotheses, best first, `live` (B K) log p of the live
+        ones, which have `length` (B) tokens of at most `max_length` (B). Subclasses may combine several stopping rules.
+        """
         return search_ends(self.config, finished, live, length, max_length)
 
     def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
-        """Return the `n_best` hypotheses of each source: finished, then truncated ones, or ranked together.
+        """Return the `n_best` hypotheses of each source: finished ones, then those truncated by the length limit.
 
-        `config.rank_unfinished` decides which; truncated hypotheses were cut off by the length limit.
+        With `config.rank_unfinished` "by_score", both are ranked together by their normalized scores.
         """
         beam: BeamState = state.strategy
         results = []
@@ -196,14 +219,17 @@ class BeamSearch(Strategy):
 def best_continuations(
     scores: Tensor, logits: Tensor, log_normalizer: Tensor, count: int, penalty: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return scores, parents and tokens of the best continuations, B N each, best first.
+    """Return the N best continuations (a hypothesis and one more token) of each source, best first.
 
     Args:
-        scores: B K, log p of the hypotheses.
-        logits: B K V, of the next tokens.
+        scores: B K, log p of the K hypotheses of each of B sources.
+        logits: B K V, of their next tokens.
         log_normalizer: B K, log Σ exp of the logits.
         count: N.
-        penalty: B V, subtracted from log p where continuations are compared, but not from the scores.
+        penalty: B V, subtracted from log p when continuations are compared, but not from the scores.
+
+    Returns:
+        the scores (log p with the new token), the indices of the hypotheses (0 … K−1), and the new tokens, B N each.
     """
     if penalty is None:
         return topk_continuations(scores, logits, log_normalizer, count)
@@ -214,21 +240,21 @@ def best_continuations(
 
 
 def search_ends(config: Beam, finished: Tensor, live: Tensor, length: Tensor, max_length: Tensor) -> Tensor:
-    """Return the sources (B) whose search ends before the length limit, by `config.stopping_rule`.
+    """Return whether the search of each source (B) ends before the length limit, by `config.stopping_rule`.
 
     Args:
-        finished: B N, normalized scores of the finished hypotheses, best first, −∞ for none.
-        live: B K, log p of the hypotheses that can be continued, −∞ for none.
+        finished: B N, normalized scores of the finished hypotheses, best first, −∞ for an unused entry.
+        live: B K, log p of the hypotheses that can be continued, −∞ for an unused row.
         length: B, the number of tokens of the live hypotheses.
         max_length: B, the length limit, EOS included.
 
-    "steps" never stops early. True stops at `config.max_finished` finished hypotheses. False stops when moreover the
-    best live hypothesis, normalized by its present length, is not better than the worst of them: a heuristic, since
-    with α > 0 its normalized score may still rise.
+    The rule "steps" never ends the search early. True ends it at `config.max_finished` finished hypotheses. False ends
+    it when, in addition, the best live hypothesis, normalized by its present length, is not better than the worst
+    finished one: a heuristic, since with a length penalty α > 0 its normalized score may still rise.
 
-    "never" is exact: it stops when no continuation can become one of the n best. log p only falls as a hypothesis
-    grows, and a coverage penalty is at most 0, so every continuation scores at most log p / max lp(l), with l from the
-    next length to the limit.
+    "never" is exact: the search ends when no continuation can become one of the n best. log p only falls as a
+    hypothesis grows, and a coverage penalty is at most 0, so every continuation scores at most log p / max lp(l), with
+    l from the next length to the limit; lp(l) is `config.length_divisor(l)`.
     """
     rule = config.stopping_rule
     if rule == "steps":
@@ -251,6 +277,9 @@ def coverage_penalty(attention: Tensor, source_mask: Tensor, beta: float) -> Ten
         attention: … S, attention that each source token has received, Σ_i p_ij. No attention at all counts as the
             smallest positive number, so that all hypotheses can be compared.
         source_mask: … S, False for padding.
+        beta: β.
+
+    Returns one number per hypothesis, of the shape “…”.
     """
     logs = attention.clamp(torch.finfo(attention.dtype).tiny, 1.0).log()
     return beta * torch.where(source_mask, logs, 0.0).sum(-1)
@@ -280,17 +309,23 @@ class DiverseBeamSearch(Strategy):
     reorders_rows = True
 
     def __init__(self, config: Beam, eos: int) -> None:
-        """Divide the beam, and the hypotheses to find, among the groups: `self.group` is the beam search of each."""
+        """Divide the hypotheses of the beam among its groups; `eos` is the token id that ends a hypothesis.
+
+        `self.group` is the beam search that each group performs, with 1/num_groups of the beam size.
+        """
         size = config.size // config.num_groups
         n_best = min(size, config.n_best)
-        num_finished = config.num_finished  # None: the size of the group
-        if num_finished is not None:
+        num_finished = config.num_finished
+        if num_finished is not None:  # None: a group stops at as many finished hypotheses as it has rows
             num_finished = max(n_best, num_finished // config.num_groups)
         group = replace(config, size=size, num_groups=1, n_best=n_best, num_finished=num_finished)
         self.config, self.rows_per_source, self.group = config, config.size, BeamSearch(group, eos)
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
-        """Return the joint state of all groups, each with its own buffers."""
+        """Return the joint initial state of all groups: their hypotheses side by side, and one buffer of each group.
+
+        The buffers hold finished hypotheses of at most `max_length` tokens.
+        """
         groups = [self.group.init_state(state, max_length) for _ in range(self.config.num_groups)]
         tokens = state.tokens[:, : self.group.rows_per_source]
         return self._join(state, [replace(group, tokens=tokens) for group in groups])
@@ -298,10 +333,15 @@ class DiverseBeamSearch(Strategy):
     def select(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None
     ) -> tuple[SearchState, Tensor]:
-        """Let the groups select continuations one after the other: logits B K V, `log_normalizer` B K their log Σ exp.
+        """Let the groups select continuations one after the other, each penalizing the tokens of earlier groups.
 
-        Tokens that earlier groups have selected are penalized. `attention` is unused: diverse beam search has no
-        coverage penalty. Returns the new state, and the row that each row continues, B K.
+        Args:
+            logits: B K V, of the next tokens of B sources with K hypotheses each.
+            log_normalizer: B K, log Σ exp of the logits.
+            attention: unused, since diverse beam search has no coverage penalty.
+
+        Returns:
+            the new state, and for each new hypothesis the index (0 … K−1) of the one that it continues, B K.
         """
         logits = at_least_float32(logits)  # precise enough for small penalties
         size, penalty = self.group.rows_per_source, torch.zeros_like(logits[:, 0])  # B V
@@ -324,7 +364,10 @@ class DiverseBeamSearch(Strategy):
         return self._join(state, groups), torch.cat(parents, 1)
 
     def group_state(self, state: SearchState, number: int) -> SearchState:
-        """Return the state of group `number`: its rows of scores and tokens, and its buffers."""
+        """Return the state of group `number` (0, 1, …): its hypotheses, and its buffers of finished ones.
+
+        The hypotheses of group g are rows g·size … (g+1)·size − 1 of each source, where size is the group's beam size.
+        """
         diverse: DiverseBeamState = state.strategy
         size = self.group.rows_per_source
         rows = slice(number * size, (number + 1) * size)
@@ -337,7 +380,10 @@ class DiverseBeamSearch(Strategy):
         )
 
     def _join(self, state: SearchState, groups: list[SearchState]) -> SearchState:
-        """Return the state of all groups, their rows side by side; a source is done when all its groups are."""
+        """Join the states of the groups: their hypotheses side by side in dimension 1 (B K).
+
+        A source is done when all its groups are. The other fields are those of `state`.
+        """
         group_done = [group.done for group in groups]
         return replace(
             state,

@@ -23,19 +23,21 @@ CONFIG_KINDS: dict[str, type[Configurable]] = {**SEARCHES, "LengthLimit": Length
 
 
 def search_to_dict(search: SearchConfig) -> dict[str, Any]:
-    """Return a search as JSON values; a run object in it (such as a draft model) is replaced by its folder."""
+    """Return a search configuration as JSON values; open runs in it, such as a draft model, become their folders."""
     return _with_folders(to_dict(search))
 
 
 def search_from_dict(data: Any, where: str = "a search") -> SearchConfig:
-    """Return the search that plain values describe; fields that are left out have their defaults.
+    """Return the search configuration that a parsed JSON object describes; missing fields have their defaults.
 
     Args:
-        data: Such as `{"kind": "Beam", "size": 5}`.
-        where: The name of the file or setting that holds the values, for error messages.
+        data: The object, such as `{"kind": "Beam", "size": 5}`; `kind` is the name of the configuration's class.
+        where: The name of the file or setting that holds the object, for error messages.
     """
     if not isinstance(data, dict):
-        raise UserError(f"{where} must be a mapping such as {{'kind': 'Beam', 'size': 5}}, but is {data!r}: correct it")
+        raise UserError(
+            f"{where} must be a JSON object such as {{'kind': 'Beam', 'size': 5}}, but is {data!r}: correct it"
+        )
     try:
         search = from_dict(_rename_stopping_settings(data), known=CONFIG_KINDS, what="search")
     except FieldError as error:
@@ -48,15 +50,18 @@ def search_from_dict(data: Any, where: str = "a search") -> SearchConfig:
 
 
 def read_search_config(text: str) -> SearchConfig:
-    """Read a search from a text that is JSON, or else the path of a file that contains JSON."""
-    where = "the search"
+    """Return the search configuration in `text`, a JSON object, or else the path of a file that contains one."""
+    where = "the search"  # in error messages
     if not text.lstrip().startswith("{"):
         where = text
         try:
             text = Path(text).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise UserError(f"cannot read {where}: {reason}; give JSON, or a file that contains JSON") from None
+            raise UserError(
+                f"cannot read the search configuration {where}: {reason}; give a JSON object, or the path of a file "
+                "that contains one"
+            ) from None
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -65,7 +70,10 @@ def read_search_config(text: str) -> SearchConfig:
 
 
 def _rename_stopping_settings(value: Any) -> Any:
-    """Rename the former stopping settings of `Beam` in JSON values to `early_stopping`, also in nested searches."""
+    """Return JSON values in which former names of the setting `early_stopping` of `Beam` are replaced by that name.
+
+    Older run folders contain the former names. Searches within searches are changed too.
+    """
     if not isinstance(value, dict):
         return value
     current = {name: _rename_stopping_settings(item) for name, item in value.items()}
@@ -73,7 +81,7 @@ def _rename_stopping_settings(value: Any) -> Any:
 
 
 def _with_folders(value: Any) -> Any:
-    """Replace run objects in JSON values by the paths of their folders, also in nested searches."""
+    """Replace open runs (`OtherRun`) in JSON values by the paths of their folders, also in nested searches."""
     if isinstance(value, dict):
         return {name: _with_folders(item) for name, item in value.items()}
     return str(value.folder) if isinstance(value, OtherRun) else value

@@ -112,37 +112,41 @@ class Beam(TokenSearch):
             raise FieldError("Beam", "num_groups", f"is {self.num_groups}, which does not divide a beam of {self.size}")
         if self.num_groups > 1 and self.coverage_penalty:
             raise FieldError(
-                "Beam", "coverage_penalty", "has no effect in diverse beam search: leave it out, or the groups"
+                "Beam", "coverage_penalty", "is not used by diverse beam search: set it to 0, or num_groups to 1"
             )
 
     @property
     def rows_per_source(self) -> int:
-        """The number of rows (hypotheses) of a source in a batch: the size of the beam."""
+        """The number of rows of the batch (live hypotheses) per source: the beam size."""
         return self.size
 
     @property
     def label(self) -> str:
-        """The search in a word or two, such as "beam 5", for reports."""
+        """The name of the search in reports, such as "beam 5"."""
         return "greedy" if self.has_single_row else f"beam {self.size}"
 
     @property
     def has_single_row(self) -> bool:
-        """Whether this is greedy search: one row (hypothesis) per source, to which tokens are appended."""
+        """Whether this is greedy search: one hypothesis per source, to which tokens are appended until EOS."""
         return self.size == 1 and self.max_finished == 1 and self.coverage_penalty == 0
 
     @property
     def stopping_rule(self) -> EarlyStopping:
-        """The stopping rule in effect: a beam of one hypothesis ends with its first EOS, as greedy search does."""
+        """The stopping rule that is applied: `early_stopping`, but a beam of size 1 stops at the first EOS."""
         return True if self.size == 1 else self.early_stopping
 
     @property
     def max_finished(self) -> int:
-        """The number of finished hypotheses of a source that are kept."""
+        """The number of finished hypotheses per source that the search stores; the best ones replace others."""
         return self.num_finished or self.size
 
     def length_divisor(self, length: Any) -> Any:
-        """Return lp(y), by which log p(y|x) is divided, for a length with EOS: a number, or a tensor of numbers."""
-        if self.prompt_length:  # during the prompt, the length is that of one token
+        """Return the length normalization lp(y), by which log p(y|x) is divided, for hypotheses of this length.
+
+        `length` is a number of tokens, EOS included, or a tensor of such numbers; the result has its type. The first
+        `prompt_length` tokens do not count.
+        """
+        if self.prompt_length:  # a hypothesis within the prompt has length 1
             length = length - self.prompt_length
             length = length.clamp(min=1) if isinstance(length, Tensor) else max(1, length)
         return LENGTH_NORMALIZATIONS[self.length_normalization](length, self.length_penalty)
@@ -150,19 +154,22 @@ class Beam(TokenSearch):
     def strategy(self, special_tokens: SpecialTokens, vocab_size: int, has_required_phrases: bool) -> Strategy:
         """Return the object that selects the tokens of each step: greedy, beam, diverse or constrained beam search.
 
-        `has_required_phrases` asks for the constrained one.
+        Args:
+            special_tokens: EOS, and the tokens that are never generated (`suppressed`).
+            vocab_size: That of the model.
+            has_required_phrases: Whether targets must contain given phrases, which needs constrained beam search.
         """
-        num_tokens = vocab_size - len(special_tokens.suppressed) - 1  # without EOS
+        num_tokens = vocab_size - len(special_tokens.suppressed) - 1  # that can continue a hypothesis: EOS cannot
         if self.size > num_tokens:
             raise UserError(
-                f"a beam of {self.size} hypotheses is larger than the vocabulary of {num_tokens} tokens: use a smaller "
-                "beam"
+                f"a beam of {self.size} hypotheses is larger than the vocabulary of {num_tokens} tokens: set the beam "
+                f"size to {num_tokens} or less"
             )
         eos, config = special_tokens.eos, replace(self, prompt_length=special_tokens.prompt_length)
         if has_required_phrases:
             if self.num_groups > 1:
                 raise UserError(
-                    "required phrases do not work with diverse beam search: leave out the groups, or the phrases"
+                    "required phrases do not work with diverse beam search: set num_groups to 1, or remove the phrases"
                 )
             return ConstrainedBeam(config, eos)
         if self.num_groups > 1:
@@ -225,23 +232,23 @@ class Sample(TokenSearch):
 
     @property
     def truncates(self) -> bool:
-        """Whether tokens are excluded by their rank or probability."""
+        """Whether improbable tokens are excluded by top_k, top_p or min_p, for which tokens have to be sorted."""
         return any(value is not None for value in (self.top_k, self.top_p, self.min_p))
 
     @property
     def rows_per_source(self) -> int:
-        """The number of rows (hypotheses) of a source in a batch: one per sample."""
+        """The number of rows of the batch (hypotheses) per source: one per sample."""
         return self.n_best
 
     @property
     def has_single_row(self) -> bool:
-        """Whether a source has one row (hypothesis), to which tokens are appended: its only sample."""
+        """Whether one sample is drawn per source, so that a source has a single hypothesis."""
         return self.n_best == 1
 
     def strategy(self, special_tokens: SpecialTokens, vocab_size: int, has_required_phrases: bool) -> Strategy:
-        """Return the object that draws the tokens of each step; required phrases are an error.
+        """Return the object that draws the tokens of each step, until the token `special_tokens.eos`.
 
-        `vocab_size` is unused: any number of samples can be drawn from any vocabulary.
+        Required phrases are a UserError. `vocab_size` is unused: any vocabulary can be sampled from.
         """
         if has_required_phrases:
             raise UserError("required phrases need beam search, but the search is sampling: use Beam")

@@ -26,9 +26,10 @@ class ForcedPrefix(LogitsProcessor):
     """
 
     def __call__(self, state: SearchState, own_state: Any, logits: Tensor) -> Tensor:
-        """Return the logits B K V with −∞ for all but the next token of the prefix, where it has not ended.
+        """Return the logits with −∞ for all tokens but the next one of the prefix, until the prefix has ended.
 
-        `state.step` (B) is the number of generated tokens, and so the index in the prefix. `own_state` is unused.
+        Logits are B K V, for K hypotheses of each of B sources. `state.step` (B) is the number of generated tokens, and
+        so the index of the next token in the prefix. `own_state` is unused: the processor has no state.
         """
         prefix, length = state.constraints.prefix, state.constraints.prefix_length
         assert prefix is not None
@@ -47,10 +48,11 @@ class NoRepeatNGram(LogitsProcessor):
         self.size = size
 
     def __call__(self, state: SearchState, own_state: Any, logits: Tensor) -> Tensor:
-        """Return the logits B K V with −∞ for tokens that would complete an n-gram of their hypothesis again.
+        """Return the logits with −∞ for tokens with which an n-gram would occur twice in the hypothesis.
 
-        These follow an earlier occurrence of the last n−1 tokens. `state.step` (B) is the number of generated tokens.
-        `own_state` is unused.
+        These are the tokens that follow an earlier occurrence of the last n−1 tokens. Logits are B K V, for K
+        hypotheses of each of B sources; `state.output_tokens` (B K T) are the generated tokens, `state.step` (B) is
+        their number. `own_state` is unused: the processor has no state.
         """
         tokens, step, n = state.output_tokens, state.step, self.size
         max_length = tokens.shape[-1]
@@ -68,68 +70,75 @@ class NoRepeatNGram(LogitsProcessor):
 
 @dataclass(frozen=True)
 class Constraints:
-    """Constraints on the translations of some texts."""
+    """Constraints on the translations of a list of texts."""
 
-    prefixes: Sequence[TargetPrefix] | None = None  # one per text, '' for none
-    include: Sequence[Sequence[str]] | None = None  # phrases that each translation must contain
+    prefixes: Sequence[TargetPrefix] | None = None  # with which translations begin: one per text, '' for none
+    include: Sequence[Sequence[str]] | None = None  # phrases that a translation must contain: one list per text
     exclude: ForbiddenPhrases | None = None  # phrases that no translation may contain
 
     def __bool__(self) -> bool:
         """Whether there are any constraints."""
         return self.prefixes is not None or self.include is not None or self.exclude is not None
 
-    def select(self, rows: Sequence[int]) -> Constraints:
-        """Return the constraints on the translations of some texts, by their indices `rows`."""
-        prefixes = None if self.prefixes is None else [self.prefixes[row] for row in rows]
-        include = None if self.include is None else [self.include[row] for row in rows]
+    def select(self, text_indices: Sequence[int]) -> Constraints:
+        """Return the constraints on the translations of the texts with these indices, in this order."""
+        prefixes = None if self.prefixes is None else [self.prefixes[index] for index in text_indices]
+        include = None if self.include is None else [self.include[index] for index in text_indices]
         return Constraints(prefixes=prefixes, include=include, exclude=self.exclude)
 
-    def at(self, row: int) -> tuple[TargetPrefix, Sequence[str]]:
-        """Return the prefix and the required phrases of one translation."""
-        return "" if self.prefixes is None else self.prefixes[row], () if self.include is None else self.include[row]
+    def at(self, text_index: int) -> tuple[TargetPrefix, Sequence[str]]:
+        """Return the prefix ("" for none) and the required phrases of the translation of one text."""
+        prefix = "" if self.prefixes is None else self.prefixes[text_index]
+        return prefix, () if self.include is None else self.include[text_index]
 
     @property
     def logits_processors(self) -> list[LogitsProcessor]:
-        """The processors that set logits to −∞ for forbidden phrases and prefixes.
+        """The logits processors that forbid the phrases `exclude` and force the prefixes.
 
-        Required phrases need none: `ConstrainedBeam` searches for them.
+        Required phrases (`include`) need none: the beam search itself (`ConstrainedBeam`) generates them.
         """
         processors: list[LogitsProcessor] = [] if self.exclude is None else [self.exclude]
         return processors if self.prefixes is None else [*processors, ForcedPrefix()]
 
-    def to_tensors(self, tokenizer: Tokenizer, max_lengths: Tensor, forced: int) -> ConstraintTensors:
-        """Encode the constraints; raise an error if they contradict one another or do not fit.
+    def to_tensors(self, tokenizer: Tokenizer, max_lengths: Tensor, num_forced: int) -> ConstraintTensors:
+        """Return prefixes and required phrases as tensors of token ids, for a batch of B sources.
+
+        Constraints that contradict one another, or that do not fit in the translations, are a UserError.
 
         Args:
+            tokenizer: Of the target language.
             max_lengths: B, of the translations, EOS included.
-            forced: The number of tokens, such as a language token, that are forced before the prefix.
+            num_forced: The number of tokens, such as a language token, that are generated before the prefix.
         """
         tensors = ConstraintTensors()
         prefix_lengths = torch.zeros_like(max_lengths)
         if self.prefixes is not None:
             prefixes = self._encode_prefixes(tokenizer, self.prefixes)
             prefix_lengths = torch.tensor([len(prefix) for prefix in prefixes], device=max_lengths.device)
-            for length, limit in zip(prefix_lengths.tolist(), (max_lengths - 1 - forced).tolist()):
+            for length, limit in zip(prefix_lengths.tolist(), (max_lengths - 1 - num_forced).tolist()):
                 if length > limit:
                     raise UserError(
                         f"a target prefix has {length:,} tokens, but the translation may have at most {limit:,}: "
                         "shorten the prefix, or raise length_limit.max (search.max_target_length)"
                     )
             width = max(1, int(prefix_lengths.max()))
-            # a placeholder for each forced token, which replaces it later, the prefix, and padding
-            rows = [[*[0] * forced, *prefix, *[0] * (width - len(prefix))] for prefix in prefixes]
-            tensors.prefix = torch.tensor(rows, device=max_lengths.device)
-            tensors.prefix_length = torch.where(prefix_lengths > 0, prefix_lengths + forced, 0)
+            # 0 for each forced token, which the engine generates whatever the prefix, then the prefix and padding
+            padded = [[*[0] * num_forced, *prefix, *[0] * (width - len(prefix))] for prefix in prefixes]
+            tensors.prefix = torch.tensor(padded, device=max_lengths.device)
+            tensors.prefix_length = torch.where(prefix_lengths > 0, prefix_lengths + num_forced, 0)
         if self.include is not None:
             if self.exclude is not None:
                 self.exclude.automaton.check_required(phrase for phrases in self.include for phrase in phrases)
             encoded = [[encode_phrase(tokenizer, phrase) for phrase in phrases] for phrases in self.include]
             tensors.required = required_phrase_tensors(encoded, max_lengths.device)
-            check_phrases_fit(tensors.required, max_lengths, prefix_lengths + forced)
+            check_phrases_fit(tensors.required, max_lengths, prefix_lengths + num_forced)
         return tensors
 
     def _encode_prefixes(self, tokenizer: Tokenizer, prefixes: Sequence[TargetPrefix]) -> list[list[int]]:
-        """Return the token ids of prefixes, given as texts or ids; forbidden phrases and unknown words are errors."""
+        """Return the token ids of target prefixes, each of which is a text or already token ids.
+
+        A prefix with a forbidden phrase (`exclude`) or a word outside the vocabulary is a UserError.
+        """
         texts = [prefix if isinstance(prefix, str) else tokenizer.decode(prefix) for prefix in prefixes]
         for text in texts:
             if self.exclude is not None and self.exclude.automaton.occurs_in(text):

@@ -36,7 +36,7 @@ from dragoman.search.topk import kernel_input, log_sum_exp
 INITIAL_CACHE_LENGTH = 16  # tokens for which caches are allocated at first; they are doubled when full
 INITIAL_CACHE_LENGTH_GPU = 64
 MIN_SHRINK_FACTOR = 4  # with CUDA graphs, shrink a batch only when it is 4× smaller: each new shape has to be captured
-MAX_COMPILED_SHAPES = 64
+MAX_COMPILED_SHAPES = 64  # shapes for which torch.compile may compile the decoding step
 CHECK_INTERVAL = 4  # steps between two checks on a GPU which sources are done
 
 
@@ -62,39 +62,39 @@ class Strategy:
     reorders_rows = False  # whether a row may continue the hypothesis of another row
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
-        """Return the state of new sources, with initial scores, empty output tokens and the strategy's own state.
+        """Return `state` with the initial scores of new sources, empty `output_tokens` and the strategy's own state.
 
-        Output tokens have room for `max_length` tokens.
+        `output_tokens` (B K T) has T = `max_length` positions.
         """
         raise NotImplementedError
 
     def select(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None
     ) -> tuple[SearchState, Tensor | None]:
-        """Select the next tokens.
+        """Select the next token of each of K hypotheses (rows) of B sources.
 
         Args:
             logits: B K V, −∞ for tokens that must not be generated. May be changed in place.
             log_normalizer: B K, log Σ exp of the logits before any was set to −∞.
-            attention: B K S, attention to the source, if `needs_attention`.
+            attention: B K S, attention weights over S source positions, if `needs_attention`, or else None.
 
         Returns:
-            the state with the selected tokens (as `tokens`, and appended to `output_tokens`), their scores, `done` and
-            the strategy's own state; and the parents B K: the row (0 … K−1) of the source whose hypothesis each row
-            continues, or None if each continues its own.
+            the state with the selected tokens (as `tokens`, and appended to `output_tokens`), the new scores, `done`
+            and the strategy's own state; and the parents, B K: the row (0 … K−1) whose hypothesis each row continues,
+            or None if each row continues its own.
         """
         raise NotImplementedError
 
     def fused_step(self, state: SearchState, logits: Tensor, special_tokens: SpecialTokens, suppressed: Tensor) -> bool:
-        """Try to do the rest of a step (select and append tokens, update scores) in place with one GPU kernel.
+        """Try to select and append the next tokens, and update scores and `done`, in place with one GPU kernel.
 
-        Args: `logits` B K V, of the next tokens; `suppressed` N, tokens that are never generated. Returns True if a
-        kernel did it, False if there is none for this strategy or device and nothing was changed.
+        `logits` (B K V) are those of the next tokens, `suppressed` (N) the ids of tokens that are never generated.
+        Returns True if a kernel has updated `state`; False, with nothing changed, if this strategy or device has none.
         """
         return False
 
     def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each source, best first."""
+        """Return the hypotheses of each source, best first, when its search has ended."""
         raise NotImplementedError
 
 
@@ -102,15 +102,24 @@ class LogitsProcessor:
     """Restricts the tokens that may be generated next. Tensors of its state are B … (by source) or B K … (by row)."""
 
     def init_state(self, state: SearchState) -> Any:
-        """Return the processor's state for new sources, or None if it has none."""
+        """Return this processor's own state at the beginning of a search of the sources in `state`; None: it has none.
+
+        Subclasses override it if their restrictions depend on more than the state of the search.
+        """
         return None
 
     def __call__(self, state: SearchState, own_state: Any, logits: Tensor) -> Tensor:
-        """Return the logits B K V with −∞ for tokens that must not be generated; `own_state` is the processor's."""
+        """Return the logits with −∞ for tokens that must not be generated next; by default unchanged.
+
+        Logits are B K V, for K hypotheses of each of B sources; `own_state` is what `init_state` or `update` returned.
+        """
         return logits
 
     def update(self, own_state: Any, tokens: Tensor, parents: Tensor | None) -> Any:
-        """Return the processor's state after new tokens (B K), which continue the rows `parents` (None: their own)."""
+        """Return this processor's own state after a step that has appended `tokens` (B K) to the hypotheses.
+
+        Hypothesis k continues hypothesis `parents[:, k]` of its source (B K), or itself if `parents` is None.
+        """
         return own_state
 
 
@@ -143,10 +152,14 @@ class SearchEngine:
         compile: bool = False,
         use_cuda_graphs: bool | None = None,
     ) -> None:
-        """Search with `models`, averaging their probabilities; `strategy` selects the tokens of each step.
+        """Search with `models`, averaging their probabilities.
 
-        `logits_processors` set logits to −∞. `compile`: compile the decoding step with torch.compile.
-        `use_cuda_graphs`: replay starts and steps as CUDA graphs (`GraphedFunction`); None: on a GPU.
+        Args:
+            special_tokens: Ids of BOS and EOS, and of tokens that are forced or never generated.
+            strategy: Selects the tokens of each step, such as greedy or beam search.
+            logits_processors: Set the logits of tokens that must not be generated to −∞.
+            compile: Whether to compile the decoding step with torch.compile.
+            use_cuda_graphs: Whether to replay the encoding of a batch and the steps as CUDA graphs; None: on a GPU.
         """
         self.models, self.special_tokens, self.strategy = models, special_tokens, strategy
         self.logits_processors, self.compile, self.use_cuda_graphs = logits_processors, compile, use_cuda_graphs
@@ -158,7 +171,7 @@ class SearchEngine:
         #: whether `Strategy.fused_step` may be used: its kernel knows neither logits processors nor forced tokens
         forces = special_tokens.forced_bos or special_tokens.force_eos_at_limit or special_tokens.suppressed_first
         self.can_fuse = not (logits_processors or forces)
-        self._suppressed: dict[torch.device, Tensor] = {}
+        self._suppressed: dict[torch.device, Tensor] = {}  # ids of tokens that are never generated, by device
 
     def search(
         self,
@@ -169,16 +182,16 @@ class SearchEngine:
         constraints: ConstraintTensors | None = None,
         max_sources: int | None = None,
     ) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each source, best first.
+        """Search the targets of N sources, and return the hypotheses of each source, best first.
 
         Args:
-            source: N S, or N S F, padded.
+            source: N S token ids, or N S F feature vectors, padded.
             lengths: N, of the sources.
             max_lengths: N, of the targets, EOS included.
             keys: N, numbers of the sources, which seed the random numbers of samples.
-            constraints: prefixes and required phrases of the targets, tensors with N rows.
-            max_sources: The number of sources that are searched at a time. When a quarter of them is done, others take
-                their slots.
+            constraints: Prefixes and required phrases of the targets, tensors with N rows.
+            max_sources: The number of sources that are searched at a time; None: all. When a quarter of them is done,
+                others take their place in the batch.
         """
         steps = self.steps(source, lengths, max_lengths, keys, constraints, max_sources)
         while True:
@@ -197,13 +210,21 @@ class SearchEngine:
         constraints: ConstraintTensors | None = None,
         max_sources: int | None = None,
     ) -> Generator[tuple[list[int], SearchState], None, list[list[Hypothesis]]]:
-        """Search step by step, with the arguments of `search`.
+        """Search the targets of N sources step by step; each step generates one token per hypothesis.
 
-        Each source takes a slot of the batch. After a step, sources that are done leave, others enter their slots, and
-        slots that remain empty are removed. On a GPU, `done` is read only now and then, and asynchronously.
+        Each source occupies a slot (a row of the batch). After a step, sources that are done leave, waiting ones enter
+        their slots, and slots that remain empty are removed. On a GPU, `done` is read only every CHECK_INTERVAL steps,
+        and asynchronously.
 
-        Yields after each step the numbers of the sources in the slots (or EMPTY_SLOT) and their state. Returns the
-        hypotheses of each source. Closing the generator ends the search.
+        Args:
+            source: N S token ids, or N S F feature vectors, padded; `lengths` (N) are their lengths.
+            max_lengths: N, of the targets, EOS included.
+            keys: N, numbers of the sources, which seed the random numbers of samples.
+            constraints: Prefixes and required phrases of the targets, tensors with N rows.
+            max_sources: The number of sources that are searched at a time; None: all.
+
+        Yields after each step the index (0 … N−1) of the source in each slot, or EMPTY_SLOT, and their state. Returns
+        the hypotheses of each source. Closing the generator ends the search.
         """
         count, device = len(source), source.device
         use_cuda_graphs = source.is_cuda if self.use_cuda_graphs is None else self.use_cuda_graphs
@@ -219,8 +240,8 @@ class SearchEngine:
             source, lengths, max_lengths, keys.to(device), constraints, first_tokens=first, empty=no_empty_slots
         )
         state, entered = self._enter(inputs, progress.sources, progress, first=True), max(progress.sources) + 1
-        results: dict[int, list[Hypothesis]] = {}
-        pending: AsyncRead | None = None
+        results: dict[int, list[Hypothesis]] = {}  # by source
+        pending: AsyncRead | None = None  # a copy of `done` to the CPU that has been started
         while progress.sources:
             state = self._step(state, progress)
             preemption_point()
@@ -254,9 +275,10 @@ class SearchEngine:
         return [results[number] for number in range(count)]
 
     def _begin_batch(self, max_lengths: list[int], count: int, use_cuda_graphs: bool) -> BatchProgress:
-        """Choose the slots (places of sources in the batch) and the cache length for a search that begins with `count`.
+        """Return the progress of a batch that begins with sources 0 … `count` − 1: its slots and its cache length.
 
-        `max_lengths` are those of all targets. With CUDA graphs, sizes are rounded up, so that there are few shapes.
+        A slot is a row of the batch for one source. `max_lengths` are the length limits of all targets. With CUDA
+        graphs, sizes are rounded up, so that there are few shapes to capture.
         """
         max_length = max(max_lengths)
         if use_cuda_graphs and not self.has_position_limit:
@@ -278,32 +300,37 @@ class SearchEngine:
 
     @cached_property
     def has_position_limit(self) -> bool:
-        """Whether a model has a fixed number of positions, so that sources and targets cannot be padded freely."""
+        """Whether a model has a largest position, as learned position embeddings have.
+
+        Sources and targets then cannot be padded to any length.
+        """
         limits = ((model.max_source_length, position_limit(model.decoder)) for model in self.models)
         return any(limit is not None for pair in limits for limit in pair)
 
     def _shrink(self, state: SearchState, progress: BatchProgress) -> SearchState:
-        """Remove slots (places of the batch) without a source, from the state and from `progress`.
+        """Return the state without slots (rows of the batch) that have no source, and remove them from `progress`.
 
-        With CUDA graphs, only if a MIN_SHRINK_FACTOR times smaller batch suffices: each shape has to be captured.
+        `progress.sources` has the number of the source in each slot, or EMPTY_SLOT. With CUDA graphs, nothing is
+        removed unless the batch becomes MIN_SHRINK_FACTOR times smaller: each shape has to be captured.
         """
-        slots = [n for n, number in enumerate(progress.sources) if number != EMPTY_SLOT]
-        size = progress.num_slots(len(slots))
-        present = len(progress.sources)
-        if size >= present or (progress.use_cuda_graphs and size > present // MIN_SHRINK_FACTOR > 0):
+        occupied = [slot for slot, number in enumerate(progress.sources) if number != EMPTY_SLOT]
+        old_size, new_size = len(progress.sources), progress.num_slots(len(occupied))
+        if new_size >= old_size or (progress.use_cuda_graphs and new_size > old_size // MIN_SHRINK_FACTOR > 0):
             return state
-        slots += [n for n, number in enumerate(progress.sources) if number == EMPTY_SLOT][: size - len(slots)]
-        progress.sources = [progress.sources[n] for n in slots]
-        progress.steps = [progress.steps[n] for n in slots]
+        empty = [slot for slot, number in enumerate(progress.sources) if number == EMPTY_SLOT]
+        slots = [*occupied, *empty[: new_size - len(occupied)]]  # `new_size` may be rounded up
+        progress.sources = [progress.sources[slot] for slot in slots]
+        progress.steps = [progress.steps[slot] for slot in slots]
         return select_sources(state, torch.tensor(slots, dtype=torch.long, device=state.done.device))
 
     def _enter(
         self, inputs: SearchInputs, numbers: Sequence[int], progress: BatchProgress, first: bool = False
     ) -> SearchState:
-        """Return the initial state of the sources with these numbers, which take free slots (places) of the batch.
+        """Return the initial state of some of the sources in `inputs`, to be written into free slots of the batch.
 
-        EMPTY_SLOT (−1) among the numbers leaves a slot empty: it holds source 0, marked as done. `first`: the batch
-        begins with them, so that a CUDA graph may compute the state, into the tensors of an earlier batch.
+        `numbers` are the indices of the sources. EMPTY_SLOT (−1) among them leaves a slot empty: it holds source 0,
+        marked as done. `first`: these sources begin a batch, so that a CUDA graph may compute their state, into the
+        same tensors as for an earlier batch.
         """
         device = inputs.source.device
         if list(numbers) != list(range(len(inputs.source))):
@@ -317,9 +344,10 @@ class SearchEngine:
         return start(inputs, progress.cache_length, progress.max_length)
 
     def _start(self, inputs: SearchInputs, cache_length: int, max_length: int) -> SearchState:
-        """Encode some sources and return the initial state of their search.
+        """Encode the sources of `inputs` with each model and return the initial state of their search.
 
-        Caches have `cache_length` positions, and output tokens are at most `max_length`.
+        `cache_length` is the number of positions for which caches are allocated, `max_length` the largest number of
+        output tokens.
         """
         rows, batch = self.strategy.rows_per_source, len(inputs.source)
         starts = [
@@ -349,9 +377,9 @@ class SearchEngine:
         return map_tensors(lambda leaf: leaf.contiguous() if 0 in leaf.stride() else leaf, state)
 
     def _step(self, state: SearchState, progress: BatchProgress) -> SearchState:
-        """Decode one token per row, as a CUDA graph if these are used, after growing the caches if they are full.
+        """Return the state after one decoding step, which is replayed as a CUDA graph if `progress.use_cuda_graphs`.
 
-        `progress` counts the steps of the batch.
+        Caches that are full are grown first. `progress.steps` counts the steps of each source in the batch.
         """
         if max(progress.steps) >= progress.cache_length < progress.max_length:
             state = self._grow_caches(state, progress)
@@ -361,8 +389,9 @@ class SearchEngine:
     def decode_step(self, state: SearchState) -> SearchState:
         """Generate one token for every row (hypothesis), and return the state after it.
 
-        Each model of the ensemble decodes the last token of every row, then the strategy selects the next ones from the
-        mean probabilities. `ancestors` (B K S) says which row's cache holds each position of a row.
+        Each model of the ensemble decodes the last token of every row (B sources · K rows), then the strategy selects
+        the next tokens by the mean probabilities. `ancestors` (B K S) is the row whose cache holds each of S positions
+        of a row, since caches are not reordered.
 
         Shapes are static, and nothing here depends on the values of tensors: a GPU never waits, and the step can be
         compiled and captured. Caches and positions are updated in place.
@@ -399,10 +428,10 @@ class SearchEngine:
     def _select(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None = None
     ) -> tuple[SearchState, Tensor | None]:
-        """Forbid tokens, let the strategy select the next ones, update the logits processors, and count the step.
+        """Select the next tokens: restrict the logits, let the strategy select, and update the logits processors.
 
-        Logits are B K V, `log_normalizer` B K their log Σ exp. Returns the new state, and the row that each row
-        continues (B K; None: its own).
+        Logits are B K V, `log_normalizer` (B K) is their log Σ exp, `attention` (B K S) are attention weights over the
+        source. Returns the new state, and the row whose hypothesis each row continues (B K; None: its own).
         """
         logits = self._restrict(state, logits, log_normalizer)
         state, parents = self.strategy.select(state, logits, log_normalizer, attention)
@@ -413,9 +442,10 @@ class SearchEngine:
         return replace(state, step=state.step + 1, processors=processors), parents
 
     def _restrict(self, state: SearchState, logits: Tensor, log_normalizer: Tensor) -> Tensor:
-        """Return the logits (B K V) with −∞ for tokens that must not be generated; changes them in place.
+        """Return the logits (B K V) with −∞ for tokens that must not be generated next; they are changed in place.
 
-        `log_normalizer` (B K) is log Σ exp of the logits: the logit with which a forced token has log p = 0.
+        `log_normalizer` (B K) is log Σ exp of the logits, and so the logit with which a forced token has log p = 0.
+        `state.step` (B) is the number of tokens generated so far.
         """
         special, eos = self.special_tokens, self.special_tokens.eos
         if special.suppressed:
@@ -442,15 +472,19 @@ class SearchEngine:
         return logits
 
     def _suppressed_tokens(self, device: torch.device) -> Tensor:
-        """Return the ids of the N tokens that are never generated, copied to a device once: each copy makes it wait."""
+        """Return the ids (N) of the tokens that are never generated, on a device.
+
+        They are copied to it only once, because the device waits for each copy.
+        """
         if device not in self._suppressed:
             self._suppressed[device] = torch.tensor(self.special_tokens.suppressed, dtype=torch.long, device=device)
         return self._suppressed[device]
 
     def _reorder(self, decoders: list[DecoderState], parents: Tensor) -> list[DecoderState]:
-        """Let every row continue the hypothesis of its parent (B K): update the states of the models, and return them.
+        """Let row k of each source continue the hypothesis of its row `parents[:, k]` (B K).
 
-        Key–value caches stay in place: `ancestors` says which row's cache holds each position of a row.
+        Updates the state of each model, and returns these states. Recurrent states are reordered; key–value caches stay
+        in place, and `ancestors` (B K S) records the row whose cache holds each position of a row.
         """
         batch, width = parents.shape
         rows = (torch.arange(batch, device=parents.device)[:, None] * width + parents).flatten()
@@ -462,46 +496,51 @@ class SearchEngine:
         return decoders
 
     def _grow_caches(self, state: SearchState, progress: BatchProgress) -> SearchState:
-        """Double the length of the key–value caches of all models, and note it in `progress`.
+        """Return the state with key–value caches of twice the length, at most `progress.max_length` positions.
 
-        They are not allocated at full length at once, because attention to positions that are not used yet costs time.
+        Caches begin short, because attention to positions that are not used yet costs time. `progress.cache_length` is
+        updated.
         """
         new_positions = min(progress.max_length, 2 * progress.cache_length) - progress.cache_length
         progress.cache_length += new_positions
         decoders = []
         for model, decoder in zip(self.models, state.decoders):
-            num_rows, wanted = state.tokens.numel(), decoder.max_positions + new_positions
-            cache, size = model.grow_state(decoder.cache, num_rows, wanted)  # `wanted`, or as many as the model has
+            num_rows, num_positions = state.tokens.numel(), decoder.max_positions + new_positions
+            # a model with fewer positions returns a smaller number than requested
+            cache, max_positions = model.grow_state(decoder.cache, num_rows, num_positions)
             ancestors = decoder.ancestors
             if ancestors is not None:
-                ancestors = pad(ancestors, (0, size - decoder.max_positions))
-            decoders.append(replace(decoder, cache=cache, max_positions=size, ancestors=ancestors))
+                ancestors = pad(ancestors, (0, max_positions - decoder.max_positions))
+            decoders.append(replace(decoder, cache=cache, max_positions=max_positions, ancestors=ancestors))
         return replace(state, decoders=decoders)
 
 
 def average_probabilities(all_logits: list[Tensor]) -> Tensor:
-    """Return logits of the mean probabilities of an ensemble (up to a constant), or those of a single model."""
+    """Return the log of the mean probabilities of an ensemble, up to a constant, from the logits (… V) of each model.
+
+    The logits of a single model are returned unchanged.
+    """
     if len(all_logits) == 1:
         return all_logits[0]
     return torch.stack([at_least_float32(logits).log_softmax(-1) for logits in all_logits]).logsumexp(0)
 
 
 def gather_rows(rows: Tensor, parents: Tensor) -> Tensor:
-    """Return the rows (B K …) of each source that `parents` (B N) are the indices of, B N …."""
+    """Return result[b, n] = rows[b, parents[b, n]]: rows are B K …, `parents` B N (0 … K−1), the result B N …."""
     index = parents.reshape(*parents.shape, *(1,) * (rows.dim() - 2)).expand(-1, -1, *rows.shape[2:])
     return rows.gather(1, index)
 
 
 def write_tokens(output_tokens: Tensor, step: Tensor, tokens: Tensor) -> Tensor:
-    """Return the output tokens (B K T) with the new `tokens` (B K) at position `step` (B)."""
+    """Return a copy of the output tokens (B K T) with `tokens` (B K) at position `step[b]` of source b (B)."""
     positions = step[:, None, None].expand(*tokens.shape, 1).clamp(max=output_tokens.shape[-1] - 1)
     return output_tokens.scatter(2, positions, tokens[..., None])
 
 
 def _source_mask(inputs: SearchInputs, memory: Memory | None) -> Tensor:
-    """B S: the positions of the memory (encoder output) that are not padding.
+    """Return which positions of the encoder output (`memory`) are not padding, B S truth values.
 
-    They may be fewer than those of the source, if the encoder shortens it.
+    An encoder may shorten its source, so S and the lengths are taken from the memory, if it has lengths.
     """
     width, lengths = inputs.source.shape[1], inputs.lengths
     if memory is not None and memory.layout.lengths is not None:
@@ -510,9 +549,9 @@ def _source_mask(inputs: SearchInputs, memory: Memory | None) -> Tensor:
 
 
 def _force_token(token: int, logits: Tensor, log_normalizer: Tensor, sources: Tensor) -> Tensor:
-    """Return the logits (B K V) with which some sources (B, truth values) generate only `token`, with log p = 0.
+    """Return the logits (B K V) with which those sources that `sources` (B) marks as True can only generate `token`.
 
-    The forced logit is `log_normalizer` (B K), log Σ exp of the logits, so that their difference is 0.
+    Its logit becomes `log_normalizer` (B K), log Σ exp of the logits, so that its log p is 0; all others become −∞.
     """
     forced = torch.full_like(logits, -torch.inf)
     forced[..., token] = log_normalizer

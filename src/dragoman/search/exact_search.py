@@ -55,18 +55,18 @@ class ExactSearch(SearchConfig):
 
     @property
     def rows_per_source(self) -> int:
-        """The number of rows that a source occupies: the prefixes that are expanded at a time."""
+        """The number of rows of the batch per source: the prefixes that are expanded at a time."""
         return self.batch_size
 
     def length_divisor(self, length: int) -> float:
-        """Return |y|^α, by which log p(y|x) is divided, for targets of this length, EOS included."""
+        """Return |y|^α, by which log p(y|x) is divided, for a target of `length` tokens, EOS included."""
         return LENGTH_NORMALIZATIONS["power"](length, self.length_penalty)
 
     @torch.inference_mode()
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
-        """Return the most probable target of each source that was found, improving on the result of a beam search.
+        """Return the best target that was found for each source, as a list with one hypothesis.
 
-        Sources are searched one after the other, by branch and bound.
+        Sources are searched one after the other, by branch and bound that begins with the result of a beam search.
         """
         if len(run.models) > 1:
             raise UserError("exact search works with a single model, but this is an ensemble: use Beam, or one run")
@@ -85,27 +85,27 @@ class ExactSearch(SearchConfig):
             row = slice(i, i + 1)
             source, source_length = request.source[row, :length], request.lengths[row]
             start = model.start_decoding(source, source_length, beam=1, max_length=max_length, first=first[row])
-            tree = BranchAndBound(model, start, special_tokens, max_length, config=self, initial=initial[i])
-            results.append([tree.search()])
+            search = BranchAndBound(model, start, special_tokens, max_length, config=self, initial=initial[i])
+            results.append([search.search()])
         return results
 
 
 @dataclass
 class Branch:
-    """An expanded prefix, and its continuations that are not expanded yet, best last."""
+    """An expanded prefix, and its N continuations (prefix and one more token) that are not expanded yet, best last."""
 
-    prefix: list[int]
-    cache: State  # of 1 row
-    tokens: NDArray[np.int64]
-    scores: NDArray[np.float64]
+    prefix: list[int]  # token ids
+    cache: State  # of the model after the prefix, with 1 row
+    tokens: NDArray[np.int64]  # N: last tokens of the continuations
+    scores: NDArray[np.float64]  # N: log p of the continuations, ascending
 
     def prune(self, lower_bound: float) -> None:
-        """Remove continuations whose score is not above the bound."""
+        """Remove continuations of the prefix whose score (log p) is not above the bound; scores are ascending."""
         first = int(np.searchsorted(self.scores, lower_bound, side="right"))
         self.tokens, self.scores = self.tokens[first:], self.scores[first:]
 
     def pop_best(self, count: int) -> tuple[list[int], list[float]]:
-        """Remove the `count` best continuations, which are last, and return their tokens and scores, best first."""
+        """Remove the `count` best continuations, which are last; return their last tokens and log p, best first."""
         best = self.tokens[-count:][::-1].tolist(), self.scores[-count:][::-1].tolist()
         self.tokens, self.scores = self.tokens[:-count], self.scores[:-count]
         return best
@@ -131,9 +131,10 @@ class BranchAndBound:
     upper_bound: float = np.inf  # no target has a higher normalized score; known after the search
 
     def search(self) -> Hypothesis:
-        """Return the best target, or the initial one, not proven optimal, if none ends within `max_expansions`.
+        """Return the best target; `proven_optimal` says whether every better one was ruled out.
 
-        Expand the best prefix until none is left that could become better than the best target: then that is optimal.
+        Prefixes are expanded until none is left that could become better than the best target, or until
+        `max_expansions` prefixes were expanded. If no target was completed by then, the initial one is returned.
         """
         if self.initial is not None and self.initial.finished and len(self.initial.tokens) < self.max_length:
             self._propose(self.initial.tokens, self.initial.score)
@@ -162,20 +163,24 @@ class BranchAndBound:
         return result._replace(proven_optimal=self.best is not None and not bounds)
 
     def _max_divisor(self, length: int) -> float:
-        """Return the largest length divisor |y|^α of targets that begin with a prefix of `length` tokens.
+        """Return the largest length divisor |y|^α of all targets that begin with a prefix of `length` tokens.
 
-        It is monotonic in |y|, so it is largest for the shortest of them (the prefix and EOS) or for the longest.
+        |y|^α is monotonic in |y|, so it is largest for the shortest target (the prefix and EOS) or for the longest.
         """
         return max(self.config.length_divisor(length + 1), self.config.length_divisor(self.max_length))
 
     def _lower_bound(self, length: int) -> float:
-        """Return the log p that a prefix of `length` tokens must exceed to become better than the best target."""
+        """Return the log p that a prefix of `length` tokens must exceed to become better than the best target so far.
+
+        −∞ if there is no target yet.
+        """
         return -np.inf if self.best is None else self.best.normalized_score * self._max_divisor(length)
 
     def _expand_best(self) -> None:
-        """Expand up to `batch_size` of the best continuations, one row each, from the top of the stack of branches.
+        """Expand up to `batch_size` of the best continuations in one call of the model, one row each.
 
-        A branch is a prefix with its continuations that are not expanded yet; one without any is removed.
+        They are taken from the top of the stack `self.branches`. A branch is a prefix with its continuations (one more
+        token) that are not expanded yet; it is removed when it has none left.
         """
         count = min(self.config.batch_size, self.config.max_expansions - self.expansions)
         prefixes: list[list[int]] = []
@@ -196,9 +201,13 @@ class BranchAndBound:
             self._expand(prefixes, scores, cache, last)
 
     def _expand(self, prefixes: list[list[int]], scores: list[float], cache: State, tokens: Tensor) -> None:
-        """Decode the last tokens (R) of R prefixes: record targets that end here, and push the rest as branches.
+        """Compute log p of all continuations (one more token) of R prefixes.
 
-        `scores` are log p of the prefixes. Continuations that cannot become better than the best target are left out.
+        Continuations by EOS are targets, of which the best one is kept. Those that could become better than the best
+        target are pushed on the stack of branches, one branch per prefix.
+
+        Args: `scores`, log p of the prefixes; `cache`, the model's state before the last token of each prefix;
+        `tokens` (R), these last tokens, or BOS.
         """
         lengths = torch.tensor([len(prefix) for prefix in prefixes], device=tokens.device)
         positions = (self.start.positions + lengths).clamp(max=self.start.max_length - 1)
@@ -227,13 +236,16 @@ class BranchAndBound:
                 self.branches.append(Branch(prefixes[i], row_cache, tokens_of_prefix, scores_of_prefix))
 
     def _propose(self, tokens: list[int], score: float) -> None:
-        """Keep a target, given by its tokens without EOS and its log p, if it is the best so far."""
+        """Set `self.best` to this target (tokens without EOS, log p `score`) if it is better than the best so far."""
         normalized_score = score / self.config.length_divisor(len(tokens) + 1)
         if score > -np.inf and (self.best is None or normalized_score > self.best.normalized_score):
             self.best = Hypothesis(tokens, score, normalized_score, finished=True)
 
     def _restrict(self, log_p: Tensor, prefixes: list[list[int]]) -> Tensor:
-        """Set log p (R V) of tokens that must not follow R prefixes to −∞, and that of forced ones to 0, in place."""
+        """Set log p (R V) of tokens that must not follow R prefixes to −∞, and of forced tokens to 0; in place.
+
+        Forced are the tokens `forced_bos` at the beginning, and EOS at the length limit if `force_eos_at_limit`.
+        """
         special = self.special_tokens
         log_p[:, list(special.suppressed)] = -torch.inf
         for row, prefix in zip(log_p, prefixes):

@@ -25,7 +25,7 @@ Ints = np.ndarray[tuple[int, ...], np.dtype[np.signedinteger]]
 
 
 def is_letter(character: str) -> bool:
-    """Whether a character is part of words: a letter, a combining mark, a digit or an underscore."""
+    """Whether a character can be part of a word: a letter, a combining mark, a digit or an underscore."""
     return character == "_" or unicodedata.category(character)[0] in "LMN"
 
 
@@ -43,16 +43,18 @@ class PhraseAutomaton:
     ends: Bools  # S: whether a phrase is complete at the end of the text
 
     def class_of(self, character: str) -> int:
-        """Return the class of a character, which is its column in the tables `next` and `hit` of the automaton.
+        """Return the class of a character, which is its column in the automaton's tables `next` and `hit`.
 
-        Characters of phrases have classes of their own; all others are OTHER, LETTER or SPACE.
+        Each character that occurs in a phrase is a class by itself (`alphabet`); all others are in the class OTHER,
+        LETTER or SPACE.
         """
         return self.alphabet[character] if character in self.alphabet else _other_class(character)
 
     def occurs_in(self, text: str) -> bool:
-        """Whether one of the phrases occurs in the text, as the automaton finds by reading it.
+        """Whether one of the phrases occurs in the text as whole words.
 
-        `next` is the state after a character, `hit` whether it completes a phrase, `ends` whether the end of text does.
+        The automaton reads the text: `next` is the state after a character, `hit` whether the character completes a
+        phrase, `ends` whether the end of the text does.
         """
         state = 0
         for character in text:
@@ -63,7 +65,7 @@ class PhraseAutomaton:
         return bool(self.ends[state])
 
     def check_required(self, required: Iterable[str]) -> None:
-        """Raise an error if a forbidden phrase occurs in a required one."""
+        """Raise a UserError if one of the phrases, which are forbidden, occurs in a required phrase."""
         for phrase in required:
             if self.occurs_in(phrase):
                 raise UserError(
@@ -72,17 +74,20 @@ class PhraseAutomaton:
                 )
 
     def unicode_classes(self) -> tuple[Ints, Ints]:
-        """Return the class of every Unicode code point, and how many letters have smaller code points than each."""
-        classes = _classes().copy()
-        # characters that occur in phrases have classes of their own
+        """Return the class of every Unicode code point, and for each the number of letters with smaller code points.
+
+        With the latter, a difference of two numbers is the number of letters in a range of code points.
+        """
+        classes = _unicode_classes().copy()
+        # each character that occurs in a phrase is a class by itself
         classes[[ord(character) for character in self.alphabet]] = list(self.alphabet.values())
-        return classes, np.concatenate(([0], np.cumsum(_classes() == LETTER)))
+        return classes, np.concatenate(([0], np.cumsum(_unicode_classes() == LETTER)))
 
     @classmethod
     def build(cls, phrases: Iterable[str]) -> PhraseAutomaton:
-        """Build the automaton of some phrases; an empty phrase is a UserError.
+        """Build the automaton that finds these phrases; an empty phrase is a UserError.
 
-        Characters of phrases are numbered after the classes OTHER, LETTER and SPACE, which hold all other characters.
+        Its symbols are classes of characters: OTHER, LETTER and SPACE, then one for each character of the phrases.
         """
         plain = [" ".join(phrase.split()) for phrase in phrases]
         for phrase in plain:
@@ -93,32 +98,35 @@ class PhraseAutomaton:
                 )
         characters = sorted({*"".join(plain)} - {" "})
         alphabet = {character: number for number, character in enumerate(characters, SPACE + 1)}
-        letters = [False, True, False, *map(is_letter, characters)]  # of OTHER, LETTER, SPACE and the characters
-        rows = sorted({tuple(alphabet.get(character, SPACE) for character in phrase) for phrase in plain})
-        return cls(alphabet, *_build_tables(rows, letters))
+        letters = [False, True, False, *map(is_letter, characters)]  # by class: OTHER, LETTER, SPACE, the characters
+        class_sequences = {tuple(alphabet.get(character, SPACE) for character in phrase) for phrase in plain}
+        return cls(alphabet, *_build_tables(sorted(class_sequences), letters))
 
 
-def _build_tables(phrases: Sequence[tuple[int, ...]], letters: Sequence[bool]) -> tuple[Ints, Bools, Bools]:
+def _build_tables(phrases: Sequence[tuple[int, ...]], is_letter: Sequence[bool]) -> tuple[Ints, Bools, Bools]:
     """Return the tables of an automaton that finds the phrases as whole words, by the powerset construction.
 
-    A state is a set of (phrase, number of its characters that were read), and whether a word may begin here. The
-    tables are `next` (S A: the state after a symbol), `hit` (S A: whether a phrase is then complete) and `ends` (S:
-    whether one is complete at the end of the text).
+    A match is (index of a phrase, number of its symbols that were read). A state is the set of all current matches, and
+    whether a word may begin here. State 0 is that at the beginning of a text.
 
     Args:
-        phrases: Their characters as symbols, from 0 to A − 1.
-        letters: A, whether each symbol is a letter.
+        phrases: Each is a sequence of symbols (classes of characters) from 0 to A − 1.
+        is_letter: A, whether each symbol is a letter.
+
+    Returns:
+        `next` (S A: the state after a symbol), `hit` (S A: whether the symbol completes a phrase as whole words) and
+        `ends` (S: whether a phrase is complete if the text ends here) of S states.
     """
-    first: dict[int, set[tuple[int, int]]] = {}
+    first_matches: dict[int, set[tuple[int, int]]] = {}  # by first symbol
     for number, phrase in enumerate(phrases):
-        first.setdefault(phrase[0], set()).add((number, 1))
+        first_matches.setdefault(phrase[0], set()).add((number, 1))
     start: tuple[frozenset[tuple[int, int]], bool] = (frozenset(), True)
-    numbers, queue = {start: 0}, [start]
+    state_numbers, queue = {start: 0}, [start]
     next_states, hit = [], []
-    for active, word_start in queue:  # grows during the loop
-        continued: dict[int, set[tuple[int, int]]] = {}
+    for matches, word_start in queue:  # grows during the loop
+        continued: dict[int, set[tuple[int, int]]] = {}  # matches after the next symbol, by symbol
         complete = False
-        for number, position in active:
+        for number, position in matches:
             phrase = phrases[number]
             if position == len(phrase):
                 complete = True
@@ -127,29 +135,30 @@ def _build_tables(phrases: Sequence[tuple[int, ...]], letters: Sequence[bool]) -
             if phrase[position - 1] == SPACE:  # more white space may follow
                 continued.setdefault(SPACE, set()).add((number, position))
         next_row, hit_row = [], []
-        for symbol, letter in enumerate(letters):
-            reached = continued.get(symbol, set()) | (first.get(symbol, set()) if word_start or not letter else set())
+        for symbol, letter in enumerate(is_letter):
+            can_begin = word_start or not letter  # whether a phrase may begin with this symbol
+            reached = continued.get(symbol, set()) | (first_matches.get(symbol, set()) if can_begin else set())
             whole = {(number, position) for number, position in reached if position == len(phrases[number])}
             hit_row.append(not letter and (complete or bool(whole)))
             state = (frozenset(reached if letter else reached - whole), not letter)
-            if state not in numbers:
-                numbers[state] = len(queue)
+            if state not in state_numbers:
+                state_numbers[state] = len(queue)
                 queue.append(state)
-            next_row.append(numbers[state])
+            next_row.append(state_numbers[state])
         next_states.append(next_row)
         hit.append(hit_row)
-    ends = [any(position == len(phrases[number]) for number, position in active) for active, _ in queue]
+    ends = [any(position == len(phrases[number]) for number, position in matches) for matches, _ in queue]
     return np.array(next_states), np.array(hit), np.array(ends)
 
 
 def _other_class(character: str) -> int:
-    """Return the class of a character that occurs in no phrase."""
+    """Return the class of a character that occurs in no phrase: SPACE, LETTER or OTHER."""
     return SPACE if character.isspace() else LETTER if is_letter(character) else OTHER
 
 
 @cache
-def _classes() -> Ints:
-    """Return the class (OTHER, LETTER or SPACE) of every Unicode code point."""
+def _unicode_classes() -> Ints:
+    """Return the class (OTHER, LETTER or SPACE) of every Unicode code point, as an array indexed by code point."""
     return np.array([_other_class(chr(code_point)) for code_point in range(NUM_CODE_POINTS)])
 
 
@@ -182,7 +191,7 @@ class ReadState:
     missing: Tensor  # bytes that this character lacks
 
     def where(self, condition: Tensor, other: ReadState) -> ReadState:
-        """Take the values of `self` where the condition (B K) holds, and those of `other` elsewhere."""
+        """Return the values of `self` where the condition (B K) is true, and those of `other` elsewhere."""
         return map_tensors(lambda own, others: torch.where(condition, own, others), self, other)
 
 
@@ -200,14 +209,15 @@ class ForbiddenPhrases(LogitsProcessor):
     def __init__(
         self, tokenizer: Tokenizer, phrases: Iterable[str], special_tokens: SpecialTokens, vocab_size: int
     ) -> None:
-        """Build the automaton of the phrases, and tables of how it reads each token of the vocabulary.
+        """Build the automaton that finds the phrases, and tables of what it does for each token of the vocabulary.
 
-        Tokens that the automaton reads alike form a group. Tokens whose bytes are a part of a character (`partial`) are
-        read byte by byte during the search. `vocab_size` is that of the model, which may exceed the tokenizer's.
+        Tokens with the same sequence of character classes form a group: the automaton treats them alike. Tokens whose
+        bytes are not whole UTF-8 characters (`partial`) are read byte by byte during the search. `vocab_size` is that
+        of the model, which may exceed the tokenizer's.
         """
         self.automaton = PhraseAutomaton.build(map(tokenizer.as_tokenized, phrases))
         self.eos, self.force_eos_at_limit = special_tokens.eos, special_tokens.force_eos_at_limit
-        forms = tokenizer.surface_forms()[:vocab_size]
+        forms = tokenizer.surface_forms()[:vocab_size]  # the bytes of each token
         forms += [b""] * (vocab_size - len(forms))
         texts = [_decode(form) for form in forms]
         partial = [token for token, text in enumerate(texts) if text is None]
@@ -216,8 +226,8 @@ class ForbiddenPhrases(LogitsProcessor):
         ends = self.automaton.ends
         if 2 * len(ends) * vocab_size > MAX_TABLE_BYTES:
             raise UserError(
-                f"forbidden phrases with {len(ends):,} letters are too many for a vocabulary of {vocab_size:,} tokens: "
-                f"forbid at most {MAX_TABLE_BYTES // (2 * vocab_size):,} letters"
+                f"the forbidden phrases have about {len(ends):,} letters in total, too many for a vocabulary of "
+                f"{vocab_size:,} tokens: forbid phrases with at most {MAX_TABLE_BYTES // (2 * vocab_size):,} letters"
             )
         next_states, hit = self._read_groups(list(groups))
         if not partial:
@@ -245,18 +255,19 @@ class ForbiddenPhrases(LogitsProcessor):
         )
 
     def _class_sequence(self, text: str) -> tuple[int, ...]:
-        """Return the automaton's symbols for the characters of a text.
+        """Return the classes of the characters of a text, as the automaton reads them.
 
-        Characters of phrases have symbols of their own. All others share OTHER, LETTER or SPACE, which need not be
-        repeated: the automaton is in the same state after one or several of them.
+        A character of a phrase is a class by itself. All others are OTHER, LETTER or SPACE; repetitions of these are
+        left out, since the automaton is in the same state after one or several of them.
         """
         classes = [self.automaton.class_of(character) for character in text]
         return tuple(number for number, before in zip(classes, [-1, *classes]) if number > SPACE or number != before)
 
     def _read_groups(self, groups: list[tuple[int, ...]]) -> tuple[Ints, Bools]:
-        """Return the automaton's state after a token of each group, and whether the token completes a phrase, S G each.
+        """Return the automaton's state after a token, and whether the token completes a phrase, S G each.
 
-        A group is given by the character classes of its tokens. All S states read all G groups, character by character.
+        Row s is for the automaton in state s before the token, column g for the tokens of group g, which have the
+        character classes `groups[g]`.
         """
         num_states = len(self.automaton.next)
         states = np.repeat(np.arange(num_states, dtype=np.int32)[:, None], len(groups), 1)
@@ -269,29 +280,35 @@ class ForbiddenPhrases(LogitsProcessor):
         return states, hit
 
     def _forbid_dead_ends(self, next_states: Ints, hit: Bools, usable: list[int]) -> Bools:
-        """Forbid tokens after which neither EOS nor any other token may be generated.
+        """Forbid also tokens after which neither EOS nor any other token may be generated; return the new `hit`.
 
-        Args: `next_states` S G, the state after a token of each group; `hit` S G, whether it is forbidden; `usable`:
-        the groups that can be generated. Returns the new `hit`. Each round may make further states dead ends.
+        Args:
+            next_states: S G, the automaton's state after a token of group g in state s.
+            hit: S G, whether such a token is forbidden.
+            usable: The groups of tokens that the search can generate.
         """
         while True:
-            dead = self.automaton.ends & hit[:, usable].all(1)  # S: neither the end nor a token is allowed
-            more = hit | dead[next_states]
-            if (more == hit).all():
-                return more
-            hit = more
+            dead_ends = self.automaton.ends & hit[:, usable].all(1)  # S: neither the end nor a token is allowed
+            new_hit = hit | dead_ends[next_states]
+            if (new_hit == hit).all():
+                return new_hit
+            hit = new_hit  # which may make further states dead ends
 
     def init_state(self, state: SearchState) -> ReadState:
-        """Start the automaton for each hypothesis, and move its tables to the device."""
+        """Return the automaton's first state for each hypothesis (B K), and move its tables to the device.
+
+        `bits` are those of an incomplete UTF-8 character at the end of a hypothesis, of which `missing` bytes are still
+        to come: none at first.
+        """
         self.tables = map_tensors(lambda table: table.to(state.tokens.device), self.tables)
-        zeros = torch.zeros_like(state.tokens)  # B K: the automaton's first state, and no incomplete character
-        # `bits` are those of an incomplete UTF-8 character, of which `missing` bytes are still to come
+        zeros = torch.zeros_like(state.tokens)  # B K
         return ReadState(state=zeros, bits=zeros.clone(), missing=zeros.clone())
 
     def __call__(self, state: SearchState, own_state: ReadState, logits: Tensor) -> Tensor:
-        """Return the logits B K V with −∞ for tokens that complete a phrase.
+        """Return the logits (B K V, changed in place) with −∞ for tokens that would complete a forbidden phrase.
 
-        `own_state` (B K) is where the automaton is in each hypothesis, which may end with an incomplete character.
+        `own_state` (B K) is the automaton's state after each hypothesis, which may end with an incomplete UTF-8
+        character that lacks `missing` bytes. `tables.hit` says for each state which tokens complete a phrase.
         """
         tables = self.tables
         last = (state.step + 1 + self.force_eos_at_limit >= state.max_length)[:, None]  # B 1: last token before limit
@@ -306,10 +323,10 @@ class ForbiddenPhrases(LogitsProcessor):
         return logits.masked_fill_(hit, -torch.inf)
 
     def _partial_hit(self, own_state: ReadState, last: Tensor) -> Tensor:
-        """B K P: whether each of P tokens with a part of a character completes a phrase, now or with any byte after it.
+        """Return whether P tokens with part of a character complete a phrase, now or with any next byte, B K P.
 
-        The latter holds after a phrase if none of the characters that the missing bytes can yield is a letter: the
-        phrase is then a whole word. `last` (B 1): it is the last token before the length limit.
+        A token after a phrase completes it with any next byte if none of the characters that it can begin is a letter:
+        the phrase is then a whole word. `last` (B 1) says whether it is the last token before the length limit.
         """
         tables = self.tables
         hit, after = self._read_bytes(map_tensors(lambda leaf: leaf[..., None], own_state), tables.partial_bytes)
@@ -319,18 +336,18 @@ class ForbiddenPhrases(LogitsProcessor):
         return hit | (tables.ends[after.state] & (is_no_letter | last[..., None]))
 
     def _read_bytes(self, before: ReadState, token_bytes: Tensor) -> tuple[Tensor, ReadState]:
-        """Read the bytes of tokens (… L, padded with −1): whether they complete phrases, and the states after them.
+        """Let the automaton, in the states `before`, read the bytes of tokens (… L, padded with −1).
 
-        Bytes are decoded as UTF-8: `bits` are those of a character so far, `missing` is the number of bytes that it
-        lacks. The automaton reads a character when it is whole, and OTHER for one that is broken off.
+        Returns whether they complete phrases, and the states after them. Bytes are decoded as UTF-8: `bits` are those
+        of a character so far, `missing` is the number of bytes that it lacks. The automaton reads a character when it
+        is complete, and the class OTHER for one that is not followed by its missing bytes.
         """
         tables, state, bits, missing = self.tables, before.state, before.bits, before.missing
         hit = torch.zeros_like(state, dtype=torch.bool)
         for byte in token_bytes.unbind(-1):
             joined = (bits << 6) | (byte & 0x3F)  # a byte 10xxxxxx continues a character with six bits
-            continues = (byte & 0xC0 == 0x80) & (
-                missing > 0
-            )  # and (next lines) is not overlong, a surrogate, too large
+            continues = (byte & 0xC0 == 0x80) & (missing > 0)
+            # the character must not be overlong, a surrogate, or beyond the last code point
             continues &= (missing != 2) | ((joined >= 0x20) & ((joined < 0x360) | (joined > 0x37F)))
             continues &= (missing != 3) | ((joined >= 0x10) & (joined < 0x110))
             broken = ~continues & (missing > 0)  # the preceding character remains incomplete
@@ -353,9 +370,10 @@ class ForbiddenPhrases(LogitsProcessor):
         return hit, ReadState(state, bits, missing)
 
     def update(self, own_state: ReadState, tokens: Tensor, parents: Tensor | None) -> ReadState:
-        """Return the automaton's states after new tokens (B K), which continue the rows `parents` (None: their own).
+        """Return the automaton's states after each hypothesis got one of the new `tokens` (B K).
 
-        Special tokens change nothing. Tokens with a part of a character (`partial_index` ≥ 0) are read byte by byte.
+        Hypothesis k continues hypothesis `parents[:, k]` of its source (B K), or itself if `parents` is None. Special
+        tokens change nothing. Tokens with a part of a character (`partial_index` ≥ 0) are read byte by byte.
         """
         tables = self.tables
         if parents is not None:
@@ -374,7 +392,7 @@ class ForbiddenPhrases(LogitsProcessor):
 
 
 def _decode(form: bytes) -> str | None:
-    """Decode the bytes of a token; None if they hold a part of a character."""
+    """Return the text of a token from its UTF-8 bytes; None if they contain an incomplete character."""
     try:
         return form.decode()
     except UnicodeDecodeError:

@@ -21,7 +21,7 @@ def token_scores(
 ) -> Tensor:
     """Return log p of each target token after BOS (B T), 0 for padding, by teacher forcing.
 
-    Targets have BOS and EOS (B T+1), and `target_lengths` count both.
+    Sources are B S, padded. Targets (B T+1, padded) include BOS and EOS, which `target_lengths` (B) count too.
     """
     logits = model(source, source_lengths, target[:, :-1], target_lengths - 1)
     log_p = at_least_float32(logits).log_softmax(-1).gather(2, target[:, 1:, None])[..., 0]  # B T
@@ -33,9 +33,10 @@ def token_scores(
 def attention_weights(
     model: Model, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor
 ) -> dict[str, Tensor]:
-    """Return the weights of every attention, B H T S, by its path in the model.
+    """Return the weights (B H T S) of every attention layer for given targets, by the path of the layer in the model.
 
-    Row t of the decoder's weights belongs to the prediction of the token after target[t].
+    Row t of the decoder's weights belongs to the prediction of the token after target[t]. Sources are B S and targets
+    B T, padded; targets begin with BOS.
     """
     return record_attention(model, source, source_lengths, target, target_lengths)[0]
 
@@ -44,8 +45,12 @@ def attention_weights(
 def record_attention(
     model: Model, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor
 ) -> tuple[dict[str, Tensor], CopyDistribution | None]:
-    """Return the `attention_weights`, and the probabilities of copying if the model can copy source tokens."""
-    recorder: dict[str, list[Tensor]] = {}  # filled by the model: weights by path
+    """Return the weights (B H T S) of every attention layer for given targets, by the path of the layer in the model.
+
+    Returns also the probabilities of copying each source token, or None if the model cannot copy. Sources are B S and
+    targets B T, padded; targets begin with BOS.
+    """
+    recorder: dict[str, list[Tensor]] = {}  # filled by the model: weights by path of the layer
     source_layout = Layout.padded(source.shape[1], source_lengths)
     target_layout = Layout.padded(target.shape[1], target_lengths)
     features = model.forward_features(source, source_layout, target, target_layout, recorder)
@@ -53,9 +58,12 @@ def record_attention(
 
 
 def cross_attention(model: Model, weights: dict[str, Tensor], copying: CopyDistribution | None = None) -> Tensor | None:
-    """Return the mean cross-attention over heads and layers, B T S, or None if the model has none.
+    """Return the mean cross-attention over heads and layers, B T S, or None if the model has no cross-attention.
 
-    Where a model copies a source token, the attention by which it does counts: p_gen · mean + (1 − p_gen) · a.
+    Args:
+        weights: B H T S, attention weights by the path of the layer; those of `model.memory_paths` are cross-attention.
+        copying: For a model that copies source tokens with probability 1 − p_gen, by another attention a: the result
+            is then p_gen · mean + (1 − p_gen) · a.
     """
     means = [weights[path].mean(1) for path in model.memory_paths if path in weights]
     if not means:
@@ -74,14 +82,14 @@ class TokenWordMap:
 
     @classmethod
     def from_ids(cls, tokenizer: Tokenizer, ids: Sequence[int]) -> TokenWordMap:
-        """Create the map from the token ids of a text to its words."""
+        """Create the map from the tokens of a text, given by their ids, to its words."""
         return cls.from_tokens(tokenizer.word_ids(ids), tokenizer.tokens(ids))
 
     @classmethod
     def from_tokens(cls, word_ids: list[int], tokens: Sequence[str]) -> TokenWordMap:
-        """Create the map of tokens, given by the indices of their words and their texts.
+        """Create the map from the index of the word of each token (−1: none) and the text of each token.
 
-        In `core_word_ids`, punctuation that is attached to a word has no word (−1).
+        In `core_word_ids`, a punctuation mark that is attached to a word, such as “.” in “sleeps.”, has the word −1.
         """
         is_mark = [_is_punctuation(token) for token in tokens]
         with_letters = {word for word, mark in zip(word_ids, is_mark) if not mark}
@@ -90,21 +98,25 @@ class TokenWordMap:
 
 
 def _is_punctuation(token: str) -> bool:
-    """Whether a token, which may be a byte such as <0x2E>, has neither letters nor digits."""
+    """Whether a token has neither letters nor digits; a byte such as <0x2E> counts as its character if it is ASCII."""
     if byte := re.fullmatch(r"<0x([0-9A-F]{2})>", token):
         return int(byte[1], 16) < 128 and not chr(int(byte[1], 16)).isalnum()
     return not any(map(str.isalnum, token))
 
 
 def word_alignment(weights: Tensor, source: TokenWordMap, target: TokenWordMap) -> list[tuple[int, int]]:
-    """Align each target word with the source word of the highest attention; return pairs (source, target).
+    """Align each target word with the source word that gets the highest sum of its attention weights.
 
-    Punctuation attached to a word neither decides with which word it is aligned, nor is aligned with other words.
+    Punctuation marks that are attached to words are ignored. Only for target words that consist of punctuation,
+    attention to marks attached to a source word counts for that word.
 
     Args:
-        weights: T S, attention between tokens.
-        source: the word of each source token; `core_word_ids` leave out attached punctuation.
-        target: the word of each target token.
+        weights: T S, attention of each target token to each source token.
+        source: The word of each source token (`word_ids`); `core_word_ids` leave out attached punctuation.
+        target: The word of each target token.
+
+    Returns:
+        sorted pairs (index of the source word, index of the target word).
     """
     num_source_words = max(source.word_ids, default=-1) + 1
     if num_source_words == 0:
@@ -122,6 +134,10 @@ def word_alignment(weights: Tensor, source: TokenWordMap, target: TokenWordMap) 
 
 
 def sum_by_word(weights: Tensor, word_ids: list[int], count: int) -> Tensor:
-    """Sum attention to tokens (T S) by their words (T W, with W = `count`); tokens without a word are left out."""
+    """Sum the columns of attention weights (T S) that belong to the same source word: the result is T W.
+
+    `word_ids` is the word (0 … W−1) of each of S source tokens, or −1 for none, whose weights are dropped; `count` is
+    W.
+    """
     columns = torch.tensor([word if word >= 0 else count for word in word_ids])
     return torch.zeros(len(weights), count + 1).index_add_(1, columns, weights)[:, :count]

@@ -12,7 +12,7 @@ from torch import Tensor
 from dragoman.cuda_graphs import CapturedGraph, CudaGraphCache
 from dragoman.search.search_state import Tree, map_tensors, tensor_leaves, tree_leaves
 
-MAX_STATE_SHAPES = 16
+MAX_CAPTURED_SHAPES = 16  # of the input, for which graphs and their tensors are stored
 
 
 @dataclass
@@ -32,18 +32,21 @@ class GraphedFunction:
     """
 
     def __init__(self, function: Callable[..., Any], in_place: bool) -> None:
-        """`in_place`: the function changes its input tree and returns the same tensors."""
+        """Wrap `function`, which maps a tree of tensors (nested dataclass, dict or list) to another one.
+
+        `in_place`: the results are written into the tensors of the input tree, which is returned.
+        """
         self.function, self.in_place = function, in_place
-        self.cache: CudaGraphCache[StaticTensors] | None = None
+        self.cache: CudaGraphCache[StaticTensors] | None = None  # captured graphs by shape, created by the first call
 
     def __call__(self, tree: Any, *numbers: int) -> Any:
-        """Return `function(tree, *numbers)`, by replaying a CUDA graph if this shape has been captured.
+        """Return `function(tree, *numbers)`, by replaying a CUDA graph if one was captured for these shapes.
 
-        A graph reads and writes fixed (static) tensors: the input is copied into them, unless they are the input. The
-        `alias` is another tree of these tensors, which needs no copy either.
+        A graph reads and writes fixed (static) tensors: the tensors of the input tree are copied into them, unless they
+        are the same. `alias` is another tree with the same tensors, remembered so that they need not be compared again.
         """
         if self.cache is None:
-            self.cache = CudaGraphCache(tensor_leaves(tree)[0].device, MAX_STATE_SHAPES)
+            self.cache = CudaGraphCache(tensor_leaves(tree)[0].device, MAX_CAPTURED_SHAPES)
         captured = self._lookup(self.cache, tree, numbers)
         static = captured.static
         if tree is not static.inputs and tree is not static.alias and not copy_tensors(static.inputs, tree):
@@ -63,8 +66,11 @@ class GraphedFunction:
     def _lookup(
         self, cache: CudaGraphCache[StaticTensors], tree: Any, numbers: tuple[int, ...]
     ) -> CapturedGraph[StaticTensors]:
-        """Return the graph, perhaps not captured yet, for the shapes and types of the tree's tensors and `numbers`."""
-        for captured in cache.entries.values():  # the result of the last step is recognized without a key
+        """Return the graph, perhaps not captured yet, for `numbers` and the shapes and dtypes of the tree's tensors.
+
+        Its static tensors, which the graph will read and write, are created if the shapes are new.
+        """
+        for captured in cache.entries.values():  # the result of the last step is recognized without computing a key
             if not numbers and (captured.static.inputs is tree or captured.static.alias is tree):
                 return captured
         leaves = ((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in tree_leaves(tree))
@@ -78,32 +84,32 @@ class GraphedFunction:
 
 
 def copy_tensors(destination: Any, source: Any) -> int:
-    """Copy the tensors of the tree `source` into those of `destination`, where they do not share memory.
+    """Copy the tensors of the tree `source` into those of `destination`, except where both are the same memory.
 
     A tree is a nested dataclass, dict or list. Returns how many tensors were copied.
     """
     pairs = zip(tensor_leaves(destination), tensor_leaves(source))
-    moved = [
+    different = [
         (to, values) for to, values in pairs if to.data_ptr() != values.data_ptr() or to.stride() != values.stride()
     ]
-    for dtype in {to.dtype for to, _ in moved}:  # one kernel for all tensors of a type
-        group = [pair for pair in moved if pair[0].dtype == dtype]
+    for dtype in {to.dtype for to, _ in different}:  # one kernel for all tensors of a dtype
+        group = [pair for pair in different if pair[0].dtype == dtype]
         torch._foreach_copy_([to for to, _ in group], [values for _, values in group])
-    return len(moved)
+    return len(different)
 
 
 def unshare_tensors(tree: Tree, clone_all: bool = False) -> Tree:
     """Return a tree (nested dataclass, dict or list) in which no two tensors share memory.
 
-    With `clone_all`, all tensors are copies.
+    A tensor that shares the memory of an earlier one is cloned; with `clone_all`, every tensor is.
     """
-    seen: set[int] = set()
+    seen: set[int] = set()  # addresses of storages
 
     def unshared(leaf: Tensor) -> Tensor:
         """Return the tensor, or a copy if an earlier one shares its memory."""
         storage = leaf.untyped_storage().data_ptr()
-        is_shared = storage in seen or clone_all
+        needs_clone = storage in seen or clone_all
         seen.add(storage)
-        return leaf.clone() if is_shared else leaf
+        return leaf.clone() if needs_clone else leaf
 
     return map_tensors(unshared, tree)

@@ -26,14 +26,18 @@ class IndependentRows(Strategy):
     """Rows that generate tokens independently of one another, until EOS or the length limit."""
 
     def __init__(self, rows: int, eos: int, length_divisor: Callable[[float], float] = lambda length: 1.0) -> None:
-        """Generate `rows` hypotheses per source, each until the token `eos`.
+        """Generate `rows` hypotheses per source, each until the token id `eos`.
 
-        `length_divisor` gives the number by which the score of a target of some length is divided.
+        `length_divisor` returns the number by which log p of a target of this length (in tokens, EOS included) is
+        divided; by default 1.
         """
         self.rows_per_source, self.eos, self.length_divisor = rows, eos, length_divisor
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
-        """Return the state with scores of 0, output tokens that are all PAD, and no row that has ended."""
+        """Return the state of new sources: scores of 0, PAD at all `max_length` positions, and no row that has ended.
+
+        A row is a hypothesis: scores are B K, output tokens B K T, for K rows of each of B sources.
+        """
         tokens = state.tokens
         return replace(
             state,
@@ -43,11 +47,12 @@ class IndependentRows(Strategy):
         )
 
     def append(self, state: SearchState, tokens: Tensor, log_p: Tensor) -> tuple[SearchState, None]:
-        """Append tokens with their log-probabilities, B K each, to the rows (hypotheses) that have not ended.
+        """Append a token with its log p (B K each) to each row (hypothesis) that has not ended.
 
-        Returns the new state, and None: no row continues another one (see `Strategy.select`).
+        A row ends with EOS or at its length limit; a source is done when all its rows have ended. Returns the new
+        state, and None in place of parents: no row continues the hypothesis of another one.
         """
-        ended, step = state.strategy.ended_rows, state.step
+        ended, step = state.strategy.ended_rows, state.step  # B K truth values, B
         output_tokens = write_tokens(state.output_tokens, step, tokens)
         now_ended = ended | (tokens == self.eos) | (step + 1 >= state.max_length)[:, None]
         state = replace(
@@ -61,7 +66,7 @@ class IndependentRows(Strategy):
         return state, None
 
     def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each source, best first."""
+        """Return the K = `rows_per_source` hypotheses of each source, highest log p first."""
         output_tokens = state.output_tokens.flatten(0, 1).cpu().numpy().tolist()  # faster than Tensor.tolist
         hypotheses = map(self._hypothesis, output_tokens, state.scores.flatten().tolist())
         if self.rows_per_source == 1:
@@ -70,7 +75,10 @@ class IndependentRows(Strategy):
         return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in by_source]
 
     def _hypothesis(self, row: list[int], score: float) -> Hypothesis:
-        """Return the hypothesis of a row of output tokens that ends with EOS (then PAD), or at the length limit."""
+        """Return the hypothesis with these output tokens and this log p.
+
+        `row` contains tokens up to EOS or up to the length limit, then PAD.
+        """
         tokens = row[: row.index(PAD)] if row[-1] == PAD else row
         finished = tokens[-1] == self.eos
         normalized_score = score / self.length_divisor(len(tokens))
@@ -83,17 +91,19 @@ class Greedy(IndependentRows):
     def select(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None
     ) -> tuple[SearchState, None]:
-        """Append the most probable token of each row: logits B K V, `log_normalizer` B K their log Σ exp.
+        """Append the most probable token to each row (hypothesis).
 
-        Returns the new state, and None: no row continues another one.
+        Logits are B K V, `log_normalizer` (B K) is their log Σ exp; `attention` is unused. Returns the new state, and
+        None in place of parents: no row continues the hypothesis of another one.
         """
-        best, tokens = argmax_with_score(logits)
-        return self.append(state, tokens, best - log_normalizer)
+        best_logits, tokens = argmax_with_score(logits)
+        return self.append(state, tokens, best_logits - log_normalizer)
 
     def fused_step(self, state: SearchState, logits: Tensor, special_tokens: SpecialTokens, suppressed: Tensor) -> bool:
-        """Select and append the most probable tokens in place with one GPU kernel; return whether that was done.
+        """Append the most probable token to each hypothesis with one GPU kernel that updates `state` in place.
 
-        Logits are B 1 V; `suppressed` tokens are never generated. On a CPU, nothing is done.
+        Logits are B 1 V: one hypothesis per source. `suppressed` (N) are the ids of tokens that are never generated.
+        Returns True if the kernel was used; False, with nothing changed, on a CPU or without Triton.
         """
         if not TRITON_AVAILABLE or not logits.is_cuda:
             return False
@@ -116,14 +126,15 @@ class Sampling(IndependentRows):
     """
 
     def __init__(self, config: Sample, eos: int) -> None:
-        """`eos` is the token id that ends a sample."""
+        """Draw `config.n_best` samples per source, each until the token id `eos`."""
         super().__init__(config.n_best, eos)
         self.config = config
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
-        """Return the initial state with the random numbers of all samples and steps, B K T.
+        """Return the state of new sources, with the random numbers for all samples and positions, B K T.
 
-        They depend only on the seed, the source's key and the number of the sample, not on the batch.
+        They depend only on the seed, on the source's key (its number) and on the index of the sample, not on the batch.
+        T is `max_length`, the largest number of tokens.
         """
         state = super().init_state(state, max_length)
         uniform = [
@@ -136,9 +147,10 @@ class Sampling(IndependentRows):
     def select(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None
     ) -> tuple[SearchState, None]:
-        """Draw the next token of each row: logits B K V, `log_normalizer` B K their log Σ exp.
+        """Draw the next token of each row (sample) from the rescaled and truncated probabilities, and append it.
 
-        `attention` is not used. Returns the new state, and None: no row continues another one.
+        Logits are B K V, `log_normalizer` (B K) is their log Σ exp; `attention` is unused. Returns the new state, and
+        None in place of parents: no row continues another one.
         """
         logits, uniform = at_least_float32(logits), state.strategy.uniform  # random numbers from [0, 1), B K T
         index = state.step.clamp(max=uniform.shape[-1] - 1)[:, None, None].expand(*uniform.shape[:2], 1)
@@ -147,15 +159,18 @@ class Sampling(IndependentRows):
 
 
 def _uniform_numbers(seed: int, key: int, row: int, length: int) -> np.ndarray:
-    """Return `length` random numbers for sample `row` of the source `key`; a larger length only adds numbers."""
+    """Return `length` random numbers from [0, 1) for sample `row` (0, 1, …) of the source with the number `key`.
+
+    A larger `length` appends numbers: the first ones are the same.
+    """
     return np.random.Generator(np.random.Philox(key=[seed, key], counter=[0, 0, 0, row])).random(length)
 
 
 def draw(logits: Tensor, uniform: Tensor, config: Sample) -> Tensor:
-    """Draw a token for each of R rows (hypotheses): logits R V, random numbers from [0, 1) R → tokens R.
+    """Draw a token for each of R rows (hypotheses), and return the token ids, R.
 
-    Logits are divided by the temperature, and improbable tokens are left out as `config` says. The token is the one at
-    which the cumulative probability exceeds the random number.
+    Logits (R V) are divided by the temperature, and improbable tokens are left out as `config` says. The token is the
+    first at which the cumulative probability exceeds the random number `uniform` (R, from [0, 1)).
     """
     # logits minus their maximum: no overflow at low temperatures
     p = ((logits - logits.amax(-1, keepdim=True)) / config.temperature).softmax(-1)
@@ -172,11 +187,10 @@ def draw(logits: Tensor, uniform: Tensor, config: Sample) -> Tensor:
 
 
 def truncate(p: Tensor, config: Sample) -> tuple[Tensor, Tensor]:
-    """Sort each of R rows of probabilities (R V) in descending order, and set those to 0 that `config` excludes.
+    """Sort the probabilities of each row (R V) in descending order, and set those that `config` excludes to 0.
 
-    These are the ones that `min_p`, `top_k` or `top_p` leave out.
-
-    Returns them with their token ids, R V. Sorting takes most of the time of a draw.
+    Excluded are tokens by `min_p`, `top_k` or `top_p`. Returns the sorted probabilities and their token ids, R V each.
+    Sorting takes most of the time of a draw.
     """
     p, order = p.sort(dim=-1, descending=True, stable=True)
     if config.min_p is not None:
@@ -191,21 +205,21 @@ def truncate(p: Tensor, config: Sample) -> tuple[Tensor, Tensor]:
 def typical(p: Tensor, mass: float) -> Tensor:
     """Typical sampling (Meister et al. 2023): keep the tokens whose −log p is closest to the entropy.
 
-    Takes probabilities R V (R rows) and returns them with all others set to 0. It keeps the smallest number of tokens
-    with at least the probability `mass`.
+    Returns the probabilities `p` (R V, one row per hypothesis) with those of all other tokens set to 0. Of each row the
+    smallest number of tokens is kept whose probabilities sum to at least `mass` of the row's sum.
     """
     log_p = p.clamp(min=torch.finfo(p.dtype).tiny).log()
     # |−log p − entropy|
     distance = (-log_p + (p * log_p).sum(-1, keepdim=True)).abs().masked_fill(p == 0, torch.inf)
     order = distance.argsort(dim=-1, stable=True)
-    dropped = _beyond_mass(p.gather(1, order), mass)  # R V, in this order
+    dropped = _beyond_mass(p.gather(1, order), mass)  # R V, in the order of distance
     return p.masked_fill(torch.zeros_like(dropped).scatter(1, order, dropped), 0.0)
 
 
 def _beyond_mass(p: Tensor, mass: float) -> Tensor:
-    """Return which tokens to drop (R V truth values): those after the first ones whose `p` reach a share of the total.
+    """Return which tokens of each row to drop (R V truth values), given probabilities `p` (R V) in order of priority.
 
-    The share is `mass`. The first token of a row is never dropped.
+    The first tokens are kept until their probabilities sum to the share `mass` of the row's total; the first always is.
     """
     beyond = p.cumsum(-1) - p >= mass * p.sum(-1, keepdim=True)
     beyond[:, 0] = False

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dragoman.search.engine import SpecialTokens
     from dragoman.search.search_state import SearchState
 
-LOGITS_BLOCK = 8192  # logits that a program reads at a time
+LOGITS_BLOCK = 8192  # logits that a Triton program reads at a time
 LOGITS_CHUNK = 64  # logits whose maximum decides whether they are read again
 NUM_PROCESSORS = 128  # with at most this number of rows, each row has a multiprocessor of its own
 MAX_SINGLE_BLOCK = 1024  # rows of at most this width are read at once
@@ -30,10 +30,11 @@ def log_sum_exp(logits: Tensor) -> Tensor:
 
 
 def greedy_step(logits: Tensor, suppressed: Tensor, special_tokens: SpecialTokens, state: SearchState) -> None:
-    """Append the most probable token, and add its log p to the scores, in place; B V logits, one row per source.
+    """Perform a step of greedy search on a GPU, in place: append the most probable token of each source to `state`.
 
-    Suppressed tokens (N), and EOS before `min_length` tokens, are not generated. Rows that have ended do not change.
-    A block is the number of logits that a program reads at a time.
+    Logits are B V, one hypothesis per source. The tokens `suppressed` (N ids), and EOS before `min_length` tokens, are
+    not generated. Scores get log p of the token. Hypotheses that have ended do not change. `block` is the number of
+    logits that a Triton program reads at a time.
     """
     rows, width = logits.shape
     block = _block_size(rows, width, LOGITS_BLOCK // 2)
@@ -53,9 +54,11 @@ def greedy_step(logits: Tensor, suppressed: Tensor, special_tokens: SpecialToken
 
 
 def topk(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` (N) largest of each row of R V values, in float32, largest first, and their indices, R N each.
+    """Return the N = `count` largest values of each row of `logits` (R V), in float32, and their indices, R N each.
 
-    The largest values are in the chunks with the largest maxima: only these chunks are read again.
+    They are in descending order, equal ones in that of their indices. Rows of more than MAX_SINGLE_BLOCK values are
+    divided into chunks: a first kernel stores the maximum of each chunk, and a second one reads only the `count` chunks
+    with the largest maxima, which contain the largest values.
     """
     rows, width = logits.shape
     values = torch.empty(rows, count, dtype=torch.float32, device=logits.device)
@@ -90,18 +93,26 @@ def topk(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _block_size(rows: int, width: int, many_rows_block: int) -> int:
-    """Return how many logits a program reads at a time: more if there are so few rows that each has a processor."""
+    """Return how many logits of a row (of `width` logits) a Triton program, one per row, reads at a time.
+
+    With more than NUM_PROCESSORS rows `many_rows_block`; with fewer, each row has a multiprocessor for itself, and may
+    use a larger block.
+    """
     return min(many_rows_block if rows > NUM_PROCESSORS else 2 * LOGITS_BLOCK, triton.next_power_of_2(width))
 
 
 def _num_warps(block: int) -> int:
-    """Return the number of warps with which a thread reads 32 numbers of a block."""
+    """Return the number of warps of a Triton program that reads `block` logits: 32 logits for each of its threads."""
     return max(1, block // 1024)
 
 
 @triton.jit
 def _log_sum_exp_kernel(logits, result, width, stride, BLOCK: tl.constexpr):
-    """One program per row: log Σ exp by a running maximum and a running sum, BLOCK logits at a time."""
+    """Store log Σ exp of each row of logits in `result`; one Triton program per row.
+
+    A running maximum and a running sum are updated with BLOCK logits at a time. `width` is the number of logits of a
+    row, `stride` the distance between two rows in memory, in elements; `logits` and `result` are pointers.
+    """
     row = tl.program_id(0).to(tl.int64)
     offset = tl.arange(0, BLOCK)
     maximum = -float("inf")
@@ -135,9 +146,15 @@ def _greedy_step_kernel(
     min_length,
     BLOCK: tl.constexpr,
 ):
-    """One program per row: find the most probable token and log Σ exp in one pass, then update the search state.
+    """Perform a step of greedy search; one Triton program per source, which has one row of logits.
 
-    Only if that token must not be generated, the logits are read again without such tokens.
+    It finds the most probable token and log Σ exp in one pass, then updates the tensors of the search state. If that
+    token must not be generated (it is one of the `suppressed`, or EOS before `min_length` tokens), the logits are read
+    again without such tokens.
+
+    Pointers with one element per source: `step` (number of generated tokens), `max_length`, `tokens` (the last token),
+    `scores` (log p), `ended` and `done`. `output_tokens` points to rows of `output_length` tokens, `suppressed` to
+    `num_suppressed` token ids. A row has `width` logits; `stride` is the distance of two rows in elements.
     """
     row, offset = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     now, limit, has_ended = tl.load(step + row), tl.load(max_length + row), tl.load(ended + row) != 0
@@ -182,7 +199,10 @@ def _greedy_step_kernel(
 
 @triton.jit
 def _chunk_maxima_kernel(logits, maxima, width, chunks, stride, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
-    """Store the maximum of every chunk of CHUNK logits; a program reads CHUNKS chunks of one row."""
+    """Store the maximum of every chunk of CHUNK logits in `maxima`; each Triton program reads CHUNKS chunks of one row.
+
+    `logits` points to rows of `width` values, `stride` elements apart; `maxima` to rows of `chunks` values.
+    """
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1) * CHUNKS + tl.arange(0, CHUNKS)
     index = chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
     x = tl.load(logits + row * stride + index, mask=index < width, other=-float("inf")).to(tl.float32)
@@ -191,20 +211,28 @@ def _chunk_maxima_kernel(logits, maxima, width, chunks, stride, CHUNK: tl.conste
 
 @triton.jit
 def _rank(x):
-    """Return float32 numbers as integers of the same order, above MIN_RANK, which marks numbers that were taken."""
+    """Map float32 numbers to int32 in the same order: the larger the number, the larger its rank.
+
+    All ranks are above MIN_RANK, which marks values that have been selected already. Reading the bits of a float as an
+    integer keeps the order of positive numbers; the lower 31 bits of negative ones are inverted, which reverses theirs.
+    """
     bits = x.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
 def _from_rank(rank):
-    """Return the float32 number whose rank `_rank` returned."""
+    """Return the float32 number of a rank: the inverse of `_rank`, which maps floats to int32 in the same order."""
     return (rank ^ ((rank >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _topk_kernel(logits, values, indices, width, count, stride, BLOCK: tl.constexpr, MIN_RANK: tl.constexpr):
-    """One program per row of at most BLOCK logits: store the `count` largest ones and their indices."""
+    """Store the `count` largest logits of each row in `values`, and their indices in `indices`; one program per row.
+
+    `logits` points to rows of `width` ≤ BLOCK logits, `stride` elements apart. Logits are compared by their ranks,
+    integers in the same order; MIN_RANK marks those that have been selected, and padding.
+    """
     row, index = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     x = tl.load(logits + row * stride + index, mask=index < width, other=0.0).to(tl.float32)
     rank = tl.where(index < width, _rank(x), MIN_RANK)
@@ -230,7 +258,13 @@ def _topk_of_chunks_kernel(
     COUNT: tl.constexpr,
     MIN_RANK: tl.constexpr,
 ):
-    """One program per row: choose the `count` chunks with the largest maxima, then the largest logits in them."""
+    """Store the `count` largest logits of each row in `values`, and their indices in `indices`; one program per row.
+
+    It selects the `count` chunks of CHUNK logits with the largest `maxima` (one per chunk), then the largest logits in
+    these chunks. A row has `width` logits and `chunks` maxima; rows are `stride` logits apart. CHUNKS and COUNT are
+    `chunks` and `count`, rounded up to powers of 2. Values are compared by their ranks, integers in the same order;
+    MIN_RANK marks those that have been selected, and padding.
+    """
     row, chunk, number = tl.program_id(0).to(tl.int64), tl.arange(0, CHUNKS), tl.arange(0, COUNT)
     x = tl.load(maxima + row * chunks + chunk, mask=chunk < chunks, other=0.0).to(tl.float32)
     rank = tl.where(chunk < chunks, _rank(x), MIN_RANK)

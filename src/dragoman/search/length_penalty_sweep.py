@@ -29,7 +29,7 @@ class LengthPenaltySweep(Beam):
     length_penalties: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
-        """Raise a UserError for a search whose end or ranking depends on more than the best finished hypothesis."""
+        """Raise a UserError if the beam search with these settings cannot be shared by several length penalties."""
         super().__post_init__()
         if not self.supports(self):
             raise UserError(
@@ -39,61 +39,72 @@ class LengthPenaltySweep(Beam):
 
     @staticmethod
     def supports(beam: Beam) -> bool:
-        """Whether the searches of a beam with different length penalties can be one search.
+        """Whether one beam search with these settings can find the results of several length penalties.
 
-        They can if the penalty neither decides which hypotheses are continued nor ranks truncated ones.
+        It can if the penalty neither decides which hypotheses are continued nor ranks those that were truncated by the
+        length limit.
         """
         exact = beam.early_stopping in ("never", "steps") and not isinstance(beam.early_stopping, bool)
         return beam.size > 1 and exact and beam.rank_unfinished == "last" and beam.num_groups == 1
 
     @staticmethod
     def of(beam: Beam, length_penalties: tuple[float, ...]) -> LengthPenaltySweep:
-        """Return the sweep over length penalties of a beam search; it finds one hypothesis for each penalty."""
+        """Return the sweep with the settings of `beam` that finds one hypothesis for each of the length penalties."""
         values = {field.name: getattr(beam, field.name) for field in fields(beam)} | {"n_best": 1}
         return LengthPenaltySweep(**values, length_penalties=length_penalties)
 
     @property
     def beams(self) -> list[Beam]:
-        """The beam search of each length penalty."""
+        """The beam search with each of the length penalties alone, in their order."""
         names = [field.name for field in fields(Beam)]
         beam = Beam(**{name: getattr(self, name) for name in names})
         return [replace(beam, length_penalty=penalty) for penalty in self.length_penalties]
 
     @property
     def max_finished(self) -> int:
-        """The number of finished hypotheses of a source that are kept: one for each length penalty."""
+        """The number of finished hypotheses per source that the search stores: one for each length penalty."""
         return len(self.length_penalties)
 
     def strategy(self, special_tokens: SpecialTokens, vocab_size: int, has_required_phrases: bool) -> Strategy:
-        """Return the object that selects the tokens of each step; required phrases are an error."""
+        """Return the object that selects the tokens of each step; phrases that targets must contain are a UserError."""
         if has_required_phrases:
-            raise UserError("required phrases do not work with several length penalties: search for each separately")
-        super().strategy(special_tokens, vocab_size, has_required_phrases)  # checks the size of the beam
+            raise UserError(
+                "required phrases do not work with several length penalties at once: search with one length penalty "
+                "at a time, or remove the phrases"
+            )
+        super().strategy(special_tokens, vocab_size, has_required_phrases)  # checks the beam size
         return LengthPenaltySweepSearch(self, special_tokens.eos)
 
 
 class LengthPenaltySweepSearch(BeamSearch):
-    """Beam search whose buffer of finished hypotheses has one place for each of A length penalties."""
+    """Beam search whose buffer of finished hypotheses has one entry for each of A length penalties."""
 
     def __init__(self, config: LengthPenaltySweep, eos: int) -> None:
-        """`eos` is the token id that ends a hypothesis."""
+        """Search with the settings `config`; `eos` is the token id that ends a hypothesis.
+
+        `self.beams` are the settings of the beam search with each length penalty.
+        """
         super().__init__(config, eos)
         self.beams = config.beams
 
     def _add_finished(self, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor) -> BeamState:
-        """Keep for each length penalty the better of its old hypothesis and the best of the new ones.
+        """Merge N hypotheses that end with EOS into the buffer of finished ones, which has one for each length penalty.
 
-        `scores` (B N) are log p of the new ones, −∞ for none; `parents` (B N) the rows that they continue.
+        For each of A penalties the better one of its old hypothesis and the best new one is kept. `scores` (B N) are
+        log p of the new ones, −∞ marks an unused entry; `parents` (B N) are the indices of the live hypotheses to which
+        EOS was appended. Returns the new state of the beam.
         """
         old, length = beam.finished, state.step + 1
         divisors = torch.stack([search.length_divisor(length) for search in self.beams], 1)  # B A
         normalized = scores[:, None] / divisors[..., None]  # B A N
         if self.needs_attention:
-            coverage = self._normalize(state, beam, torch.zeros_like(scores), parents)  # of log p = 0
-            normalized = normalized + coverage[:, None]
-        best, order = topk(torch.cat((old.normalized_scores[..., None], normalized), 2), 1)  # B A 1: 0 is the old one
-        places = torch.arange(len(self.beams), device=scores.device)
-        order = torch.where(order[..., 0] == 0, places, len(places) - 1 + order[..., 0])  # B A: in A old, N new ones
+            # the normalized score of log p = 0 is the coverage penalty
+            normalized = normalized + self._normalize(state, beam, torch.zeros_like(scores), parents)[:, None]
+        candidates = torch.cat((old.normalized_scores[..., None], normalized), 2)  # B A 1+N: the old one, then new ones
+        best, index = topk(candidates, 1)  # B A 1
+        old_index = torch.arange(len(self.beams), device=scores.device)
+        # B A: indices in A old hypotheses followed by N new ones
+        order = torch.where(index[..., 0] == 0, old_index, len(old_index) - 1 + index[..., 0])
         tokens, lengths = gather_rows(state.output_tokens, parents), state.step[:, None].expand_as(scores)
         finished = HypothesisBuffer(
             normalized_scores=best[..., 0],
@@ -104,21 +115,22 @@ class LengthPenaltySweepSearch(BeamSearch):
         return replace(beam, finished=finished)
 
     def _search_ends(self, finished: Tensor, live: Tensor, length: Tensor, max_length: Tensor) -> Tensor:
-        """Return the sources (B) for which the search of every length penalty ends before the length limit.
+        """Return whether the search of each source (B) ends before the length limit, for every length penalty.
 
         `finished` (B A) has the best normalized score for each of A penalties, `live` (B K) log p of the hypotheses
-        that can be continued.
+        that can be continued; these have `length` (B) tokens of at most `max_length` (B).
         """
         ends = [
-            search_ends(beam, finished[:, place : place + 1], live, length, max_length)
-            for place, beam in enumerate(self.beams)
+            search_ends(beam, finished[:, index : index + 1], live, length, max_length)
+            for index, beam in enumerate(self.beams)
         ]
         return torch.stack(ends).all(0)
 
     def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
-        """Return the best hypothesis for each length penalty: finished, or else the best truncated one.
+        """Return for each source the best hypothesis by each length penalty, in the order of the penalties.
 
-        All truncated hypotheses of a source have the same length, so that no penalty changes their order.
+        If none has finished, it is the best one that was truncated by the length limit. All truncated hypotheses of a
+        source have the same length, so that no penalty changes their order.
         """
         beam: BeamState = state.strategy
         all_truncated = beam.truncated.to_hypotheses(finished=False)

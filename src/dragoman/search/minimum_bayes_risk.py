@@ -59,7 +59,7 @@ class MinimumBayesRisk(SearchConfig):
         check_n_best(self, self.candidates)
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
-        """Return the `n_best` candidates of each source with the highest expected utility."""
+        """Return the `n_best` candidates of each source with the highest expected utility, best first."""
         all_candidates = self.candidates.decode(run, request)
         all_references = self.references.decode(run, request) if self.references else all_candidates
         results = []
@@ -73,9 +73,9 @@ class MinimumBayesRisk(SearchConfig):
         return results
 
     def reference_weights(self, scores: Sequence[float]) -> Array:
-        """Return the weights, with sum 1, of references with log p(y|x) `scores`.
+        """Return the weights, with sum 1, of the references of a source, whose log p(y|x) are `scores`.
 
-        Samples have equal weights, the n best of a beam weights ∝ p(y|x)^α.
+        Samples have equal weights, the n best of a beam weights ∝ p(y|x)^α, where α is `posterior_scale`.
         """
         is_random = (self.references or self.candidates).is_random
         scaled = np.zeros(len(scores)) if is_random else self.posterior_scale * np.asarray(scores, float)
@@ -85,20 +85,20 @@ class MinimumBayesRisk(SearchConfig):
     def choose(
         self, candidates: Sequence[str], references: Sequence[str], reference_scores: Sequence[float]
     ) -> list[tuple[int, float]]:
-        """Return the index and the expected utility of the `n_best` different candidates of a source, best first.
+        """Return (index, expected utility) of the `n_best` best candidates of a source, best first; equal texts once.
 
-        `reference_scores` are log p(y|x) of the references.
+        `candidates` and `references` are texts, `reference_scores` are log p(y|x) of the references.
         """
         if not candidates or not references:
             raise UserError(
-                "minimum Bayes risk needs at least one candidate and one reference, but a search found none: change "
-                "its searches"
+                "minimum Bayes risk needs at least one candidate and one reference for each source, but one of its "
+                "searches found none: change its settings candidates or references"
             )
         weights = self.reference_weights(reference_scores)
         expected = expected_utilities(
             candidates, references, weights, utility=self.utility, aggregate_references=self.aggregate_references
         )
-        first_index = {text: index for index, text in reversed(list(enumerate(candidates)))}  # of equal texts
+        first_index = {text: index for index, text in reversed(list(enumerate(candidates)))}  # the first of equal texts
         # rounded, so that rounding errors do not decide between equal utilities: the first candidate wins
         ranked = sorted(sorted(first_index.values()), key=lambda index: -round(float(expected[index]), 9))
         return [(index, float(expected[index])) for index in ranked[: self.n_best]]
@@ -111,9 +111,9 @@ def expected_utilities(
     utility: str = "chrf",
     aggregate_references: bool = False,
 ) -> Array:
-    """Return Σ_r w_r u(h, r) of every candidate h, from 0 to 100.
+    """Return the expected utility Σ_r w_r u(h, r), from 0 to 100, of every candidate h, in their order.
 
-    u is the metric `utility`, such as chrF, and w_r the weight of reference r, normalized to sum 1. With
+    u is the metric `utility`, "chrf", "chrf++" or "bleu", and w_r the weight of reference r, normalized to sum 1. With
     `aggregate_references`, u compares with the mean n-gram counts of all references. Equal texts are evaluated once.
     """
     metric = get_metric(utility)
@@ -126,6 +126,6 @@ def expected_utilities(
 
 
 def _unique(texts: Sequence[str]) -> tuple[list[str], Array]:
-    """Return the different texts, and the index among them of each text."""
+    """Return the texts without repetitions, and for each text of `texts` its index in that list."""
     indices = {text: index for index, text in enumerate(dict.fromkeys(texts))}
     return list(indices), np.array([indices[text] for text in texts])

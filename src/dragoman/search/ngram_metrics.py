@@ -31,22 +31,22 @@ class NGramCounts:
 
     @property
     def num_ngrams(self) -> int:
-        """The number of different n-grams, G."""
+        """G, the number of different n-grams: their numbers are 0 … G−1."""
         return int(self.ngram.max(initial=-1)) + 1
 
 
 def count_ngrams(sequences: Sequence[Array], max_order: int) -> Iterator[NGramCounts]:
-    """Count the n-grams of N sequences of symbols (numbers >= 0); yield the counts of order 1, 2, …, `max_order`.
+    """Count the n-grams of N sequences of symbols (integers ≥ 0); yield the counts of order 1, 2, …, `max_order`.
 
-    All sequences are one array of symbols. Each n-gram gets a number: the rank of its pair (number of its first n−1
-    symbols, last symbol).
+    All sequences are concatenated. Each n-gram gets a number: the rank of the pair (number of its first n−1 symbols,
+    last symbol) among all such pairs.
     """
     lengths = np.array([len(sequence) for sequence in sequences], np.int64)
     symbols = np.concatenate([np.zeros(0, np.int64), *sequences]).astype(np.int64)
     symbols = np.unique(symbols, return_inverse=True)[1]
-    text = np.repeat(np.arange(len(lengths)), lengths)
+    text = np.repeat(np.arange(len(lengths)), lengths)  # index of the sequence of each symbol
     remaining = np.repeat(lengths.cumsum(), lengths) - np.arange(len(symbols))  # symbols from here to the end
-    ngram, base = symbols, len(symbols) + 1
+    ngram, base = symbols, len(symbols) + 1  # number · base + symbol is different for different pairs
     end = np.arange(len(symbols))  # position of the last symbol of each n-gram
     for n in range(1, max_order + 1):
         if n > 1:
@@ -59,11 +59,12 @@ def count_ngrams(sequences: Sequence[Array], max_order: int) -> Iterator[NGramCo
 
 
 def match_all_pairs(counts: NGramCounts, left: Array, right: Array) -> Array:
-    """Return C R: the number of matching n-grams, Σ_g min(c_g, r_g), of texts `left` (C) with texts `right` (R).
+    """Return the number of matching n-grams, Σ_g min(c_g, r_g), of each of C texts with each of R texts, C R.
+
+    c_g and r_g are how often the texts contain n-gram g. `left` (C) and `right` (R) are indices of texts in `counts`.
 
     min(c, r) = Σ_k [c ≥ k][r ≥ k] is a product of matrices with a column for the k-th occurrence of an n-gram. Only
     occurrences in at least two texts need columns, which are processed in blocks. A text matches itself completely.
-    `left` and `right` are indices of texts in `counts`.
     """
     columns = _second_largest_counts(counts)  # G: for each of G different n-grams
     first = columns.cumsum() - columns  # G: index of the first column
@@ -80,9 +81,13 @@ def match_all_pairs(counts: NGramCounts, left: Array, right: Array) -> Array:
 
 
 def match_pairs(counts: NGramCounts, left: Array, right: Array) -> Array:
-    """N: the number of matching n-grams, Σ_g min(c_g, r_g), of text `left[n]` with text `right[n]`."""
+    """Return the number of matching n-grams, Σ_g min(c_g, r_g), of text `left[i]` with text `right[i]` for every i.
+
+    c_g and r_g are how often the two texts contain n-gram g. `left` and `right` are indices of texts in `counts`, where
+    entry j says that text `counts.text[j]` contains n-gram `counts.ngram[j]` `counts.count[j]` times.
+    """
     by_text = np.argsort(counts.text, kind="stable")  # entries, text by text
-    num_entries = np.bincount(counts.text, minlength=len(counts.totals))
+    num_entries = np.bincount(counts.text, minlength=len(counts.totals))  # of each text
     first = num_entries.cumsum() - num_entries
     lengths = num_entries[left]
     pair = np.repeat(np.arange(len(left)), lengths)  # each entry of each left text, as often as the text occurs
@@ -96,20 +101,18 @@ def match_pairs(counts: NGramCounts, left: Array, right: Array) -> Array:
 
 
 def _second_largest_counts(counts: NGramCounts) -> Array:
-    """Return for each of G n-grams its count in the text with the second most occurrences, 0 if only one contains it.
-
-    Counts are sorted by n-gram and then by size, so the second largest is next to last.
-    """
-    order = np.lexsort((counts.count, counts.ngram))
-    largest = np.cumsum(np.bincount(counts.ngram, minlength=counts.num_ngrams)) - 1  # its index in `order`
+    """Return for each of G n-grams its second largest count in a text (G), 0 if only one text contains it."""
+    order = np.lexsort((counts.count, counts.ngram))  # by n-gram, then by count: the second largest is next to last
+    largest = np.cumsum(np.bincount(counts.ngram, minlength=counts.num_ngrams)) - 1  # index of the last one in `order`
     in_two_texts = np.diff(largest, prepend=-1) > 1
     return np.where(in_two_texts, counts.count[order[largest - 1]], 0)
 
 
 def _occurrence_table(counts: NGramCounts, columns: Array, first: Array, ngrams: slice, block: slice) -> Array:
-    """Return N F: 1 where one of N texts contains an n-gram at least k times; F columns stand for pairs (n-gram, k).
+    """Return a table with a row for each of N texts and a column for each pair (n-gram, k) of a block of n-grams.
 
-    Sums of products of its rows are exact in float32 up to 2²⁴.
+    It contains 1 where the text contains the n-gram at least k times, and 0 elsewhere. Products of its rows are sums of
+    ones, which are exact in float32 up to 2²⁴.
 
     Args:
         counts: text `counts.text[i]` contains n-gram `counts.ngram[i]` `counts.count[i]` times.
@@ -131,20 +134,25 @@ class NGramMetric(ABC):
 
     @abstractmethod
     def count_ngrams(self, texts: Sequence[str]) -> list[NGramCounts]:
-        """Return the n-grams of the texts, by order."""
+        """Return how often each text contains each n-gram: one `NGramCounts` per order (n = 1, 2, …)."""
 
     @abstractmethod
     def score(self, candidates: Sequence[Array], references: Sequence[Array], matches: Sequence[Array]) -> Array:
-        """Return the metric from numbers of n-grams: lists by order (1, 2, …) of arrays that broadcast.
+        """Return the metric, from 0 to 100, of candidates with references, given their numbers of n-grams.
+
+        Each argument is a list with one array per order of n-grams (1, 2, …); the arrays are broadcast.
 
         Args:
             candidates: C 1 or C, numbers of n-grams in the candidates.
             references: R or a number, numbers of n-grams in the references.
-            matches: C R or C, numbers of n-grams that match.
+            matches: C R or C, numbers of n-grams that a candidate and a reference have in common.
         """
 
     def pairwise(self, candidates: Sequence[str], references: Sequence[str]) -> Array:
-        """C R: the metric of every candidate with every reference; neither list contains a text twice."""
+        """Return the metric (0 to 100) of each of C candidates with each of R references, C R.
+
+        Neither list may contain a text twice.
+        """
         # counts by order, and the indices of candidates (left) and references (right) among all texts
         orders, left, right = self._count_all(candidates, references)
         return self.score(
@@ -154,9 +162,10 @@ class NGramMetric(ABC):
         )
 
     def aggregated(self, candidates: Sequence[str], references: Sequence[str], weights: Array) -> Array:
-        """C: the metric of each candidate with the mean n-gram counts of the references.
+        """Return the metric (0 to 100) of each of C candidates with the mean n-gram counts of the references, C.
 
-        `weights` (R) sum to 1. Linear in the number of texts (DeNero et al. 2009; Vamvas & Sennrich 2024).
+        `weights` (R) are those of the references in the mean, with sum 1. The cost is linear in the number of texts
+        (DeNero et al. 2009; Vamvas & Sennrich 2024).
         """
         orders, left, right = self._count_all(candidates, references)
         text_weights = np.zeros(len(orders[0].totals))  # 0 for texts that are only candidates
@@ -172,7 +181,7 @@ class NGramMetric(ABC):
         return self.score(in_candidates, in_references, matches)
 
     def paired(self, candidates: Sequence[str], references: Sequence[str]) -> Array:
-        """N: the metric of candidate n with reference n."""
+        """Return the metric (0 to 100) of candidate i with reference i, for every i."""
         orders, left, right = self._count_all(candidates, references)
         return self.score(
             [order.totals[left].astype(float) for order in orders],
@@ -183,9 +192,9 @@ class NGramMetric(ABC):
     def _count_all(
         self, candidates: Sequence[str], references: Sequence[str]
     ) -> tuple[list[NGramCounts], Array, Array]:
-        """Count the n-grams of all different texts.
+        """Count the n-grams of candidates and references together, equal texts once.
 
-        Returns the counts by order, and the indices of the candidates and of the references among these texts.
+        Returns the counts by order of n-grams, and the indices of the candidates and of the references in them.
         """
         index = {text: i for i, text in enumerate(dict.fromkeys((*candidates, *references)))}
         left, right = (np.array([index[text] for text in texts], np.int64) for texts in (candidates, references))
@@ -207,7 +216,10 @@ class ChrF(NGramMetric):
     beta: float = 2.0
 
     def count_ngrams(self, texts: Sequence[str]) -> list[NGramCounts]:
-        """Return the character n-grams and, with `word_order`, word n-grams of the texts, by order."""
+        """Return how often each text contains each n-gram: one `NGramCounts` per order.
+
+        The orders are 1 … `char_order` of characters, without white space, then 1 … `word_order` of words.
+        """
         orders = list(count_ngrams([_code_points("".join(text.split())) for text in texts], self.char_order))
         if self.word_order:
             from sacrebleu import CHRF  # imported late, because it takes 0.2 s
@@ -217,9 +229,10 @@ class ChrF(NGramMetric):
         return orders
 
     def score(self, candidates: Sequence[Array], references: Sequence[Array], matches: Sequence[Array]) -> Array:
-        """Return chrF from the numbers of n-grams in candidates and references and of matches, a list by order each.
+        """Return chrF from the numbers of n-grams in candidates, in references, and in both (`matches`).
 
-        An order counts only if both texts have n-grams of it. The arrays broadcast.
+        Each argument is a list with one array per order of n-grams; the arrays are broadcast. An order counts only if
+        both texts have n-grams of it.
         """
         precision = recall = num_orders = np.zeros(())
         for in_candidate, in_reference, shared in zip(candidates, references, matches):
@@ -246,16 +259,17 @@ class Bleu(NGramMetric):
     max_order: int = 4
 
     def count_ngrams(self, texts: Sequence[str]) -> list[NGramCounts]:
-        """Return the word n-grams of the texts, by order."""
+        """Return how often each text contains each n-gram of words: one `NGramCounts` per order, 1 … `max_order`."""
         from sacrebleu import BLEU  # imported late, because it takes 0.2 s
 
         tokenizer = BLEU(effective_order=True).tokenizer
         return list(count_ngrams(_number_words([tokenizer(text.rstrip()).split() for text in texts]), self.max_order))
 
     def score(self, candidates: Sequence[Array], references: Sequence[Array], matches: Sequence[Array]) -> Array:
-        """Return sentence BLEU from the numbers of n-grams in candidates and references and of matches, by order.
+        """Return sentence BLEU from the numbers of n-grams in candidates, in references, and in both (`matches`).
 
-        Orders without a match count as 1/2, 1/4, … matches. The arrays broadcast.
+        Each argument is a list with one array per order of n-grams; the arrays are broadcast. The first order without a
+        match counts as 1/2 match, the second as 1/4, and so on; without any match BLEU is 0.
         """
         candidate_length, reference_length = candidates[0], references[0]  # numbers of unigrams
         brevity = np.exp(np.minimum(0, 1 - reference_length / np.where(candidate_length > 0, candidate_length, 1)))
@@ -281,11 +295,14 @@ class Gleu(NGramMetric):
     max_order: int = 4
 
     def count_ngrams(self, texts: Sequence[str]) -> list[NGramCounts]:
-        """Return the word n-grams of the texts, by order."""
+        """Return how often each text contains each n-gram of words, as split by BLEU: one `NGramCounts` per order."""
         return Bleu(max_order=self.max_order).count_ngrams(texts)
 
     def score(self, candidates: Sequence[Array], references: Sequence[Array], matches: Sequence[Array]) -> Array:
-        """Return GLEU from the numbers of n-grams in candidates and references and of matches, a list by order each."""
+        """Return GLEU from the numbers of n-grams in candidates, in references, and in both (`matches`).
+
+        Each argument is a list with one array per order of n-grams, which are broadcast.
+        """
         num_ngrams = np.maximum(sum(candidates), sum(references))
         return 100 * sum(matches) / np.where(num_ngrams > 0, num_ngrams, 1)
 
@@ -295,18 +312,18 @@ UTILITIES: dict[str, NGramMetric] = {"chrf": ChrF(), "chrf++": ChrF(word_order=2
 
 
 def get_metric(name: str) -> NGramMetric:
-    """Return a utility by its name; raise an error for an unknown one."""
+    """Return the metric with this name, "chrf", "chrf++" or "bleu"; another name is a UserError."""
     if name not in UTILITIES:
         raise unknown_name("metric of minimum Bayes risk", name, UTILITIES)
     return UTILITIES[name]
 
 
 def _code_points(text: str) -> Array:
-    """Return the Unicode code points of a text, also of surrogates."""
+    """Return the Unicode code points of the characters of a text; unpaired surrogates are no error."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
 
 
 def _number_words(texts: list[list[str]]) -> list[Array]:
-    """Return the words of each text as numbers; equal words have equal numbers."""
+    """Replace the words of each text by integers, in the order of first occurrence; equal words get equal numbers."""
     numbers: dict[str, int] = {}
     return [np.array([numbers.setdefault(word, len(numbers)) for word in words], np.int64) for words in texts]

@@ -16,16 +16,16 @@ from dragoman.search.engine import gather_rows
 from dragoman.search.search_state import Hypothesis, HypothesisBuffer, RequiredPhraseTensors, SearchState
 from dragoman.text import Tokenizer
 
-NO_TOKEN = -1  # pads phrases
+NO_TOKEN = -1  # padding after the tokens of a phrase
 
 
 def encode_phrase(tokenizer: Tokenizer, phrase: str) -> tuple[int, ...]:
-    """Return the token ids of a phrase as it is segmented within a text; unknown words are a UserError.
+    """Return the token ids of a phrase as it is segmented within a text; a word outside the vocabulary is a UserError.
 
-    With markers for spaces, a phrase begins with a word, or ends with one if spaces follow words: “▁house”, “house▁”.
-    With tokens for spaces (characters, bytes), it may be a part of a word. An imported byte-level tokenizer adds no
-    space at the beginning of a text, so the form within a text is encoded. Nothing demands that the last word ends with
-    the phrase: “▁house” is also found in “▁house s”.
+    If the tokenizer marks spaces, the phrase begins (or ends) at a word boundary: “▁house” (or “house▁”). If spaces are
+    tokens (characters, bytes), it may be a part of a word. Byte-level tokenizers of other libraries add no space at the
+    beginning of a text, hence the form within a text. The last word may go on after the phrase: “▁house” also occurs
+    in “▁house s”.
     """
     phrase = " ".join(phrase.split())
     if not phrase:
@@ -39,20 +39,21 @@ def encode_phrase(tokenizer: Tokenizer, phrase: str) -> tuple[int, ...]:
 def required_phrase_tensors(
     required: Sequence[Sequence[Sequence[int]]], device: torch.device | None = None
 ) -> RequiredPhraseTensors:
-    """Return the required phrases of each source, which are sequences of token ids, as tensors.
+    """Return the required phrases of each source as tensors; `required[b]` are those of source b, as token ids.
 
-    A phrase within another required phrase is left out, since it occurs wherever that one does. The tensors are the
-    tokens (B C L, padded), lengths (B C), counts (B C: how often it must occur) and transitions (B C L L, see
-    `_transitions`) of C phrases of up to L tokens.
+    A phrase within another required phrase is left out, since it occurs wherever that one does. The tensors are, for C
+    phrases of up to L tokens, `tokens` (B C L, padded), `lengths` (B C), `counts` (B C: how often the phrase must
+    occur) and `transitions` (B C L L: [j, i] is the number of matched tokens after j matched tokens and then the i-th
+    token of the phrase).
     """
-    # how often each different phrase of a source is required
+    # by source: how often each phrase is required
     counted = [_without_contained(Counter(map(tuple, phrases))) for phrases in required]
     batch = len(counted)
     num_phrases = max((len(phrases) for phrases in counted), default=0) or 1
-    size = max((len(phrase) for phrases in counted for phrase in phrases), default=0) or 1
-    tokens = torch.full((batch, num_phrases, size), NO_TOKEN)
+    max_length = max((len(phrase) for phrases in counted for phrase in phrases), default=0) or 1
+    tokens = torch.full((batch, num_phrases, max_length), NO_TOKEN)
     lengths, counts = torch.zeros(2, batch, num_phrases, dtype=torch.long).unbind(0)
-    transitions = torch.zeros(batch, num_phrases, size, size, dtype=torch.long)
+    transitions = torch.zeros(batch, num_phrases, max_length, max_length, dtype=torch.long)
     for source, phrases in enumerate(counted):
         for number, (phrase, count) in enumerate(phrases.items()):
             length = len(phrase)
@@ -63,13 +64,12 @@ def required_phrase_tensors(
 
 
 def check_phrases_fit(phrases: RequiredPhraseTensors, max_lengths: Tensor, forced: int | Tensor = 0) -> None:
-    """Raise an error if the phrases, one after the other, do not fit in targets of at most `max_lengths` tokens (B).
+    """Raise a UserError if the required phrases of a source, one after the other, do not fit in its target.
 
     Args:
-        max_lengths: B, EOS included.
-        forced: B, the number of tokens that are forced at the beginning of the targets.
-
-    `phrases.counts` and `phrases.lengths` (B C) are how often each phrase must occur, and its number of tokens.
+        phrases: `counts` and `lengths` (B C) are how often each of C phrases must occur, and its number of tokens.
+        max_lengths: B, the largest number of tokens of each target, EOS included.
+        forced: The number of tokens that are forced at the beginning of the targets, for all or for each (B).
     """
     needed = (phrases.counts * phrases.lengths).sum(1)  # B
     available = max_lengths.to(needed.device) - 1 - forced
@@ -108,10 +108,11 @@ class ConstrainedBeam(BeamSearch):
     """
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
-        """Return the initial state of the beam, with no phrase matched yet.
+        """Return the initial state of a beam search for targets of at most `max_length` tokens, with no phrase matched.
 
-        `occurrences` and `matched` (B K C) count, for each phrase, its occurrences in a hypothesis, and how many of its
-        tokens the hypothesis ends with. `incomplete` holds hypotheses that reach the length limit without all phrases.
+        `occurrences` and `matched` (B K C) count, for each of C phrases, its occurrences in a hypothesis, and how many
+        of its first tokens the hypothesis ends with. `incomplete` will hold hypotheses that reach the length limit
+        without all phrases.
         """
         state = super().init_state(state, max_length)
         phrases = state.constraints.required
@@ -132,11 +133,19 @@ class ConstrainedBeam(BeamSearch):
         attention: Tensor | None,
         penalty: Tensor | None = None,
     ) -> tuple[SearchState, Tensor]:
-        """Select continuations from all banks, which group them by the number of tokens of required phrases in them.
+        """Select the K continuations (a hypothesis and one more token) of each source that its beam continues with.
 
-        Logits are B K V, `log_normalizer` (B K) is their log Σ exp, `attention` (B K S) goes to the source. `penalty`
-        (B V) is subtracted from log p where continuations are compared. Returns the new state, and the row that each
-        row continues, B K.
+        Continuations are grouped into banks by the number of tokens of required phrases that they contain, and the beam
+        is filled from all banks in turn.
+
+        Args:
+            logits: B K V, of the next tokens of B sources with K hypotheses each.
+            log_normalizer: B K, log Σ exp of the logits.
+            attention: B K S, attention weights over the S source positions; None if there is no coverage penalty.
+            penalty: B V, subtracted from log p when continuations are compared, but not from their scores.
+
+        Returns:
+            the new state, and for each new hypothesis the index (0 … K−1) of the one that it continues, B K.
         """
         beam, phrases = self._with_attention(state, attention), state.constraints.required
         assert isinstance(beam, ConstrainedBeamState)
@@ -148,11 +157,11 @@ class ConstrainedBeam(BeamSearch):
         bank = matched_tokens(phrases, occurrences, matched)  # B N
         is_eos = tokens == self.eos
 
-        # hypotheses that end here finish if they are among the K candidates that the banks share
+        # continuations by EOS finish if they are among the first K that are selected from the banks
         best = allocate(scores, bank, self.rows_per_source)  # B K
         finished_scores = torch.where(is_eos, scores, -torch.inf).gather(1, best)
 
-        # and K others continue
+        # the first K without EOS are the new hypotheses
         live_scores = torch.where(is_eos, -torch.inf, scores)
         live = allocate(live_scores, bank, self.rows_per_source)
         beam = replace(beam, occurrences=gather_rows(occurrences, live), matched=gather_rows(matched, live))
@@ -162,9 +171,10 @@ class ConstrainedBeam(BeamSearch):
         )
 
     def _truncate(self, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor) -> BeamState:
-        """Store the live hypotheses of sources at their length limit: those with all phrases, and others, separately.
+        """Return the beam's state with the live hypotheses of sources at their length limit in one of two buffers.
 
-        `scores` (log p) and `parents` (the rows that they continue) are B K; a score of −∞ marks an empty place.
+        Hypotheses with all required phrases are stored in `truncated`, others in `incomplete`. `scores` (B K) are log p
+        of the hypotheses, −∞ marks an unused row; `parents` (B K) are the indices of those that they continue.
         """
         assert isinstance(beam, ConstrainedBeamState)
         assert state.constraints.required is not None
@@ -178,10 +188,14 @@ class ConstrainedBeam(BeamSearch):
     def _candidates(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, penalty: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return scores (−∞ for none), parents and tokens of the candidate continuations, B N each.
+        """Return the candidate continuations (a hypothesis and one more token) of each source: three tensors, B N.
 
-        These are the 2K best continuations of a source, and for each hypothesis its best token and the next token of
-        every phrase that it lacks. EOS is allowed only in hypotheses with all phrases.
+        The tensors are the scores (log p, −∞ for an unused entry), the parents (indices 0 … K−1 of the hypotheses) and
+        the new tokens. Candidates are the 2K best continuations of a source, and for each hypothesis its best token and
+        the next token of every phrase that it lacks. EOS is allowed only in hypotheses with all phrases.
+
+        Args: `logits` B K V, of the next tokens; `log_normalizer` B K, their log Σ exp; `penalty` B V, subtracted from
+        log p when continuations are compared.
         """
         beam: ConstrainedBeamState = state.strategy
         phrases = state.constraints.required
@@ -208,20 +222,25 @@ class ConstrainedBeam(BeamSearch):
         return scores.masked_fill(is_repeated(continuation), -torch.inf), parents, tokens
 
     def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each source with all phrases, or if there are none, truncated ones without."""
-        incomplete = state.strategy.incomplete.to_hypotheses(finished=False)
+        """Return the `n_best` hypotheses of each source that contain all required phrases, best first.
+
+        If a source has none, return those that reached the length limit without all phrases.
+        """
+        all_complete = super().hypotheses(state)
+        all_incomplete = state.strategy.incomplete.to_hypotheses(finished=False)
         return [
-            complete or source[: self.config.n_best] for complete, source in zip(super().hypotheses(state), incomplete)
+            complete or incomplete[: self.config.n_best] for complete, incomplete in zip(all_complete, all_incomplete)
         ]
 
 
 def match_token(
     phrases: RequiredPhraseTensors, occurrences: Tensor, matched: Tensor, tokens: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return how often hypotheses contain each phrase, and how many of its tokens they end with, after one more token.
+    """Return `occurrences` and `matched` of N hypotheses per source after one more token each (`tokens`, B N).
 
-    `occurrences` and `matched` are these numbers before (and after) the tokens, B N C; `tokens` are B N. `transitions`
-    [j, i] is the number of matched tokens after j of them and then the phrase's i-th token.
+    `occurrences` (B N C) is how often a hypothesis contains each of C phrases, `matched` (B N C) how many first tokens
+    of the phrase it ends with. `phrases.transitions[…, j, i]` is the number of matched tokens after j of them and then
+    the phrase's i-th token. A token that does not occur in the phrase leaves none matched.
     """
     lengths = phrases.lengths[:, None]
     same = phrases.tokens[:, None] == tokens[..., None, None]  # B N C L
@@ -235,25 +254,30 @@ def match_token(
 
 
 def matched_tokens(phrases: RequiredPhraseTensors, occurrences: Tensor, matched: Tensor) -> Tensor:
-    """B N: the number of phrase tokens in each hypothesis, which is the number of its bank.
+    """Return the number of tokens of required phrases that each of N hypotheses per source contains, B N.
 
-    Counted are `occurrences` of whole phrases, up to the required number, and the longest phrase that is begun:
-    `matched` is how many of its tokens the hypothesis ends with. Both are B N C.
+    These are the tokens of complete phrases (`occurrences`, B N C, up to the required number) and of the longest phrase
+    that the hypothesis ends with the beginning of: `matched` (B N C) is the number of its tokens.
     """
-    counts = phrases.counts[:, None]
-    begun = torch.where(occurrences < counts, matched, 0)
-    return (torch.minimum(occurrences, counts) * phrases.lengths[:, None]).sum(-1) + begun.amax(-1)
+    counts = phrases.counts[:, None]  # B 1 C: how often each of C phrases is required
+    partial = torch.where(occurrences < counts, matched, 0)
+    return (torch.minimum(occurrences, counts) * phrases.lengths[:, None]).sum(-1) + partial.amax(-1)
 
 
 def contains_all(phrases: RequiredPhraseTensors, occurrences: Tensor) -> Tensor:
-    """B N: whether a hypothesis contains each of the C phrases as often as required; `occurrences` are B N C."""
+    """Return whether each of N hypotheses per source contains all C phrases as often as required, B N.
+
+    `occurrences` (B N C) is how often it contains each phrase, `phrases.counts` (B C) how often that is required.
+    """
     return (occurrences >= phrases.counts[:, None]).all(-1)
 
 
 def allocate(scores: Tensor, bank: Tensor, count: int) -> Tensor:
-    """Select candidates for the beam, B N → B K: the best of each bank, the fullest bank first, then the second best, …
+    """Return the indices (B K, 0 … N−1) of the `count` (K) candidates of each source that are selected for the beam.
 
-    A bank holds the candidates with equal numbers in `bank`. Candidates with score −∞ are selected last.
+    These are the best candidate of each bank, then the second best of each, and so on; in each round the banks with
+    higher numbers come first. A bank is the set of candidates with the same number in `bank` (B N). Candidates are
+    compared by `scores` (B N); those with score −∞ are selected last.
     """
     order = scores.argsort(dim=-1, descending=True, stable=True)  # then by bank: sorted by bank and score
     order = order.gather(1, bank.gather(1, order).argsort(dim=-1, descending=True, stable=True))
@@ -267,29 +291,30 @@ def allocate(scores: Tensor, bank: Tensor, count: int) -> Tensor:
 
 
 def is_repeated(numbers: Tensor) -> Tensor:
-    """B N → B N: whether a number occurs earlier in its row."""
+    """Return whether each number (B N) occurs earlier in its row, B N truth values."""
     ordered, order = numbers.sort(dim=-1, stable=True)
     repeated = torch.cat((torch.zeros_like(ordered[:, :1], dtype=torch.bool), ordered[:, 1:] == ordered[:, :-1]), 1)
     return torch.zeros_like(repeated).scatter(1, order, repeated)
 
 
 def _transitions(phrase: tuple[int, ...]) -> list[list[int]]:
-    """[j][i]: number of tokens of the phrase that are matched after its first j tokens and then its i-th token.
+    """Return table[j][i]: how many first tokens of the phrase are matched after its first j tokens and its i-th token.
 
-    This is the length of the longest prefix of the phrase that these j + 1 tokens end with.
+    This is the length of the longest prefix of the phrase that these j + 1 tokens end with (the automaton of Knuth,
+    Morris & Pratt 1977).
     """
     return [[_overlap(phrase, (*phrase[:j], token)) for token in phrase] for j in range(len(phrase))]
 
 
 def _overlap(phrase: tuple[int, ...], tokens: tuple[int, ...]) -> int:
-    """Return the length of the longest prefix of the phrase that the tokens end with."""
+    """Return the length of the longest prefix of `phrase` that `tokens` end with; both are token ids."""
     return next(size for size in range(len(tokens), -1, -1) if tokens[len(tokens) - size :] == phrase[:size])
 
 
 def _without_contained(phrases: Counter[tuple[int, ...]]) -> dict[tuple[int, ...], int]:
-    """Remove phrases that are contained in another phrase required at least as often, since they occur with it.
+    """Remove phrases that are contained in another phrase that is required at least as often.
 
-    Phrases are token ids, mapped to how often they are required.
+    They occur wherever that one does. Phrases are tuples of token ids, mapped to how often they are required.
     """
     return {
         phrase: count
@@ -298,6 +323,6 @@ def _without_contained(phrases: Counter[tuple[int, ...]]) -> dict[tuple[int, ...
     }
 
 
-def _contains(phrase: tuple[int, ...], part: tuple[int, ...]) -> bool:
-    """Whether the tokens of `part` occur in the phrase without interruption."""
-    return any(phrase[start : start + len(part)] == part for start in range(len(phrase) - len(part) + 1))
+def _contains(phrase: tuple[int, ...], tokens: tuple[int, ...]) -> bool:
+    """Whether `tokens` occur in the phrase, one after the other without interruption; both are token ids."""
+    return any(phrase[start : start + len(tokens)] == tokens for start in range(len(phrase) - len(tokens) + 1))

@@ -18,7 +18,7 @@ from dragoman.search.search_state import Hypothesis
 TUNING_METRICS = ("bleu", "chrf", "chrf++")
 MODEL_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)  # the grid of weights that is tried first
 LENGTH_WEIGHTS = (0.0, -1.0, -0.5, 0.5, 1.0, 2.0)
-INITIAL_STEP, MIN_STEP = 0.25, 1 / 64  # of the search for better weights
+INITIAL_STEP, MIN_STEP = 0.25, 1 / 64  # by which weights are raised and lowered after the grid
 MIN_SCORE = -1e9  # in place of −∞, so that a weight of 0 gives 0
 
 
@@ -60,15 +60,15 @@ class RerankWeights(Configurable):
 
     @property
     def vector(self) -> Array:
-        """The weights of the four features: 1 for log p(y|x), then channel, language model and length."""
+        """The weights of a candidate's four features: 1 for log p(y|x), then channel, language model and length."""
         return np.array((1.0, *astuple(self)))
 
     def scores(self, candidates: Sequence[Candidate]) -> Array:
-        """Return the weighted sums by which candidates are ranked."""
+        """Return the weighted sum of the features of each candidate, by which candidates are ranked."""
         return _features(candidates) @ self.vector
 
     def rank(self, candidates: Sequence[Candidate]) -> list[int]:
-        """Return the indices of the candidates, best first; ties keep their order."""
+        """Return the indices of candidates in the order of their weighted scores, best first; ties keep their order."""
         return np.argsort(-self.scores(candidates), kind="stable").tolist() if candidates else []
 
 
@@ -100,15 +100,21 @@ class Rerank(SearchConfig):
     def __post_init__(self) -> None:
         """Raise a UserError if a weight has no model, a model no weight, or all weights are 0."""
         models = ((self.weights.channel, self.channel_model), (self.weights.language, self.language_model))
-        for kind, (weight, model) in zip(("channel", "language"), models):
+        for name, (weight, model) in zip(("channel", "language"), models):
             if weight and model is None:
-                raise UserError(f"the {kind} weight is {weight}, but there is no {kind} model: set {kind}_model")
+                raise UserError(
+                    f"reranking has weights.{name} = {weight}, but no {name} model: set {name}_model, or "
+                    f"weights.{name} to 0"
+                )
             if model is not None and not weight:
                 raise UserError(
-                    f"there is a {kind} model, but its weight is 0: set weights.{kind}, or remove the model"
+                    f"reranking has a {name} model, but its weight is 0: set weights.{name}, or remove {name}_model"
                 )
         if self.weights == RerankWeights():
-            raise UserError("all weights of reranking are 0: set weights.channel, weights.language or weights.length")
+            raise UserError(
+                "all weights of reranking are 0, so that they change nothing: set weights.channel, weights.language or "
+                "weights.length"
+            )
         check_n_best(self, self.candidates)
 
     @property
@@ -117,10 +123,10 @@ class Rerank(SearchConfig):
         return [model for model in (self.channel_model, self.language_model) if model is not None]
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
-        """Return the `n_best` candidates of each source with the highest weighted score.
+        """Return the `n_best` candidates of each source with the highest weighted scores, best first.
 
-        Candidates, the hypotheses of a search, are scored by log p(y|x), a channel model p(x|y), a language model p(y)
-        and their length.
+        Candidates are the hypotheses that `self.candidates` finds. Their scores are weighted sums of log p(y|x), log
+        p(x|y) of a channel model, log p(y) of a language model, and their length.
         """
         if not request.texts:
             raise UserError(
@@ -128,7 +134,8 @@ class Rerank(SearchConfig):
             )
         if self.channel_model is not None and not all(isinstance(text, str) for text in request.texts):
             raise UserError(
-                "a channel model generates the source text, but this run reads vectors: use no channel model"
+                "a channel model generates the source text, but the sources of this run are vectors, not texts: remove "
+                "channel_model, and set weights.channel to 0"
             )
         nbest = self.candidates.decode(run, request)
         decode = run.target_tokenizer.decode
@@ -149,7 +156,14 @@ def score_candidates(
     channel_model: str | OtherRun | None,
     language_model: str | OtherRun | None,
 ) -> list[list[Candidate]]:
-    """Return the candidates of each source with log p(x|y) of the channel and log p(y) of the language model, or 0.
+    """Return the candidates of each source with their features `channel`, log p(x|y), and `language`, log p(y).
+
+    Args:
+        run: Opens the other models.
+        sources: The source texts x.
+        nbest: The candidates y of each source.
+        channel_model: The run, or its folder, that computes log p(x|y); None: the feature is 0.
+        language_model: The run, or its folder, that computes log p(y); None: the feature is 0.
 
     Equal pairs of source and candidate, and equal candidates, are scored once.
     """
@@ -179,8 +193,8 @@ class TuningResult:
     """The best weights and their corpus score."""
 
     weights: RerankWeights
-    score: float
-    baseline_score: float  # of ranking by log p(y|x)
+    score: float  # BLEU or chrF with these weights
+    baseline_score: float  # BLEU or chrF of ranking by log p(y|x) alone
 
 
 def tune_rerank_weights(
@@ -189,17 +203,25 @@ def tune_rerank_weights(
     """Find the reranking weights with which the best candidates (one per source) have the highest corpus score.
 
     A grid of weights is tried first, including weights of 0. Then each weight is raised and lowered by a step, which is
-    halved when nothing improves. The statistics of candidates are computed once.
+    halved when nothing improves.
+
+    Args:
+        nbest: The candidates of each source.
+        references: The reference translation of each source.
+        metric: The corpus score: "bleu", "chrf" or "chrf++".
     """
     if metric not in TUNING_METRICS:
         raise unknown_name("metric", metric, TUNING_METRICS)
     if len(nbest) != len(references):
         raise UserError(
             f"tuning needs one reference translation per source, but got {len(references)} for {len(nbest)} sources: "
-            "check the files"
+            "check that both files have the same number of lines"
         )
     if not nbest or not all(nbest):
-        raise UserError("tuning needs candidates of every source, but a source has none: use another search")
+        raise UserError(
+            "tuning reranking weights needs candidate translations of every source, but a source has none: use another "
+            "search for candidates"
+        )
     score = _corpus_score(nbest, references, metric)
     features = np.concatenate([_features(candidates) for candidates in nbest])
     all_grids = (MODEL_WEIGHTS, MODEL_WEIGHTS, LENGTH_WEIGHTS)
@@ -223,29 +245,36 @@ def tune_rerank_weights(
 
 
 def _better(best: TuningResult, weights: RerankWeights, score: Callable[[RerankWeights], float]) -> TuningResult:
-    """Return the result for the weights if their score is higher than the best one so far, or else the best one."""
+    """Return the tuning result with these weights if their score is higher than that of `best`, or else `best`.
+
+    `score` computes the corpus score of reranking with some weights.
+    """
     new_score = score(weights)
     improves = new_score > best.score + 1e-9  # more than a rounding error
     return replace(best, weights=weights, score=new_score) if improves else best
 
 
 def _features(candidates: Sequence[Candidate]) -> Array:
-    """N 4: log p(y|x), log p(x|y) by the channel model, log p(y) by the language model, and |y| of N candidates."""
+    """Return the features of N candidates: log p(y|x), log p(x|y) (channel), log p(y) (language model) and |y|, N 4.
+
+    −∞ is replaced by MIN_SCORE, because −∞ times a weight of 0 would be NaN.
+    """
     features = [(c.direct, c.channel, c.language, c.length) for c in candidates]
-    # −∞ times a weight of 0 would be NaN
     return np.maximum(np.array(features, float), MIN_SCORE)
 
 
 def _corpus_score(
     nbest: Sequence[Sequence[Candidate]], references: Sequence[str], metric: str
 ) -> Callable[[RerankWeights], float]:
-    """Return a function from weights to the corpus score (BLEU or chrF) of the candidates that they select.
+    """Return a function from weights to the corpus score of the candidates, one per source, that the weights select.
 
-    It adds up statistics of the selected candidates (such as n-gram matches), which are computed here once.
+    The score is the `metric` "bleu", "chrf" or "chrf++". The function adds up sufficient statistics (such as n-gram
+    matches) of the selected candidates, which are computed for all candidates only once, here.
     """
     from sacrebleu import BLEU, CHRF  # imported late, because it takes 0.2 s
 
     scorer = BLEU(force=True) if metric == "bleu" else CHRF(word_order=2 if metric == "chrf++" else 0)
+    # of each candidate: the index of its source, and its index among the candidates of this source
     source = np.repeat(np.arange(len(nbest)), [len(candidates) for candidates in nbest])
     rank = np.concatenate([np.arange(len(candidates)) for candidates in nbest])
     all_candidates = [candidate for candidates in nbest for candidate in candidates]

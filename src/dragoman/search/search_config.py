@@ -22,14 +22,18 @@ from dragoman.text import Tokenizer
 if TYPE_CHECKING:
     from dragoman.search.shortlist import Shortlist
 
-MAX_CACHED_ENGINES = 4  # of a run
+MAX_CACHED_ENGINES = 4  # search engines, with captured CUDA graphs, that a run stores
 MIN_FLOAT32, MAX_FLOAT32 = 1.2e-38, 3.4e38  # the smallest and largest normal numbers; tokens are drawn in float32
 
 EngineArguments = tuple[Tensor, Tensor, Tensor, Tensor, ConstraintTensors, int | None]
 
 
 def check_ranges(config: Configurable, **ranges: tuple[float, float]) -> None:
-    """Raise an error if a field of a configuration, unless it is None, is not within its range (minimum, maximum)."""
+    """Raise a FieldError if a field of a configuration is outside its range; None is always allowed.
+
+    `ranges` are the smallest and the largest allowed value of each field; a maximum of ∞ is no limit, a minimum of
+    MIN_FLOAT32 means above 0.
+    """
     for field_name, (minimum, maximum) in ranges.items():
         value = getattr(config, field_name)
         if value is not None and not minimum <= value <= maximum:
@@ -45,7 +49,7 @@ class OtherRun(Protocol):
 
     @property
     def folder(self) -> Path:
-        """The run's folder."""
+        """The folder of the run, which names it in JSON."""
 
 
 class DecodingRun(Protocol):
@@ -63,15 +67,15 @@ class DecodingRun(Protocol):
 
     @property
     def length_limit(self) -> LengthLimit:
-        """The length limit of targets, where a search has none of its own."""
+        """The length limit of targets, for the fields that the limit of a search leaves None."""
 
     @property
     def inference_weights(self) -> Callable[[Model], Model]:
-        """Converts a model to the weights with which the run decodes, such as int8."""
+        """The function that converts a model to the weights with which the run decodes, such as int8."""
 
     @property
     def inference_models(self) -> list[Model]:
-        """The models with the weights with which the run decodes, such as int8."""
+        """The models of the run, converted to the weights with which it decodes, such as int8."""
 
     def open_run(self, other: str | OtherRun, reverse: bool = False) -> Any:
         """Open the run that a search configuration names (a folder, or an open run), on this run's device.
@@ -80,7 +84,7 @@ class DecodingRun(Protocol):
         """
 
     def check_same_vocabulary(self, other: Any, reason: str) -> None:
-        """Raise a UserError, with the reason, if another run has another vocabulary."""
+        """Raise a UserError if the vocabulary of another run differs; `reason` says why it must be the same."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ class SearchRequest:
     max_batch_size: int | None = None  # sources that are searched at a time
 
     def special_tokens(self, run: DecodingRun) -> SpecialTokens:
-        """Return the run's special tokens, with this request's first token as BOS if it has one."""
+        """Return the run's special tokens; if the request has first tokens (one per source), these replace BOS."""
         return run.special_tokens if self.first_token is None else replace(run.special_tokens, bos=self.first_token)
 
 
@@ -132,12 +136,15 @@ class LengthLimit(Configurable):
             )
 
     def or_else(self, default: LengthLimit) -> LengthLimit:
-        """Return this limit with the values of another one, that of a run, in place of None."""
-        names = [name for name in ("ratio", "offset", "max") if getattr(self, name) is None]
-        return replace(self, **{name: getattr(default, name) for name in names})
+        """Return this limit with the values of `default`, such as a run's limit, where ratio, offset or max is None."""
+        missing = [name for name in ("ratio", "offset", "max") if getattr(self, name) is None]
+        return replace(self, **{name: getattr(default, name) for name in missing})
 
     def max_lengths(self, source_lengths: Tensor, models: Sequence[Model]) -> Tensor:
-        """Return the largest length of each target (B): ratio · source length + offset, as far as models support it."""
+        """Return the largest length (B) of each target in tokens, EOS included: ratio · source length + offset.
+
+        It is at most `max`, and at most what the positions of each model allow. `source_lengths` are B.
+        """
         ratio = DEFAULT_RATIO if self.ratio is None else self.ratio
         offset = DEFAULT_OFFSET if self.offset is None else self.offset
         largest = max(DEFAULT_MAX_LENGTH, self.min) if self.max is None else self.max
@@ -148,7 +155,11 @@ class LengthLimit(Configurable):
         return lengths
 
 
-DEFAULT_RATIO, DEFAULT_OFFSET, DEFAULT_MAX_LENGTH = 2.0, 20, 512  # of runs that have no limit of their own
+DEFAULT_RATIO, DEFAULT_OFFSET, DEFAULT_MAX_LENGTH = (
+    2.0,
+    20,
+    512,
+)  # of the length limit, where neither search nor run has one
 DEFAULT_LENGTH_LIMIT = LengthLimit(DEFAULT_RATIO, DEFAULT_OFFSET, DEFAULT_MAX_LENGTH)
 
 
@@ -169,31 +180,31 @@ class SearchConfig(Configurable):
 
     @property
     def rows_per_source(self) -> int:
-        """The number of rows (hypotheses) of a source in a batch: the most that one of its token searches needs."""
+        """The number of rows of the batch (hypotheses) per source: the most that one of its `token_searches` needs."""
         return max(search.rows_per_source for search in self.token_searches)
 
     @property
     def label(self) -> str:
-        """The search in a few words, such as `beam 5`."""
+        """The name of the search in reports and messages, such as "beam 5"."""
         raise NotImplementedError
 
     @property
     def token_searches(self) -> list[TokenSearch]:
-        """The beam searches and samplings that this search consists of: those among its fields."""
+        """The beam searches and samplings among the fields of this search, such as the one that finds candidates."""
         return [value for value in vars(self).values() if isinstance(value, TokenSearch)]
 
     @property
     def other_runs(self) -> list[str | OtherRun]:
-        """The runs that this search needs besides the one that decodes, such as a language model: folders or opened."""
+        """Open runs (or folders of runs) needed besides the one that decodes, such as a language model."""
         return []
 
     @property
     def is_random(self) -> bool:
-        """Whether the result depends on random numbers, because one of the searches it consists of is a sampling."""
+        """Whether the result depends on random numbers, because one of the `token_searches` draws samples."""
         return any(search.is_random for search in self.token_searches)
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each source, best first."""
+        """Decode the sources of the request with the run's models; return the hypotheses of each source, best first."""
         raise NotImplementedError
 
 
@@ -202,24 +213,26 @@ class StepwiseSearch(SearchConfig):
 
     @property
     def length_limit(self) -> LengthLimit:
-        """The limit on the number of generated tokens."""
+        """The smallest and largest numbers of tokens of a target."""
         raise NotImplementedError
 
     def length_divisor(self, length: Any) -> Any:
-        """Return lp(y) for a length, EOS included, by which log p(y|x) is divided: a number, or a tensor of numbers.
+        """Return the length normalization lp(y), by which log p(y|x) is divided, for hypotheses of this length.
 
-        By default 1: scores are not normalized by length.
+        `length` is a number of tokens, EOS included, or a tensor of such numbers. By default lp is 1: scores are not
+        normalized.
         """
         return 1.0
 
     def engine(self, run: DecodingRun, request: SearchRequest) -> SearchEngine:
-        """Return the engine that searches, which may be one that the run has cached."""
+        """Return the engine that decodes the request with the run's models; it may be one that the run has cached."""
         raise NotImplementedError
 
     def prepare(self, run: DecodingRun, request: SearchRequest) -> tuple[SearchEngine, EngineArguments]:
-        """Return the engine that decodes, and the arguments for its methods `search` and `steps`.
+        """Return the engine that decodes the request, and the arguments for its methods `search` and `steps`.
 
-        These are padded sources, their lengths, the length limits, keys, encoded constraints and the batch size.
+        The arguments are the padded sources, their lengths, the length limits of their targets, their keys (numbers
+        that seed random samples), the constraints as tensors, and the largest number of sources in a batch.
         """
         engine = self.engine(run, request)
         max_lengths = self.length_limit.or_else(run.length_limit).max_lengths(request.lengths, run.models)
@@ -229,7 +242,7 @@ class StepwiseSearch(SearchConfig):
         return engine, (*sources, constraints, request.max_batch_size)
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
-        """Search all sources and return their hypotheses, best first."""
+        """Decode the sources of the request with the run's models; return the hypotheses of each source, best first."""
         engine, arguments = self.prepare(run, request)
         return engine.search(*arguments)
 
@@ -242,26 +255,30 @@ class TokenSearch(StepwiseSearch):
 
     @property
     def has_single_row(self) -> bool:
-        """Whether a source has one row (hypothesis), to which tokens are appended: greedy search, or one sample."""
+        """Whether a source has a single hypothesis, to which tokens are appended: greedy search, or one sample."""
         raise NotImplementedError
 
     @property
     def token_searches(self) -> list[TokenSearch]:
-        """The search itself."""
+        """The beam searches and samplings that this search consists of: only itself."""
         return [self]
 
     def strategy(self, special_tokens: SpecialTokens, vocab_size: int, has_required_phrases: bool) -> Strategy:
         """Return the object that selects the tokens of each step, such as `BeamSearch`.
 
-        `has_required_phrases`: one that generates phrases which targets must contain.
+        Args:
+            special_tokens: EOS, and the tokens that are never generated.
+            vocab_size: That of the model.
+            has_required_phrases: Whether targets must contain given phrases.
         """
         raise NotImplementedError
 
     def engine(self, run: DecodingRun, request: SearchRequest) -> SearchEngine:
-        """Return an engine that the run has cached, or a new one if the request has constraints or a first token.
+        """Return the engine that decodes the request with the run's models.
 
-        An engine is cached for this search, these weights (by their addresses) and special tokens, which differ between
-        language pairs; the oldest one is dropped.
+        A request with constraints or first tokens gets a new engine. Otherwise the run caches the engine, by search,
+        special tokens (which differ between language pairs) and weights (by their addresses); of more than
+        MAX_CACHED_ENGINES engines the oldest one is dropped.
         """
         constraints, special_tokens = request.constraints, request.special_tokens(run)
         models, processors = run.inference_models, constraints.logits_processors
@@ -276,16 +293,18 @@ class TokenSearch(StepwiseSearch):
         return run.engine_cache[key]
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each source, best first.
+        """Decode the sources of the request with the run's models; return the hypotheses of each source, best first.
 
-        With a shortlist (probable translations of the source tokens), the models generate only its tokens.
+        If the run has a shortlist, the models compute logits only for a subset of the vocabulary: the probable
+        translations of the source tokens. Token ids of the search are then indices in this subset (local ids).
         """
         engine, arguments = self.prepare(run, request)
         if run.shortlist is None:
             return engine.search(*arguments)
         if request.constraints.include is not None or request.constraints.exclude is not None:
             raise UserError(
-                "a vocabulary shortlist does not work with required or forbidden phrases: leave out one of the two"
+                "a vocabulary shortlist does not work with required or forbidden phrases: translate without the "
+                "shortlist, or without the phrases"
             )
         source, lengths, max_lengths, keys, constraints, max_sources = arguments
         prefixes = [] if constraints.prefix is None else [constraints.prefix]
@@ -306,13 +325,14 @@ def build_engine(
     has_required_phrases: bool = False,
     compile: bool = False,
 ) -> SearchEngine:
-    """Return the engine that searches with some models as the configuration `config` says.
+    """Return the engine that performs the search `config` with one model, or with an ensemble.
 
     Args:
-        models: One model, or an ensemble.
-        logits_processors: Besides those of the configuration.
-        has_required_phrases: Whether there are phrases that targets must contain.
-        compile: Whether to compile the decoding step.
+        special_tokens: Ids of BOS and EOS, and of tokens that are forced or never generated.
+        logits_processors: Set logits of tokens that must not be generated to −∞; applied after that of
+            `config.no_repeat_ngram_size`.
+        has_required_phrases: Whether targets must contain given phrases.
+        compile: Whether to compile the decoding step with torch.compile.
     """
     strategy = config.strategy(special_tokens, models[0].vocab_size, has_required_phrases)
     own_processors = [NoRepeatNGram(config.no_repeat_ngram_size)] if config.no_repeat_ngram_size else []
@@ -321,15 +341,18 @@ def build_engine(
 
 
 def check_n_best(config: SearchConfig, candidates: SearchConfig) -> None:
-    """Raise an error if a configuration that selects among candidates gets too few of them."""
+    """Raise a UserError if the search `config` returns more hypotheses than the search `candidates` finds for it.
+
+    `config` selects the best of the candidates, of which there must be at least 2.
+    """
     check_ranges(config, n_best=(1, math.inf))
     if candidates.n_best < 2:
         raise UserError(
-            f"{config.label} selects among candidates, but its search returns only 1: set n_best of candidates to "
-            "2 or more"
+            f"{config.label} selects among candidates, but the search for candidates returns only 1: set "
+            "candidates.n_best to 2 or more"
         )
     if config.n_best > candidates.n_best:
         raise UserError(
-            f"n_best={config.n_best} is more than the {candidates.n_best} candidates that the inner search returns: "
-            "raise candidates.n_best, or lower n_best"
+            f"{config.label} cannot return the {config.n_best} best of {candidates.n_best} candidates: raise "
+            "candidates.n_best, or lower n_best"
         )

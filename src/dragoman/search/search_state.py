@@ -13,16 +13,17 @@ from torch import Tensor
 from dragoman.models import DecodingStart
 from dragoman.parts.mixer import Layout, Memory, State
 
-EMPTY_SLOT = -1  # stands for the source number of a slot without a source
-PAD = -1  # stands in the output tokens of a row that has ended
+EMPTY_SLOT = -1  # in place of the number of a source: a slot of the batch without one
+PAD = -1  # in output tokens: a position after the end of the hypothesis
 
 Tree = TypeVar("Tree")
 
 
 def map_tensors(function: Callable[..., Tensor], *trees: Tree) -> Tree:
-    """Apply `function` to every tensor of a tree, or to the corresponding tensors of several trees of one structure.
+    """Return a tree of the results of `function` for every tensor of a tree (as torch.utils._pytree.tree_map does).
 
-    A tree is a tensor, or a dataclass, dict or list of trees. Other values are taken from the first tree.
+    A tree is a tensor, or a dataclass, dict or list of trees. With several trees of the same structure, `function` gets
+    the corresponding tensor of each. Values that are not tensors are copied from the first tree.
     """
     first: Any = trees[0]
     if isinstance(first, Tensor):
@@ -39,7 +40,7 @@ def map_tensors(function: Callable[..., Tensor], *trees: Tree) -> Tree:
 
 
 def tree_leaves(tree: Any) -> list[Any]:
-    """Return the leaves (tensors and other values) of nested dataclasses, dicts (sorted by key) and lists."""
+    """Return all values (tensors and others) in a nested dataclass, dict (in the order of its keys) or list."""
     if isinstance(tree, dict):
         children = [tree[name] for name in sorted(tree)]
     elif is_dataclass(tree):
@@ -52,7 +53,7 @@ def tree_leaves(tree: Any) -> list[Any]:
 
 
 def tensor_leaves(tree: Any) -> list[Tensor]:
-    """Return the tensors of a tree (nested dataclasses, dicts and lists), always in the same order."""
+    """Return the tensors in a nested dataclass, dict or list, in an order that depends on its structure only."""
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
@@ -68,10 +69,11 @@ class DecoderState:
 
     @staticmethod
     def start(start: DecodingStart, batch: int, reorders_rows: bool) -> DecoderState:
-        """Create the state with which a model begins to decode `batch` sources.
+        """Return the state with which a model begins to decode `batch` (B) sources, with K rows (hypotheses) each.
 
-        `reorders_rows`: a row may continue the hypothesis of another row. Then `ancestors` (B K S) says which row's
-        cache holds each position of a row: its own at first.
+        `start` has the first tokens and positions (B·K), the cache and the encoder output. If a row may continue the
+        hypothesis of another row (`reorders_rows`), `ancestors` (B K S) is the row whose cache holds each position of a
+        row: its own at first.
         """
         rows = len(start.tokens) // batch
         ancestors = None
@@ -84,7 +86,7 @@ class DecoderState:
 
 
 def _without_losses(memory: Memory) -> Memory:
-    """Return a memory (encoded source) with explicit lengths and without auxiliary losses, for decoding."""
+    """Return a memory (encoder output) for decoding: with the length of every source, and without auxiliary losses."""
     lengths, states = memory.layout.lengths, memory.states
     if lengths is None:
         lengths = torch.full((len(states),), states.shape[1], device=states.device)
@@ -104,7 +106,7 @@ class Hypothesis(NamedTuple):
 
 @dataclass
 class HypothesisBuffer:
-    """Up to N hypotheses of each source that are not continued; a score of −∞ marks an empty place."""
+    """Up to N hypotheses of each source that are not continued; a score of −∞ marks an unused entry."""
 
     normalized_scores: Tensor  # B N: scores by which hypotheses are ranked
     scores: Tensor  # B N: log p(y|x)
@@ -113,7 +115,10 @@ class HypothesisBuffer:
 
     @staticmethod
     def empty(batch: int, size: int, max_length: int, device: torch.device) -> HypothesisBuffer:
-        """Create a buffer for `size` hypotheses of each source, of at most `max_length` tokens."""
+        """Return an empty buffer for `size` hypotheses of each of `batch` sources, of at most `max_length` tokens.
+
+        A score of −∞ marks an unused entry.
+        """
         scores = torch.full((batch, size), -torch.inf, device=device)
         lengths = torch.zeros((batch, size), dtype=torch.long, device=device)
         tokens = lengths[..., None].repeat(1, 1, max_length)  # all 0
@@ -125,17 +130,17 @@ class HypothesisBuffer:
         by_source = [
             [
                 Hypothesis(tokens[:length], score, normalized_score, finished)
-                for tokens, length, score, normalized_score in zip(*source)
-                if score > -torch.inf
+                for tokens, length, score, normalized_score in zip(*source_columns)
+                if score > -torch.inf  # −∞ marks an unused entry
             ]
-            for source in zip(*columns)
+            for source_columns in zip(*columns)
         ]
-        return [sorted(source, key=lambda hypothesis: -hypothesis.normalized_score) for source in by_source]
+        return [sorted(hypotheses, key=lambda h: -h.normalized_score) for hypotheses in by_source]
 
 
 @dataclass(kw_only=True)
 class StrategyState:
-    """What a strategy keeps besides tokens and scores. Subclasses add their tensors."""
+    """The state of a strategy besides tokens and scores. Subclasses add their tensors."""
 
     finished: HypothesisBuffer | None = None  # hypotheses that ended with EOS, best first
     truncated: HypothesisBuffer | None = None  # hypotheses that were truncated by the length limit
@@ -143,7 +148,7 @@ class StrategyState:
 
     @property
     def beams(self) -> Sequence[StrategyState]:
-        """The states that hold finished and truncated hypotheses: of the groups of a diverse beam, or else this one."""
+        """The states with buffers of finished and truncated hypotheses: this one, or those of a diverse beam."""
         return [self]
 
 
@@ -191,12 +196,15 @@ class SearchState:
 
     @property
     def without_decoders(self) -> SearchState:
-        """The state without the models' caches and encoder outputs."""
+        """A copy of the state without the states of the models (caches and encoder outputs)."""
         return replace(self, decoders=[])
 
 
 def _by_source(state: SearchState) -> SearchState:
-    """View caches as B K … instead of B·K …, so that every tensor of the state has one row per source."""
+    """Return the state with caches viewed as B K … instead of B·K …, so that dimension 0 of every tensor is the source.
+
+    `state.tokens` has the shape B K: K hypotheses of each of B sources.
+    """
     shape = state.tokens.shape
     decoders = [
         replace(decoder, cache=map_tensors(lambda leaf: leaf.unflatten(0, shape), decoder.cache))
@@ -206,15 +214,15 @@ def _by_source(state: SearchState) -> SearchState:
 
 
 def select_sources(state: SearchState, sources: Tensor) -> SearchState:
-    """Return the state of the sources with the indices `sources` (N) in the batch."""
+    """Return the state of N sources of a batch, given by their indices `sources` (N) in it."""
     selected = map_tensors(lambda leaf: leaf[sources], _by_source(state))
     for decoder in selected.decoders:
-        decoder.cache = map_tensors(lambda leaf: leaf.flatten(0, 1), decoder.cache)
+        decoder.cache = map_tensors(lambda leaf: leaf.flatten(0, 1), decoder.cache)  # N K … → N·K …
     return selected
 
 
 def replace_sources(state: SearchState, slots: Tensor, new: SearchState) -> None:
-    """Write the state of N new sources into the rows `slots` (N) of the batch, in place of the sources there."""
+    """Overwrite the rows `slots` (N) of the batch, one row per source, with the state of N new sources, in place."""
     pairs = zip(tensor_leaves(_by_source(state)), tensor_leaves(_by_source(new)))
     for leaf, values in pairs:
         leaf.index_copy_(0, slots, values.to(leaf.dtype))
@@ -233,12 +241,15 @@ class BatchProgress:
 
     @property
     def all_at_limit(self) -> bool:
-        """Whether all sources have reached their length limits, so that their search must end now."""
+        """Whether all sources of the batch have reached their length limits, so that their search must end now.
+
+        `sources` has the number of the source in each slot of the batch, `steps` its number of steps.
+        """
         slots = zip(self.sources, self.steps)
         return all(number == EMPTY_SLOT or step >= self.max_lengths[number] for number, step in slots)
 
     def num_slots(self, count: int) -> int:
-        """The number of slots of a batch for `count` sources; with CUDA graphs, rounded up to a few sizes."""
+        """Return the number of slots (rows) of a batch of `count` sources; with CUDA graphs, it is rounded up."""
         return round_up_size(count, minimum=1) if self.use_cuda_graphs and count else count
 
 
@@ -246,7 +257,7 @@ class AsyncRead:
     """Truth values that are copied from the device without waiting for it; `read` waits."""
 
     def __init__(self, values: Tensor) -> None:
-        """Start the copy of `values` to the CPU."""
+        """Start to copy the truth values `values` to the CPU; `self.event` is recorded when the copy is complete."""
         self.values, self.event = values, torch.cuda.Event() if values.is_cuda else None
         if self.event is not None:
             pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
@@ -254,16 +265,16 @@ class AsyncRead:
             self.event.record()
 
     def read(self) -> list[bool]:
-        """Return the values, after waiting for the copy."""
+        """Wait for the copy to the CPU, which `__init__` has started, and return the truth values."""
         if self.event is not None:
             self.event.synchronize()
         return self.values.tolist()
 
 
 def round_up_size(number: int, minimum: int = 16) -> int:
-    """Round up to `minimum` or a number of the series 1, 2, 3, 4, 6, 8, 12, 16, 24, 32 …
+    """Round up to a power of 2 or 3 times a power of 2 (1, 2, 3, 4, 6, 8, 12, 16, 24, 32 …), at least `minimum`.
 
-    With few sizes there are few shapes, each of which has to be captured as a CUDA graph.
+    With few sizes there are few shapes, each of which has to be captured as a CUDA graph. `minimum` is a power of 2.
     """
     power = max(minimum, 1 << (number - 1).bit_length())
     return power * 3 // 4 if power > minimum and power % 4 == 0 and number <= power * 3 // 4 else power
@@ -282,21 +293,25 @@ class PartialResult:
 def partial_result(
     state: SearchState, slot: int, eos: int, length_divisor: Callable[[float], float]
 ) -> PartialResult | None:
-    """Return the result so far for the source in a slot of the batch; None if all its hypotheses were dropped.
+    """Return the result so far for one source of a running search; None if it has no hypothesis left.
 
-    Live, finished and truncated hypotheses count: their common prefix will not change any more. `length_divisor` gives
-    the number by which the score of a hypothesis of some length is divided in comparisons.
+    Live, finished and truncated hypotheses are compared: their common prefix will not change any more.
+
+    Args:
+        slot: The row of the source in the batch.
+        eos: The token id that ends a hypothesis, which is not part of the result.
+        length_divisor: Returns the number by which log p of a hypothesis of this length (in tokens) is divided.
     """
     hypotheses: list[Hypothesis] = []
-    rows = state.output_tokens[slot, :, : int(state.step[slot])].tolist()
-    for row, score in zip(rows, state.scores[slot].tolist()):
-        if score > -torch.inf:
-            tokens = [token for token in row if token != PAD]
+    live_tokens = state.output_tokens[slot, :, : int(state.step[slot])].tolist()
+    for padded_tokens, score in zip(live_tokens, state.scores[slot].tolist()):
+        if score > -torch.inf:  # −∞ marks an unused row
+            tokens = [token for token in padded_tokens if token != PAD]
             hypotheses.append(Hypothesis(tokens, score, score / length_divisor(len(tokens)), finished=False))
     for buffer in [buffer for beam in state.strategy.beams for buffer in (beam.finished, beam.truncated)]:
-        if buffer is not None:  # `finished` plays no part here: only tokens and scores are used
-            (of_source,) = map_tensors(lambda leaf: leaf[slot : slot + 1], buffer).to_hypotheses(finished=True)
-            hypotheses += of_source
+        if buffer is not None:
+            source_buffer = map_tensors(lambda leaf: leaf[slot : slot + 1], buffer)  # with one row
+            hypotheses += source_buffer.to_hypotheses(finished=True)[0]  # only tokens and scores are used here
     if not hypotheses:
         return None
     targets = [h.tokens[:-1] if h.tokens[-1:] == [eos] else h.tokens for h in hypotheses]

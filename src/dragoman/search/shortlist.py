@@ -35,12 +35,12 @@ class VocabularySubset:
     token_ids: Tensor  # sorted
 
     def to_local(self, token_ids: Tensor) -> Tensor:
-        """Return the positions in the subset (local ids) of tokens, which all belong to it."""
+        """Convert token ids of the vocabulary, all of them in the subset, to local ids: their indices in the subset."""
         return torch.searchsorted(self.token_ids, token_ids)
 
     def local_special_tokens(self, special_tokens: SpecialTokens) -> SpecialTokens:
-        """Return special tokens with local ids: their positions in the subset."""
-        local_ids = {token: number for number, token in enumerate(self.token_ids.tolist())}
+        """Return the special tokens with local ids (indices in the subset) in place of token ids of the vocabulary."""
+        local_ids = {token: local_id for local_id, token in enumerate(self.token_ids.tolist())}
         bos = special_tokens.bos
         return replace(
             special_tokens,
@@ -52,36 +52,45 @@ class VocabularySubset:
         )
 
     def local_constraints(self, constraints: ConstraintTensors) -> ConstraintTensors:
-        """Return constraints whose prefixes have local ids (positions in the subset); others are not supported."""
+        """Return the constraints with local ids (indices in the subset) in the target prefixes.
+
+        Required phrases are not supported with a subset of the vocabulary.
+        """
         prefix = constraints.prefix
         return constraints if prefix is None else replace(constraints, prefix=self.to_local(prefix))
 
     def to_global(self, nbest: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
-        """Convert the local ids (positions in the subset) of hypotheses to token ids of the vocabulary."""
+        """Return the hypotheses of each source with token ids of the vocabulary in place of local ids.
+
+        A local id is an index in the subset.
+        """
         ids = self.token_ids.tolist()
-        return [[h._replace(tokens=[ids[token] for token in h.tokens]) for h in hypotheses] for hypotheses in nbest]
+        return [
+            [h._replace(tokens=[ids[local_id] for local_id in h.tokens]) for h in hypotheses] for hypotheses in nbest
+        ]
 
 
 @dataclass(frozen=True)
 class Shortlist:
     """The most frequent target tokens, and the most probable translations of every source token."""
 
-    frequent: IntArray
+    frequent: IntArray  # ids of the most frequent target tokens
     starts: IntArray  # translations of source token s are translations[starts[s] : starts[s + 1]]
-    translations: IntArray
+    translations: IntArray  # ids of target tokens
     vocab_size: int  # of the target
 
     def select(self, source: Tensor, special_tokens: SpecialTokens, others: Iterable[Tensor] = ()) -> VocabularySubset:
-        """Return the tokens that a search of a batch of sources (B S) may generate, without repetition.
+        """Return the subset of the target vocabulary that a search of a batch of sources (token ids, B S) may generate.
 
-        They are the frequent tokens, the special tokens, the translations of the source tokens (those of token s are
+        It contains the frequent tokens, the special tokens, the translations of the source tokens (those of token s are
         `translations[starts[s] : starts[s + 1]]`) and `others`, such as those of a forced prefix.
         """
         source_tokens = source.flatten().unique().cpu().numpy()
         source_tokens = source_tokens[source_tokens < len(self.starts) - 1]
         starts = self.starts[source_tokens]
         counts = self.starts[source_tokens + 1] - starts
-        offsets = np.repeat(starts - np.cumsum(counts) + counts, counts)  # plus 0, 1, 2, … : indices of translations
+        # offsets[i] + i is the index in `translations` of the i-th translation of all source tokens
+        offsets = np.repeat(starts - np.cumsum(counts) + counts, counts)
         bos = special_tokens.bos.cpu() if isinstance(special_tokens.bos, Tensor) else torch.tensor([special_tokens.bos])
         token_ids = [
             self.frequent,
@@ -101,7 +110,7 @@ class Shortlist:
         return VocabularySubset(torch.from_numpy(unique).to(source.device))
 
     def save(self, folder: Path) -> None:
-        """Write the shortlist into a run folder; tensors keep the names of earlier versions of the file format."""
+        """Write the shortlist into a run folder; tensors have the names of the first version of the file format."""
         arrays = {"frequent": self.frequent, "begins": self.starts, "pieces": self.translations}
         write_file(folder / SHORTLIST_FILE, save({**arrays, "vocabulary": np.array([self.vocab_size])}))
 
@@ -111,9 +120,9 @@ class Shortlist:
 
         A missing or damaged file, or one of another model, is a UserError.
         """
-        path, advice = folder / SHORTLIST_FILE, f"learn one with 'dragoman shortlist {folder}'"
+        path, command = folder / SHORTLIST_FILE, f"dragoman shortlist {folder}"
         if not path.exists():
-            raise UserError(f"the run {folder} has no vocabulary shortlist: {advice}")
+            raise UserError(f"the run {folder} has no vocabulary shortlist: learn one with '{command}'")
         try:
             arrays = load_file(path)
             frequent, starts, translations = (
@@ -121,29 +130,33 @@ class Shortlist:
             )
             size = int(arrays["vocabulary"][0])
         except (SafetensorError, KeyError, IndexError, OSError):
-            raise UserError(f"the vocabulary shortlist {path} is damaged: {advice}") from None
+            raise UserError(f"the vocabulary shortlist {path} is damaged: learn a new one with '{command}'") from None
         in_range = not len(translations) or 0 <= translations.min() <= translations.max() < size
         # translations of source token s are translations[starts[s] : starts[s + 1]]
         sorted_starts = len(starts) and starts[-1] == len(translations) and (np.diff(starts) >= 0).all()
         if size != vocab_size or not in_range or not sorted_starts:
-            raise UserError(f"the vocabulary shortlist {path} does not belong to this model: {advice}")
+            raise UserError(
+                f"the vocabulary shortlist {path} is damaged, or belongs to a model with another vocabulary: learn a "
+                f"new one with '{command}'"
+            )
         return Shortlist(frequent, starts, translations, size)
 
 
 def learn_shortlist(
     store: TokenStore, sizes: tuple[int, int], translations: int = 100, frequent: int = 100, max_pairs: int = 200_000
 ) -> Shortlist:
-    """Learn a shortlist, with IBM model 1, from at most `max_pairs` sentence pairs, spread over the store of tokens.
+    """Learn a shortlist with IBM model 1 from at most `max_pairs` sentence pairs, evenly spread over the token store.
 
     Args:
+        store: The tokenized training data.
         sizes: Sizes of the source and the target vocabulary.
         translations: Number of translations per source token.
         frequent: Number of the most frequent target tokens.
     """
     if store.monolingual or any(column.features for column in store.columns):
         raise UserError(
-            "a vocabulary shortlist is learned from pairs of texts, but this run was trained on other data: translate "
-            "without a shortlist"
+            "a vocabulary shortlist is learned from pairs of source and target texts, but this run was trained on "
+            "other data: translate without a shortlist"
         )
     model = learn_lexical_model(store, sizes, max_pairs)
     occurrences = np.zeros(model.target_size, np.int64)
@@ -156,16 +169,17 @@ def learn_shortlist(
     return Shortlist(most_frequent, starts, best, model.target_size)
 
 
-def _best_translations(model: LexicalModel, translations: int) -> tuple[IntArray, IntArray]:
-    """Return the most probable target tokens of each source token, at most `translations` each.
+def _best_translations(model: LexicalModel, max_translations: int) -> tuple[IntArray, IntArray]:
+    """Return the most probable target tokens of each source token, at most `max_translations` each.
 
-    Returns (starts, targets): the tokens for source s are targets[starts[s] : starts[s + 1]].
+    Returns (starts, targets): the tokens for source token s are targets[starts[s] : starts[s + 1]]. `model` has the
+    expected count of every pair of source and target token.
     """
-    # a key stands for a pair of tokens: source · target_size + target
+    # the key of a pair of tokens is source · target_size + target
     source, target = model.keys // model.target_size, model.keys % model.target_size
     order = np.lexsort((-model.counts, source))  # by source token, the most probable translation first
     source, target, counts = source[order], target[order], model.counts[order]
     first = np.searchsorted(source, np.arange(model.source_size + 1))
-    is_best = (np.arange(len(source)) - first[source] < translations) & (counts > 0)
+    is_best = (np.arange(len(source)) - first[source] < max_translations) & (counts > 0)
     starts = np.concatenate(([0], np.cumsum(np.bincount(source[is_best], minlength=model.source_size))))
     return starts, target[is_best]

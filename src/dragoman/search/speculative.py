@@ -78,29 +78,38 @@ class Speculative(StepwiseSearch):
 
     @property
     def other_runs(self) -> list[str | OtherRun]:
-        """The run of the draft model: an open run or a run's folder."""
+        """The runs that this search needs besides the one that decodes: the draft model, open or as its folder."""
         return [self.draft_model]
 
     @property
     def length_limit(self) -> LengthLimit:
-        """The length limit of `self.search`, whose result speculative decoding computes."""
+        """The length limit of targets: that of `self.search`, whose result speculative decoding computes."""
         return self.search.length_limit
 
     def engine(self, run: DecodingRun, request: SearchRequest) -> SpeculativeEngine:
-        """Return an engine that generates the same tokens as `self.search`, but has them drafted by the draft model."""
+        """Return an engine that generates the tokens of `self.search`, several per step with the draft model's help.
+
+        A draft model with another vocabulary than the run's is a UserError.
+        """
         draft = run.open_run(self.draft_model)
         run.check_same_vocabulary(draft, "the run reads the tokens of the draft")
         plain = self.search.engine(run, request)
         return SpeculativeEngine(plain, draft=run.inference_weights(draft.model), draft_tokens=self.draft_tokens)
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
-        """Return the hypothesis of each source; an error if the run uses a shortlist."""
+        """Decode the sources of the request, and return a list with one hypothesis for each.
+
+        A run with a vocabulary shortlist is a UserError.
+        """
         if run.shortlist is not None:
-            raise UserError("speculative decoding does not work with a vocabulary shortlist: leave out one of the two")
+            raise UserError(
+                "speculative decoding does not work with a vocabulary shortlist: translate without the draft model, or "
+                "without the shortlist"
+            )
         return super().decode(run, request)
 
     def acceptance(self, run: DecodingRun, request: SearchRequest) -> AcceptanceStats:
-        """Decode the sources, and return how many drafted tokens were accepted."""
+        """Decode the sources of the request, and return only how many drafted tokens were accepted."""
         engine, arguments = self.prepare(run, request)
         assert isinstance(engine, SpeculativeEngine)
         engine.search(*arguments)
@@ -116,17 +125,17 @@ class AcceptanceStats:
     accepted: int = 0
 
     def __add__(self, other: AcceptanceStats) -> AcceptanceStats:
-        """Return the sums of the counts of two searches."""
+        """Return the counts of two searches together: the sum of each field."""
         return AcceptanceStats(*(sum(pair) for pair in zip(astuple(self), astuple(other))))
 
     @property
     def mean_accepted(self) -> float:
-        """Accepted tokens per round; each round generates one more, the model's own."""
+        """The mean number of accepted tokens per round (call of the model), which generates one more token itself."""
         return self.accepted / max(1, self.rounds)
 
     @property
     def acceptance_rate(self) -> float:
-        """Accepted tokens divided by proposed ones."""
+        """The share of the drafted tokens verified by the model (`proposed`) that were accepted, from 0 to 1."""
         return self.accepted / max(1, self.proposed)
 
 
@@ -134,7 +143,7 @@ class AcceptanceStats:
 class SpeculativeState(SearchState):
     """The state of speculative decoding, with one row per source; the last decoder is that of the draft model."""
 
-    first_token: Tensor  # B
+    first_token: Tensor  # B: decoded first, such as BOS
     draft_read: Tensor  # B: how many tokens the draft model has read, the first token included
 
 
@@ -148,15 +157,16 @@ class SpeculativeEngine(SearchEngine):
     """
 
     def __init__(self, plain: SearchEngine, draft: Model, draft_tokens: int = 4) -> None:
-        """Search as `plain`, the engine without a draft model, does; `draft` drafts `draft_tokens` tokens at a time.
+        """Generate the tokens that the engine `plain` would generate, with the help of the model `draft`.
 
-        The draft model becomes the last of the models.
+        It drafts `draft_tokens` tokens at a time, and becomes the last one of `self.models`. `self.acceptance` counts
+        the drafted and the accepted tokens.
         """
         super().__init__([*plain.models, draft], plain.special_tokens, plain.strategy, plain.logits_processors)
         if plain.strategy.rows_per_source > 1 or plain.strategy.reorders_rows:
             raise UserError(
-                "speculative decoding generates one hypothesis, but required phrases need a beam: leave out one of "
-                "the two"
+                "speculative decoding generates one hypothesis, but required phrases need a beam: translate without "
+                "the draft model, or without the phrases"
             )
         if draft.vocab_size != (expected := plain.models[0].vocab_size):
             raise UserError(
@@ -168,15 +178,21 @@ class SpeculativeEngine(SearchEngine):
         self.graphed_start = self._start
 
     def _begin_batch(self, max_lengths: list[int], count: int, use_cuda_graphs: bool) -> BatchProgress:
-        """Decide on slots and cache length as without drafts, but with positions for drafted tokens after the last."""
+        """Return the progress of a batch that begins with `count` sources, as `SearchEngine` does.
+
+        The length limits `max_lengths` of all targets are raised, so that caches have positions for drafted tokens
+        after the last token.
+        """
         # a step reads the last token and a draft; the draft model may still have to read as many accepted tokens
         extra_positions = 2 * (self.draft_tokens + 1)
         return super()._begin_batch([length + extra_positions for length in max_lengths], count, use_cuda_graphs)
 
     def _start(self, inputs: SearchInputs, cache_length: int, max_length: int) -> SearchState:
-        """Return the initial state; raise an error if a source is too long for the draft model, the last of the models.
+        """Encode the sources of `inputs` with each model, and return the initial state of their search.
 
-        `first_token` (B) is decoded first, `draft_read` (B) is the number of tokens that the draft model has read.
+        Caches have `cache_length` positions, output tokens at most `max_length`. `draft_read` (B) is the number of
+        tokens that the draft model, the last one of the models, has read. A source that is too long for it is a
+        UserError.
         """
         limit, longest = self.models[-1].max_source_length, int(inputs.lengths.max())
         if limit is not None and longest > limit:
@@ -188,10 +204,11 @@ class SpeculativeEngine(SearchEngine):
         return SpeculativeState(**vars(state), first_token=state.tokens[:, 0].clone(), draft_read=zeros)
 
     def _step(self, state: SearchState, progress: BatchProgress) -> SearchState:
-        """Generate a token for every row, and one for each drafted token that is accepted; count the step.
+        """Generate one or more tokens for every source: the drafted tokens that are accepted, and one more.
 
-        The draft model drafts N tokens, the others read them in one call, and `_verify` accepts the first ones. Models
-        with a recurrent state read a copy of it, and then only the accepted tokens, since reading cannot be undone.
+        The draft model (the last model) drafts N tokens, the other models read them in one call, and `_verify` accepts
+        the first ones. A model with a recurrent state reads them from a copy of its state, and then only the accepted
+        tokens from the state itself, since reading cannot be undone. `progress.steps` counts the steps.
         """
         assert isinstance(state, SpeculativeState)
         progress.steps = [step + 1 for step in progress.steps]
@@ -210,7 +227,10 @@ class SpeculativeEngine(SearchEngine):
         return replace(after, decoders=state.decoders)
 
     def _make_space(self, state: SpeculativeState, progress: BatchProgress) -> bool:
-        """Grow the caches if necessary, noting it in `progress`; return whether they have positions for a draft."""
+        """Grow the caches of all models if a draft needs more positions, up to `progress.max_length`.
+
+        Returns whether all caches have enough positions now; a model with few positions may not.
+        """
         unread = state.step - state.draft_read  # B: tokens that the draft model has not read, besides the last
         # the most tokens that a step reads after the last position of a row
         width = max(self.draft_tokens, int(unread.masked_fill(state.done, 0).max())) + 1
@@ -228,8 +248,9 @@ class SpeculativeEngine(SearchEngine):
     def _draft(self, state: SpeculativeState) -> Tensor:
         """Return the N = `draft_tokens` tokens (B N) that the draft model, which is the last model, generates next.
 
-        It first reads the tokens that were accepted since its last draft. The drafted ones are read by a copy of its
-        state, `ahead`, since they may be rejected.
+        It first reads the tokens that were accepted since its last draft: it has read `state.draft_read` (B) tokens,
+        but `state.step` (B) were generated. Drafted tokens are read from a copy of its state, `ahead`, since they may
+        be rejected.
         """
         model, decoder = self.models[-1], state.decoders[-1]
         unread = state.step - state.draft_read  # B: tokens that it has not read, besides the last
@@ -257,13 +278,13 @@ class SpeculativeEngine(SearchEngine):
         """Append the tokens that the models select, up to and including the first one that differs from the draft.
 
         Args:
-            logits: B N+1 V, at the last token and at the drafted tokens.
+            logits: B N+1 V, of the models after the last token and after each drafted token.
             drafts: B N, the drafted tokens.
 
         Returns:
             the state, and the number of new tokens (B). `self.acceptance` counts how many drafted tokens were accepted.
         """
-        active, generated = ~state.done, torch.zeros_like(state.step)  # B: rows whose draft is right so far
+        active, generated = ~state.done, torch.zeros_like(state.step)  # B: whether the draft is accepted so far; B
         log_normalizer = log_sum_exp(logits)  # B N+1
         self.acceptance.rounds += int(active.sum())
         for n, draft in enumerate([*drafts.unbind(1), None]):  # None: after the last drafted token
@@ -282,9 +303,10 @@ class SpeculativeEngine(SearchEngine):
 
 
 def _read_tokens(model: Model, decoder: DecoderState, tokens: Tensor, count: Tensor | None = None) -> Tensor:
-    """Decode tokens B N from the decoder's positions on, and update its cache, not its positions; return logits B N V.
+    """Decode N tokens per row (B N) in one call, beginning at `decoder.positions`, and return their logits, B N V.
 
-    With `count` (B), a row reads only this number of tokens.
+    The cache of `decoder` is updated, its positions are not. With `count` (B), a row reads only its first `count`
+    tokens, and logits after these are undefined.
     """
     positions = decoder.positions + torch.arange(tokens.shape[1], device=tokens.device)  # B N
     lengths = None if count is None else decoder.positions[:, 0] + count
@@ -296,19 +318,23 @@ def _read_tokens(model: Model, decoder: DecoderState, tokens: Tensor, count: Ten
 
 
 def _copy_recurrent(model: Model, decoder: DecoderState) -> tuple[DecoderState, bool]:
-    """Return a decoder state in which tokens can be read ahead, and whether that took copies of tensors."""
+    """Return a copy of a model's state with which tokens can be read on trial, and whether the model is recurrent.
+
+    Only recurrent states are copied. Key–value caches are shared: entries after a row's position are ignored, and
+    overwritten later.
+    """
     cache = model.copy_recurrent_state(decoder.cache)
     is_recurrent = any(new is not old for new, old in zip(tensor_leaves(cache), tensor_leaves(decoder.cache)))
     return replace(decoder, cache=cache), is_recurrent
 
 
 def _where(condition: Tensor, new: SearchState, old: SearchState) -> SearchState:
-    """Return the state with the rows of `new` where the condition (B) holds, and those of `old` elsewhere."""
+    """Return the state with the sources of `new` where `condition` (B) is true, and those of `old` elsewhere."""
     if bool(condition.all()):
         return new
 
     def select_rows(new: Tensor, old: Tensor) -> Tensor:
-        """Return the rows of a tensor where the condition holds, for a tensor of any rank."""
+        """Return torch.where(condition, new, old) for tensors B …, with the condition broadcast to their shape."""
         return old if new is old else torch.where(condition.view(-1, *[1] * (old.dim() - 1)), new, old)
 
     return map_tensors(select_rows, new, old)

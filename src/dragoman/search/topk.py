@@ -15,7 +15,7 @@ from dragoman.parts.triton_support import TRITON_AVAILABLE
 if TRITON_AVAILABLE:
     from dragoman.search import kernels
 
-CHUNK = 64  # logits whose maximum decides whether they are read again
+CHUNK = 64  # consecutive logits whose maximum decides whether they are read again
 MIN_CHUNKED_SIZE = 2**16  # logits from which on chunks are faster for a single maximum
 CACHE_SIZE = 2**18  # logits whose exponentials fit in the cache of a core
 MIN_SPLIT_SIZE = 2**20  # logits from which on splitting by CACHE_SIZE is faster
@@ -24,12 +24,16 @@ MAX_KERNEL_COUNT = 64  # largest `count` of the GPU kernels
 
 
 def kernel_input(logits: Tensor) -> Tensor:
-    """Convert logits to float32, unless GPU kernels will read them: these accept any type and compute in float32."""
+    """Convert logits to float32 (float64 stays), unless Triton kernels will read them, which do so themselves."""
     return logits if TRITON_AVAILABLE and logits.is_cuda else at_least_float32(logits)
 
 
 def topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """… N → the `count` largest values, largest first, and their indices; ties by the lower index."""
+    """Return the `count` largest of N values along the last dimension, and their indices (0 … N−1).
+
+    Like torch.topk, but equal values are in the order of their indices. `values` is … N, both results are … `count`. On
+    a CPU, values are compared by integers that combine the rank of the value and its index.
+    """
     if TRITON_AVAILABLE and values.is_cuda and count <= MAX_KERNEL_COUNT:
         largest, index = kernels.topk(values.reshape(-1, values.shape[-1]), count)
         return largest.view(*values.shape[:-1], count), index.view(*values.shape[:-1], count)
@@ -44,16 +48,20 @@ def topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def first_true(chosen: Tensor, count: int) -> Tensor:
-    """Return the indices (B `count`) of the first true values of each row of B N, by top-k of −index."""
+    """Return the indices of the first `count` true values of each row, in ascending order: B N → B `count`.
+
+    Found as the top-k of −index. A row has at least `count` true values.
+    """
     order = torch.arange(0, -chosen.shape[1], -1, dtype=torch.float32, device=chosen.device)
     order = order.where(chosen, -torch.inf)
     return topk(order, count)[1] if order.device.type != "cpu" else order.topk(count, dim=-1).indices
 
 
 def argmax_with_score(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """… V → the maximum of each row and its lowest index, … each, as `Tensor.max`.
+    """Return the maximum along the last dimension and its index, like Tensor.max; the lowest index of equal maxima.
 
-    On a CPU, long rows are divided into chunks: the maximum is in the chunk with the largest maximum, or in the rest.
+    Logits are … V, both results …. On a CPU, long rows are divided into chunks of CHUNK logits: only the chunk with the
+    largest maximum, and the logits after the last whole chunk (`rest`), are read again.
     """
     if TRITON_AVAILABLE and logits.is_cuda:
         values, index = topk(logits, 1)
@@ -73,16 +81,19 @@ def argmax_with_score(logits: Tensor) -> tuple[Tensor, Tensor]:
 def topk_continuations(
     scores: Tensor, logits: Tensor, log_normalizer: Tensor, count: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the `count` best continuations of each source: scores, rows and tokens, B N each, best first.
+    """Return the N = `count` best continuations (a hypothesis and one more token) of each source, best first.
 
     Ties are broken by the lower row, then by the lower token. `Tensor.topk` orders equal values arbitrarily, so on a
     CPU one more continuation than needed is selected, and if any two scores are equal, the slower
     `_topk_lower_index_first` decides.
 
     Args:
-        scores: B K, of the hypotheses.
-        logits: B K V.
+        scores: B K, log p of the K hypotheses of each source.
+        logits: B K V, of their next tokens.
         log_normalizer: B K, log Σ exp of the logits.
+
+    Returns:
+        the scores (log p with the new token), rows (indices 0 … K−1 of the hypotheses) and new tokens, B N each.
     """
     rows, width = logits.shape[1:]
     if logits.device.type != "cpu":  # the best continuations are among the best of each row
@@ -117,10 +128,11 @@ def _add_log_p(scores: Tensor, logits: Tensor, log_normalizer: Tensor) -> Tensor
 
 
 def _best_of_rows(scores: Tensor, logits: Tensor, log_normalizer: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` + 1 best continuations of each row (hypothesis): scores and indices in K·V, B K·N each.
+    """Return the N = `count` + 1 best continuations of each hypothesis (row): scores and indices in K·V, B K·N each.
 
-    They include the `count` + 1 best of a source, so that a tie of the last two of these is noticed. `scores` (B K) are
-    those of the hypotheses, logits B K V, and `log_normalizer` (B K) their log Σ exp.
+    They include the `count` + 1 best continuations of the source, so that the caller notices a tie of the last two.
+    `scores` (B K) are log p of the hypotheses, `logits` (B K V) those of their next tokens, `log_normalizer` (B K) is
+    log Σ exp of the logits.
     """
     rows, width = logits.shape[1:]
     best_logits, tokens = logits.topk(min(count + 1, width), dim=-1)  # B K N
@@ -131,13 +143,14 @@ def _best_of_rows(scores: Tensor, logits: Tensor, log_normalizer: Tensor, count:
 def _best_of_chunks(
     scores: Tensor, logits: Tensor, log_normalizer: Tensor, count: int, first_of_equal_chunks: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return continuations that include the `count` best ones, then one more: scores and indices in K·V, B N each.
+    """Return N continuations of each source that include the `count` best: their scores and indices in K·V, B N each.
 
     Logits (B K V) are divided into chunks of CHUNK tokens. Only the `count` chunks with the largest maxima are read
-    again, besides the tokens after the last whole chunk. The last column has the maximum of the next best chunk, which
-    is not read: a tie with it is noticed by the caller. `first_of_equal_chunks`: among chunks with equal maxima, those
-    with the lower index are read, so that no such tie matters; this is slower. `scores` (B K) are those of the
-    hypotheses, `log_normalizer` (B K) log Σ exp of the logits.
+    again, besides the tokens after the last whole chunk. The last column is no continuation, but has the maximum of the
+    next best chunk, which is not read: the caller must check for a tie with it. `first_of_equal_chunks`: among chunks
+    with equal maxima, those with the lower index are read, so that no such tie matters; this is slower.
+
+    `scores` (B K) are log p of the K hypotheses, `log_normalizer` (B K) is log Σ exp of the logits.
     """
     (rows, width), device = logits.shape[1:], logits.device
     chunks = width // CHUNK
@@ -169,9 +182,11 @@ def _best_of_chunks(
 def _topk_lower_index_first(
     scores: Tensor, logits: Tensor, log_normalizer: Tensor, count: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the `count` best continuations, scores, rows and tokens (B N each), ties by the lower index in K·V.
+    """Return the N = `count` best continuations (a hypothesis and one more token) of each source, best first.
 
-    `scores` (B K) are those of the hypotheses, logits B K V, and `log_normalizer` (B K) their log Σ exp.
+    Equal scores are in the order of their indices in K·V. `scores` (B K) are log p of the K hypotheses, `logits`
+    (B K V) those of their next tokens, `log_normalizer` (B K) is log Σ exp of the logits. Returns the scores with the
+    new token, the rows (indices 0 … K−1 of the hypotheses) and the new tokens, B N each.
     """
     rows, width = logits.shape[1:]
     if rows * (width // CHUNK) > count and logits.dtype != torch.float64:
@@ -190,15 +205,19 @@ def _topk_lower_index_first(
 
 
 def _sort_keys(scores: Tensor, index: Tensor) -> Tensor:
-    """Return integers to sort by, all different: smaller for larger scores, and for the lower index of equal scores.
+    """Return int64 keys that sort by descending score, then by ascending index; no two are equal.
 
-    Scores are float32 and ≤ 0: as float64, the lower 29 bits of their magnitudes are free for the index.
+    Scores are float32 and ≤ 0. The larger the score, the smaller its magnitude, and so the integer with the same bits
+    as that float64; converted from float32, its lower 29 bits are 0, and free for the index.
     """
     return scores.abs().double().view(torch.int64) + index
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
-    """Return log Σ exp over the last dimension, … V → …; on a CPU for as many rows at a time as fit in its cache."""
+    """Return log Σ exp over the last dimension, … V → …, like torch.logsumexp but faster.
+
+    On a GPU it is one Triton kernel; on a CPU large inputs are computed in blocks of rows that fit in the cache.
+    """
     if TRITON_AVAILABLE and logits.is_cuda:
         return kernels.log_sum_exp(logits.reshape(-1, logits.shape[-1])).view(logits.shape[:-1])
     if logits.device.type != "cpu" or logits.numel() < MIN_SPLIT_SIZE or torch.compiler.is_compiling():
@@ -209,10 +228,7 @@ def log_sum_exp(logits: Tensor) -> Tensor:
 
 
 def _log_sum(rows: Tensor) -> Tensor:
-    """Return log Σ exp of R rows (R V → R) that fit in the processor's cache.
-
-    The maximum of a row is subtracted first, against overflow.
-    """
+    """Return log Σ exp of each of R rows, R V → R; the maximum of a row is subtracted first, against overflow."""
     limit = torch.finfo(rows.dtype).max  # avoids ∞ − ∞
     maximum = rows.amax(-1, keepdim=True).clamp(-limit, limit)
     return ((rows - maximum).exp_().sum(-1, keepdim=True).log_() + maximum)[:, 0]

@@ -30,12 +30,18 @@ WordPairs = list[tuple[int, int]]  # (index of the source word, index of the tar
 
 
 def read_dictionary(path: Path) -> dict[str, str]:
-    """Read a dictionary with one `source<TAB>target` per line, UTF-8, plain or gzipped; the first entry counts."""
+    """Read a dictionary {source word: translation} from a UTF-8 file, plain or gzipped.
+
+    Each line is `source<TAB>target`; of several entries for a word the first one counts.
+    """
     dictionary: dict[str, str] = {}
-    for line, text in read_lines(path):
+    for line_number, text in read_lines(path):
         columns = [column.strip() for column in text.split("\t")]
         if len(columns) != 2 or not all(columns):
-            raise UserError(f"{path}, line {line:,}: expected a word, a tab and its translation, got {text[:80]!r}")
+            raise UserError(
+                f"{path}, line {line_number:,}: expected a word, a tab and its translation, but found {text[:80]!r}: "
+                "correct the line"
+            )
         dictionary.setdefault(*columns)
     return dictionary
 
@@ -53,22 +59,24 @@ class UnknownWordReplacer:
         if not self.target.has_unknown_words:
             raise UserError(
                 "replacing unknown words needs a tokenizer of words or symbols, but the target tokenizer of this run "
-                f"is of kind {self.target.kind!r}, which has no unknown words: use no dictionary"
+                f"is of kind {self.target.kind!r}, which has no unknown words: translate without a dictionary"
             )
 
     def replace(self, source: str, ids: Sequence[int], weights: Tensor) -> tuple[str, WordPairs]:
-        """Return the text of a translation with unknown words replaced, and pairs (source word, target word).
+        """Replace each <unk> of a translation by the dictionary's translation, or a copy, of a source word.
 
-        Each <unk> becomes the translation, or a copy, of the source word with the highest attention. Words of the
-        pairs are numbered as split by white space.
-
-        An <unk> is a whole word of the tokenizer. That of words separates punctuation: “3.57,” has the words “3” and
-        “57”.
-        Replacements are joined with or without a space, as the words are in the source.
+        This is the source word to which the <unk> has the highest attention. Its words are those of the target
+        tokenizer, which may separate punctuation: “3.57,” has the words “3” and “57”. Replacements are joined with or
+        without a space, as their words are in the source.
 
         Args:
+            source: The source text.
             ids: Token ids of the target, without BOS and EOS.
-            weights: T S, attention of each target token, EOS last, to the source tokens.
+            weights: T S, attention of each target token to each source token, EOS last in both.
+
+        Returns:
+            the text, and the word alignment: pairs (index of the source word, index of the target word), where words
+            are separated by white space.
         """
         weights = self._point_to_equal_words(source, ids, weights)
         source_tokens = _token_texts(self.source, source)[: weights.shape[1] - 1]  # the last column is that of EOS
@@ -79,9 +87,9 @@ class UnknownWordReplacer:
         )
         parts = self._token_parts(ids, source, {target_token: source_word for source_word, target_token in alignment})
         text = "".join(parts)
-        marked_first = self.target.marker == "initial"  # tokens begin with their space, or else end with it
-        shift = int(marked_first and text.startswith(" "))
-        text = text.removeprefix(" ") if marked_first else text.removesuffix(" ")
+        space_first = self.target.marker == "initial"  # tokens begin with their space, or else end with it
+        shift = int(space_first and text.startswith(" "))
+        text = text.removeprefix(" ") if space_first else text.removesuffix(" ")
         # align again, between words as split by white space
         starts = [start - shift for start in (0, *accumulate(map(len, parts)))]
         part_words = _span_indices(list(zip(parts, starts)), alignment_spans(text))
@@ -98,16 +106,17 @@ class UnknownWordReplacer:
         )
 
     def _point_to_equal_words(self, source: str, ids: Sequence[int], weights: Tensor) -> Tensor:
-        """Return the attention (T S) with that of copied unknown words directed to the source words with their tokens.
+        """Return attention weights (T S) in which copied unknown words attend most to the source words they copy.
 
-        These are the `unknown_word_tokens` of the tokenizers, which a model has copied.
+        Some tokenizers distribute unknown words over several tokens (`unknown_word_tokens`) by a hash of the word. Such
+        a token of the target, with token ids `ids`, was copied from a source word with the same token.
         """
         weights, source_tokens = weights.clone(), self.source.tokens(self.source.encode(source))[: weights.shape[1]]
-        for index, token in enumerate(ids):
-            if token in self.target.unknown_word_tokens:
-                name = self.target.tokens([token])[0]
-                equal = [position for position, other in enumerate(source_tokens) if other == name]
-                weights[index, equal] += 1  # more than all others
+        for index, token_id in enumerate(ids):
+            if token_id in self.target.unknown_word_tokens:
+                (token,) = self.target.tokens([token_id])
+                positions = [position for position, source_token in enumerate(source_tokens) if source_token == token]
+                weights[index, positions] += 1  # more than all others, since weights sum to 1
         return weights
 
     def translation(self, word: str) -> str:
@@ -115,12 +124,18 @@ class UnknownWordReplacer:
         return self.dictionary.get(word) or self.dictionary.get(word.lower()) or word
 
     def _token_parts(self, ids: Sequence[int], source: str, aligned: Mapping[int, int]) -> list[str]:
-        """Return the text that each token adds to the translation, with <unk> replaced.
+        """Return the text that each target token adds to the translation, including spaces, with <unk> replaced.
 
-        Words that follow each other without a space in the source are joined without one. `aligned` is the source word
-        of each target token. An <unk> without one remains.
+        Args:
+            ids: Token ids of the target.
+            source: The source text.
+            aligned: The index of the source word with which each target token is aligned, by the index of the token.
+                An <unk> without a source word remains.
+
+        Replacements of words that follow each other without a space in the source are joined without one.
         """
-        forms, marked_first, parts = self.target.surface_forms(), self.target.marker == "initial", []
+        # `forms`: the bytes of each token with its space, which comes first or last
+        forms, space_first, parts = self.target.surface_forms(), self.target.marker == "initial", []
         spans = self.target.type.word_spans(source)
         words = [source[begin:end] for begin, end in spans]
         unknown_ids = {*self.target.unknown_ids}
@@ -129,29 +144,30 @@ class UnknownWordReplacer:
                 parts.append(forms[token].decode())
                 continue
             word = self.translation(words[aligned[index]]) if index in aligned else UNKNOWN_WORD
-            right = index if marked_first else index + 1  # the space is before this token
+            right = index if space_first else index + 1  # index of the token after the space
             word_before, word_after = aligned.get(right - 1), aligned.get(right)
             adjacent = False  # whether the two words follow each other without a space in the source
             if word_before is not None and word_after == word_before + 1:
                 (_, end), (start, _) = spans[word_before], spans[word_after]
                 adjacent = end == start
             space = "" if adjacent and 0 < right < len(ids) else " "
-            parts.append(space + word if marked_first else word + space)
+            parts.append(space + word if space_first else word + space)
         return parts
 
 
 def source_words(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return for each token of a text the index of its word in `alignment_words(text)`, −1 if it belongs to none.
+    """Return for each token of a text the index of its word in `alignment_words(text)`, or −1 if it is in none.
 
-    Unlike `tokenizer.word_ids`, it knows the text of unknown words.
+    Unlike `tokenizer.word_ids`, which only gets token ids, it handles unknown words, whose text the ids do not contain.
     """
     return _span_indices(_token_texts(tokenizer, text), alignment_spans(text))
 
 
 def _span_indices(tokens: Sequence[tuple[str, int]], spans: Sequence[tuple[int, int]]) -> list[int]:
-    """Return for each token (text, start) the index of the span (start, end) in which it begins, or −1.
+    """Return for each token the index of the span in which it begins, or −1 if it begins in none.
 
-    A space at the beginning of a token does not count. Positions are characters.
+    A token is (text, start), a span (start, end), in characters of the same text. A space at the beginning of a token
+    is skipped.
     """
     span_at = [-1] * (1 + max((end for _, end in spans), default=0))
     for index, (start, end) in enumerate(spans):
@@ -161,12 +177,12 @@ def _span_indices(tokens: Sequence[tuple[str, int]], spans: Sequence[tuple[int, 
 
 
 def _token_texts(tokenizer: Tokenizer, text: str) -> list[tuple[str, int]]:
-    """Return the text and the start of each token, also of unknown words, which token ids could not give back."""
+    """Return (text, start in characters) of each token of a text, also of unknown words."""
     if tokenizer.has_unknown_words:
-        marked_first = tokenizer.marker == "initial"  # a space is added before the text, or else after it
-        marked = re.sub("[\ud800-\udfff]", "\ufffd", f" {text}" if marked_first else f"{text} ")
+        space_first = tokenizer.marker == "initial"  # a space is added before the text, or else after it
+        with_space = re.sub("[\ud800-\udfff]", "\ufffd", f" {text}" if space_first else f"{text} ")  # no surrogates
         splitter = tokenizer.type.pre_tokenizer(tokenizer.marker)
-        return [(token, start - marked_first) for token, (start, _) in splitter.pre_tokenize_str(marked)]
+        return [(token, start - space_first) for token, (start, _) in splitter.pre_tokenize_str(with_space)]
     ids = tokenizer.encode(text)
     ends = [len(tokenizer.decode(ids[:n])) for n in range(len(ids) + 1)]
     return [(text[start:end], start) for start, end in pairwise(ends)]
