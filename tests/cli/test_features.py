@@ -97,7 +97,7 @@ def test_unknown_features_are_reported_once(
     monkeypatch.setattr("dragoman.console.quiet", False)  # another test may have used --quiet
     run.reported_features.clear()
     run.translate(["kukka\tN;XYZ"])
-    assert "trained without the feature XYZ: read as unknown; known are" in capsys.readouterr().err
+    assert "does not know the feature XYZ of sources; it was trained with" in capsys.readouterr().err
     run.translate(["kukka\tN;XYZ"])
     assert not capsys.readouterr().err
     ids = run.encode_sources(["kukka\tN;XYZ"])[0]

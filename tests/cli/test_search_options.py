@@ -218,7 +218,7 @@ def test_weights_are_tuned(dragoman: Dragoman, runs: Path) -> None:
         (["--search", "{}", "--beam-size", 3], "--search describes the search completely: leave --beam-size out"),
         (["--search", '{"kind": "Beam", "siz": 3}'], "did you mean 'size'"),
         (["--search", '{"kind": "Beam", "size": 0}'], "'size' of Beam must be at least 1"),
-        (["--search", "nowhere.json"], "cannot read nowhere.json"),
+        (["--search", "nowhere.json"], "cannot read the search configuration nowhere.json"),
         (["--exclude", " "], "phrase"),
         (["--exact", "--exclude", "Hund"], "does not support prefixes, required or forbidden phrases"),
     ],

@@ -233,14 +233,14 @@ def test_resuming_with_other_options_or_input_is_rejected(
     dictionary = tmp_path / "dictionary"
     dictionary.write_text("cat\tKatze\n")
     for more, expected in [
-        (["--beam-size", 3], "was started with search size 4, but now it is 3"),
-        (["--sample"], "was started with search 'Beam', but now it is 'Sample'"),
-        (["--n-best", 2], "was started with search n_best 1, but now it is 2"),
-        (["--alignment"], "was started with --alignment False, but now it is True"),
-        (["--json-lines"], "was started with --json-lines False"),
-        (["--copy-unknown"], "was started with --copy-unknown False"),
-        (["--dictionary", dictionary], "was started with --dictionary None"),
-        (["--corpus-tag", "news"], "was started with --corpus-tag None, but now it is 'news'"),
+        (["--beam-size", 3], "was started with search size = 4, but now search size is 3"),
+        (["--sample"], "was started with search = 'Beam', but now search is 'Sample'"),
+        (["--n-best", 2], "was started with search n_best = 1, but now search n_best is 2"),
+        (["--alignment"], "was started with --alignment = False, but now --alignment is True"),
+        (["--json-lines"], "was started with --json-lines = False"),
+        (["--copy-unknown"], "was started with --copy-unknown = False"),
+        (["--dictionary", dictionary], "was started with --dictionary = None"),
+        (["--corpus-tag", "news"], "was started with --corpus-tag = None, but now --corpus-tag is 'news'"),
     ]:
         assert expected in sentence(dragoman("translate", run, text, "-o", output, "--resume", *more))
     said = sentence(dragoman("translate", run, other, "-o", output, "--resume"))
@@ -260,7 +260,7 @@ def test_resuming_with_other_weights_is_rejected(
     content = manifest.read_bytes()
     try:
         manifest.write_bytes(content + b" ")
-        assert "was started with model '" in sentence(dragoman("translate", run, text, "-o", output, "--resume"))
+        assert "was started with model = '" in sentence(dragoman("translate", run, text, "-o", output, "--resume"))
     finally:
         manifest.write_bytes(content)
 
@@ -348,7 +348,7 @@ def test_contradictory_output_options(dragoman: Dragoman, run: Path, text: Path,
         ([tmp_path, "-o", out], "is a folder: name a file in it"),
         ([text, "-o", tmp_path], "is a folder: name a file in it"),
         ([text, "-o", tmp_path / "none" / "out"], "does not exist, create it first"),
-        ([text, "-o", tmp_path / "out.gz"], "would not be compressed"),
+        ([text, "-o", tmp_path / "out.gz"], "cannot be written compressed"),
         ([copy, "-o", copy, "--overwrite"], "is the input: choose another file"),
     ]:
         assert expected in sentence(dragoman("translate", run, *arguments))

@@ -72,5 +72,5 @@ def test_subword_tokenizers_have_no_unknown_words(tmp_path: Path) -> None:
 
 def test_replacing_unknown_words_needs_attention(tmp_path: Path) -> None:
     run = load(train(tmp_path, "word", "cho"), device="cpu")
-    with pytest.raises(UserError, match="has no attention, which finds the source words"):
+    with pytest.raises(UserError, match="has no attention, by which they are aligned"):
         run.translate(["the dog"], dictionary={})

@@ -226,7 +226,7 @@ def test_lines_without_a_mask_are_reported(dragoman: Dragoman, monkeypatch: pyte
 
 def test_more_masks_than_sentinels_are_rejected(tmp_path: Path) -> None:
     run = load(make_run(tmp_path / "run", "t5", "text"), device="cpu")
-    with pytest.raises(UserError, match="a text has 10 gaps, but the run has sentinel tokens for 9"):
+    with pytest.raises(UserError, match="a text has 10 gaps, but the model can fill at most 9 gaps of one text"):
         run.fill(["<mask> a " * 10], top_k=1)
 
 

@@ -258,7 +258,7 @@ def test_an_ensemble_needs_equal_feature_settings(trained: Path) -> None:
     run, other = (dragoman.load(trained / "run", device="cpu") for _ in range(2))
     assert run.ensemble(other).translate([trained / "images" / "00.png"])
     other.config = dragoman.config.replace_settings(other.config, {"features.image_fit": "pad"})
-    with pytest.raises(UserError, match="were trained with other settings of features"):
+    with pytest.raises(UserError, match=r"have different settings .features. for images and sound"):
         run.ensemble(other)
 
 

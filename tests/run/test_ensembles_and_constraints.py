@@ -100,7 +100,7 @@ def test_translations_begin_with_their_prefix(runs: list[Run]) -> None:
     free = runs[0].translate(TEXTS, search=SHORT)
     assert all(one.text.startswith(prefix) for one, prefix in zip(found, prefixes))
     assert found[1].text == free[1].text
-    with pytest.raises(UserError, match="prefixes must have one entry for each of 4 texts, got 2"):
+    with pytest.raises(UserError, match="prefixes must have one entry for each of 4 texts, but has 2"):
         runs[0].translate(TEXTS, search=SHORT, prefixes=["", ""])
     with pytest.raises(UserError, match=r"a target prefix has \d+ tokens, but the translation may have at most 2"):
         runs[0].translate(

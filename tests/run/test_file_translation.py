@@ -170,10 +170,10 @@ def test_lines_after_the_partial_output_may_change(output: Path) -> None:
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
-        (MADE | {"search size": 4}, "was started with search size 5, but now it is 4"),
-        (MADE | {"checkpoint": "000600"}, "was started with checkpoint '000500', but now it is '000600'"),
-        (MADE | {"tag": "news"}, "was started with tag None, but now it is 'news'"),
-        ({"search size": 5}, "was started with checkpoint '000500', but now it is None"),
+        (MADE | {"search size": 4}, "was started with search size = 5, but now search size is 4"),
+        (MADE | {"checkpoint": "000600"}, "was started with checkpoint = '000500', but now checkpoint is '000600'"),
+        (MADE | {"tag": "news"}, "was started with tag = None, but now tag is 'news'"),
+        ({"search size": 5}, "was started with checkpoint = '000500', but now checkpoint is None"),
     ],
 )
 def test_resuming_with_other_settings_is_refused(made: dict[str, Any], expected: str, output: Path) -> None:
@@ -299,8 +299,8 @@ def test_impossible_output_paths_are_refused(tmp_path: Path) -> None:
     for output, expected in [
         (tmp_path / "none" / "out", "does not exist, create it first"),
         (tmp_path, "is a folder: name a file in it"),
-        (Path("/dev/null"), "is not a file: name one"),
-        (tmp_path / "out.gz", "would not be compressed"),
+        (Path("/dev/null"), "is a device, not a file: name a file"),
+        (tmp_path / "out.gz", "cannot be written compressed"),
     ]:
         with pytest.raises(UserError, match=expected):
             check_output(output, overwrite=True)

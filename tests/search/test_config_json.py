@@ -124,7 +124,7 @@ def test_what_is_refused(data: Any, expected: str) -> None:
             "reranking has a channel model, but its weight is 0",
         ),
         (RerankWeights(), {}, "all weights of reranking are 0"),
-        (RerankWeights(length=1.0), {"n_best": 5}, "n_best=5 is more than the 4 candidates"),
+        (RerankWeights(length=1.0), {"n_best": 5}, "cannot return the 5 best of 4 candidates"),
         (RerankWeights(length=1.0), {"n_best": 0}, "at least 1"),
     ],
 )

@@ -148,7 +148,7 @@ def test_a_setting_chooses_the_best_each_once() -> None:
         (lambda: MinimumBayesRisk(Sample(n_best=3)).choose(["a"], [], []), "one candidate and one reference"),
         (lambda: utilities(["a"], ["a"], utility="blue"), "did you mean 'bleu'"),
         (lambda: MinimumBayesRisk(Sample(n_best=3), utility="chrff"), "did you mean 'chrf"),
-        (lambda: MinimumBayesRisk(Sample(n_best=3), n_best=4), "n_best=4 is more than the 3 candidates"),
+        (lambda: MinimumBayesRisk(Sample(n_best=3), n_best=4), "cannot return the 4 best of 3 candidates"),
         (lambda: MinimumBayesRisk(Sample(n_best=3), n_best=0), "at least 1"),
         (lambda: MinimumBayesRisk(Beam(5)), "returns only 1"),
         (lambda: MinimumBayesRisk(Sample(n_best=3), posterior_scale=-1.0), "posterior_scale"),

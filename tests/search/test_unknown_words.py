@@ -51,7 +51,10 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str) -> None:
     path.write_text(f"the\tdie\n{line}\ncat\tKatze\n", encoding="utf-8")
     with pytest.raises(UserError) as error:
         read_dictionary(path)
-    assert str(error.value) == f"{path}, line 2: expected a word, a tab and its translation, got {line!r}"
+    assert (
+        str(error.value)
+        == f"{path}, line 2: expected a word, a tab and its translation, but found {line!r}: correct the line"
+    )
 
 
 def test_a_dictionary_that_is_no_text_is_refused(tmp_path: Path) -> None:

@@ -86,10 +86,10 @@ def test_checkpoint_needs_its_frozen_weights(corpus: Path, origin_run: Path, tmp
     train(folder)
     weights = checkpoint.read_tensors(folder / "initial", "model")
     (folder / "initial").rename(tmp_path / "moved")
-    with pytest.raises(UserError, match=r"holds only the trained weights.*copy the whole run folder"):
+    with pytest.raises(UserError, match=r"contains only the trained weights.*copy the whole run folder"):
         dragoman.load(folder)
     checkpoint.save(folder / "initial", {"model": {name: weight + 1 for name, weight in weights.items()}}, {})
-    with pytest.raises(UserError, match="is not the checkpoint with the frozen ones"):
+    with pytest.raises(UserError, match="which should contain the frozen ones, is missing or has changed"):
         dragoman.load(folder)
 
 

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 @torch.inference_mode()
 def classify(run: Run, texts: Sequence[str]) -> list[Classification]:
-    """Predict the label of each text at its first token; a text that is too long is classified by its beginning."""
+    """Predict the label of each text, with the probabilities of all labels, from the encoder output at its first token.
+
+    A text that is too long for the model is classified by its beginning (`truncated_source`). A run that is no
+    classifier is a UserError.
+    """
     run.check_usage("classify")
     if not run.model.labels_sequence:
         raise run.usage_error("classify")
@@ -25,11 +29,11 @@ def classify(run: Run, texts: Sequence[str]) -> list[Classification]:
     max_tokens, num_labels = max_source_tokens(run), run.model.num_labels
     names = [run.target_tokenizer.decode([label]) for label in range(num_labels)]
     special = special_labels(run.target_tokenizer, num_labels)
-    results: dict[int, Classification] = {}
+    results: dict[int, Classification] = {}  # by index of the text, since batches are sorted by length
     for batch, logits in batch_logits(run, run.model, [ids[:max_tokens] for ids in tokens]):
-        first = logits[:, 0]  # B labels
-        first[:, special] = -torch.inf
-        probabilities, order = first.softmax(-1).sort(descending=True, stable=True)
+        label_logits = logits[:, 0]  # B labels: at the first token
+        label_logits[:, special] = -torch.inf
+        probabilities, order = label_logits.softmax(-1).sort(descending=True, stable=True)
         for n, values, labels in zip(batch, probabilities.tolist(), order.tolist()):
             by_label = {names[label]: value for label, value in zip(labels, values) if label not in special}
             results[n] = Classification(next(iter(by_label)), by_label, truncated_source=len(tokens[n]) > max_tokens)

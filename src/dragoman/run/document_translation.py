@@ -21,29 +21,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SplitDocument:
-    """The blocks (texts such as paragraphs or headings) of a document with their sentences, to be translated anyhow.
+    """The blocks (texts such as paragraphs or headings) of a document, split into sentences.
 
-    `sentences` are translated first; `unaligned` says which pairs then need an alignment; `join` returns the blocks.
+    The caller translates `sentences`, aligns the words of those that `unaligned` returns, and gives both to `join`,
+    which returns the translated blocks.
     """
 
     blocks: Sequence[SplitBlock]
 
     @classmethod
     def create(cls, run: Run, blocks: Iterable[MarkedText], preserve: Preserve) -> SplitDocument:
-        """Split blocks into sentences as long as the run can read; `preserve` says what translations must contain."""
+        """Split the blocks of a document into sentences that are short enough for the run.
+
+        `preserve` says which texts, such as placeholders and numbers, translations must contain unchanged.
+        """
         if not run.config.search.copy_untranslatable:  # a task whose targets have other symbols, such as phonemes
             preserve = Preserve.NONE
         return cls([SplitBlock.create(block, split_into_sentences(run, block.text), preserve) for block in blocks])
 
     @property
     def sentences(self) -> list[str]:
-        """All sentences to translate, in order."""
+        """The sentences of all blocks, in order, which are to be translated."""
         return [sentence for block in self.blocks for sentence in block.sentences]
 
     def unaligned(self, targets: Sequence[str]) -> list[int]:
-        """Return the numbers of the sentences that need a word alignment, given the translations (`targets`) of all.
+        """Return the indices of the sentences that need a word alignment, given the translations of all (`targets`).
 
-        They are those inside which a tag begins or ends, or whose translation lacks a placeholder.
+        In these a tag (markup) begins or ends within the sentence, or the translation lacks a placeholder.
         """
         translations = iter(targets)
         needed = (
@@ -54,12 +58,12 @@ class SplitDocument:
         return [number for number, need in enumerate(needed) if need]
 
     def join(self, targets: Sequence[str], alignments: dict[int, Alignment], language: str) -> list[MarkedText]:
-        """Return the translated blocks.
+        """Return the translated blocks, with tags (markup) around the aligned words.
 
         Args:
-            targets: the translations of `sentences`
-            alignments: those of `unaligned`, by the number of the sentence
-            language: of the translations, '' if it is unknown
+            targets: the translations of all sentences, in order
+            alignments: word alignments, by the index of the sentence, of the sentences that `unaligned` returned
+            language: code of the language of the translations, such as de; '' if it is unknown
         """
         joined, first = [], 0
         for block in self.blocks:
@@ -79,10 +83,14 @@ def translate_blocks(
     language: str = "",
     **options: object,
 ) -> Iterator[tuple[int, int] | list[MarkedText]]:
-    """Translate the blocks of a document; yield the progress (sentences done, of how many), and the blocks at the end.
+    """Translate the blocks (texts with markup) of a document; yield the progress, and at the end the translated blocks.
 
-    `preserve` says what a translation must contain unchanged; `language` is that of the translations, '' if it is
-    unknown; `options` are those of `Run.translate_stream`.
+    The progress is (number of translated sentences, number of all sentences).
+
+    Args:
+        preserve: which texts, such as placeholders or numbers, the translations must contain unchanged
+        language: code of the language of the translations, such as de; '' if it is unknown
+        options: further keyword arguments of `Run.translate_stream`
     """
     document = SplitDocument.create(run, blocks, preserve)
     sentences = document.sentences
@@ -92,8 +100,9 @@ def translate_blocks(
         targets.append(translation.text)
         yield len(targets), len(sentences)
     unaligned = document.unaligned(targets)
-    pairs = [[texts[number] for number in unaligned] for texts in (sentences, targets)]  # their sources, their targets
-    alignments = run.align(*pairs, occlusion=True) or []
+    unaligned_sources = [sentences[index] for index in unaligned]
+    unaligned_targets = [targets[index] for index in unaligned]
+    alignments = run.align(unaligned_sources, unaligned_targets, occlusion=True) or []
     yield document.join(targets, dict(zip(unaligned, alignments)), language)
 
 
@@ -107,9 +116,16 @@ def translate_document(
     translate_attributes: bool = False,
     language: str = "",
 ) -> bytes:
-    """Translate a file, whose format is that of its name; see `Run.translate_document`."""
+    """Translate a document and keep its structure; return the translated file.
+
+    Args:
+        content: the bytes of the file
+        name: its name, whose ending is the format, such as .html or .docx
+        preserve: which texts, such as placeholders or numbers, the translations must contain unchanged
+        translate_attributes: also translate attributes of HTML such as `alt` and `title`
+        language: code of the language of the translation, such as de; '' if it is unknown
+    """
     document = parse_document(content, name, translate_attributes)
-    blocks: list[MarkedText] = []
-    for result in translate_blocks(run, document.blocks, search, preserve=preserve, language=language):
-        blocks = result if isinstance(result, list) else blocks  # other results are the progress
+    *_, blocks = translate_blocks(run, document.blocks, search, preserve=preserve, language=language)  # after progress
+    assert isinstance(blocks, list)
     return document.render(blocks, language)

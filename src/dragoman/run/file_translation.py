@@ -32,7 +32,7 @@ from dragoman.run_files import MODEL_FILE
 from dragoman.search import SearchConfig, search_to_dict
 from dragoman.storage import flush_to_disk, lock_file, os_errors_as_user_errors
 
-JOURNAL_VERSION = 3
+JOURNAL_VERSION = 3  # of the format of the journal
 
 Translate = Callable[[list[Source], int], Iterable[Translation]]  # (sources, index of the first one)
 
@@ -49,9 +49,9 @@ class FileProgress:
     source_digest: str = ""  # of the input so far
 
     def after(self, translations: Sequence[Translation], num_bytes: int = 0, source_digest: str = "") -> FileProgress:
-        """Return the progress after more translations, which take `num_bytes` in the output.
+        """Return the progress after more translations were written, which have `num_bytes` in the output file.
 
-        `source_digest` is a hash of the input up to there.
+        `source_digest` is a hash of all input lines up to there.
         """
         return FileProgress(
             lines=self.lines + len(translations),
@@ -64,9 +64,10 @@ class FileProgress:
 
 
 def translation_fingerprint(run: Run, search: SearchConfig, options: Mapping[str, object]) -> dict[str, Any]:
-    """Describe in JSON values what determines the translations: a digest of the model's files, the search, `options`.
+    """Return everything that determines the translations: a digest of the model's files, the search, and `options`.
 
-    A translation can only be resumed if all of them are equal; the keys are names for messages.
+    The values are those of JSON, the keys are names for error messages. An interrupted translation can only be resumed
+    if all values are equal.
     """
     values = run_fingerprint(run) | _flatten("search", search_to_dict(search))
     values |= {f"the run's {name}": value for name, value in asdict(run.config.search).items()}
@@ -74,7 +75,10 @@ def translation_fingerprint(run: Run, search: SearchConfig, options: Mapping[str
 
 
 def run_fingerprint(run: Run) -> dict[str, Any]:
-    """Describe a run in JSON values: its checkpoint, a digest of the model's files, and its languages."""
+    """Return what identifies a run: the name of its checkpoint, a digest of the model's files, and its language pair.
+
+    The values are those of JSON, the keys are names for error messages.
+    """
     folder, (checkpoint, *ensemble_members) = run.member_folders[0], run.checkpoint_folders
     files = [folder / MODEL_FILE, *sorted(folder.glob("tokenizer*.json"))]
     files.append(checkpoint / MANIFEST_FILE)  # holds digests of the weights
@@ -89,9 +93,9 @@ def run_fingerprint(run: Run) -> dict[str, Any]:
 
 
 def _flatten(name: str, value: Any) -> dict[str, Any]:
-    """Flatten nested dictionaries: keys are joined by spaces, and `kind` takes the name of its dictionary.
+    """Flatten a nested dictionary with the name `name`: keys are joined by spaces, except `kind`, which is left out.
 
-    For example, `_flatten("search", {"kind": "beam", "size": 5})` is `{"search": "beam", "search size": 5}`.
+    For example, `_flatten("search", {"kind": "Beam", "size": 5})` is `{"search": "Beam", "search size": 5}`.
     """
     if not isinstance(value, dict):
         return {name: value}
@@ -100,19 +104,26 @@ def _flatten(name: str, value: Any) -> dict[str, Any]:
 
 
 def window_size(run: Run) -> int:
-    """Return how many lines are translated together: fewer on a CPU, because an interruption loses one window."""
+    """Return how many lines of a file form a window, which is translated, and saved to disk, as a whole.
+
+    Smaller on a slow CPU, because the work on one window is lost if the translation is interrupted.
+    """
     return SORT_WINDOW_TEXTS if run.device.type == "cuda" else SORT_WINDOW_TEXTS // 4
 
 
 def partial_paths(output: Path) -> tuple[Path, Path]:
-    """Return the paths of a partial output and of its journal."""
+    """Return the paths of the partial output OUT.part and of its journal OUT.part.journal, for the output OUT.
+
+    They exist while a file is being translated; the journal records what is complete.
+    """
     return output.with_name(f"{output.name}.part"), output.with_name(f"{output.name}.part.journal")
 
 
 def is_complete(output: Path) -> bool:
-    """Whether an output exists and is not being replaced: there is neither a partial output nor an empty journal.
+    """Whether the output of a file translation exists and is not being replaced by another translation.
 
-    A journal that is not empty may be left by an interruption just after the output was completed.
+    While it is replaced, there is a partial output or an empty journal. A journal that is not empty may be left over
+    from an interruption just after the output was completed.
     """
     part, journal = partial_paths(output)
     return output.is_file() and not part.exists() and (not journal.exists() or journal.stat().st_size > 0)
@@ -122,11 +133,14 @@ def check_output(output: Path, overwrite: bool) -> None:
     """Raise a UserError if an output file cannot be written, or exists and must not be replaced."""
     if not output.parent.is_dir():
         raise UserError(f"{output} cannot be written: the folder {output.parent} does not exist, create it first")
+    if output.is_dir():
+        raise UserError(f"the output {output} is a folder: name a file in it")
     if output.exists() and not output.is_file():
-        raise UserError(f"{output} is {'a folder: name a file in it' if output.is_dir() else 'not a file: name one'}")
+        raise UserError(f"the output {output} is a device, not a file: name a file")
     if without_compression_suffix(output.name) != output.name:
         raise UserError(
-            f"{output} would not be compressed: name the output without {output.suffix}, and compress it afterwards"
+            f"the output {output} cannot be written compressed: name it without {output.suffix}, and compress it "
+            "afterwards"
         )
     if output.exists() and not overwrite:
         raise UserError(f"{output} exists already: add --overwrite to replace it, or name another file")
@@ -143,7 +157,7 @@ def write_translations(
     resume: bool = False,
     overwrite: bool = False,
 ) -> Generator[FileProgress]:
-    """Write translations to a file and yield the progress after each window; the first value is the starting point.
+    """Translate input lines into a file; yield the progress before the first window, and after each window.
 
     A window is a number of consecutive input lines. After each one, a journal records what is safely on disk, so that
     an interrupted translation can be resumed.
@@ -153,9 +167,9 @@ def write_translations(
         sources: the input lines
         translate: takes the sources of a window and the index of its first line, and returns the translations
         render: turns a translation into the text that is written
-        fingerprint: how the translations are made, see `translation_fingerprint`; must be equal to resume
+        fingerprint: everything that determines the translations; must be the same when a translation is resumed
         window_lines: number of lines in a window
-        resume: continue a partial output
+        resume: continue a partial output, if there is one
         overwrite: replace an existing output, or a partial one that is not resumed
     """
     check_output(output, overwrite)
@@ -186,7 +200,14 @@ class _PartialOutput:
     """A partial output and its journal, locked against other processes."""
 
     def __init__(self, output: Path, fingerprint: Mapping[str, Any], resume: bool, overwrite: bool) -> None:
-        """Open and lock the partial output; with `resume`, truncate it after the last complete window."""
+        """Open and lock the partial output and its journal, which records the windows of lines that are complete.
+
+        Args:
+            output: the file that the partial output becomes in the end
+            fingerprint: everything that determines the translations; must be the same when resuming
+            resume: keep what is complete, and remove an incomplete window at the end; otherwise start empty
+            overwrite: a partial output that is not resumed is replaced; otherwise it is a UserError
+        """
         self.output = output
         self.part, self.journal_path = partial_paths(output)
         with os_errors_as_user_errors(output), ExitStack() as opened:  # closes the files if anything fails
@@ -205,24 +226,25 @@ class _PartialOutput:
             opened.pop_all()  # leave them open
 
     def _lock(self) -> None:
-        """Lock the journal; raise a UserError if another process writes the same output."""
-        busy = f"{self.output} is being written by another process: wait for it, or stop it"
-        lock_file(self.journal, busy)
+        """Lock the open journal file; raise a UserError if another process writes the same output."""
+        message = f"{self.output} is being written by another process: wait for it, or stop it"
+        lock_file(self.journal, message)
         path = self.journal_path
         if not path.exists() or not os.path.samestat(os.fstat(self.journal.fileno()), path.stat()):
-            raise UserError(busy)  # the other process has finished and removed the journal since it was opened here
+            raise UserError(message)  # the other process has finished and removed the journal since it was opened here
 
     def _partial_bytes(self) -> int:
-        """Bytes of the partial output; 0 if there is none."""
+        """Return the size of the partial output in bytes; 0 if it does not exist."""
         return self.part.stat().st_size if self.part.exists() else 0
 
     def _read_journal(self, fingerprint: Mapping[str, Any]) -> tuple[FileProgress, int]:
-        """Return the progress up to which the output is complete, and the bytes of the journal up to its line.
+        """Return the progress up to the last window that is completely in the partial output.
 
-        The first line of the journal must have the same `fingerprint`, which says how the translations are made.
+        Returns also the size of the journal, in bytes, up to the line of this window. The first line of the journal has
+        the fingerprint, everything that determines the translations; another one than `fingerprint` is a UserError.
         """
-        size = self._partial_bytes()
-        if not size:
+        output_bytes = self._partial_bytes()
+        if not output_bytes:
             return FileProgress(), 0
         self.journal.seek(0)
         first_line = self.journal.readline()
@@ -239,7 +261,7 @@ class _PartialOutput:
         for name in {**header, **fingerprint}:
             if header.get(name) != fingerprint.get(name):
                 raise UserError(
-                    f"{self.part} was started with {name} {header.get(name)!r}, but now it is "
+                    f"the partial output {self.part} was started with {name} = {header.get(name)!r}, but now {name} is "
                     f"{fingerprint.get(name)!r}: resume with the same value, or start again with --overwrite"
                 )
         progress, journal_bytes = FileProgress(), len(first_line)
@@ -248,18 +270,18 @@ class _PartialOutput:
                 recorded = FileProgress(**json.loads(line))
             except (ValueError, TypeError):  # an incomplete line, as after a kill
                 break
-            if recorded.bytes > size or line[-1:] != b"\n":
+            if recorded.bytes > output_bytes or line[-1:] != b"\n":
                 break
             progress, journal_bytes = recorded, journal_bytes + len(line)
         return progress, journal_bytes
 
     def _append_to_journal(self, values: Mapping[str, Any]) -> None:
-        """Append a line of JSON to the journal."""
+        """Append `values` as a line of JSON to the journal, and flush it to the operating system."""
         self.journal.write(json.dumps(values, ensure_ascii=False).encode() + b"\n")
         self.journal.flush()
 
     def append(self, content: bytes, progress: FileProgress) -> None:
-        """Write the output of a window, then its line in the journal."""
+        """Append the translations of a window (`content`) to the partial output, then `progress` to the journal."""
         with os_errors_as_user_errors(self.output):
             self.file.write(content)
             self.file.flush()
@@ -268,7 +290,7 @@ class _PartialOutput:
         self.progress = progress
 
     def finish(self) -> None:
-        """Rename the partial output to the output and remove the journal."""
+        """Rename the complete partial output to the output file, and remove the journal."""
         with os_errors_as_user_errors(self.output):
             self.file.close()  # some systems cannot rename an open file
             self.part.replace(self.output)
@@ -277,7 +299,7 @@ class _PartialOutput:
             self.journal_path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close the files, which releases the lock; an empty partial output is removed while it is still locked."""
+        """Close the partial output and the journal, which releases the lock; if empty, they are removed before."""
         with suppress(OSError):  # on a full disk, closing fails like the write before
             self.file.close()
         with suppress(OSError):
@@ -289,7 +311,7 @@ class _PartialOutput:
 
 
 def _source_bytes(source: Source) -> bytes:
-    """Return the bytes of a source for the digest of the input."""
+    """Return the bytes that represent a source in the digest of the input: text and a newline, or shape and numbers."""
     if isinstance(source, np.ndarray):
         return repr(source.shape).encode() + source.tobytes()
     return f"{source}\n".encode()

@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from dragoman.run.run import Run
 
 GAP_PATTERN = re.compile(r"<mask>|\[MASK\]|<extra_id_\d+>")  # how a user may write a gap
-GAP_MARK = "\x01"  # stands for a gap while a text is tokenized
+GAP_MARK = "\x01"  # replaces a gap while a text is tokenized
 
 
 def fill(run: Run, texts: Sequence[str], top_k: int, search: Beam | None = None) -> list[FillResult]:
-    """Fill every gap (`<mask>`) of the texts.
+    """Fill every gap (`<mask>`) of the texts; a run that cannot fill gaps is a UserError.
 
     Args:
-        top_k: number of choices for each gap
-        search: for encoder–decoders; the run's beam search by default
+        top_k: number of choices that are returned for each gap
+        search: for encoder–decoders, which generate the fillers; the run's beam search by default
     """
     run.check_usage("fill")
     infilling = infilling_of(run)
@@ -55,10 +55,10 @@ def fill(run: Run, texts: Sequence[str], top_k: int, search: Beam | None = None)
 
 
 def infilling_of(run: Run) -> Infilling | None:
-    """Return how the run fills gaps, by its objective or by the special tokens of an imported checkpoint.
+    """Return how the run fills gaps, by its objective, or by the model and tokenizer of an imported checkpoint.
 
-    `piece`: an encoder predicts one token per gap; `span`: a decoder generates the fillers, like T5; `text`: a decoder
-    generates the whole text, like BART; None: it does not.
+    "piece": an encoder predicts one token per gap, like BERT; "span": a decoder generates the fillers, like T5; "text":
+    a decoder generates the whole text, like BART; None: the run cannot fill gaps.
     """
     if run.objective is not None:
         return run.objective.infilling
@@ -76,24 +76,28 @@ def infilling_of(run: Run) -> Infilling | None:
 
 @torch.inference_mode()
 def tag(run: Run, texts: Sequence[str]) -> list[TaggedSentence]:
-    """Tag the words of each text, which are separated by spaces; a word's tag is predicted at its first token."""
+    """Tag the words of each text, which are separated by spaces; a run that is no tagger is a UserError.
+
+    A word's tag is predicted at its first token. Words after the maximum source length get no tag.
+    """
     run.check_usage("tag")
     if not run.model.num_labels or run.model.labels_sequence:
         raise run.usage_error("tag")
     if run.target_tokenizer is run.source_tokenizer:
         raise UserError(
-            f"{run.folder} has no names for its labels: train a tagger from it (--start-from) on words and their tags"
+            f"the model in {run.folder} predicts labels without names: train a tagger from it ('dragoman train "
+            "--start-from') on words and their tags"
         )
     sentences = [text.split() for text in texts]
     normalizer = TextNormalizer.from_settings(run.config.text)
     normalized = [[normalizer.normalize_words(word) for word in words] for words in sentences]
     word_tokens = encode_words(normalized, run.source_tokenizer)
     max_tokens, prefix_length = max_source_tokens(run), len(run.framing.source_prefix)
-    results = [TaggedSentence(words=[], tags=[], probabilities=[])] * len(texts)  # of empty texts
+    results = [TaggedSentence(words=[], tags=[], probabilities=[])] * len(texts)  # remains for empty texts
     nonempty = [i for i, words in enumerate(sentences) if words]
-    rows = [[token for word in word_tokens[i] for token in word][:max_tokens] for i in nonempty]
+    token_ids = [[token for word in word_tokens[i] for token in word][:max_tokens] for i in nonempty]
     special = special_labels(run.target_tokenizer, run.model.num_labels)
-    for batch, logits in batch_logits(run, run.model, rows):
+    for batch, logits in batch_logits(run, run.model, token_ids):
         logits[..., special] = -torch.inf
         probability, best = logits.softmax(-1).max(-1)  # B T
         for n, probabilities, labels in zip(batch, probability.tolist(), best.tolist()):
@@ -106,33 +110,41 @@ def tag(run: Run, texts: Sequence[str]) -> list[TaggedSentence]:
 
 
 def special_labels(tokenizer: Tokenizer, num_labels: int) -> list[int]:
-    """Return the outputs of a tagger or classifier that are not labels: the special tokens of its target tokenizer."""
-    return [n for n in range(num_labels) if n == tokenizer.unk or not tokenizer.decode([n])]
+    """Return the output classes of a tagger or classifier that must not be predicted: special tokens such as <unk>.
 
-
-def batch_logits(run: Run, model: Model, rows: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], Tensor]]:
-    """Yield batches of rows, which are token ids without special tokens: their indices, and an encoder's logits.
-
-    The logits (B T V) are for the rows with the special tokens before and after them (framing).
+    The `num_labels` classes are the tokens of its target tokenizer.
     """
-    lengths = np.array([len(row) for row in rows])
-    for batch in batch_by_length(lengths, run.config.search.batch_tokens) if len(rows) else []:
-        source, source_lengths = run.pad_batch([add_framing(run, rows[n]) for n in batch])
+    return [label for label in range(num_labels) if label == tokenizer.unk or not tokenizer.decode([label])]
+
+
+def batch_logits(run: Run, model: Model, texts: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], Tensor]]:
+    """Compute the logits of an encoder for texts, given by their token ids, in batches of similar length.
+
+    Yields for each batch the indices of its texts, and the logits B T V in float32. The T positions include the special
+    tokens before and after a text, which are added here.
+    """
+    lengths = np.array([len(ids) for ids in texts])
+    for batch in batch_by_length(lengths, run.config.search.batch_tokens) if len(texts) else []:
+        source, source_lengths = run.pad_batch([add_framing(run, texts[n]) for n in batch])
         yield batch.tolist(), model(source, source_lengths).float()
 
 
 @torch.inference_mode()
 def _fill_tokens(run: Run, texts: Sequence[str], top_k: int) -> list[FillResult]:
-    """Fill every mask with its most probable token, independently of the others; return the `top_k` best for each."""
+    """Fill the masks of each text with an encoder; return the text, and the `top_k` most probable tokens of each mask.
+
+    Each mask is filled with its most probable token, independently of other masks. Masks after the maximum source
+    length remain.
+    """
     model, tokenizer, prefix_length = _mask_predictor(run), run.source_tokenizer, len(run.framing.source_prefix)
     token_ids = [encode_masked(tokenizer, text) for text in texts]
-    rows = [ids[: max_source_tokens(run)] for ids in token_ids]  # masks in the truncated rest stay
+    truncated = [ids[: max_source_tokens(run)] for ids in token_ids]
     results = [FillResult(text, []) for text in texts]
-    for batch, logits in batch_logits(run, model, rows):
-        for n, row_logits in zip(batch, logits):
-            ids, choices = list(rows[n]), []
+    for batch, logits in batch_logits(run, model, truncated):
+        for n, text_logits in zip(batch, logits):
+            ids, choices = list(truncated[n]), []
             for position in [position for position, token in enumerate(ids) if token == tokenizer.mask]:
-                probabilities = row_logits[position + prefix_length].softmax(-1)
+                probabilities = text_logits[position + prefix_length].softmax(-1)  # V
                 probabilities[list(run.framing.suppressed)] = 0.0  # special tokens
                 top, tokens = probabilities[: tokenizer.vocab_size].topk(min(top_k, tokenizer.vocab_size))
                 choices.append(list(zip(tokenizer.tokens(tokens.tolist()), top.tolist())))
@@ -143,24 +155,26 @@ def _fill_tokens(run: Run, texts: Sequence[str], top_k: int) -> list[FillResult]
 
 @torch.inference_mode()
 def score_masked(run: Run, texts: Sequence[str]) -> list[ScoredText]:
-    """Compute log p of every token given all others: Salazar et al. (2020), equation 1.
+    """Compute log p of every token given all others with a masked language model: Salazar et al. (2020), equation 1.
 
-    A text of n tokens becomes n rows; in each, another token is masked.
+    A text of n tokens is read n times, each time with another token masked. Tokens after the maximum source length are
+    left out. A run that does not predict single masked tokens is a UserError.
     """
     if infilling_of(run) != "piece":  # only encoders that predict single tokens
         raise run.usage_error("fill")
     model, tokenizer, prefix_length = _mask_predictor(run), run.source_tokenizer, len(run.framing.source_prefix)
     if tokenizer.mask is None:
         raise UserError(
-            "texts cannot be scored: pseudo-perplexity masks tokens, but the run's tokenizer has no mask token"
+            "texts cannot be scored by masking one token at a time (pseudo-perplexity), because the run's tokenizer "
+            "has no mask token: use a run of a masked language model"
         )
     results = []
     for ids in tokenizer.encode_batch(list(texts)):
         ids = ids[: max_source_tokens(run)]
-        rows = [[*ids[:masked], tokenizer.mask, *ids[masked + 1 :]] for masked in range(len(ids))]
+        masked_texts = [[*ids[:n], tokenizer.mask, *ids[n + 1 :]] for n in range(len(ids))]
         scores = [0.0] * len(ids)
-        for batch, logits in batch_logits(run, model, rows):
-            positions = torch.tensor(batch, device=logits.device)  # row n has its mask at position n
+        for batch, logits in batch_logits(run, model, masked_texts):
+            positions = torch.tensor(batch, device=logits.device)  # text n has its mask at position n
             labels = torch.tensor([ids[position] for position in batch], device=logits.device)
             at_masks = logits[torch.arange(len(batch), device=logits.device), positions + prefix_length]  # B V
             log_p = at_masks.log_softmax(-1).gather(1, labels[:, None])[:, 0].tolist()
@@ -171,7 +185,7 @@ def score_masked(run: Run, texts: Sequence[str]) -> list[ScoredText]:
 
 
 def _mask_predictor(run: Run) -> Model:
-    """The model that predicts masked tokens: the model itself, or the generator of ELECTRA."""
+    """Return the model that predicts masked tokens: the run's model, or the generator of ELECTRA; UserError if none."""
     if run.model.mask_predictor is None:
         raise run.usage_error("fill")
     return run.model.mask_predictor
@@ -181,23 +195,25 @@ def _mask_predictor(run: Run) -> Model:
 
 
 def _fill_spans(run: Run, texts: Sequence[str], search: Beam) -> list[FillResult]:
-    """Fill gaps with a model of span corruption, such as T5 (Raffel et al. 2020, §3.1.4).
+    """Fill gaps with a model pretrained by span corruption, such as T5 (Raffel et al. 2020, §3.1.4).
 
-    Each gap becomes another sentinel token in the source. The model generates each sentinel, followed by the tokens of
-    its gap. A gap whose sentinel is not generated stays a gap.
+    In the source, the gaps are replaced by sentinel tokens <extra_id_0>, <extra_id_1>, …. The model generates each
+    sentinel, followed by the tokens that fill its gap. A gap whose sentinel is not generated remains. `search` finds
+    `n_best` hypotheses, which are the choices.
     """
     tokenizer = run.target_tokenizer
     sentinels = sentinel_ids(tokenizer, run.model.vocab_size)
     results = [FillResult(text, []) for text in texts]
-    gaps = {n: len(GAP_PATTERN.findall(text)) for n, text in enumerate(texts)}
-    if (max_gaps := max(gaps.values(), default=0)) > len(sentinels):
+    gap_counts = [len(GAP_PATTERN.findall(text)) for text in texts]
+    if (max_gaps := max(gap_counts, default=0)) > len(sentinels):
         raise UserError(
-            f"a text has {max_gaps:,} gaps, but the run has sentinel tokens for {len(sentinels):,}: split the text"
+            f"a text has {max_gaps:,} gaps, but the model can fill at most {len(sentinels):,} gaps of one text: split "
+            "the text"
         )
-    with_gaps = [n for n, count in gaps.items() if count]
-    rows = [encode_with_sentinels(tokenizer, texts[n], sentinels) for n in with_gaps]
-    for row, hypotheses in _decode_rows(_with_sentinels_allowed(run), rows, search):
-        n, ids = with_gaps[row], rows[row]
+    with_gaps = [n for n, count in enumerate(gap_counts) if count]
+    sources = [encode_with_sentinels(tokenizer, texts[n], sentinels) for n in with_gaps]
+    for index, hypotheses in _decode_sources(_with_sentinels_allowed(run), sources, search):
+        n, ids = with_gaps[index], sources[index]
         spans = [spans_by_sentinel(hypothesis.tokens, set(sentinels)) for hypothesis in hypotheses]
         filled = [_insert_spans(tokenizer, ids, by_sentinel, sentinels) for by_sentinel in spans]
         choices = [
@@ -205,7 +221,7 @@ def _fill_spans(run: Run, texts: Sequence[str], search: Beam) -> list[FillResult
                 (tokenizer.decode(by_sentinel.get(sentinel, [])), math.exp(hypothesis.score))
                 for by_sentinel, hypothesis in zip(spans, hypotheses)
             ]
-            for sentinel in sentinels[: gaps[n]]
+            for sentinel in sentinels[: gap_counts[n]]
         ]
         alternatives = [(text, hypothesis.score) for text, hypothesis in zip(filled[1:], hypotheses[1:])]
         results[n] = FillResult(filled[0], choices, alternatives)
@@ -213,31 +229,38 @@ def _fill_spans(run: Run, texts: Sequence[str], search: Beam) -> list[FillResult
 
 
 def _generate_texts(run: Run, texts: Sequence[str], search: Beam) -> list[FillResult]:
-    """Fill gaps with a denoising model, such as BART: reads masks, generates the text (Lewis et al. 2020, §2.2)."""
+    """Fill gaps with a denoising model, such as BART, which reads masks and generates the whole text.
+
+    (Lewis et al. 2020, §2.2.) The best hypothesis is the filled text, the others are its alternatives. A text without
+    gaps is returned unchanged.
+    """
     results = [FillResult(text, choices=[]) for text in texts]
     with_gaps = [n for n, text in enumerate(texts) if GAP_PATTERN.search(text)]
-    rows = [encode_masked(run.source_tokenizer, texts[n]) for n in with_gaps]
-    for row, hypotheses in _decode_rows(run, rows, search):
+    sources = [encode_masked(run.source_tokenizer, texts[n]) for n in with_gaps]
+    for index, hypotheses in _decode_sources(run, sources, search):
         generated = [(run.target_tokenizer.decode(h.tokens), h.score) for h in hypotheses]
         best_text, _ = generated[0]
-        results[with_gaps[row]] = FillResult(best_text, choices=[], alternatives=generated[1:])
+        results[with_gaps[index]] = FillResult(best_text, choices=[], alternatives=generated[1:])
     return results
 
 
-def _decode_rows(run: Run, rows: Sequence[list[int]], search: Beam) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """Yield the index and the hypotheses of each row, which is the token ids of a source without special tokens."""
+def _decode_sources(run: Run, sources: Sequence[list[int]], search: Beam) -> Iterator[tuple[int, list[Hypothesis]]]:
+    """Search the targets of sources in batches of similar length; yield the index and the hypotheses of each source.
+
+    Sources are token ids without special tokens, which are added here.
+    """
     batch_tokens = max(1, run.config.search.batch_tokens // search.rows_per_source)  # a beam takes several rows
-    for batch in batch_by_length([len(ids) for ids in rows], batch_tokens) if rows else []:
-        source, lengths = run.pad_batch([frame_source(run, rows[n]) for n in batch])
+    for batch in batch_by_length([len(ids) for ids in sources], batch_tokens) if sources else []:
+        source, lengths = run.pad_batch([frame_source(run, sources[n]) for n in batch])
         request = SearchRequest(source, lengths, keys=torch.from_numpy(batch))
         yield from zip(batch.tolist(), search.decode(run, request))
 
 
 def repair_corrupted(run: Run, rows: Sequence[BatchRow]) -> list[list[int]] | None:
-    """Reconstruct corrupted examples of a pretraining objective; None if the run does not fill gaps.
+    """Reconstruct corrupted training examples (`rows`) of a pretraining objective, such as masked language modelling.
 
-    Returns token ids: for an encoder the most probable token at every labeled position of the source, and `pad`
-    elsewhere; for an encoder–decoder the generated target.
+    Returns token ids of each example: for an encoder the most probable token at every labeled position of the source,
+    and `pad` elsewhere; for an encoder–decoder the generated target. None if the run cannot fill gaps.
     """
     infilling = infilling_of(run)
     if infilling is None:
@@ -252,7 +275,10 @@ def repair_corrupted(run: Run, rows: Sequence[BatchRow]) -> list[list[int]] | No
 
 
 def _predict_labels(run: Run, row: BatchRow) -> list[int]:
-    """Return the most probable token at every position with a label (`row.target` is not `pad`), else `pad`."""
+    """Predict the masked tokens of an example with an encoder; return one token id per position of `row.source`.
+
+    `row.target` has the labels, and `pad` at positions without one, where `pad` is returned.
+    """
     pad = run.framing.pad
     source, lengths = run.pad_batch([row.source.tolist()])
     types = None if row.token_type_ids is None else torch.from_numpy(row.token_type_ids)[None].to(run.device)
@@ -261,17 +287,23 @@ def _predict_labels(run: Run, row: BatchRow) -> list[int]:
 
 
 def _with_sentinels_allowed(run: Run) -> Run:
-    """Return the run with a search that may generate sentinels, the tokens `<extra_id_0>`, … that stand for gaps."""
-    allowed = copy(run)
-    allowed.engine_cache = None  # cached engines suppress sentinels
+    """Return a copy of the run whose searches may generate the sentinels <extra_id_0>, …, which mark gaps.
+
+    In other searches they are suppressed.
+    """
+    new_run = copy(run)
+    new_run.engine_cache = None  # cached engines suppress sentinels
     sentinels = sentinel_ids(run.target_tokenizer, run.model.vocab_size)
     suppressed = tuple(set(run.special_tokens.suppressed) - set(sentinels))
-    allowed.special_tokens = replace(run.special_tokens, suppressed=suppressed)
-    return allowed
+    new_run.special_tokens = replace(run.special_tokens, suppressed=suppressed)
+    return new_run
 
 
 def spans_by_sentinel(tokens: Sequence[int], sentinels: set[int]) -> dict[int, list[int]]:
-    """Return the tokens after each sentinel, up to the next one; of a repeated sentinel the first counts."""
+    """Split generated token ids at sentinels, the tokens that mark gaps; return {sentinel: tokens that follow it}.
+
+    The tokens go up to the next sentinel. If a sentinel occurs several times, the first occurrence counts.
+    """
     spans: dict[int, list[int]] = {}
     current: list[int] = []
     for token in tokens:
@@ -286,25 +318,36 @@ def spans_by_sentinel(tokens: Sequence[int], sentinels: set[int]) -> dict[int, l
 def _insert_spans(
     tokenizer: Tokenizer, ids: Sequence[int], spans: dict[int, list[int]], sentinels: Sequence[int]
 ) -> str:
-    """Return the source with spans in place of its sentinels; a sentinel without a span becomes <mask>."""
-    texts: list[list[int]] = [[]]
+    """Return the text of the token ids of a source, with spans in place of its sentinels, the tokens that mark gaps.
+
+    `spans` has the token ids that fill the gap of each sentinel; a sentinel without a span becomes <mask>.
+    """
+    segments: list[list[int]] = [[]]  # token ids between gaps that remain
     for token in ids:
         if token not in sentinels:
-            texts[-1].append(token)
+            segments[-1].append(token)
         elif token in spans:
-            texts[-1] += spans[token]
+            segments[-1] += spans[token]
         else:
-            texts.append([])
-    return " <mask> ".join(tokenizer.decode(text_ids).strip() for text_ids in texts).strip()
+            segments.append([])
+    return " <mask> ".join(tokenizer.decode(segment).strip() for segment in segments).strip()
 
 
 def encode_masked(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Encode a text with the mask token for every gap, which the user wrote as `<mask>`, `[MASK]` or `<extra_id_0>`."""
+    """Return the token ids of a text, with the mask token for every gap.
+
+    Users write a gap as `<mask>`, `[MASK]` or `<extra_id_0>`. A tokenizer without a mask token is a UserError.
+    """
     if tokenizer.mask is None:
-        raise UserError("masks cannot be filled, because the run's tokenizer has no mask token: use another run")
+        raise UserError(
+            "gaps cannot be filled, because the run's tokenizer has no mask token: use a run of a masked language model"
+        )
     return tokenizer.encode_masked(GAP_PATTERN.sub(GAP_MARK, text), GAP_MARK)
 
 
 def encode_with_sentinels(tokenizer: Tokenizer, text: str, sentinels: Sequence[int]) -> list[int]:
-    """Encode a text with one sentinel for each gap (`<mask>`, `[MASK]` or `<extra_id_0>`), in order."""
+    """Return the token ids of a text, with the first sentinel for its first gap, the second for its second, and so on.
+
+    Users write a gap as `<mask>`, `[MASK]` or `<extra_id_0>`; `sentinels` are token ids.
+    """
     return tokenizer.encode_with_sentinels(GAP_PATTERN.sub(GAP_MARK, text), GAP_MARK, sentinels)

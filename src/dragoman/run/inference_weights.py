@@ -13,7 +13,7 @@ from dragoman.parts.packed_linear import KERNELS
 
 
 class _Optimized(NamedTuple):
-    """An optimized model, and what it was made from."""
+    """A model converted for decoding, and the model that it was converted from."""
 
     versions: list[tuple[int, int]]  # address and change counter of the weights that the model was optimized from
     original: Model  # kept alive, because the cache is keyed by its id
@@ -29,21 +29,27 @@ class InferenceWeights:
     """
 
     def __init__(self, weights: InferencePrecision | None = None, device: str | torch.device = "cpu") -> None:
-        """Check that the device supports `weights`, the precision of inference; None leaves models as they are."""
+        """Convert models to the precision `weights` when they are called: "float32", "int8" or "bfloat16".
+
+        None leaves models as they are, as during training. A precision that the device does not support is a UserError.
+        """
         if weights is not None and weights not in (*KERNELS, "bfloat16"):
             raise unknown_name("precision of the weights", weights, [*KERNELS, "bfloat16"])
         device_type = torch.device(device).type
         if weights == "int8" and device_type != "cpu":
-            raise UserError(f"int8 weights need a CPU, but the run is on {device}: load it on the device 'cpu'")
+            raise UserError(
+                f"int8 weights need a CPU, but the run is on the device {device}: load it on the device 'cpu'"
+            )
         if weights == "bfloat16" and device_type == "cpu":
             raise UserError("bfloat16 weights need a GPU, but the run is on a CPU: use float32 or int8 weights")
         self.weights = weights
         self._cache: dict[int, _Optimized] = {}  # by the id of the original model
 
     def __call__(self, model: Model) -> Model:
-        """Return the model with packed weights (CPU) or bfloat16 weights (GPU), made at the first call and then cached.
+        """Return a copy of the model that is optimized for decoding: packed weights (CPU) or bfloat16 weights (GPU).
 
-        A model whose parameters are not float32, or whose device does not support the precision, is returned unchanged.
+        It is converted by the first call, and again if the weights have changed. A model whose parameters are not
+        float32, or whose device does not support the precision, is returned itself.
         """
         parameter = next(model.parameters())
         supported = {"cpu": tuple(KERNELS), "cuda": ("bfloat16",)}.get(parameter.device.type, ())

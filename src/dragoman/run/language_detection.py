@@ -19,7 +19,10 @@ TRIGRAM_SMOOTHING = 0.1  # added to trigram counts
 
 
 def trigrams(text: str) -> list[str]:
-    """Return the letter trigrams of words padded with spaces; characters other than letters separate words."""
+    """Return the letter trigrams of a text in lower case: for “dog” these are “ do”, “dog” and “og ”.
+
+    Characters other than letters separate words. Only the first MAX_DETECTED_CHARACTERS characters are read.
+    """
     letters = (letter if letter.isalpha() else " " for letter in text[:MAX_DETECTED_CHARACTERS].lower())
     words = "".join(letters).split()
     return [padded[i : i + 3] for word in words for padded in [f" {word} "] for i in range(len(padded) - 2)]
@@ -29,19 +32,19 @@ class LanguageDetector:
     """A naive Bayes classifier of letter trigrams: p(language | text) ∝ Π p(trigram | language)."""
 
     def __init__(self) -> None:
-        """Create a detector that knows no language yet."""
-        self._counts: dict[str, Counter[str]] = {}
+        """Create a detector that has not learned any language yet."""
+        self._counts: dict[str, Counter[str]] = {}  # of letter trigrams, by language
 
     def learn(self, language: str, texts: Iterable[str]) -> None:
-        """Count the letter trigrams of texts in a language."""
+        """Learn a language from texts, by counting their letter trigrams; `language` is its name in results."""
         counts = self._counts.setdefault(language, Counter())
         for text in texts:
             counts.update(trigrams(text))
 
     def learn_from_run(self, run: Run, source: str, target: str) -> None:
-        """Learn languages from the training data of a run, if its folder still has it.
+        """Learn the source and the target language of a run from its training data, if its folder still has them.
 
-        `source` and `target` are the names under which its two languages are learned.
+        `source` and `target` are the names of the two languages in results.
         """
         try:
             store = TokenStore(run.member_folders[0] / "data" / "train")
@@ -54,16 +57,20 @@ class LanguageDetector:
         self.learn(target, (run.target_tokenizer.decode(store.target(i).tolist()) for i in rows))
 
     def known_share(self, language: str, text: str) -> float | None:
-        """Return the share of a text's trigrams that occurred in a language; None if it or the text has none."""
+        """Return the share (0 to 1) of a text's letter trigrams that occurred in the training texts of a language.
+
+        None if the language was not learned, or the text has no letters.
+        """
         counts, text_trigrams = self._counts.get(language), trigrams(text)
         if not counts or not text_trigrams:
             return None
         return sum(trigram in counts for trigram in text_trigrams) / len(text_trigrams)
 
     def __call__(self, text: str) -> list[tuple[str, float]]:
-        """Return languages with a confidence from 0 to 100, most probable first.
+        """Return pairs (language, confidence from 0 to 100) for a text, most probable first.
 
-        The confidence is the posterior probability times the share of trigrams that the language knows.
+        The confidence is the posterior probability times the share of the text's letter trigrams that occurred in the
+        training texts of the language. Empty if no language was learned, or the text has no letters.
         """
         text_trigrams = trigrams(text)
         languages = {language: counts for language, counts in self._counts.items() if counts}
@@ -71,15 +78,17 @@ class LanguageDetector:
             return []
         # different trigrams of all languages, and one for all unseen ones
         num_trigrams = len(set().union(*languages.values())) + 1
-        log_likelihood, known = {}, {}
+        log_likelihood, known_share = {}, {}
         for language, counts in languages.items():
             total = counts.total() + TRIGRAM_SMOOTHING * num_trigrams
             log_likelihood[language] = sum(
                 math.log((counts[trigram] + TRIGRAM_SMOOTHING) / total) for trigram in text_trigrams
             )
-            known[language] = sum(trigram in counts for trigram in text_trigrams) / len(text_trigrams)
+            known_share[language] = sum(trigram in counts for trigram in text_trigrams) / len(text_trigrams)
         best = max(log_likelihood.values())
-        weights = {language: math.exp(score - best) for language, score in log_likelihood.items()}
-        scale = 100 / sum(weights.values())
-        confidence = {language: round(scale * weight * known[language], 1) for language, weight in weights.items()}
-        return sorted(confidence.items(), key=lambda item: -item[1])
+        likelihood = {language: math.exp(score - best) for language, score in log_likelihood.items()}  # relative
+        scale = 100 / sum(likelihood.values())
+        confidence = {
+            language: round(scale * value * known_share[language], 1) for language, value in likelihood.items()
+        }
+        return sorted(confidence.items(), key=lambda pair: -pair[1])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: two-letter codes: many three-letter ones are words (run, hat, war), which names of files and folders contain
 TWO_LETTER_CODES = {code for code in LANGUAGE_NAMES if len(code) == 2}
 CODE = "[a-zA-Z]{2,3}(?:[-_](?:[a-zA-Z]{4}|[A-Z]{2}))?"  # a language, optionally with a script or region
-PAIR = re.compile(rf"({CODE})[-_>:]({CODE})")
+PAIR = re.compile(rf"({CODE})[-_>:]({CODE})")  # of language codes, such as en-de
 
 
 class LanguagePair(NamedTuple):
@@ -32,19 +32,24 @@ class LanguagePair(NamedTuple):
 
 
 def parse_run_argument(argument: str) -> tuple[Path, LanguagePair | None]:
-    """Parse an argument of the command line, RUN or RUN=en-de: the run folder, and its languages or None."""
+    """Parse a command-line argument of the form RUN or RUN=en-de; return the run folder, and its languages or None."""
     folder, equals, pair = argument.rpartition("=")
     if not equals or Path(argument).exists():
         return Path(argument), None
     if not (match := PAIR.fullmatch(pair)):
-        raise UserError(f"{argument!r} should name a run folder and its languages, such as {folder or 'runs/my'}=en-de")
+        raise UserError(
+            f"{argument!r} is not of the form RUN=SOURCE-TARGET: give the run folder and its languages, as in "
+            "'runs/my-run=en-de'"
+        )
     return Path(folder), LanguagePair(*(code.lower() for code in match.groups()))
 
 
 def infer_language_pair(run: Run) -> LanguagePair | None:
-    """Infer the languages of a run from the extensions of its training files (train.en, train.de) or its folder name.
+    """Infer the language pair of a run from its settings, the extensions of its training files, or its folder name.
 
-    A UserError if neither names two languages; None for a multilingual run, which has codes of its own.
+    These are `data.source_language` and `data.target_language`, such as 'en' and 'de'; the files train.en and train.de;
+    a folder en-de. If none of them names two languages, it is a UserError. None for a multilingual run, which has
+    language codes and no single pair.
     """
     codes = run.model_framing.languages
     if codes is not None and codes.reads_source_code:
@@ -63,12 +68,13 @@ def infer_language_pair(run: Run) -> LanguagePair | None:
         if source in TWO_LETTER_CODES and target in TWO_LETTER_CODES:
             return LanguagePair(source, target)
     raise UserError(
-        f"the languages of the run {run.folder} are unknown: give source and target language, as in {run.folder}=en-de"
+        f"the languages of the run {run.folder} are unknown: add source and target language to the name of the run, as "
+        f"in {run.folder}=en-de"
     )
 
 
 def target_language_code(run: Run) -> str:
-    """Return the language into which a run translates, such as de; '' if it is not known."""
+    """Return the code of the language into which a run translates, such as de; '' if it cannot be inferred."""
     _, target = run.language_pair
     if target:
         return parse_language(target).language

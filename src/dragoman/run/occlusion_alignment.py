@@ -24,11 +24,15 @@ from dragoman.search.forced_decoding import TokenWordMap, sum_by_word, token_sco
 if TYPE_CHECKING:
     from dragoman.run.run import Run
 
-LINK_SMOOTHING = 0.01  # added to both factors, so that neither can veto a link alone
+LINK_SMOOTHING = 0.01  # added to the weights of occlusion and of attention, so that neither can exclude a link alone
 
 
 def align_by_occlusion(run: Run, sources: Sequence[str], targets: Sequence[str]) -> list[Alignment]:
-    """Return aligned (source word, target word) pairs; every word has at least one link, if both sides have words."""
+    """Align the words of sentence pairs: a target word is aligned with the source word whose removal harms it most.
+
+    Returns for each pair a list of links (index of the source word, index of the target word). Every word has at least
+    one link, unless one of the two sentences has no words.
+    """
     source_ids = [ids[: max_source_tokens(run)] for ids in encode_without_framing(run, sources)]
     target_ids = encode_targets(run, targets)
     return [_align_pair(run, source, target) for source, target in zip(source_ids, target_ids)]
@@ -36,20 +40,21 @@ def align_by_occlusion(run: Run, sources: Sequence[str], targets: Sequence[str])
 
 @torch.inference_mode()
 def _align_pair(run: Run, source_ids: list[int], target_ids: list[int]) -> Alignment:
-    """Align the words of a sentence pair, given as token ids without framing (special tokens around them).
+    """Align the words of a sentence pair by occlusion, and by attention if the model has any.
 
-    T, S: tokens of target and source; W: words of the source.
+    The sentences are token ids without BOS, EOS and other special tokens. Returns links (index of the source word,
+    index of the target word). Shapes: T target tokens, S source tokens, W source words.
     """
     source_map = TokenWordMap.from_ids(run.source_tokenizer, source_ids)
     target_map = TokenWordMap.from_ids(run.target_tokenizer, target_ids)
     num_source, num_target = (max(words.word_ids, default=-1) + 1 for words in (source_map, target_map))
     if not num_source or not num_target:
         return []
-    if num_source == 1:  # nothing is left without it
+    if num_source == 1:  # the source would be empty without its only word
         return [(0, word) for word in range(num_target)]
-    removable = _with_spaces(source_map)
-    occluded = [
-        [token for token, word in zip(source_ids, removable) if word != removed] for removed in range(num_source)
+    removed_with = _removal_words(source_map)
+    occluded = [  # the source without each of its words
+        [token for token, word in zip(source_ids, removed_with) if word != removed] for removed in range(num_source)
     ]
     framed = [add_framing(run, ids) for ids in (source_ids, *occluded)]
     differences = _prediction_differences(run, framed, target_ids)  # T W
@@ -63,22 +68,23 @@ def _align_pair(run: Run, source_ids: list[int], target_ids: list[int]) -> Align
     return _links(weights)
 
 
-def _with_spaces(words: TokenWordMap) -> list[int]:
-    """Return the word that each token is removed with: tokens that are only a space belong to the word after them.
+def _removal_words(words: TokenWordMap) -> list[int]:
+    """Return for each source token the index of the word with which it is removed, −1 if it is never removed.
 
-    A token without a word, such as a space, has the word −1; in `core_word_ids` also punctuation attached to a word.
+    A token that is only a space is removed with the word after it. Punctuation that is attached to a word is never
+    removed: it has the word −1 in `core_word_ids`.
     """
-    removable = list(words.core_word_ids)
-    for index in range(len(removable) - 2, -1, -1):
-        if words.word_ids[index] < 0:
-            removable[index] = removable[index + 1]
-    return removable
+    removal_words = list(words.core_word_ids)
+    for index in range(len(removal_words) - 2, -1, -1):
+        if words.word_ids[index] < 0:  # a token without a word, such as a space
+            removal_words[index] = removal_words[index + 1]
+    return removal_words
 
 
 def _prediction_differences(run: Run, sources: list[list[int]], target_ids: list[int]) -> Tensor:
-    """Return how much less probable each of T target tokens is without each of W source words, as log p (T W).
+    """Return by how much log p of each of T target tokens falls if a source word is removed, T W for W words.
 
-    `sources` are the whole source, then one without each word; a token that is more probable without it has 0.
+    `sources` are the token ids of the whole source, then of the source without each word. Where log p rises, it is 0.
     """
     target = [run.framing.bos, *target_ids, run.framing.eos]
     scores = torch.empty(len(sources), len(target_ids))
@@ -90,7 +96,10 @@ def _prediction_differences(run: Run, sources: list[list[int]], target_ids: list
 
 
 def _by_target_word(weights: Tensor, target: TokenWordMap, num_words: int) -> Tensor:
-    """Sum the weights (T W) of T target tokens by their word, and normalize them over the W source words."""
+    """Sum the rows of `weights` (T target tokens × W source words) that belong to the same target word.
+
+    Returns N W for N = `num_words` target words; each row is normalized to sum 1.
+    """
     by_word = sum_by_word(weights.T, target.core_word_ids, num_words).T
     return by_word / by_word.sum(1, keepdim=True).clamp_min(1e-9)
 
@@ -98,9 +107,11 @@ def _by_target_word(weights: Tensor, target: TokenWordMap, num_words: int) -> Te
 def _links(weights: Tensor) -> Alignment:
     """Link each target word with its best source word, then each source word without a link with its best target word.
 
-    `weights` has one row for each target word, one column for each source word.
+    `weights` has a row for each target word and a column for each source word. Returns sorted pairs (index of the
+    source word, index of the target word).
     """
-    links = {(int(row.argmax()), target) for target, row in enumerate(weights)}
-    linked = {source for source, _ in links}
-    links |= {(s, int(weights[:, s].argmax())) for s in range(weights.shape[1]) if s not in linked}
+    links = {(int(target_weights.argmax()), target) for target, target_weights in enumerate(weights)}
+    linked_sources = {source for source, _ in links}
+    unlinked_sources = [source for source in range(weights.shape[1]) if source not in linked_sources]
+    links |= {(source, int(weights[:, source].argmax())) for source in unlinked_sources}
     return sorted(links)

@@ -27,25 +27,30 @@ if TYPE_CHECKING:
 
 
 def score(run: Run, sources: Sequence[Source] | None, targets: Sequence[str]) -> list[ScoredText]:
-    """Compute log p(y|x) of given translations, or log p(y) if a decoder-only model gets no sources."""
+    """Compute log p(y|x) of given translations `targets`, in total and by token, EOS included.
+
+    Without sources (None), a decoder-only model computes log p(y). A multilingual model without a language pair is a
+    UserError.
+    """
     results = [ScoredText(score=0.0, tokens=[], token_scores=[])] * len(targets)  # replaced below
     if run.framing.languages is not None:  # a multilingual model without a language pair
-        run.framing.for_languages()  # raises the error
+        run.framing.for_languages()  # raises the UserError
     for indices, source_ids, target_ids in _batches(run, sources, targets):
         source, source_lengths = run.pad_batch(source_ids)
         framed = [_frame_target(run, ids, has_source=sources is not None) for ids in target_ids]
         target, target_lengths = run.pad_batch(framed)
         scores = token_scores(run.model, source, source_lengths, target, target_lengths).tolist()  # B T, 0 at padding
-        forced = 0 if sources is None else len(run.framing.forced_bos)  # forced tokens have probability 1
+        # the first tokens, if they are forced (such as a language token), have probability 1
+        num_forced = 0 if sources is None else len(run.framing.forced_bos)
         for i, ids, log_p in zip(indices, framed, scores):
             tokens = run.target_tokenizer.tokens(ids[1:])  # without BOS
-            log_p = [0.0] * forced + log_p[forced : len(tokens)]
+            log_p = [0.0] * num_forced + log_p[num_forced : len(tokens)]
             results[i] = ScoredText(sum(log_p), tokens, log_p)
     return results
 
 
 def within_max_length(run: Run, sources: Sequence[Source] | None, targets: Sequence[str]) -> list[bool]:
-    """Return whether the model has enough positions for each target."""
+    """Return for each target whether the model has enough positions to read it, after its source."""
     results = [True] * len(targets)
     for indices, source_ids, target_ids in _batches(run, sources, targets):
         max_lengths = run.model.max_target_length(torch.tensor([len(ids) for ids in source_ids]))
@@ -58,10 +63,14 @@ def within_max_length(run: Run, sources: Sequence[Source] | None, targets: Seque
 
 
 def align(run: Run, sources: Sequence[Source], targets: Sequence[str]) -> list[Alignment] | None:
-    """Return the aligned (source word, target word) pairs of given translations; None if the model has no attention."""
+    """Align the words of given translations by cross-attention; None if the model has no attention.
+
+    Returns for each translation a list of pairs (index of the source word, index of the target word). A run that reads
+    images or speech is a UserError.
+    """
     if run.model.source_features is not None:
         raise UserError(
-            f"{run.folder} reads feature vectors, which have no words: alignments need a run that reads text"
+            f"words cannot be aligned by {run.folder}, because it reads images or speech: use a run that reads text"
         )
     results: list[Alignment] = [[] for _ in sources]
     for indices, source_ids, target_ids in _batches(run, sources, targets):
@@ -75,9 +84,10 @@ def align(run: Run, sources: Sequence[Source], targets: Sequence[str]) -> list[A
 
 
 def align_batch(run: Run, source: Tensor, source_lengths: Tensor, targets: list[list[int]]) -> list[Alignment] | None:
-    """Align the words of a batch by its cross-attention; return None if the model has none.
+    """Align the words of a batch of sentence pairs by cross-attention; return None if the model has no attention.
 
-    `source` has padded token ids (B S); `targets` are token ids without BOS and EOS.
+    `source` has padded token ids (B S); `targets` are token ids without BOS and EOS. Returns for each sentence pair a
+    list of pairs (index of the source word, index of the target word).
     """
     attention = batch_cross_attention(run, source, source_lengths, targets)
     if attention is None:
@@ -95,12 +105,14 @@ def align_batch(run: Run, source: Tensor, source_lengths: Tensor, targets: list[
 def hypothesis_token_scores(
     run: Run, source: Tensor, source_lengths: Tensor, hypotheses: list[list[Hypothesis]]
 ) -> list[list[list[float]]]:
-    """Compute log p of every token of the hypotheses of each source (B S), EOS last if it was generated.
+    """Compute log p of every token of hypotheses, EOS last if it was generated, by teacher forcing.
 
-    Teacher forcing gives the same numbers as the search, which therefore does not record them. The best hypotheses of
-    all sources form one batch, the second best the next, and so on. An ensemble averages probabilities.
+    `source` (B S) has padded token ids, `hypotheses` those of each source, best first; the result has one list of log p
+    for each hypothesis of each source. The best hypotheses of all sources form one batch, the second best the next, and
+    so on. An ensemble averages probabilities. The numbers are the same as in the search, which does not record them.
     """
     results: list[list[list[float]]] = [[] for _ in hypotheses]
+    num_forced = len(run.framing.forced_bos)  # first tokens, such as a language token, that have probability 1
     for rank in range(max(map(len, hypotheses))):
         sources = [index for index, ranked in enumerate(hypotheses) if rank < len(ranked)]
         batch = [hypotheses[index][rank] for index in sources]
@@ -110,19 +122,19 @@ def hypothesis_token_scores(
         by_model = torch.stack([token_scores(model, *pairs) for model in run.models])  # models B T
         averaged = (by_model.logsumexp(0) - math.log(len(by_model))).tolist()
         for index, hypothesis, ids, scores in zip(sources, batch, framed, averaged):
-            forced = len(run.framing.forced_bos)  # the first tokens of a hypothesis, which have probability 1
-            scores = [0.0] * forced + scores[forced : len(ids) - 1]
+            scores = [0.0] * num_forced + scores[num_forced : len(ids) - 1]
             if run.framing.force_eos_at_limit and hypothesis.finished:
-                # hypothesis.score is the sum of all log p: 0 is left for an EOS that was forced, else log p(EOS)
+                # hypothesis.score is the sum of all log p; the difference is log p(EOS), or 0 if EOS was forced
                 scores[-1] = hypothesis.score - sum(scores[:-1])
             results[index].append(scores)
     return results
 
 
 def batch_cross_attention(run: Run, source: Tensor, source_lengths: Tensor, targets: list[list[int]]) -> Tensor | None:
-    """Return the cross-attention (B T S) for targets given as token ids without BOS and EOS; None if there is none.
+    """Return the mean cross-attention weights (B T S) of a batch, or None if the model has no cross-attention.
 
-    A model that aligns explicitly returns the posterior probabilities of its alignments instead.
+    `source` (B S) has padded token ids, `targets` are token ids without BOS and EOS; T includes EOS. For a model with
+    explicit alignments (hard attention) these are the posterior probabilities of the alignments.
     """
     pairs = (source, source_lengths, *run.pad_batch([[run.framing.bos, *ids] for ids in targets]))
     posterior = run.model.posterior_alignment(*pairs)
@@ -130,10 +142,10 @@ def batch_cross_attention(run: Run, source: Tensor, source_lengths: Tensor, targ
 
 
 def attention(run: Run, source: Source, target: str | None) -> SentenceAttention:
-    """Return all attention weights for a given translation, or for the one that the run's search finds.
+    """Return all attention weights for a source and a given translation, or the one that the run's search finds (None).
 
-    A `TokenWordMap` says which tokens form a word, for the word alignment. Images and speech have no words: their
-    “tokens” are the numbers of the encoder's positions.
+    They include the tokens of both, and the word alignment. Images and speech have no words: the numbers of the
+    encoder's positions (1, 2, …) take the place of their tokens.
     """
     ids = run.encode_sources([source])[0]
     if target is None:
@@ -160,16 +172,20 @@ def attention(run: Run, source: Source, target: str | None) -> SentenceAttention
 
 @torch.inference_mode()
 def logits(run: Run, source_ids: Tensor | None, target_ids: Tensor | None) -> Tensor:
-    """Compute logits at every target position, B T V, from padded ids, B S and B T; padding may be left or right.
+    """Compute the logits at every target position, B T V, from padded token ids, B S and B T.
 
-    The models need padding on the right, so it is moved there, and the logits are moved back.
+    Padding may be on the left or on the right. The models need it on the right, so it is moved there, and the logits
+    are moved back. `source_ids` may be None for a decoder-only model; `target_ids` must be None for an encoder-only
+    model, whose logits are those at every source position (B S V).
     """
     if run.model.source_features is not None:
-        raise UserError("logits() takes token ids, but this run reads feature vectors: call run.model directly")
+        raise UserError("logits() takes token ids, but this run reads images or speech: call run.model directly")
     pad = run.framing.pad
     if target_ids is None:
         if source_ids is None or run.model.can_generate:
-            raise UserError("logits need target ids, and source ids as well unless the model is decoder-only")
+            raise UserError(
+                "logits() needs target_ids, and unless the model is decoder-only also source_ids: give both"
+            )
         source_ids = source_ids.to(run.device)
         source, lengths, order = _move_padding_right(source_ids, source_ids != pad)
         return _restore_padding(run.model(source, lengths), order)
@@ -189,13 +205,20 @@ def logits(run: Run, source_ids: Tensor | None, target_ids: Tensor | None) -> Te
 def _batches(
     run: Run, sources: Sequence[Source] | None, targets: Sequence[str]
 ) -> Iterator[tuple[list[int], list[Any], list[list[int]]]]:
-    """Yield batches of pairs of similar length: indices, framed sources, target ids (`encode_targets`)."""
+    """Encode pairs of source and target, and yield batches of pairs of similar length.
+
+    A batch is (indices of the pairs, sources as token ids with special tokens or as feature arrays, targets as token
+    ids without BOS and EOS). `sources` may be None for a decoder-only model; they are then empty.
+    """
     if sources is None and not run.model.is_decoder_only:
         raise UserError(
             f"{run.folder} is a translation model, whose scores need sources: give one source for each target"
         )
     if sources is not None and len(sources) != len(targets):
-        raise UserError(f"expected one source for each target, got {len(sources):,} sources, {len(targets):,} targets")
+        raise UserError(
+            f"expected one source for each target, but got {len(sources):,} sources and {len(targets):,} targets: give "
+            "equally many"
+        )
     if not targets:
         return
     source_ids = run.encode_sources(sources) if sources is not None else [[] for _ in targets]
@@ -206,34 +229,48 @@ def _batches(
 
 
 def encode_targets(run: Run, targets: Sequence[str], has_source: bool = True) -> list[list[int]]:
-    """Return the token ids of targets after those that every generated target begins with (`forced_bos`).
+    """Return the token ids of targets without BOS and EOS, but with the tokens that are forced at their beginning.
 
-    Texts of a language model, which have no source, begin without these.
+    Forced tokens, such as a language token, are generated first in every target. Texts of a language model, which have
+    no source (`has_source` is False), begin without them.
     """
     forced = run.framing.forced_bos if has_source else ()
-    rows = run.target_tokenizer.encode_batch([normalize_text(run, text) for text in targets])
-    return [[*forced, *ids] for ids in rows]
+    target_ids = run.target_tokenizer.encode_batch([normalize_text(run, text) for text in targets])
+    return [[*forced, *ids] for ids in target_ids]
 
 
 def _frame_target(run: Run, ids: list[int], has_source: bool = True) -> list[int]:
-    """Add BOS and EOS; without a source, a target begins like a source of decoder-only models (`source_prefix`)."""
-    beginning = (run.framing.bos,) if has_source else run.framing.source_prefix or (run.framing.bos,)
-    return [*beginning, *ids, run.framing.eos]
+    """Return the token ids of a target with BOS before and EOS after them.
+
+    A text of a decoder-only model without a source (`has_source` is False) has the special tokens `source_prefix`, if
+    there are any, in place of BOS.
+    """
+    first_ids = (run.framing.bos,) if has_source else run.framing.source_prefix or (run.framing.bos,)
+    return [*first_ids, *ids, run.framing.eos]
 
 
 def _move_padding_right(ids: Tensor, is_token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Move the tokens of each sequence (B T) before its padding; return the ids, lengths (B) and the old positions."""
+    """Move the padding of each sequence (B T) to its end; `is_token` (B T) is False for padding.
+
+    Returns the ids (B T), the lengths (B), and the old position of each id (B T), which `_restore_padding` needs.
+    """
     order = (~is_token).long().argsort(dim=1, stable=True)
     return ids.gather(1, order), is_token.sum(1), order
 
 
 def _restore_padding(logits: Tensor, order: Tensor) -> Tensor:
-    """Move logits (B T V) back to where their tokens were before `_move_padding_right`, which returned `order`."""
+    """Move logits (B T V) back to where their tokens were before the padding was moved to the end.
+
+    `order` (B T) is the old position of each token, as returned by `_move_padding_right`.
+    """
     return logits.gather(1, order.argsort(1)[..., None].expand_as(logits))
 
 
 def _is_token_or_bos(ids: Tensor, pad: int) -> Tensor:
-    """Return which positions (B T) are tokens if BOS is also the padding: the last pad before the tokens is BOS."""
+    """Return which positions of `ids` (B T) are tokens and not padding, B T, if BOS has the same id as padding (`pad`).
+
+    The last `pad` before the first other token, or one at position 0, is BOS.
+    """
     is_not_pad = ids != pad
     is_first = torch.arange(ids.shape[1], device=ids.device) == 0
     is_bos = ~is_not_pad & (is_not_pad.roll(-1, 1) | is_first) & (is_not_pad.long().cumsum(1) == 0)

@@ -103,9 +103,13 @@ class Run:
         checkpoint_name: str,
         inference_weights: InferenceWeights | None = None,
     ) -> None:
-        """Combine the contents of a run folder, which `dragoman.load` reads.
+        """Combine what `dragoman.load` has read from a run folder.
 
-        `framing` has the special tokens around source and target; `inference_weights` converts the model for decoding.
+        Args:
+            settings: the configuration of the run
+            framing: the special tokens around source and target
+            checkpoint_name: name of the checkpoint with the model's weights
+            inference_weights: converts models for decoding, such as to int8; by default they are not converted
         """
         self.folder, self.config, self.model = folder, settings, model
         self.checkpoint_folders = [folder / CHECKPOINT_DIR / checkpoint_name]
@@ -126,7 +130,10 @@ class Run:
         self.translation_checkers: list[TranslationChecker] = []  # at most one, shared with copies of the run
 
     def _set_framing(self, framing: Framing) -> None:
-        """Use the special tokens of `framing`, with the codes of its default languages if it has any."""
+        """Set the special tokens around source and target, and the token ids for searches.
+
+        `framing` of a multilingual model has language codes; those of its default language pair are filled in.
+        """
         self.model_framing = framing
         self.framing = framing = framing.for_default_languages()
         self.special_tokens = SpecialTokens(
@@ -158,12 +165,12 @@ class Run:
 
     @property
     def usage(self) -> Usage | None:
-        """The command that uses this run, such as `translate`, by its objective or else by its model."""
+        """The command that uses this run, such as `translate`, by its objective or else by its model; None: unknown."""
         return self.model.usage if self.objective is None else self.objective.usage
 
     @property
     def is_language_model(self) -> bool:
-        """Whether the run scores texts without a source."""
+        """Whether the run is a language model p(y): decoder-only, and trained on texts without sources."""
         if self.objective is None:
             return self.model.is_decoder_only
         data_format = DATA_FORMATS[self.objective.data_format]
@@ -171,27 +178,27 @@ class Run:
 
     @property
     def is_dialogue(self) -> bool:
-        """Whether sources are dialogues, with turns separated by tabs."""
+        """Whether the run was trained on dialogues: sources then consist of turns separated by tabs."""
         return self.objective is not None and DATA_FORMATS[self.objective.data_format].is_dialogue
 
     def usage_error(self, command: str) -> UserError:
-        """Return the error for a command that cannot use this run; it names the command that can."""
-        trained = f"was trained with the objective {self.config.objective.name}" if self.objective else "is imported"
-        advice = "start a training from it"
+        """Return the UserError for a command, such as `translate`, that cannot use this run; it names one that can."""
+        origin = f"was trained with the objective {self.config.objective.name}" if self.objective else "is imported"
+        advice = "train another model from it ('dragoman train --start-from')"
         if self.usage and self.usage.command != command:
             advice = f"use 'dragoman {self.usage.command} {self.folder}'"
         return UserError(
-            f"'{command}' cannot use {self.folder}, which {trained} and holds a model of kind "
+            f"the command '{command}' cannot use the run {self.folder}, which {origin} and has a model of the type "
             f"{type(self.spec).__name__}: {advice}"
         )
 
     def check_usage(self, command: str) -> None:
-        """Raise `usage_error` if the objective does not support a command."""
+        """Raise a UserError if the run's training objective does not support a command, such as `translate`."""
         if self.objective is not None and not self.objective.supports_command(command):
             raise self.usage_error(command)
 
     def check_translates(self) -> None:
-        """Raise `usage_error` if the run does not translate."""
+        """Raise a UserError if the run cannot translate, by its training objective or by its model."""
         self.check_usage("translate")
         if not self.model.can_generate:
             raise self.usage_error("translate")
@@ -205,15 +212,18 @@ class Run:
 
     @property
     def language_pair(self) -> tuple[str | None, str | None]:
-        """The codes of the languages from and into which the run translates; None if unknown or without codes."""
+        """The codes of source and target language of a multilingual run; None for one that is not chosen.
+
+        (None, None) if the model has no language codes.
+        """
         codes = self.model_framing.languages
         return (None, None) if codes is None else (codes.source, codes.target)
 
     def with_languages(self, source: str | None = None, target: str | None = None) -> Run:
-        """Return the run of a multilingual model for a language pair; None keeps the language that the run has.
+        """Return a copy of a multilingual run that translates from `source` into `target`; the weights are shared.
 
-        A language is a code of the model, another code of ISO 639, or an English name, see `LanguageCodes.find`.
-        The weights are shared.
+        A language is a code of the model, such as eng_Latn, another code of ISO 639, or an English name; None keeps the
+        language of this run.
 
         Examples:
             >>> run = dragoman.load("nllb-200-distilled-600M").with_languages("eng_Latn", "kin_Latn")
@@ -222,15 +232,17 @@ class Run:
             return self
         if self.model_framing.languages is None:
             raise UserError(
-                f"{self.folder} translates one language pair and has no language codes: leave the source and target "
-                "language (--from, --to) out"
+                f"the run {self.folder} has no language codes, because it translates one language pair: leave out the "
+                "source and target language (--from, --to)"
             )
         chosen = copy(self)
         chosen._set_framing(self.model_framing.with_default_languages(source, target))
         return chosen
 
     def detect_languages(self, sources: Sequence[Source]) -> list[str]:
-        """Return the language of each recording, for a model that recognizes languages, such as Whisper.
+        """Return the code of the spoken language of each recording, for a model such as Whisper.
+
+        Sources are paths of sound files, or feature arrays.
 
         Examples:
             >>> run.detect_languages([Path("hello.wav")])
@@ -241,9 +253,9 @@ class Run:
     # ---- variants of the run, and other runs
 
     def ensemble(self, *other_runs: Run) -> Run:
-        """Return an ensemble with other runs, which averages their probabilities at each token.
+        """Return an ensemble of this run and others, which averages their probabilities of each token.
 
-        The systems may differ, the vocabularies must be equal. Only translation uses the ensemble.
+        The models may be of different types, but the vocabularies must be equal. Only translation uses the ensemble.
         """
         for other in other_runs:
             self.check_same_vocabulary(other, "an ensemble needs one vocabulary")
@@ -254,8 +266,8 @@ class Run:
 
     @property
     def member_folders(self) -> list[Path]:
-        """The run folders of the model and of the ensemble members; the first one has tokenizers and data."""
-        return [checkpoint_folder.parent.parent for checkpoint_folder in self.checkpoint_folders]
+        """The run folders of the model and of the other models of an ensemble; the first has tokenizers and data."""
+        return [folder.parent.parent for folder in self.checkpoint_folders]  # of RUN/checkpoints/NAME
 
     @property
     def models(self) -> list[Model]:
@@ -264,22 +276,24 @@ class Run:
 
     @property
     def inference_models(self) -> list[Model]:
-        """The models optimized for decoding, see `InferenceWeights`."""
+        """The models converted for decoding: with packed or int8 weights on a CPU, or bfloat16 weights on a GPU."""
         return [self.inference_weights(model) for model in self.models]
 
     def with_shortlist(self, shortlist: Shortlist | None = None) -> Run:
-        """Return the run with searches restricted to likely target tokens.
+        """Return a copy of the run whose searches generate only probable translations of the source tokens.
 
-        By default the shortlist is the one in the run folder, which `dragoman shortlist` learns.
+        These are listed in a `shortlist`, by default that in the run folder, which `dragoman shortlist` learns.
         """
         restricted = copy(self)
         restricted.shortlist = shortlist or Shortlist.load(self.folder, self.model.vocab_size)
         return restricted
 
     def with_workers(self, num_workers: int) -> Run:
-        """Return the run with translation by several processes on a CPU, which share its weights."""
+        """Return a copy of the run that translates with several processes on a CPU, which share its weights."""
         if num_workers < 1:
-            raise UserError(f"the number of worker processes must be at least 1, got {num_workers}")
+            raise UserError(
+                f"the number of worker processes (--num-workers) must be at least 1, but is {num_workers}: raise it"
+            )
         if num_workers > 1 and self.device.type != "cpu":
             raise UserError(
                 f"several worker processes need a CPU, but the run is on {self.device}: use one worker "
@@ -287,16 +301,18 @@ class Run:
             )
         if num_workers > 1 and "fork" not in multiprocessing.get_all_start_methods():
             raise UserError(
-                "several worker processes need an operating system that can fork: use one worker (--num-workers 1)"
+                "several worker processes need an operating system that can fork processes, such as Linux: use one "
+                "worker (--num-workers 1)"
             )
         parallel = copy(self)
         parallel.num_workers = num_workers
         return parallel
 
     def open_run(self, other: str | OtherRun, reverse: bool = False) -> Run:
-        """Open another run that a search configuration names, such as a draft model; each folder is opened once.
+        """Return another run that a search configuration needs, such as a draft model, on this run's device.
 
-        A multilingual one gets the languages of this run; with `reverse` it translates in the other direction.
+        `other` is an open run, or a folder, which is opened only once. A multilingual run gets the languages of this
+        run; with `reverse` it translates in the other direction.
         """
         from dragoman import load as load_any  # opens Hugging Face checkpoints too, and imports this module
 
@@ -310,30 +326,33 @@ class Run:
         return other if codes is None else other.with_languages(source if codes.reads_source_code else None, target)
 
     def check_same_vocabulary(self, other: Run, reason: str) -> None:
-        """Raise a UserError if another run differs in tokenizers, special tokens, kind of source or device.
+        """Raise a UserError if another run differs in tokenizers, special tokens, type of sources or device.
 
-        `reason` says in its message why that matters.
+        `reason` says in the message why they must be equal, such as "an ensemble needs one vocabulary".
         """
-        these, others = ((run.source_tokenizer.to_json(), run.target_tokenizer.to_json()) for run in (self, other))
-        framings = [run.model_framing.without_default_languages() for run in (self, other)]
-        if these != others or framings[0] != framings[1]:
+        own_tokenizers, other_tokenizers = (
+            (run.source_tokenizer.to_json(), run.target_tokenizer.to_json()) for run in (self, other)
+        )
+        own_framing, other_framing = (run.model_framing.without_default_languages() for run in (self, other))
+        if own_tokenizers != other_tokenizers or own_framing != other_framing:
             raise UserError(
                 f"{other.folder} has another vocabulary than {self.folder}, but {reason}: use runs that were trained "
                 "on the same text, with other seeds or systems"
             )
         if self.model.source_features != other.model.source_features:
             raise UserError(
-                f"{other.folder} and {self.folder} read different kinds of sources, text or vectors of some size: use "
-                "runs that read the same"
+                f"{other.folder} and {self.folder} read different sources (text, or feature vectors of different "
+                f"sizes), but {reason}: use runs with equal sources"
             )
         if self.model.source_features is not None and self.config.features != other.config.features:
             raise UserError(
-                f"{other.folder} and {self.folder} were trained with other settings of features, but {reason}: use "
-                "runs that compute the vectors of images or sound in the same way"
+                f"{other.folder} and {self.folder} have different settings 'features' for images and sound, but "
+                f"{reason}: use runs that were trained with the same settings"
             )
         if self.device != other.device:
             raise UserError(
-                f"{other.folder} is on {other.device}, but {self.folder} on {self.device}: load both on one device"
+                f"{other.folder} is on the device {other.device}, but {self.folder} on {self.device}: load both runs "
+                "on the same device"
             )
 
     # ---- translation and generation
@@ -384,7 +403,9 @@ class Run:
         texts = self.with_features(texts, features)
         for argument, values in (("prefixes", prefixes), ("include", include)):
             if values is not None and len(values) != len(texts):
-                raise UserError(f"{argument} must have one entry for each of {len(texts)} texts, got {len(values)}")
+                raise UserError(
+                    f"the argument {argument} must have one entry for each of {len(texts)} texts, but has {len(values)}"
+                )
         stream = self.with_languages(source_language, target_language).translate_stream(
             texts,
             search or self.search_config(beam_size),
@@ -414,7 +435,9 @@ class Run:
         token_scores: bool = False,
         split_sentences: bool = False,
     ) -> Iterator[Translation]:
-        """Translate any number of texts in bounded memory, in order; see `translate` for the other arguments.
+        """Translate any number of texts in bounded memory, and yield their translations in order.
+
+        The arguments are those of `translate`, except `first_index`.
 
         Examples:
             >>> for translation in run.translate_stream(open("input.en"), run.default_search):
@@ -488,10 +511,10 @@ class Run:
         source_language: str | None = None,
         target_language: str | None = None,
     ) -> Generator[StreamedTokens]:
-        """Translate one text and yield its tokens as soon as they are certain; see `translate` for the arguments.
+        """Translate one text and yield its tokens as soon as they are certain; the arguments are those of `translate`.
 
         Greedy search and sampling yield token by token, beam search the common prefix of its hypotheses. The last value
-        holds the complete translation. Closing the generator stops the search.
+        contains the complete translation. Closing the generator stops the search.
 
         Examples:
             >>> for part in run.stream("The dog sleeps.", beam_size=1):
@@ -514,12 +537,16 @@ class Run:
         first_index: int = 0,
         interval: float = 0.0,
     ) -> Generator[NumberedTokens]:
-        """Translate texts in one batch, and yield pairs of the number of a text and its new tokens, as `stream` does.
+        """Translate texts in one batch, and yield their tokens as soon as they are certain.
+
+        Yields pairs of the index of a text and its new tokens; the last pair of a text contains its complete
+        translation.
 
         Args:
+            alignment: compute word alignments, if the model has attention
             prefixes: how each translation begins, '' for any
             first_index: index of the first text, if others were translated before; it seeds sampling
-            interval: seconds between two parts of a text; 0: a part after each step of the search
+            interval: seconds between two yields; 0: after each step of the search
         """
         self.check_translates()
         translator = Translator(self, search, alignment=alignment)
@@ -534,15 +561,21 @@ class Run:
         *,
         first_index: int = 0,
     ) -> list[Translation]:
-        """Continue prompts, which may be empty; by default by sampling with top-p 0.95.
+        """Continue prompts with a language model.
 
-        A result's text is the prompt with its continuation, the score log p(continuation | prompt). A run trained on
-        dialogues replies instead: a prompt is a dialogue with turns separated by tabs, and the text is the reply.
-        `first_index` is the index of the first prompt, if others were continued before; it seeds sampling.
+        The text of a result is the prompt with its continuation, its score is log p(continuation | prompt). A run
+        trained on dialogues replies instead: a prompt is a dialogue with turns separated by tabs, the text is the
+        reply.
 
         Examples:
             >>> run.generate(["Once upon a time"], max_new_tokens=20)[0].text
             'Once upon a time there was a king …'
+
+        Args:
+            prompts: the texts to continue; they may be empty
+            search: a search configuration; by default sampling with top-p 0.95
+            max_new_tokens: largest number of generated tokens; unused if `search` is given
+            first_index: index of the first prompt, if others were continued before; it seeds sampling
         """
         self.check_usage("generate")
         search = search or Sample(
@@ -554,18 +587,18 @@ class Run:
 
     @property
     def default_search(self) -> SearchConfig:
-        """The search of the run's configuration: `search.strategy`, or beam search with the settings of `search`."""
+        """The search in the run's configuration: `search.strategy`, or beam search with the settings of `search`."""
         strategy = self.config.search.strategy
         if not strategy:
             return self.beam_config()
         return search_from_dict(strategy, f"search.strategy of {self.folder / CONFIG_FILE}")
 
     def search_config(self, beam_size: int | None = None) -> SearchConfig:
-        """The `default_search`, or the run's beam search with another beam size."""
+        """Return the run's default search, or with a `beam_size` its beam search with this size."""
         return self.default_search if beam_size is None else self.beam_config(beam_size)
 
     def beam_config(self, size: int | None = None) -> Beam:
-        """The run's beam search, by default with the configured beam size."""
+        """Return the beam search with the run's settings; `size` is the beam size, by default the configured one."""
         settings = self.config.search
         if settings.strategy and isinstance(beam := self.default_search, Beam):
             return beam if size is None else replace(beam, size=size)
@@ -584,12 +617,12 @@ class Run:
 
     @property
     def max_beam_size(self) -> int:
-        """The largest beam size: a toy vocabulary may have fewer tokens than a beam has hypotheses."""
-        return max(1, self.model.vocab_size - len(self.special_tokens.suppressed) - 1)  # EOS continues no hypothesis
+        """The largest possible beam size: the number of tokens that can continue a hypothesis."""
+        return max(1, self.model.vocab_size - len(self.special_tokens.suppressed) - 1)  # neither suppressed nor EOS
 
     @property
     def length_limit(self) -> LengthLimit:
-        """The length limit of targets in the run's configuration."""
+        """The limit on the length of targets in the run's configuration; unset values have their defaults."""
         settings = self.config.search
         limit = LengthLimit(
             ratio=settings.length_ratio,
@@ -602,7 +635,7 @@ class Run:
     # ---- tagging, infilling, scoring, inspection
 
     def tag(self, texts: Sequence[str]) -> list[TaggedSentence]:
-        """Tag the words of texts, which are separated by spaces.
+        """Tag the words of each text, which are separated by spaces, such as with parts of speech.
 
         Examples:
             >>> run.tag(["The dog sleeps ."])[0].tags
@@ -620,16 +653,19 @@ class Run:
         return classifying.classify(self, texts)
 
     def predict_labels(self, texts: Sequence[str]) -> list[str]:
-        """Predict the labels of texts as they are written in a corpus: one per text, or the tags of its words."""
+        """Return the predicted labels of each text as a line of a corpus: one label, or the tags of its words.
+
+        Tags are separated by spaces. A classifier predicts one label, a tagger the tags.
+        """
         if self.model.labels_sequence:
             return [result.label for result in self.classify(texts)]
         return [" ".join(sentence.tags) for sentence in self.tag(texts)]
 
     def fill(self, texts: Sequence[str], top_k: int = 5) -> list[FillResult]:
-        """Fill every `<mask>` of texts, and return the `top_k` most probable choices for each.
+        """Fill every `<mask>` of texts, and return the `top_k` most probable choices for each mask.
 
-        An encoder fills a mask with one token. An encoder–decoder pretrained by span corruption fills it with several
-        tokens; one pretrained by denoising generates the whole text.
+        An encoder fills a mask with one token. An encoder–decoder pretrained by span corruption (T5) fills it with
+        several tokens; one pretrained by denoising (BART) generates the whole text.
 
         Examples:
             >>> run.fill(["The <mask> sleeps."])[0].text
@@ -646,14 +682,18 @@ class Run:
         source_language: str | None = None,
         target_language: str | None = None,
     ) -> list[ScoredText]:
-        """Compute log p(y|x) of given translations; a decoder-only model without sources computes log p(y).
-
-        `features` are those of each source, such as 'V;PST', for a run that was trained with features. The languages
-        are those of a multilingual model, by default those of the run.
+        """Compute log p(y|x) of given translations, in total and by token.
 
         Examples:
             >>> run.score(["The dog sleeps."], ["Der Hund schläft."])[0].score
             -0.41
+
+        Args:
+            sources: the source texts; None: a decoder-only model computes log p(y)
+            targets: their translations
+            features: features of each source, such as 'V;PST', for a run that was trained with features
+            source_language: language of the sources for a multilingual model; by default the run's
+            target_language: language of the targets for a multilingual model; by default the run's
         """
         if not self.model.can_generate:
             raise self.usage_error("score")
@@ -691,17 +731,19 @@ class Run:
         return export(self, out, to, dtype=dtype, sentences=sentences, license=license)
 
     def within_max_length(self, sources: Sequence[Source] | None, targets: Sequence[str]) -> list[bool]:
-        """Return whether the model has enough positions for each target; `score` and `align` refuse the others."""
+        """Return for each target whether the model has enough positions for it; `score` and `align` reject others."""
         return pair_scoring.within_max_length(self, sources, targets)
 
     def score_masked(self, texts: Sequence[str]) -> list[ScoredText]:
-        """Compute log p of every token given all others, with one mask at a time: Salazar et al. (2020)."""
+        """Compute log p of every token of texts given all others, with one mask at a time (Salazar et al. 2020)."""
         return filling.score_masked(self, texts)
 
     def align(
         self, sources: Sequence[Source], targets: Sequence[str], *, occlusion: bool = False
     ) -> list[Alignment] | None:
-        """Align the words of given translations: pairs (source word, target word); None without attention.
+        """Align the words of given translations; None if the model has no attention, and `occlusion` is False.
+
+        Returns for each translation a list of pairs (index of the source word, index of the target word).
 
         Examples:
             >>> run.align(["The dog sleeps."], ["Der Hund schläft."])[0]
@@ -718,7 +760,7 @@ class Run:
         return pair_scoring.align(self, sources, targets)
 
     def attention(self, source: Source, target: str | None = None) -> SentenceAttention:
-        """Return all attention weights for a given translation, or for the one that the run's search finds."""
+        """Return all attention weights for a source and a given translation, or (None) for the run's translation."""
         return pair_scoring.attention(self, source, target)
 
     def lens(
@@ -749,41 +791,57 @@ class Run:
     # ---- model inputs
 
     def with_features(self, texts: Sequence[Source], features: Sequence[str] | None) -> Sequence[Source]:
-        """Return texts with their features, such as 'V;PST', after a tab, as a run with features reads them."""
+        """Append its features, such as 'V;PST', to each text after a tab, as a run trained with features reads them.
+
+        Without features (None), the texts are returned unchanged. A run trained without features is a UserError.
+        """
         if features is None:
             return texts
         if not self.source_tokenizer.features:
-            raise UserError(f"{self.folder} was trained without features of sources: leave out the features")
+            raise UserError(
+                f"the run {self.folder} was trained without features such as 'V;PST' after its sources: leave out the "
+                "features"
+            )
         return join_features([str(text) for text in texts], features)
 
     def encode_sources(self, texts: Sequence[Source], tag: Tag | None = None) -> list[Any]:
-        """Return token ids with the special tokens of sources (framing), or feature arrays; both are truncated."""
+        """Return each source as the model reads it: token ids with special tokens, or for images and speech an array.
+
+        Both are truncated to the maximum source length. `tag` is the corpus tag of all texts, or one for each; by
+        default the run's first tag.
+        """
         return [frame_source(self, ids) for ids in encode_without_framing(self, texts, tag)]
 
     def decode_source(self, source: NDArray[Any]) -> str:
-        """Return the text of the ids of a source, with its features after a tab if it has any."""
+        """Return the text of a source from its token ids, with its features (such as 'V;PST') after a tab, if any."""
         features = self.source_tokenizer.features.decode(source.tolist())
         text = self.source_tokenizer.decode(source.tolist())
         return f"{text}\t{features}" if features else text
 
     def tag_of_row(self, source: NDArray[Any]) -> str:
-        """Return the corpus tag whose token the ids of a source begin with, or ''."""
-        names = {token_id: name for name, token_id in self.source_tokenizer.tags.items()}
-        return names.get(int(source[0]), "") if names else ""
+        """Return the corpus tag of a source: the name of the tag token with which its token ids begin, or ''."""
+        tag_names = {token_id: name for name, token_id in self.source_tokenizer.tags.items()}
+        return tag_names.get(int(source[0]), "") if tag_names else ""
 
     def pad_batch(self, rows: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        """Pad sequences to a batch on the model's device: ids (B, T) or features (B, S, F), and lengths (B)."""
+        """Pad sequences to a batch on the model's device; return the batch and its lengths (B).
+
+        `rows` are lists of token ids, which become B T, or feature arrays, which become B S F.
+        """
         batch, lengths = pad_rows(rows, self.framing.pad)
         return batch.to(self.device), lengths.to(self.device)
 
     # ---- what the folder holds
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the records of `metrics.jsonl`, in order of steps; of an ensemble, those of its first run."""
+        """Return the records of training and validation in `metrics.jsonl`, in order of steps.
+
+        Of an ensemble, they are those of its first run.
+        """
         return read_metrics(self.member_folders[0])
 
     def checkpoints(self) -> list[str]:
-        """Return the names of the checkpoints; of an ensemble, those of its first run."""
+        """Return the names of the checkpoints in the run folder; of an ensemble, those of its first run."""
         return checkpoint_names(self.member_folders[0])
 
 
@@ -799,8 +857,8 @@ def load(
     Args:
         folder: the run folder
         checkpoint_name: `best`, `last`, `averaged` or a step
-        device: `auto`, `cpu`, `cuda` or `mps`
-        custom_parts: the user's own part classes, if the model has any
+        device: `cpu`, `cuda`, `mps`, or `auto` (None): the GPU if there is one, else the CPU
+        custom_parts: classes of parts, such as layers, that the user has defined and the model contains
         weights: precision of the weights in decoding: `float32`, `int8` (CPU) or `bfloat16` (GPU)
 
     Returns:

@@ -20,7 +20,11 @@ RUN_FORMAT_VERSION = 1
 
 
 def write_model_file(folder: Path, system: str, spec: ModelSpec, framing: Framing) -> None:
-    """Write `model.json`: spec (hyper-parameters), system name, framing (special tokens of source and target)."""
+    """Write `model.json` into a run folder.
+
+    It holds the name of the system, the spec (hyper-parameters) of the model, and the framing: the special tokens
+    around source and target.
+    """
     values = {
         "version": RUN_FORMAT_VERSION,
         "system": system,
@@ -31,30 +35,36 @@ def write_model_file(folder: Path, system: str, spec: ModelSpec, framing: Framin
 
 
 def read_spec(folder: Path, custom_parts: Sequence[type[Spec]] = ()) -> ModelSpec:
-    """Read the model's spec; `custom_parts` are the user's own part classes that it may contain."""
+    """Read the spec (hyper-parameters) of the model from `model.json` in a run folder.
+
+    `custom_parts` are classes of parts, such as layers, that the user has defined and the spec may contain.
+    """
     return model_from_dict(_read_model_file(folder)["spec"], {part.__name__: part for part in custom_parts})
 
 
 def read_framing(folder: Path) -> Framing:
-    """Read the framing: the special tokens around source and target.
+    """Read the framing, the special tokens around source and target, from `model.json` in a run folder.
 
-    Run folders of early versions do not store it; they have the default of their kind of model.
+    Early versions did not store it: their runs have the default of their model class.
     """
     document = _read_model_file(folder)
     if "framing" not in document:
         return read_spec(folder).default_framing
     try:
-        return Framing.from_dict(
-            legacy.rename_fields(document["framing"], "framing")
-        )  # early versions have other names
+        fields = legacy.rename_fields(document["framing"], "framing")  # early versions have other names
+        return Framing.from_dict(fields)
     except (TypeError, AttributeError, ValueError) as error:
         raise UserError(
-            f"{folder / MODEL_FILE} is damaged: 'framing', the special tokens around a text: {error}"
+            f"{folder / MODEL_FILE} is damaged: its field 'framing' (the special tokens around a text) is invalid "
+            f"({error}); copy the run folder again"
         ) from None
 
 
 def _read_model_file(folder: Path) -> dict[str, Any]:
-    """Read `model.json`; raise a UserError if it is missing, damaged or of another format version."""
+    """Return the JSON object in `model.json` of a run folder.
+
+    A file that is missing, damaged or of another format version is a UserError.
+    """
     if is_foreign_checkpoint(folder):
         library = "Hugging Face" if is_hugging_face_folder(folder) else "Marian"
         raise UserError(
@@ -71,13 +81,13 @@ def _read_model_file(folder: Path) -> dict[str, Any]:
     if version != RUN_FORMAT_VERSION:
         raise UserError(
             f"{folder / MODEL_FILE} has format version {version!r}, but only version {RUN_FORMAT_VERSION} is "
-            "supported: update dragoman"
+            "supported: update Dragoman"
         )
     return document
 
 
 def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
-    """Read the source's and the target's tokenizer; a shared one is returned twice."""
+    """Read the tokenizers of source and target from a run folder; if they share one, it is returned twice."""
     if (folder / "tokenizer.json").exists():
         shared = Tokenizer.load(folder / "tokenizer.json")
         return shared, shared
@@ -85,7 +95,7 @@ def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
 
 
 def write_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
-    """Write the tokenizers of source and target, into one file if they are the same object."""
+    """Write the tokenizers of source and target into a run folder; into one file if they are the same object."""
     if source is target:
         source.save(folder / "tokenizer.json")
     else:
@@ -94,7 +104,10 @@ def write_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None
 
 
 def select_device(name: str) -> torch.device:
-    """Return the device of a name; `auto` is the GPU if there is one (CUDA or Apple's `mps`), else the CPU."""
+    """Return the device with this name; `auto` is the GPU if there is one (`cuda`, or Apple's `mps`), else the CPU.
+
+    An unknown device, or a GPU that is not available, is a UserError.
+    """
     if name == "auto":
         available = (device_type for device_type, is_available in _available_devices().items() if is_available)
         return torch.device(next(available, "cpu"))
@@ -103,10 +116,10 @@ def select_device(name: str) -> torch.device:
     except RuntimeError:
         raise UserError(f"unknown device {name!r}: use auto, cpu, cuda or mps") from None
     if not _available_devices().get(device.type, True):
-        raise UserError(f"device {device.type} was requested, but no GPU is available: use --device cpu")
+        raise UserError(f"the device {device.type} was requested, but no GPU is available: use --device cpu")
     return device
 
 
 def _available_devices() -> dict[str, bool]:
-    """Return whether there are GPUs of each kind, the preferred kind first."""
+    """Return whether a GPU of each type of device ("cuda", "mps") is available, the preferred type first."""
     return {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}

@@ -18,7 +18,7 @@ BASE_WEIGHTS = "base_weights"
 
 
 def lora_of(config: Config) -> LoRA | None:
-    """Return the hyper-parameters of LoRA, by default with α = 2·rank; None if the run does not use it."""
+    """Return the hyper-parameters of LoRA in a configuration, by default with α = 2·rank; None if its rank is 0."""
     settings = config.lora
     if not settings.rank:
         return None
@@ -27,10 +27,11 @@ def lora_of(config: Config) -> LoRA | None:
 
 
 def read_weights(folder: Path, checkpoint_name: str, model: nn.Module, config: Config) -> dict[str, Tensor]:
-    """Return all weights of a checkpoint of the run in `folder`, by name, with LoRA's adapters merged into them.
+    """Return all weights of a checkpoint of the run in `folder`, by name, with LoRA adapters merged into them.
 
-    A checkpoint of a run with frozen weights holds only the trained ones; the others are those of the initial
-    checkpoint. `model` says which layers have adapters; its weights, which may be on the meta device, are not used.
+    A checkpoint of a run with frozen weights contains only the trained weights, and the digest of the run's initial
+    checkpoint, from which the frozen ones are read. `model` says which layers have adapters; its weights, which may be
+    on the meta device, are not used.
     """
     path = folder / CHECKPOINT_DIR / checkpoint_name
     weights, digest = checkpoint.read_tensors(path, "model"), checkpoint.read_values(path).get(BASE_WEIGHTS)
@@ -39,8 +40,8 @@ def read_weights(folder: Path, checkpoint_name: str, model: nn.Module, config: C
     initial = folder / INITIAL_CHECKPOINT
     if not checkpoint.is_complete(initial) or checkpoint.tensors_digest(initial, "model") != digest:
         raise UserError(
-            f"{path} holds only the trained weights, and {initial} is not the checkpoint with the frozen ones that it "
-            "was trained with: copy the whole run folder"
+            f"the checkpoint {path} contains only the trained weights, but {initial}, which should contain the frozen "
+            "ones, is missing or has changed since: copy the whole run folder again"
         )
     weights = checkpoint.read_tensors(initial, "model") | weights
     lora = lora_of(config)
@@ -48,9 +49,10 @@ def read_weights(folder: Path, checkpoint_name: str, model: nn.Module, config: C
 
 
 def weight_source(folder: Path, checkpoint_name: str, model: nn.Module, config: Config) -> WeightSource:
-    """Return the weights of `read_weights`, which are loaded one by one.
+    """Return all weights of a checkpoint of the run in `folder` as an object from which they are loaded one by one.
 
-    The weights of a complete checkpoint stay in its file until they are used.
+    A checkpoint with all weights is read lazily: a weight stays in its file until it is used. Otherwise frozen weights
+    and LoRA adapters of `model` are merged first (`read_weights`), in memory.
     """
     path = folder / CHECKPOINT_DIR / checkpoint_name
     if BASE_WEIGHTS not in checkpoint.read_values(path):

@@ -24,8 +24,8 @@ from dragoman.search import Beam
 from dragoman.search.length_penalty_sweep import LengthPenaltySweep
 from dragoman.storage import write_file
 
-BEAM_SIZES = (1, 2, 5, 10)
-LENGTH_PENALTIES = (0.0, 0.5, 1.0, 1.5, 2.0)
+BEAM_SIZES = (1, 2, 5, 10)  # that are compared
+LENGTH_PENALTIES = (0.0, 0.5, 1.0, 1.5, 2.0)  # that are compared
 BEAM_SIZE, LENGTH_PENALTY = CHOSEN_SETTINGS = ("search.beam_size", "search.length_penalty")
 MIN_CHOICE_SENTENCES = 50  # with fewer, the default is kept without trying others
 EQUAL_POINTS = 0.25  # points of the metric: settings as close as this count as equal
@@ -51,7 +51,7 @@ class SearchCandidate:
 
     @property
     def lower_bound(self) -> float:
-        """The gain in the validation metric over the default search, minus one standard error."""
+        """The gain in the metric over the default search, minus one standard error: what can be relied on."""
         return self.advantage - self.standard_error
 
 
@@ -77,21 +77,22 @@ class SearchChoice:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The chosen values by the names of their settings."""
+        """The chosen beam size and length penalty, or the one of them that was varied, by the name of the setting."""
         values = {BEAM_SIZE: self.chosen.beam_size, LENGTH_PENALTY: self.chosen.length_penalty}
         return {name: values[name] for name in self.varied}
 
     @property
     def reason(self) -> str:
-        """Why the chosen settings were chosen."""
+        """Why these settings were chosen, as a phrase for logs: the gain over the default, such as "+0.31 ± 0.12 …"."""
         chosen, default = self.chosen, self.default
         if chosen is default:
             return "no other setting is better by more than its standard error"
-        difference = f"{chosen.advantage:+.2f} ± {chosen.standard_error:.2f} compared with {_label(default)}"
+        default_settings = f"beam size {default.beam_size}, α = {default.length_penalty:g}"
+        difference = f"{chosen.advantage:+.2f} ± {chosen.standard_error:.2f} compared with {default_settings}"
         return f"{difference}{', and faster' if chosen.beam_size < default.beam_size else ''}"
 
     def lines(self) -> list[str]:
-        """Return a table of the scores, one row per beam size, and the choice with its reason."""
+        """Return the choice as lines of text for a log: a table of scores, one row per beam size, and the reason."""
         columns: dict[str, object] = {
             f"α = {penalty:g}": None for penalty in sorted({c.length_penalty for c in self.candidates})
         }
@@ -105,19 +106,25 @@ class SearchChoice:
         return [heading, *(f"  {line}" for line in table), f"{settings}  ({self.reason})"]
 
     def to_record(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return the choice, its reason and the scores of all candidates as JSON values, for the metrics file."""
         values = {"beam_size": self.chosen.beam_size, "length_penalty": self.chosen.length_penalty}
         scores = [{name: round(value, 4) for name, value in asdict(candidate).items()} for candidate in self.candidates]
         return values | {"metric": self.metric, "sentences": self.sentences, "reason": self.reason, "scores": scores}
 
 
 def open_settings(config: Config) -> list[str]:
-    """Return which of beam size and length penalty are not set by the user; none if `search.strategy` is set."""
+    """Return the names of those of the settings beam size and length penalty that the user has not set.
+
+    None of them if `search.strategy`, a whole search configuration, is set.
+    """
     return [] if config.search.strategy else [name for name in CHOSEN_SETTINGS if is_automatic(config, name)]
 
 
 def without_choice(config: Config) -> Config:
-    """Return a configuration in which an earlier automatic choice of beam size and length penalty is undone."""
+    """Return the configuration with beam size and length penalty unset (None), unless the user has set them.
+
+    This removes an earlier automatic choice.
+    """
     return configuration.replace_settings(config, dict.fromkeys(open_settings(config)))
 
 
@@ -131,15 +138,18 @@ def choose_search(
 ) -> SearchChoice:
     """Decode sentences with several beam sizes and length penalties, and choose the best by a metric.
 
-    A setting is valued by its advantage over the default less one standard error, so that chance does not decide. Of
-    all settings within 0.25 points of the best the smallest beam is chosen, and of these the default length penalty.
+    Settings are compared by their advantage over the default minus one standard error, so that chance does not decide.
+    Of all settings within 0.25 points of the best, the smallest beam is chosen, and of these the default length
+    penalty.
 
     Args:
-        run: the run, whose other search settings are kept.
-        sources, references: sentences that were not trained on.
+        run: the run, whose other search settings are used.
+        sources: sentences that were not trained on.
+        references: the reference translations of each of them.
         metric: a metric of texts; better may be higher or lower.
         tag: corpus tag of all sentences, or one for each.
-        names: the settings to choose, of `CHOSEN_SETTINGS`; by default those that the user has not set.
+        names: the settings to choose, "search.beam_size" and "search.length_penalty" or one of them; by default those
+            that the user has not set.
     """
     check_equal_counts(len(sources), "sources", len(references), "references")
     default, varied = run.beam_config(), tuple(open_settings(run.config) if names is None else names)
@@ -154,26 +164,27 @@ def choose_search(
     for size in sorted(size for size in sizes if size <= run.max_beam_size):
         beam = replace(default, size=size)
         # greedy search has one hypothesis, which no length penalty changes
-        tried = sorted(penalties) if size > 1 else [default.length_penalty]
+        size_penalties = sorted(penalties) if size > 1 else [default.length_penalty]
         if run.engine_cache:
             run.engine_cache.clear()  # on a GPU, keep the memory of one engine only
-        texts = decode_with_penalties(run, beam, tried, sources, tag)
-        outputs |= {(size, penalty): texts[place] for place, penalty in enumerate(tried)}
+        texts_by_penalty = decode_with_penalties(run, beam, size_penalties, sources, tag)
+        outputs |= {(size, penalty): texts for penalty, texts in zip(size_penalties, texts_by_penalty)}
     return _compare(outputs, (default.size, default.length_penalty), references, metric, varied=varied)
 
 
 def decode_with_penalties(
     run: Run, beam: Beam, length_penalties: Sequence[float], sources: Sequence[Source], tag: Tag | None = None
 ) -> list[list[str]]:
-    """Return the translations of all sources for each length penalty: a list per penalty.
+    """Translate the sources by beam search with each length penalty; return a list of translations per penalty.
 
-    They come from one search where `LengthPenaltySweep` supports the beam, since it returns what separate ones would.
+    Where possible, one search finds the results of all penalties (`LengthPenaltySweep`); they are the same as those of
+    separate searches. `tag` is the corpus tag of all sources, or one for each.
     """
     if len(length_penalties) > 1 and LengthPenaltySweep.supports(beam):
         sweep = LengthPenaltySweep.of(beam, tuple(length_penalties))
-        ranked = [(best, *best.alternatives) for best in run.translate(sources, search=sweep, alignment=False, tag=tag)]
-        # a copied or empty text has no alternatives
-        return [[texts[min(place, len(texts) - 1)].text for texts in ranked] for place in range(len(length_penalties))]
+        # of each source one translation for each penalty; only one if its text is empty or was copied
+        by_source = [(t, *t.alternatives) for t in run.translate(sources, search=sweep, alignment=False, tag=tag)]
+        return [[texts[min(n, len(texts) - 1)].text for texts in by_source] for n in range(len(length_penalties))]
     searches = (replace(beam, length_penalty=penalty) for penalty in length_penalties)
     return [[t.text for t in run.translate(sources, search=search, alignment=False, tag=tag)] for search in searches]
 
@@ -185,9 +196,13 @@ def _compare(
     metric: TextMetric,
     varied: tuple[str, ...],
 ) -> SearchChoice:
-    """Score the outputs of each pair (beam size, length penalty), and choose a pair.
+    """Score the translations by each pair (beam size, length penalty), and choose a pair.
 
-    `default` is the pair to compare with; `varied` are the names of the settings that are chosen.
+    Args:
+        outputs: translations of all sentences, by pair
+        default: the pair to compare with
+        references: the reference translations of each sentence
+        varied: names of the settings that are chosen, "search.beam_size", "search.length_penalty" or both
     """
     overall, pairs = metric(outputs[default], references), list(outputs)
     sign = 1 if overall.better == "higher" else -1
@@ -212,9 +227,10 @@ def _compare(
 
 
 def select_candidate(candidates: Sequence[SearchCandidate], default: SearchCandidate) -> SearchCandidate:
-    """Return the smallest beam whose lower bound is at most EQUAL_POINTS below the best one.
+    """Return the candidate with the smallest beam among those that are about as good as the best one.
 
-    Of several with this beam size, the one with the default length penalty is returned if it is among them.
+    Their lower bound (gain over the default minus one standard error) is at most EQUAL_POINTS below the highest. Of
+    several with this beam size, the one with the default length penalty is preferred, then the best.
     """
     threshold = max(candidate.lower_bound for candidate in candidates) - EQUAL_POINTS
     good = [candidate for candidate in candidates if candidate.lower_bound >= threshold]
@@ -226,25 +242,27 @@ def select_candidate(candidates: Sequence[SearchCandidate], default: SearchCandi
 def _statistics(
     outputs: Sequence[Sequence[str]], references: References, metric: TextMetric
 ) -> list[SentenceStatistics]:
-    """Return the sentence statistics of several outputs; equal translations of a sentence are scored once."""
-    lists = reference_lists(outputs[0], references)  # the references of each sentence
-    rows: dict[tuple[int, str], int] = {}  # (number of a sentence, a translation of it): row of its statistics
+    """Return the statistics of each sentence (such as n-gram matches) by which a metric scores each of several outputs.
+
+    An output has one translation of each sentence. Equal translations of a sentence are compared with its references
+    only once.
+    """
+    references_of = reference_lists(outputs[0], references)  # by sentence
+    rows: dict[tuple[int, str], int] = {}  # (index of a sentence, a translation of it): row of its statistics
     indices: list[NDArray[np.int64]] = [
-        np.array([rows.setdefault((number, text), len(rows)) for number, text in enumerate(texts)]) for texts in outputs
+        np.array([rows.setdefault((index, text), len(rows)) for index, text in enumerate(texts)]) for texts in outputs
     ]
-    unique = metric.sentence_statistics([text for _, text in rows], [lists[number] for number, _ in rows])
-    return [unique._replace(table=unique.table[index]) for index in indices]
+    unique = metric.sentence_statistics([text for _, text in rows], [references_of[index] for index, _ in rows])
+    return [unique._replace(table=unique.table[rows_of_output]) for rows_of_output in indices]
 
 
 def store_choice(folder: Path, choice: SearchChoice) -> Config:
-    """Write the chosen settings to the configuration of a run folder, as automatic settings, and return it."""
+    """Write the chosen settings to the configuration file of a run folder, and return the new configuration.
+
+    They are listed in `chosen`, the settings that were set automatically, not by the user.
+    """
     config = configuration.from_yaml(folder / CONFIG_FILE)
     config = configuration.replace_settings(config, choice.settings)
     config = replace(config, chosen=config.chosen | choice.settings)
     write_file(folder / CONFIG_FILE, configuration.to_yaml(config))
     return config
-
-
-def _label(candidate: SearchCandidate) -> str:
-    """Describe the settings of a candidate: "beam size 5, α = 1"."""
-    return f"beam size {candidate.beam_size}, α = {candidate.length_penalty:g}"

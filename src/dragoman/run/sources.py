@@ -30,16 +30,17 @@ Tag = str | Sequence[str]  # one corpus tag for all texts, or one for each; wher
 
 
 def is_empty(source: Source) -> bool:
-    """Whether a source has no text but whitespace, or no feature vectors."""
+    """Whether a source has only white space as text, or no feature vectors; the path of a file is never empty."""
     if isinstance(source, Path):
         return False
     return not source.strip() if isinstance(source, str) else not len(source)
 
 
 def load_features(run: Run, source: Source) -> Source:
-    """Return a source as the model reads it: if that is vectors, the name of an image or sound file becomes an array.
+    """Read the image or sound file that a source names, for a run that reads feature vectors; return an array S F.
 
-    The array has the shape S F. An empty name is a source without vectors; text that is no name stays as it is.
+    An empty name gives an array with S = 0. Arrays, texts that do not name such a file, and all sources of a run that
+    reads text are returned unchanged.
     """
     features = run.model.source_features
     if features is None or not isinstance(source, str | Path):
@@ -53,9 +54,10 @@ def load_features(run: Run, source: Source) -> Source:
 
 
 def normalize_source(run: Run, source: Source) -> Source:
-    """Normalize a text as in the run's training, or read an image or sound file.
+    """Normalize a text as in the run's training, or read the image or sound file that it names.
 
-    Dialogues keep the tabs between turns, sources with features the tab before these.
+    In dialogues the turns, which are separated by tabs, are normalized separately. Features such as 'V;PST', which
+    follow a text after a tab, are not normalized.
     """
     source = load_features(run, source)
     if not isinstance(source, str):
@@ -84,9 +86,9 @@ def is_copied(run: Run, source: Source) -> bool:
 
 
 def split_into_sentences(run: Run, text: str) -> SplitText:
-    """Split a text into sentences of at most as many tokens as the run was trained on.
+    """Split a text into sentences that have at most as many tokens as those of the run's training.
 
-    In a run with features the text is one sentence, because features belong to the whole text.
+    In a run with features (such as 'V;PST' after the text) it is one sentence, because they belong to the whole text.
     """
     if run.source_tokenizer.features:
         return single_sentence(text)
@@ -99,61 +101,67 @@ def split_into_sentences(run: Run, text: str) -> SplitText:
 
 
 def tag_ids(run: Run, count: int, tag: Tag | None) -> list[list[int]]:
-    """Return the ids that go before each of `count` texts: the token of its corpus tag, or nothing for the tag ''.
+    """Return for each of `count` texts a list with the token id of its corpus tag, which precedes it; empty for tag ''.
 
-    `tag` is one name for all texts, or one for each; None is the first of the run's `data.corpus_tags`.
+    `tag` is one name for all texts, or one for each; None is the first of the run's `data.corpus_tags`. An unknown name
+    is a UserError.
     """
     if tag is None:
         tag = next(iter(run.config.data.corpus_tags), "")
-    names, token_of_tag = [tag] * count if isinstance(tag, str) else tag, run.source_tokenizer.tags
-    if unknown := [name for name in names if name and name not in token_of_tag]:
-        if token_of_tag:
-            raise unknown_name("corpus tag", unknown[0], token_of_tag)
-        raise UserError(f"{run.folder} was trained without corpus tags (data.corpus_tags): leave --corpus-tag out")
-    return [[token_of_tag[name]] if name else [] for name in names]
+    names, tag_tokens = [tag] * count if isinstance(tag, str) else tag, run.source_tokenizer.tags
+    if unknown := [name for name in names if name and name not in tag_tokens]:
+        if tag_tokens:
+            raise unknown_name("corpus tag", unknown[0], tag_tokens)
+        raise UserError(
+            f"the run {run.folder} was trained without corpus tags (data.corpus_tags): leave out --corpus-tag"
+        )
+    return [[tag_tokens[name]] if name else [] for name in names]
 
 
 def encode_features(run: Run, sources: Sequence[str]) -> tuple[list[list[int]], list[str]]:
-    """Return the feature symbols of each source, as ids, and its text without features.
+    """Split sources into text and features; return the token ids of the features of each source, and the texts.
 
-    In a run with features, such as the grammatical ones in `V;PST`, a source has them after its last tab. Unknown ones
-    are reported once and share one symbol.
+    In a run with features, such as the grammatical ones in 'V;PST', these follow the text after the last tab. Unknown
+    features are logged once and share one token. In other runs there are none, and the texts are returned unchanged.
     """
     symbols = run.source_tokenizer.features
     if not symbols:
         return [[] for _ in sources], list(sources)
-    split = [split_features(source) for source in sources]
+    split = [split_features(source) for source in sources]  # (text, features)
     unknown = {name: None for _, features in split for name in symbols.unknown(features)}
     if new := [name for name in unknown if name not in run.reported_features]:
         run.reported_features.update(new)
         log(
-            f"warning: {run.folder} was trained without the feature{'s' * (len(new) > 1)} {', '.join(new[:5])}"
-            f"{' …' * (len(new) > 5)}: read as unknown; known are {', '.join(symbols.names[:12])} …"
+            f"warning: the run {run.folder} does not know the feature{'s' * (len(new) > 1)} {', '.join(new[:5])}"
+            f"{' …' * (len(new) > 5)} of sources; it was trained with {', '.join(symbols.names[:12])} …"
         )
     return [symbols.encode(features) for _, features in split], [text for text, _ in split]
 
 
 def encode_without_framing(run: Run, sources: Sequence[Source], tag: Tag | None = None) -> list[Any]:
-    """Return the token ids of texts without special tokens (framing), or checked feature arrays; nothing is truncated.
+    """Return the token ids of each source without BOS, EOS and other special tokens around it, or its feature array.
 
-    A text begins with the token of its corpus tag and its feature symbols. A dialogue, with tabs between its turns, has
-    BOS or EOS there.
+    Nothing is truncated. A text begins with the token of its corpus tag (`tag`: one for all, or one for each; None: the
+    run's default) and the tokens of its features. A dialogue, a text with tabs between its turns, has the special
+    tokens between turns.
     """
     if (features := run.model.source_features) is not None:
         return [check_features(load_features(run, source), features) for source in sources]
     texts = [text for source in sources if isinstance(text := normalize_source(run, source), str)]
     if len(texts) < len(sources):
         raise UserError(
-            f"{run.folder} reads text, but got arrays of features: use a run that was trained on images or speech"
+            f"the run {run.folder} reads text, but a source is an array of feature vectors: use a run that was trained "
+            "on images or speech"
         )
     if not run.is_dialogue:
         symbols, texts = encode_features(run, texts)
         prefixes = zip(tag_ids(run, len(texts), tag), symbols)
         tokens = run.source_tokenizer.encode_batch(texts)
-        return [[*tag, *before, *ids] for (tag, before), ids in zip(prefixes, tokens)]
+        return [[*tag_id, *feature_ids, *ids] for (tag_id, feature_ids), ids in zip(prefixes, tokens)]
     if any(text.count("\t") % 2 for text in texts):
         raise UserError(
-            "a dialogue must end with the user's turn, to which the model replies: give an odd number of turns"
+            "a dialogue must end with the user's turn, to which the model replies, but has an even number of turns: "
+            "give an odd number of turns, separated by tabs"
         )
     dialogues = (run.source_tokenizer.encode_batch(text.split("\t")) for text in texts)
     ids_and_labels = [encode_dialogue(turns, run.framing) for turns in dialogues]
@@ -161,29 +169,37 @@ def encode_without_framing(run: Run, sources: Sequence[Source], tag: Tag | None 
 
 
 def max_source_tokens(run: Run) -> int:
-    """Return how many tokens of a source are read, not counting the special tokens around it."""
+    """Return the largest number of tokens of a source that are read, not counting the special tokens around it."""
     return max(1, run.max_source_length - len(run.framing.source_prefix) - len(run.framing.source_suffix))
 
 
 def add_framing(run: Run, ids: Sequence[int]) -> list[int]:
-    """Add the special tokens before and after the token ids of a source; a UserError if its language is not known."""
+    """Return the token ids of a source with the run's special tokens before and after them.
+
+    A multilingual run without a language pair, whose special tokens are not known, is a UserError.
+    """
     if run.framing.languages is not None:  # a multilingual model without a language pair
-        run.framing.for_languages()  # raises the error
+        run.framing.for_languages()  # raises the UserError
     return [*run.framing.source_prefix, *ids, *run.framing.source_suffix]
 
 
 def frame_source(run: Run, ids: Any) -> Any:
-    """Truncate the token ids of a source and add its framing (special tokens); feature arrays are only truncated."""
+    """Return a source as the model reads it: token ids, truncated and with special tokens around them.
+
+    Feature arrays (S F) are only truncated.
+    """
     truncated = ids[: max_source_tokens(run)]
     return truncated if run.model.source_features is not None else add_framing(run, truncated)
 
 
 @torch.inference_mode()
 def detect_languages(run: Run, sources: Sequence[NDArray[Any]]) -> list[str]:
-    """Return the language of each recording: the most probable of the model's language codes right after BOS."""
+    """Return the language code of each recording (a feature array S F) that the model predicts right after BOS."""
     codes = run.model_framing.languages
     if codes is None or not codes.detected:
-        raise UserError(f"{run.folder} does not recognize languages: give them (--from, --to)")
+        raise UserError(
+            f"the run {run.folder} cannot recognize the language of a recording: give the languages (--from, --to)"
+        )
     names, ids, results = list(codes.ids), list(codes.ids.values()), [""] * len(sources)
     for batch in batch_by_length(np.array([len(source) for source in sources]), run.config.search.batch_tokens):
         source, lengths = run.pad_batch([sources[n] for n in batch])

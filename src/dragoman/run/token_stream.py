@@ -31,7 +31,7 @@ from dragoman.text import Tokenizer
 if TYPE_CHECKING:
     from dragoman.run.run import Run
 
-NumberedTokens = tuple[int, StreamedTokens]  # with the number of the text
+NumberedTokens = tuple[int, StreamedTokens]  # (index of the text, its new tokens)
 
 
 def stream_batch(
@@ -42,10 +42,10 @@ def stream_batch(
     first_index: int = 0,
     interval: float = 0.0,
 ) -> Generator[NumberedTokens]:
-    """Translate texts together, and yield their translations in parts, each with the number of its text.
+    """Translate texts in a batch, and yield pairs (index of a text, tokens that have become certain since the last).
 
-    The last part of a text has its complete translation. A search that compares complete translations yields a single
-    part.
+    The last pair of a text contains its complete translation. A search that compares complete translations, such as
+    minimum Bayes risk, yields only this pair.
 
     Args:
         translator: has the run, the search and the options
@@ -53,7 +53,7 @@ def stream_batch(
         prefixes: how each translation begins, '' for any
         include: phrases that each translation must contain
         first_index: index of the first text, which seeds sampling
-        interval: seconds between two parts of a text; 0: a part after each step of the search
+        interval: seconds between two yields; 0: after each step of the search
     """
     run = translator.run
     texts = [normalize_source(run, text) for text in texts]
@@ -62,53 +62,58 @@ def stream_batch(
         include=[normalize_phrases(run, phrases) for phrases in include] if include and any(include) else None,
         exclude=translator.forbidden,
     )
-    searched = []
-    for number, text in enumerate(texts):
+    searched = []  # indices of the texts that are neither empty nor copied
+    for index, text in enumerate(texts):
         if is_empty(text):
-            yield (
-                number,
-                StreamedTokens(
-                    text="", translation=Translation(text="", score=0.0, alignment=[] if translator.align else None)
-                ),
-            )
-        elif translator.copies(text, *constraints.at(number)):
+            empty = Translation(text="", score=0.0, alignment=[] if translator.align else None)
+            yield index, StreamedTokens(text="", translation=empty)
+        elif translator.copies(text, *constraints.at(index)):
             copied = translator.copy(str(text))
-            yield number, StreamedTokens(copied.text, copied.tokens, translation=copied)
+            yield index, StreamedTokens(copied.text, copied.tokens, translation=copied)
         else:
-            searched.append(number)
+            searched.append(index)
     if not searched:
         return
     token_ids = encode_without_framing(run, texts, translator.tag)
     sources = [frame_source(run, ids) for ids in token_ids]
-    for language_run, numbers in translator.group_by_language(sources, np.array(searched)):
-        source, lengths = run.pad_batch([sources[number] for number in numbers])
+    for language_run, indices in translator.group_by_language(sources, np.array(searched)):
+        source, lengths = run.pad_batch([sources[index] for index in indices])
         request = SearchRequest(
             source,
             lengths,
-            keys=torch.from_numpy(numbers + first_index),
-            texts=[texts[number] for number in numbers],
-            constraints=constraints.select(numbers.tolist()),
+            keys=torch.from_numpy(indices + first_index),
+            texts=[texts[index] for index in indices],
+            constraints=constraints.select(indices.tolist()),
         )
-        stream = _BatchStream(language_run, translator, request, numbers, interval)
-        yield from stream.parts([len(token_ids[number]) > max_source_tokens(run) for number in numbers])
+        stream = _BatchStream(language_run, translator, request, indices, interval)
+        yield from stream.parts([len(token_ids[index]) > max_source_tokens(run) for index in indices])
 
 
 class _BatchStream:
-    """The translation of a batch in one language, in parts."""
+    """Translates a batch of texts in one language, and yields the translations in parts."""
 
     def __init__(
-        self, run: Run, translator: Translator, request: SearchRequest, numbers: TextIndices, interval: float
+        self, run: Run, translator: Translator, request: SearchRequest, text_indices: TextIndices, interval: float
     ) -> None:
-        """Translate the sources of `request`, the texts with these numbers; yield parts every `interval` seconds."""
+        """Translate the sources of `request` with `run`; `translator` has the search and the options.
+
+        `text_indices` are the indices of these sources among all texts, `interval` is the number of seconds between two
+        yields of tokens.
+        """
         self.run, self.translator, self.request, self.interval = run, translator, request, interval
-        self.numbers: list[int] = numbers.tolist()
-        self.detokenizers = [_Detokenizer(run.target_tokenizer) for _ in self.numbers]
-        self.last: list[PartialResult | None] = [None] * len(self.numbers)  # the certain beginning of each translation
+        self.text_indices: list[int] = text_indices.tolist()
+        self.detokenizers = [_Detokenizer(run.target_tokenizer) for _ in self.text_indices]
+        #: of each source: the result of its search when tokens were yielded the last time
+        self.last: list[PartialResult | None] = [None] * len(self.text_indices)
 
     def parts(self, truncated: Sequence[bool]) -> Generator[NumberedTokens]:
-        """Yield the parts of all translations; `truncated` says which sources were too long."""
+        """Yield pairs (index of a text, its new tokens); the last pair of a text contains the whole translation.
+
+        `truncated` says for each source whether it was too long, so that only its beginning is translated.
+        """
         run, translator, request = self.run, self.translator, self.request
-        if isinstance(translator.search, StepwiseSearch) and run.shortlist is None:  # it has token ids of its own
+        # with a shortlist, searches use other token ids until they end
+        if isinstance(translator.search, StepwiseSearch) and run.shortlist is None:
             hypotheses = yield from self._search(translator.search)
         else:
             hypotheses = translator.search.decode(run, request)
@@ -122,13 +127,13 @@ class _BatchStream:
             is_single = last is None or last.single_hypothesis
             score = best[n].score - (last.score if last else 0.0) if is_single else None
             part = self.detokenizers[n].add(best[n].tokens, best[n].tokens, score, is_last=True)
-            yield self.numbers[n], StreamedTokens(part.text, part.tokens, score, translation=translation)
+            yield self.text_indices[n], StreamedTokens(part.text, part.tokens, score, translation=translation)
 
     def _search(self, search: StepwiseSearch) -> Generator[NumberedTokens, None, list[list[Hypothesis]]]:
-        """Search step by step and yield the tokens that have become certain, except those of the last step.
+        """Search step by step; yield pairs (index of a text, tokens that have become certain), except at the last step.
 
-        Tokens are certain if all hypotheses begin with them. With several hypotheses, log p of these tokens is not
-        known. Returns the hypotheses of each source.
+        Tokens are certain if all hypotheses of a source begin with them. With several hypotheses, log p of these tokens
+        is not known. Returns the hypotheses of each source at the end of the search.
         """
         engine, arguments = search.prepare(self.run, self.request)
         next_time = time.monotonic() + self.interval
@@ -151,28 +156,30 @@ class _BatchStream:
                         continue
                     score = result.score - (last.score if last else 0.0) if result.single_hypothesis else None
                     self.last[n] = result
-                    yield self.numbers[n], self.detokenizers[n].add(result.stable_prefix, result.best_tokens, score)
+                    new_tokens = self.detokenizers[n].add(result.stable_prefix, result.best_tokens, score)
+                    yield self.text_indices[n], new_tokens
 
 
 class _Detokenizer:
-    """Decodes tokens that arrive one after the other."""
+    """Turns token ids that arrive one after the other into text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Start without tokens."""
+        """Start with an empty translation, whose tokens are decoded by `tokenizer`."""
         self.tokenizer = tokenizer
-        self.tokens: list[int] = []
-        self.text = ""
+        self.tokens: list[int] = []  # all token ids so far
+        self.text = ""  # the text of these that was returned
 
     def add(self, stable: list[int], best: list[int], score: float | None, is_last: bool = False) -> StreamedTokens:
-        """Return what is new in the tokens that are certain (`stable`), and how the best hypothesis continues.
+        """Return the tokens and the text that were added since the last call, and how the best hypothesis continues.
 
         Args:
-            stable: the beginning of the translation that does not change any more
-            best: the best hypothesis so far
-            score: log p of the new tokens, if it is known
-            is_last: the translation is complete
+            stable: token ids of the beginning of the translation that does not change any more
+            best: token ids of the best hypothesis so far
+            score: log p of the new tokens; None if it is not known
+            is_last: whether the translation is complete
         """
         new_tokens = self.tokenizer.tokens(stable[len(self.tokens) :])
+        # a text that later tokens could change, such as a part of a character, is held back until the end
         text = self.tokenizer.decode(stable) if is_last else self.tokenizer.decode_certain(stable)
         new_text = text[len(self.text) :]
         self.tokens, self.text = stable, self.text + new_text

@@ -24,18 +24,18 @@ from dragoman.text.word_splitting import alignment_spans
 if TYPE_CHECKING:
     from dragoman.run.run import Run
 
-MAX_CALIBRATION_PAIRS = 100  # of the validation set, whose scores show what the run usually gives
-SCORE_QUANTILE = 0.01  # of these: a lower mean log p per token is suspicious
-UNCALIBRATED_MEAN_SCORE = math.log(0.1)  # the bound where the run folder has no validation set
+MAX_CALIBRATION_PAIRS = 100  # of the validation set, whose scores show which scores are usual
+SCORE_QUANTILE = 0.01  # of the mean log p per token of these pairs: a lower one is suspicious
+UNCALIBRATED_MEAN_SCORE = math.log(0.1)  # the lowest usual mean log p per token, without a validation set
 MAX_SUSPICIOUS_SCORE = math.log(0.5)  # a mean log p above this is never suspicious
 MIN_TRIGRAMS = 8  # of a text whose language is checked
 MIN_KNOWN_SHARE = 0.5  # of letter trigrams that occurred in the training sentences
-MIN_LANGUAGE_DISTANCE = 0.2  # by which the other language knows more of the trigrams
-MAX_REPEATED_WORDS = 6  # of a phrase that is repeated at once
-MIN_SPELLED_TOKENS, MAX_LETTERS_PER_TOKEN = 4, 1.5  # of a word that is read letter by letter
-MAX_SPELLED_SHARE = 0.01  # of the training words: above, reading letter by letter is normal
-MAX_REPETITION_PAIRS = 2000  # training pairs in which usual repetitions are looked up
-NUMBER = re.compile(r"\d+(?:[.,'\u202f\u00a0]\d+)*")
+MIN_LANGUAGE_DISTANCE = 0.2  # by which the share of known trigrams must be higher in the target language
+MAX_REPEATED_WORDS = 6  # words of a phrase whose repetition is noticed
+MIN_SPELLED_TOKENS, MAX_LETTERS_PER_TOKEN = 4, 1.5  # of a word that is split into about one token per letter
+MAX_SPELLED_SHARE = 0.01  # of such words in the training data: if there are more, they are not reported
+MAX_REPETITION_PAIRS = 2000  # training pairs in which usual repetitions are counted
+NUMBER = re.compile(r"\d+(?:[.,'\u202f\u00a0]\d+)*")  # digits with separators of thousands and decimals
 
 Span = tuple[int, int]  # begin and end in a text, in characters
 
@@ -73,17 +73,17 @@ class TranslationChecker:
     """
 
     def __init__(self, run: Run) -> None:
-        """Check translations of `run`; nothing is learned yet."""
+        """Create a checker of the translations of `run`; what is usual is learned by the first check."""
         self.run = run
-        self._lock = threading.Lock()  # one thread learns, the others wait
+        self._lock = threading.Lock()  # one thread learns what is usual, others wait
 
     def check(
         self, source: str, translation: Translation, names: LanguageNames | None = None
     ) -> list[TranslationWarning]:
-        """Return what is suspicious about the translation of a sentence, the most serious first.
+        """Return warnings about the translation of a sentence, the most serious first.
 
-        `names` are those of the two languages, for the messages. A source without letters, which is copied instead of
-        translated, has no warnings.
+        `names` are the names of the two languages in messages, by default "the source language" and "the target
+        language". A source without letters, which is copied instead of translated, has no warnings.
         """
         if translation.copied or not source.strip():
             return []
@@ -98,11 +98,15 @@ class TranslationChecker:
             *self._check_unknown(source, source_ids),
             *self._check_score(translation),
         ]
-        is_empty = not translation.text.strip()  # then only what explains it is of interest
-        return [warning for warning in warnings if not is_empty or warning.kind in ("empty", "truncated", "language")]
+        if translation.text.strip():
+            return warnings
+        return [warning for warning in warnings if warning.kind in ("empty", "truncated", "language")]  # explain why
 
     def learn_what_is_usual(self) -> None:
-        """Learn from the data in the run folder what is usual, unless that has been done; it takes a second or two."""
+        """Compute what is usual from the training and validation data in the run folder, if not done yet.
+
+        This takes a second or two. Threads that call it at the same time wait for the first one.
+        """
         with self._lock:
             # cached properties: reading them computes them
             _ = self._coverage, self._detector, self._min_mean_score, self._spelled_share, self._usual_repetitions
@@ -110,7 +114,10 @@ class TranslationChecker:
     # ---- what is usual
 
     def _store(self, name: str) -> TokenStore | None:
-        """Return the pairs "train" or "valid" of the run; None if its folder does not have them, or no texts."""
+        """Return the tokenized pairs of the run's training ("train") or validation data ("valid").
+
+        None if the run folder does not have them any more, or if they are not pairs of texts.
+        """
         try:
             store = TokenStore(self.run.member_folders[0] / "data" / name)
         except (UserError, OSError):
@@ -120,22 +127,31 @@ class TranslationChecker:
 
     @cached_property
     def _coverage(self) -> LexicalCoverage | None:
-        """Finds the source tokens that no token of a translation translates; None without training pairs."""
+        """A lexical model of the training pairs, which finds source tokens that have no translation in a target.
+
+        None if the run folder has no training pairs.
+        """
         store, run = self._store("train"), self.run
         sizes = (run.source_tokenizer.vocab_size, run.target_tokenizer.vocab_size)
         return None if store is None else LexicalCoverage(store, sizes)
 
     @cached_property
     def _detector(self) -> LanguageDetector:
-        """A detector of the source and the target language of the training pairs."""
+        """A detector of the languages "source" and "target", learned from the training pairs.
+
+        That of a multilingual run has learned nothing, since its pairs may be in many languages.
+        """
         detector = LanguageDetector()
-        if not self.run.languages:  # a multilingual run may have others
-            detector.learn_from_run(self.run, "source", "target")
+        if not self.run.languages:
+            detector.learn_from_run(self.run, source="source", target="target")
         return detector
 
     @cached_property
     def _min_mean_score(self) -> float:
-        """The bound for mean log p per token: a low quantile of those of the references of the validation set."""
+        """The mean log p per token below which a translation is suspicious.
+
+        It is a low quantile of the mean log p of references of the validation set, or a constant if there is none.
+        """
         run, store = self.run, self._store("valid")
         if store is None or run.languages:
             return UNCALIBRATED_MEAN_SCORE
@@ -144,13 +160,13 @@ class TranslationChecker:
         targets = [run.target_tokenizer.decode(store.target(row).tolist()) for row in rows]
         scored = run.score(sources, targets)
         means = [text.score / len(text.token_scores) for text in scored if text.token_scores]
-        return (
-            min(MAX_SUSPICIOUS_SCORE, float(np.quantile(means, SCORE_QUANTILE))) if means else UNCALIBRATED_MEAN_SCORE
-        )
+        if not means:
+            return UNCALIBRATED_MEAN_SCORE
+        return min(MAX_SUSPICIOUS_SCORE, float(np.quantile(means, SCORE_QUANTILE)))
 
     @cached_property
     def _spelled_share(self) -> float:
-        """The share of training words that are split into tokens of about one letter.
+        """The share (0 to 1) of source words of the training data that are split into tokens of about one letter.
 
         Without training pairs it is 1, so that no such word is reported as unknown.
         """
@@ -166,7 +182,10 @@ class TranslationChecker:
 
     @cached_property
     def _usual_repetitions(self) -> frozenset[tuple[str, ...]] | None:
-        """Phrases that occur twice in a row in the training targets, such as 'die' in German; None without targets."""
+        """Phrases (tuples of words) that occur twice in a row in the training targets, such as 'die die' in German.
+
+        None if the run folder has no training pairs.
+        """
         store, decode = self._store("train"), self.run.target_tokenizer.decode
         if store is None:
             return None
@@ -176,7 +195,7 @@ class TranslationChecker:
     # ---- checks
 
     def _check_limits(self, translation: Translation) -> Iterator[TranslationWarning]:
-        """Yield warnings about a truncated source, an empty translation and one that reached the length limit."""
+        """Yield warnings if the source was truncated, or the translation is empty or cut off at the length limit."""
         if translation.truncated_source:
             yield TranslationWarning("truncated", "The sentence is too long: only its beginning was translated.")
         if not translation.text.strip():
@@ -185,36 +204,43 @@ class TranslationChecker:
             yield TranslationWarning("unfinished", "The translation was cut off at the length limit.")
 
     def _check_language(self, source: str, names: LanguageNames) -> Iterator[TranslationWarning]:
-        """Yield a warning if the other language, or neither, knows the letter trigrams of the source."""
+        """Yield a warning if the source seems to be in the target language, or in an unknown one.
+
+        This is decided by the share of its letter trigrams that occur in the training sentences of each language.
+        """
         if len(trigrams(source)) < MIN_TRIGRAMS:
             return
-        known, known_target = (self._detector.known_share(language, source) for language in ("source", "target"))
-        if known is None or known_target is None:
+        in_source_language = self._detector.known_share("source", source)
+        in_target_language = self._detector.known_share("target", source)
+        if in_source_language is None or in_target_language is None:
             return
-        whole = ((0, len(source)),)  # the span of the whole source
-        if known_target - known > MIN_LANGUAGE_DISTANCE:
+        whole_source = ((0, len(source)),)
+        if in_target_language - in_source_language > MIN_LANGUAGE_DISTANCE:
             message = f"The text looks like {names.target}, but this run translates from {names.source}."
-            yield TranslationWarning("language", message, source_spans=whole)
-        elif known < MIN_KNOWN_SHARE:
+            yield TranslationWarning("language", message, source_spans=whole_source)
+        elif in_source_language < MIN_KNOWN_SHARE:
             message = (
-                f"Only {100 * known:.0f} % of the letter sequences occur in the training sentences: the text may not "
-                f"be in {names.source}, or is about something that the run has not learned."
+                f"Only {100 * in_source_language:.0f} % of the letter sequences occur in the training sentences: the "
+                f"text may not be in {names.source}, or is about something that the run has not learned."
             )
-            yield TranslationWarning("language", message, source_spans=whole)
+            yield TranslationWarning("language", message, source_spans=whole_source)
 
     def _check_repetition(self, source: str, text: str) -> Iterator[TranslationWarning]:
-        """Yield a warning if a phrase occurs several times in a row, but no phrase of the source as often.
+        """Yield a warning if a phrase of the translation `text` occurs several times in a row, unlike in the source.
 
-        A phrase that occurs just twice counts only if it never does in the training targets (`_usual_repetitions`).
+        No warning if a phrase of the source is repeated as often, or if the phrase occurs just twice and also does so
+        in the training targets (`_usual_repetitions`).
         """
-        in_source = max((repetition.times for repetition in _repetitions(source)), default=1)
+        max_times_in_source = max((repetition.times for repetition in _repetitions(source)), default=1)
         usual = self._usual_repetitions
-        unusual = [
-            repetition
-            for repetition in _repetitions(text)
-            if repetition.times > in_source
-            and (repetition.times > 2 or (usual is not None and repetition.phrase not in usual))
-        ]
+
+        def is_unusual(repetition: Repetition) -> bool:
+            """Whether a phrase is repeated more often than is usual."""
+            if repetition.times <= max_times_in_source:
+                return False
+            return repetition.times > 2 or (usual is not None and repetition.phrase not in usual)
+
+        unusual = [repetition for repetition in _repetitions(text) if is_unusual(repetition)]
         if unusual:
             worst = max(unusual, key=lambda repetition: repetition.times)
             message = f"“{' '.join(worst.phrase)}” occurs {worst.times} times in a row."
@@ -223,7 +249,10 @@ class TranslationChecker:
     def _check_coverage(
         self, source: str, source_ids: Sequence[int], translation: Translation
     ) -> Iterator[TranslationWarning]:
-        """Yield a warning if words of the source have no translation in the target, by the lexical model p(t|s)."""
+        """Yield a warning if words of the source have no translation in the target, by a lexical model p(t|s).
+
+        `source_ids` are the token ids of the source.
+        """
         if self._coverage is None:
             return
         target_ids = self.run.target_tokenizer.encode(normalize_text(self.run, translation.text))
@@ -231,18 +260,21 @@ class TranslationChecker:
         tokens = self.run.source_tokenizer.tokens(source_ids)
 
         def is_uncovered(word: list[int]) -> bool:
-            """Whether all tokens of a word with letters are uncovered."""
-            with_letters = [n for n in word if any(map(str.isalpha, tokens[n]))]
-            return bool(with_letters) and all(uncovered[n] for n in with_letters)
+            """Whether a word, given by the indices of its tokens, has letters, and no token with letters is covered."""
+            with_letters = [index for index in word if any(map(str.isalpha, tokens[index]))]
+            return bool(with_letters) and all(uncovered[index] for index in with_letters)
 
         if spans := self._word_spans(source, source_ids, is_uncovered):
             message = f"{_quoted(source, spans)} may be missing from the translation."
             yield TranslationWarning("uncovered", message, source_spans=spans)
 
     def _check_unknown(self, source: str, source_ids: Sequence[int]) -> Iterator[TranslationWarning]:
-        """Yield a warning if words of the source have unknown tokens, or are read letter by letter."""
+        """Yield a warning if words of the source have unknown tokens, or are split into tokens of about one letter.
+
+        The latter only if such words are rare in the training data. `source_ids` are the token ids of the source.
+        """
         unknown = set(self.run.source_tokenizer.unknown_ids)
-        spans = self._word_spans(source, source_ids, lambda word: any(source_ids[n] in unknown for n in word))
+        spans = self._word_spans(source, source_ids, lambda word: any(source_ids[index] in unknown for index in word))
         if not spans and self._spelled_share < MAX_SPELLED_SHARE:
             spans = self._spelled_words(source, source_ids)
         if spans:
@@ -250,7 +282,7 @@ class TranslationChecker:
             yield TranslationWarning("unknown", message, source_spans=spans)
 
     def _check_score(self, translation: Translation) -> Iterator[TranslationWarning]:
-        """Yield a warning if the mean log p per token is unusually low; EOS counts if it was generated."""
+        """Yield a warning if the mean log p per token is unusually low; EOS counts as a token if it was generated."""
         num_tokens = len(translation.tokens) + translation.finished
         mean = translation.score / num_tokens if num_tokens else 0.0
         if mean < self._min_mean_score:
@@ -263,33 +295,42 @@ class TranslationChecker:
     # ---- words
 
     def _spelled_words(self, text: str, ids: Sequence[int]) -> tuple[Span, ...]:
-        """Return where the words are that are split into many tokens of hardly more than a letter."""
+        """Return the spans (start and end in characters) of words that are split into many tokens of about one letter.
+
+        `ids` are the token ids of `text`, a source.
+        """
         tokens = self.run.source_tokenizer.tokens(ids)
 
         def is_spelled(word: list[int]) -> bool:
-            """Whether the tokens of a word have few letters."""
-            letters = sum(character.isalpha() for n in word for character in tokens[n])
+            """Whether a word, given by the indices of its tokens, has many tokens with few letters."""
+            letters = sum(character.isalpha() for index in word for character in tokens[index])
             return len(word) >= MIN_SPELLED_TOKENS and 0 < letters <= MAX_LETTERS_PER_TOKEN * len(word)
 
         return self._word_spans(text, ids, is_spelled)
 
-    def _word_spans(self, text: str, ids: Sequence[int], applies: Callable[[list[int]], bool]) -> tuple[Span, ...]:
-        """Return where the words are to which a condition on the indices of their tokens applies."""
-        words: dict[int, list[int]] = {}
+    def _word_spans(self, text: str, ids: Sequence[int], condition: Callable[[list[int]], bool]) -> tuple[Span, ...]:
+        """Return the spans (start and end in characters) of the words of a source that satisfy a condition.
+
+        `ids` are the token ids of the text; `condition` gets the indices of the tokens of a word.
+        """
+        token_indices: dict[int, list[int]] = {}  # by word
         for index, word in enumerate(self.run.source_tokenizer.word_ids(ids)):
-            if word >= 0:
-                words.setdefault(word, []).append(index)
+            if word >= 0:  # −1: the token is not part of a word
+                token_indices.setdefault(word, []).append(index)
         spans = alignment_spans(text)
-        return tuple(spans[word] for word, tokens in words.items() if word < len(spans) and applies(tokens))
+        return tuple(spans[word] for word, tokens in token_indices.items() if word < len(spans) and condition(tokens))
 
 
 def _check_numbers(source: str, text: str) -> Iterator[TranslationWarning]:
-    """Yield a warning if a number of several digits is missing from the translation; separators do not count."""
-    digits = {re.sub(r"\D", "", number) for number in NUMBER.findall(text)}
+    """Yield a warning if a number of the source with several digits is missing from the translation `text`.
+
+    Only digits are compared, since separators such as “.” and “,” differ between languages.
+    """
+    target_digits = {re.sub(r"\D", "", number) for number in NUMBER.findall(text)}
     spans = tuple(
         match.span()
         for match in NUMBER.finditer(source)
-        if len(number := re.sub(r"\D", "", match.group())) > 1 and number not in digits
+        if len(digits := re.sub(r"\D", "", match.group())) > 1 and digits not in target_digits
     )
     if spans:
         message = f"{_quoted(source, spans)} may be missing from the translation."
@@ -297,16 +338,16 @@ def _check_numbers(source: str, text: str) -> Iterator[TranslationWarning]:
 
 
 class Repetition(NamedTuple):
-    """A phrase that is repeated at once: its words, how often it occurs, and where."""
+    """A phrase that occurs several times in a row."""
 
-    phrase: tuple[str, ...]
-    times: int
-    span: Span
+    phrase: tuple[str, ...]  # its words
+    times: int  # how often it occurs
+    span: Span  # of all occurrences together
 
 
 def _repetitions(text: str) -> list[Repetition]:
-    """Return the phrases of up to MAX_REPEATED_WORDS words that occur several times in a row, without punctuation."""
-    spans = alignment_spans(text)
+    """Return phrases of up to MAX_REPEATED_WORDS words that occur several times in a row, ignoring punctuation."""
+    spans = alignment_spans(text)  # of words, in characters
     words = [re.sub(r"\W+", "", text[begin:end]) for begin, end in spans]
     repetitions = []
     for size in range(1, MAX_REPEATED_WORDS + 1):
@@ -324,18 +365,19 @@ def _repetitions(text: str) -> list[Repetition]:
 
 
 def _quoted(text: str, spans: Sequence[Span]) -> str:
-    """Return words of a text for a message: “old” and “man”."""
+    """Return the words at some spans (start and end in characters) of a text for a message: “old” and “man”."""
     words = [f"“{text[begin:end].strip('.,;:!?…。！？')}”" for begin, end in spans]
     if len(words) > 4:
         return f"{', '.join(words[:3])} and {len(words) - 3} more words"
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+    *first_words, last_word = words
+    return f"{', '.join(first_words)} and {last_word}" if first_words else last_word
 
 
 _checkers_lock = threading.Lock()
 
 
 def checker_of(run: Run) -> TranslationChecker:
-    """Return the checker of a run; copies of a run share it, and it is freed with them."""
+    """Return the checker of a run's translations, created by the first call; copies of the run share it."""
     with _checkers_lock:
         if not run.translation_checkers:
             run.translation_checkers.append(TranslationChecker(run))

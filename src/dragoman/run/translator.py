@@ -42,11 +42,11 @@ from dragoman.text.sentences import SplitText
 if TYPE_CHECKING:
     from dragoman.run.run import Run
 
-TextIndices = NDArray[np.int64]
+TextIndices = NDArray[np.int64]  # indices of texts in a window, or among all texts of a batch
 
 SORT_WINDOW_TEXTS = 4096  # texts that are sorted by length and translated together
 SORT_WINDOW_FEATURES = 512  # sources of feature vectors, which take more memory
-QUEUED_BATCHES = 4  # sources passed to one search, in batches; they replace finished ones
+QUEUED_BATCHES = 4  # batches of sources that are passed to one search: waiting sources replace finished ones
 
 
 class Translator:
@@ -63,17 +63,25 @@ class Translator:
         exclude: Sequence[str] = (),
         token_scores: bool = False,
     ) -> None:
-        """Check the options, and prepare what all texts share: the replacement of unknown words, forbidden phrases."""
+        """Check the options, and prepare the replacement of unknown words and the forbidden phrases.
+
+        Args:
+            alignment: compute word alignments, if the model has attention
+            dictionary: translations of source words with which unknown target words are replaced; None: not replaced
+            tag: corpus tag of all texts, or one for each; None: the run's default
+            exclude: phrases that no translation may contain as whole words
+            token_scores: compute log p of every token
+        """
         self.run, self.search, self.tag, self.token_scores = run, search, tag, token_scores
         self.replacer = None
         if dictionary is None and run.target_tokenizer.unknown_word_tokens and not exclude:
-            dictionary = {}  # unknown words that the model copies are replaced by the words of the source
+            dictionary = {}  # this model copies unknown words: replace them by the words of the source
         if dictionary is not None:
             self.replacer = UnknownWordReplacer(run.source_tokenizer, run.target_tokenizer, dictionary)
             if exclude:
                 raise UserError(
-                    "phrases to exclude cannot be combined with the replacement of unknown words, which follows after "
-                    "the search: use either a dictionary or phrases to exclude"
+                    "phrases to exclude cannot be combined with a dictionary for unknown words, because these are "
+                    "replaced after the search: use only one of the two"
                 )
         # Features have no words, and a replacer computes the alignment itself.
         self.align = alignment and self.replacer is None and run.model.source_features is None
@@ -91,12 +99,12 @@ class Translator:
         include: Iterable[Sequence[str]] | None = None,
         split_sentences: bool = False,
     ) -> Iterator[Translation]:
-        """Yield the translations in order.
+        """Translate texts in bounded memory, and yield their translations in order.
 
         Args:
             texts: the sources
-            first_index: index of the first text, which seeds sampling
-            prefixes: how each translation begins
+            first_index: index of the first text, if others were translated before; it seeds sampling
+            prefixes: how each translation begins, '' for any
             include: phrases that each translation must contain
             split_sentences: translate the sentences of a text separately, and join the translations
         """
@@ -104,8 +112,8 @@ class Translator:
             return self._stream(texts, first_index, prefixes, include, self.tag)
         if prefixes is not None or include is not None:
             raise UserError(
-                "prefixes and phrases to include belong to one sentence, but texts are split: leave "
-                "--split-sentences out"
+                "prefixes and phrases to include do not work if texts are split into sentences: leave them out, or "
+                "--split-sentences"
             )
         return self._stream_split(texts, first_index)
 
@@ -117,7 +125,14 @@ class Translator:
         include: Iterable[Sequence[str]] | None,
         tag: Tag | None,
     ) -> Iterator[Translation]:
-        """Translate texts in windows of SORT_WINDOW_TEXTS; `tag` (one for all, or one per text) overrides self.tag."""
+        """Translate texts in windows, the texts of each of which are sorted by length; yield translations in order.
+
+        Args:
+            first_index: index of the first text, which seeds sampling
+            prefixes: how each translation begins, '' for any
+            include: phrases that each translation must contain
+            tag: corpus tag of all texts, or one for each; None: the run's default
+        """
         run, texts, index = self.run, iter(texts), 0
         window_size = SORT_WINDOW_TEXTS if run.model.source_features is None else SORT_WINDOW_FEATURES
         prefixes = None if prefixes is None else iter(prefixes)
@@ -137,9 +152,10 @@ class Translator:
     def _translate_window(
         self, texts: list[Source], first_index: int, tag: Tag | None, constraints: Constraints
     ) -> list[Translation]:
-        """Translate texts in batches of similar length; `first_index` is the index of the first one.
+        """Translate the texts of a window in batches of similar length, and return the translations in order.
 
-        Empty texts have empty translations, and untranslatable ones are copied; the others are searched.
+        Empty texts have empty translations, and texts without letters are copied. `first_index` is the index of the
+        first text among all, which seeds sampling; `tag` the corpus tag of all texts, or one for each.
         """
         run = self.run
         token_ids = encode_without_framing(run, texts, tag)
@@ -196,7 +212,10 @@ class Translator:
         return results
 
     def group_by_language(self, sources: list[Any], indices: TextIndices) -> list[tuple[Run, TextIndices]]:
-        """Group texts by their language, with the run for it, if the model is to recognize it; or else not at all."""
+        """Group sources by language, if the model is to recognize it; return pairs (run for the language, indices).
+
+        `indices` are those of the sources to group. If the language pair is given, there is one group with all of them.
+        """
         run = self.run
         if run.framing.languages is None or not run.framing.languages.detected:
             return [(run, indices)]
@@ -208,19 +227,25 @@ class Translator:
         translate: Callable[[tuple[Run, TextIndices]], list[Translation]],
         batches: Sequence[tuple[Run, TextIndices]],
     ) -> Iterator[list[Translation]]:
-        """Apply `translate` to each batch, in several processes if the run has several workers."""
+        """Return `map(translate, batches)`, computed by several processes if the run has several workers.
+
+        A batch is (run for the language of its texts, indices of the texts).
+        """
         if self.run.num_workers == 1:
             return map(translate, batches)
-        _ = self.run.inference_models  # optimizes the weights before the process forks, so that workers share them
+        _ = self.run.inference_models  # converts the weights before the process forks, so that workers share them
         return fork_map(translate, batches, workers=self.run.num_workers, initialize=torch.set_num_threads)
 
     def _stream_split(self, texts: Iterable[Source], first_index: int) -> Iterator[Translation]:
-        """Translate the sentences of each text separately, with the tag of the text, and join their translations."""
+        """Split each text into sentences, translate these separately, and yield their translations joined by text.
+
+        A sentence has the corpus tag of its text. `first_index` is the index of the first text, which seeds sampling.
+        """
         texts, index, tag = iter(texts), 0, self.tag
         while window := list(islice(texts, SORT_WINDOW_TEXTS)):
             if self.run.model.source_features is not None:
                 raise UserError(
-                    f"{self.run.folder} reads feature vectors, which cannot be split into sentences: leave "
+                    f"the run {self.run.folder} reads images or speech, which cannot be split into sentences: leave "
                     "--split-sentences out"
                 )
             split = [split_into_sentences(self.run, str(text)) for text in window]
@@ -234,13 +259,17 @@ class Translator:
             index, tag = index + len(window), self.tag
 
     def copies(self, text: Source, prefix: TargetPrefix, include: Sequence[str]) -> bool:
-        """Whether a text is copied: it is untranslatable, and the copy violates no constraint."""
+        """Whether a text is copied instead of translated: it has no letters, and the copy violates no constraint.
+
+        Constraints are the `prefix` and the phrases `include` that its translation must contain ("" and () for none),
+        and the phrases that no translation may contain.
+        """
         if not is_copied(self.run, text) or prefix or include:
             return False
         return not any(phrase in str(text) for phrase in self.exclude)
 
     def copy(self, text: str) -> Translation:
-        """Return the text as its own translation, aligned word by word."""
+        """Return the translation that is a copy of the text, aligned word by word and with a log p of 0."""
         tokens = self.run.target_tokenizer.tokens(self.run.target_tokenizer.encode(text))
         alignment = [(n, n) for n in range(len(alignment_words(text)))] if self.align else None
         token_scores = [0.0] * (len(tokens) + 1) if self.token_scores else None
@@ -249,17 +278,18 @@ class Translator:
     def _replace_unknown_words(
         self, texts: list[Source], translations: list[Translation], tag: Tag | None
     ) -> Iterator[Translation]:
-        """Yield the translations and their alternatives with unknown words replaced.
+        """Yield the translations of texts, with the unknown words in them and in their alternatives replaced.
 
-        The source word that an unknown target word is aligned to, by the attention, is looked up in the dictionary.
+        The source word with which an unknown target word is aligned by attention is looked up in the dictionary, or
+        copied. `tag` is the corpus tag of all texts, or one for each.
         """
         run, replacer = self.run, self.replacer
         assert replacer is not None
         for text, translation, tags in zip(texts, translations, tag_ids(run, len(texts), tag)):
             if not isinstance(text, str):
                 raise UserError(
-                    "unknown words are replaced by source words, but this run reads feature vectors: leave "
-                    "--dictionary and --copy-unknown out"
+                    "unknown words cannot be replaced by source words, because this run reads images or speech: leave "
+                    "out --dictionary and --copy-unknown"
                 )
             if not text.strip() or translation.copied:
                 yield translation
@@ -273,8 +303,8 @@ class Translator:
                 attention = batch_cross_attention(run, source, lengths, [target_ids])
                 if attention is None:
                     raise UserError(
-                        f"{run.folder} has no attention, which finds the source words of unknown words: leave "
-                        "--dictionary and --copy-unknown out"
+                        f"unknown words cannot be replaced by source words, because the model in {run.folder} has no "
+                        "attention, by which they are aligned: leave out --dictionary and --copy-unknown"
                     )
                 attention_to_text = attention[0][:, len(tags) + len(features) :]  # T S, without tag and features
                 new_text, alignment = replacer.replace(text, target_ids, attention_to_text)
@@ -283,9 +313,10 @@ class Translator:
 
 
 def join_sentences(text: SplitText, translations: Sequence[Translation]) -> Translation:
-    """Join the translations of a text's sentences: scores are added, and alignments count the words of the text.
+    """Join the translations of the sentences of a text to a translation of the text.
 
-    The k-th alternative consists of the k-th alternative of every sentence, or its last one.
+    Scores are added; word indices in the alignment are those of the whole text. The k-th alternative of the text
+    consists of the k-th alternative of every sentence, or its last one.
     """
     ranked = [(translation, *translation.alternatives) for translation in translations]
     best, *alternatives = (
@@ -296,9 +327,12 @@ def join_sentences(text: SplitText, translations: Sequence[Translation]) -> Tran
 
 
 def _join_one_translation_each(text: SplitText, translations: Sequence[Translation]) -> Translation:
-    """Join one translation of each sentence; in the alignment, words are counted from the beginning of the text."""
+    """Join one translation of each sentence of a text, without their alternatives.
+
+    Scores are added. In the word alignment, words are counted from the beginning of the text.
+    """
     alignment: Alignment | None = [] if all(t.alignment is not None for t in translations) else None
-    source_words = target_words = 0  # of the sentences before
+    source_words = target_words = 0  # numbers of words in the sentences before
     for sentence, translation in zip(text.sentences, translations):
         if alignment is not None:
             alignment += [(source_words + s, target_words + t) for s, t in translation.alignment or ()]
@@ -320,10 +354,10 @@ def _join_one_translation_each(text: SplitText, translations: Sequence[Translati
 
 
 def continue_prompts(run: Run, prompts: Sequence[str], search: SearchConfig, first_index: int = 0) -> list[Translation]:
-    """Continue prompts, which may be empty, with a decoder-only model.
+    """Continue prompts, which may be empty, with a decoder-only model; return texts with prompt and continuation.
 
     The search gets all but the last token of a prompt as the source, and the last one in place of BOS. `first_index` is
-    the index of the first prompt, which seeds sampling.
+    the index of the first prompt, which seeds sampling. Another model, or a prompt that is too long, is a UserError.
     """
     if not run.model.is_decoder_only:
         raise run.usage_error("generate")
@@ -333,7 +367,9 @@ def continue_prompts(run: Run, prompts: Sequence[str], search: SearchConfig, fir
     longest = max(map(len, token_ids), default=0)
     remaining = run.model.max_target_length(torch.tensor([longest]))
     if remaining is not None and (excess := 1 - int(remaining)) > 0:
-        raise UserError(f"a prompt has {longest:,} tokens, {excess:,} more than the model can continue: shorten it")
+        raise UserError(
+            f"a prompt has {longest:,} tokens, but the model can continue at most {longest - excess:,}: shorten it"
+        )
     results = [Translation(text="", score=0.0)] * len(prompts)  # replaced below
     batch_tokens = max(1, run.config.search.batch_tokens // search.rows_per_source)  # a beam takes several rows
     for batch in batch_by_length([len(ids) for ids in token_ids], batch_tokens) if len(prompts) else []:
@@ -353,10 +389,11 @@ def to_translation(
     truncated_source: bool = False,
     token_scores: Sequence[list[float]] | None = None,
 ) -> Translation:
-    """Turn the hypotheses of a source, best first, into a translation with alternatives.
+    """Return the translation of a source from the hypotheses of its search, best first; the others are alternatives.
 
     Args:
-        alignment: of the best hypothesis
+        alignment: word alignment of the best hypothesis
+        truncated_source: whether the source was too long, so that only its beginning was translated
         token_scores: log p of the tokens of each hypothesis
     """
     tokenizer = run.target_tokenizer
