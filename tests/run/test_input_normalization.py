@@ -115,5 +115,5 @@ def test_alternatives_of_split_text_combine_sentences_of_the_same_rank() -> None
 
 
 def test_prefixes_cannot_be_combined_with_sentence_splitting() -> None:
-    with pytest.raises(UserError, match="leave --split-sentences out"):
+    with pytest.raises(UserError, match="leave them out, or --split-sentences"):
         run_with().translate(["a. b."], prefixes=["x"], split_sentences=True)

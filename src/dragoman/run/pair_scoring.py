@@ -70,7 +70,7 @@ def align(run: Run, sources: Sequence[Source], targets: Sequence[str]) -> list[A
     """
     if run.model.source_features is not None:
         raise UserError(
-            f"words cannot be aligned by {run.folder}, because it reads images or speech: use a run that reads text"
+            f"words cannot be aligned by {run.folder}, because it reads feature vectors: use a run that reads text"
         )
     results: list[Alignment] = [[] for _ in sources]
     for indices, source_ids, target_ids in _batches(run, sources, targets):
@@ -179,7 +179,7 @@ def logits(run: Run, source_ids: Tensor | None, target_ids: Tensor | None) -> Te
     model, whose logits are those at every source position (B S V).
     """
     if run.model.source_features is not None:
-        raise UserError("logits() takes token ids, but this run reads images or speech: call run.model directly")
+        raise UserError("logits() takes token ids, but this run reads feature vectors: call run.model directly")
     pad = run.framing.pad
     if target_ids is None:
         if source_ids is None or run.model.can_generate:

@@ -245,7 +245,7 @@ class Translator:
         while window := list(islice(texts, SORT_WINDOW_TEXTS)):
             if self.run.model.source_features is not None:
                 raise UserError(
-                    f"the run {self.run.folder} reads images or speech, which cannot be split into sentences: leave "
+                    f"the run {self.run.folder} reads feature vectors, which cannot be split into sentences: leave "
                     "--split-sentences out"
                 )
             split = [split_into_sentences(self.run, str(text)) for text in window]
@@ -288,7 +288,7 @@ class Translator:
         for text, translation, tags in zip(texts, translations, tag_ids(run, len(texts), tag)):
             if not isinstance(text, str):
                 raise UserError(
-                    "unknown words cannot be replaced by source words, because this run reads images or speech: leave "
+                    "unknown words cannot be replaced by source words, because this run reads feature vectors: leave "
                     "out --dictionary and --copy-unknown"
                 )
             if not text.strip() or translation.copied:
