@@ -20,7 +20,7 @@ from dragoman.training.sweep_state import RungResult, SweepResult, SweepRun, Swe
 RUNS_FOLDER, LOGS_FOLDER, BEST_LINK = "runs", "logs", "best"
 SIGKILL = 9  # which Python does not name on Windows
 MAX_RUNS_PER_GPU = 8  # more share a GPU without being faster
-USABLE_MEMORY_SHARE = 0.8
+PARALLEL_MEMORY_SHARE = 0.8  # of the free memory, for all trainings of a device together
 GIB = 2**30
 PROCESS_MEMORY = {"cuda": 1.5 * GIB, "cpu": 0.7 * GIB}  # of a process besides the training: CUDA context, libraries
 MEMORY_FACTOR = 1.5  # of the estimate of a training, for the allocator and for decoding
@@ -33,7 +33,7 @@ def choose_parallel(device: dict[str, Any], memory: int, cpus: int) -> int:
     Every run has at least one CPU. `device` describes the devices: their kind, names, and the free memory of each.
     """
     needed = PROCESS_MEMORY.get(device["kind"], PROCESS_MEMORY["cpu"]) + MEMORY_FACTOR * memory
-    fitting = int(USABLE_MEMORY_SHARE * device["memory"] // needed)
+    fitting = int(PARALLEL_MEMORY_SHARE * device["memory"] // needed)
     if device["kind"] == "cuda":
         fitting = len(device["devices"]) * min(MAX_RUNS_PER_GPU, fitting)
     return max(1, min(cpus, fitting))
