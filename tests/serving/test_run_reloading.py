@@ -117,7 +117,7 @@ def test_a_version_that_cannot_be_loaded_leaves_the_old_one(client: TestClient, 
 
 def test_other_files_are_reloaded_too(client: TestClient, reloadable: Service, copied: Path) -> None:
     service = reloadable
-    service.reloader.also["API keys"] = lambda: setattr(service, "keys", ApiKeys.read(copied / "keys"))
+    service.reloader.file_readers["API keys"] = lambda: setattr(service, "keys", ApiKeys.read(copied / "keys"))
     failed = client.post("/admin/reload", headers=HEADERS)
     assert (failed.status_code, failed.json()["error"]) == (500, "not reloaded: API keys")
     (copied / "keys").write_text("another\n")

@@ -90,7 +90,7 @@ def test_options_before_environment_before_file_before_default(
         ("a: [", "not valid YAML (line"),
         ("\ta: 1", "not valid YAML (line 1)"),
         ("routes: [{name: a}]", "a route must have a name, and runs with weights"),
-        ("routes: [a]", "should have a name, runs and weights"),
+        ("routes: [a]", "must have a name, and runs with weights"),
         ("routes: [{name: a, runs: {rnu: 1}}]", "did you mean 'run'?"),
         ("route-by: text", "--route-by has no effect"),
         ("tls-cert: a.pem", "--tls-cert is given without --tls-key"),

@@ -45,7 +45,7 @@ class BlockResult:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> BlockResult:
-        """Return the result that JSON values describe."""
+        """Return the result from its JSON values, as `asdict` gives them."""
         errors = [(int(line), str(message), str(text)) for line, message, text in values["errors"]]
         return cls(**values | {"errors": errors})
 
@@ -65,7 +65,7 @@ def check_version(version: str) -> None:
 
 
 def block_name(file: int, block: int) -> str:
-    """Return the name of the files of a block, without suffix; names sort like blocks."""
+    """Return the name of the files of a block of an input file (by index), without suffix; names sort like blocks."""
     return f"{file:06d}-{block:09d}"
 
 
@@ -104,7 +104,7 @@ class BlockWorker:
         return {name: value for name, value in self.__dict__.items() if name != "_process"}
 
     def __call__(self, task: BlockTask) -> list[BlockResult]:
-        """Process a task; each block is written as soon as it is complete."""
+        """Process a task: one block, or all blocks of a compressed file; each is written as soon as it is complete."""
         if task.block is None:
             return list(self._process_file(task.file))
         source = self.inputs[task.file]
@@ -126,7 +126,10 @@ class BlockWorker:
             yield self._write(file, max(block, 0), previous or [], is_last=True)
 
     def _write(self, file: int, block: int, rows: Any, is_last: bool) -> BlockResult:
-        """Process the rows of a block; write its output, then its result, which marks it as complete."""
+        """Process the rows of block `block` of the input file `file`, and return its result.
+
+        The output of the block is written first, then the result, which marks the block as complete.
+        """
         start = time.perf_counter()
         row_format = self.formats[file]
         first_index = (file << FILE_INDEX_BITS) + self.inputs[file].first_index(block)

@@ -44,17 +44,20 @@ class BulkInput:
 
     @classmethod
     def describe(cls, location: str, name: str, block_bytes: int) -> BulkInput:
-        """Describe a file; a UserError if it cannot be opened."""
+        """Describe the file at `location`, whose output gets `name`; a UserError if it cannot be opened."""
         size = file_size(location)
         num_blocks = None if is_compressed(location) else -(-size // block_bytes)
         return cls(location, name, size, num_blocks, block_bytes)
 
     def first_index(self, block: int) -> int:
-        """Return the index of the first row of a block, which seeds sampling; every row of a file has another one."""
-        return block * self.block_bytes  # a line has at least one byte
+        """Return a number for the first row of a block, from which rows are numbered to seed sampling.
+
+        Numbers of rows need not be consecutive, but no two rows of a file have the same.
+        """
+        return block * self.block_bytes  # at least the number of lines before: a line has at least one byte
 
     def block_size(self, block: int) -> float:
-        """Return the bytes of the file that a block has."""
+        """Return the size of a block in bytes of the file; the last one may be smaller than the others."""
         return float(min(self.block_bytes, self.size - block * self.block_bytes))
 
     def read_block(self, block: int) -> Sequence[Any]:

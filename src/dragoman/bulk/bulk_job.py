@@ -118,7 +118,10 @@ class BulkJob:
     def run(self, executor: Executor, *, resume: bool = False, overwrite: bool = False) -> Iterator[JobProgress]:
         """Process all blocks that are missing, and yield the progress after each; the first value is the start.
 
-        `resume` continues a job in the output folder, `overwrite` starts it again.
+        Args:
+            executor: where blocks are processed.
+            resume: continue the job in the output folder, if there is one.
+            overwrite: remove the job in the output folder and start again.
         """
         with ExitStack() as locks:
             self._start(resume, overwrite, locks)
@@ -156,7 +159,8 @@ class BulkJob:
     def _start(self, resume: bool, overwrite: bool, locks: ExitStack) -> None:
         """Create the output folder, or check that it belongs to this job; lock it against other jobs.
 
-        A local folder is locked until `locks` is closed. The output of an input file has the path `name` in the folder.
+        `resume` and `overwrite` say what to do with a job in the folder; without them, it is a UserError. A local
+        folder is locked until `locks` is closed.
         """
         if any(source.location.startswith(f"{self.folder.location}/") for source in self.inputs):
             raise UserError(f"the output folder {self.folder.location} contains input files: choose another folder")
@@ -199,7 +203,7 @@ class BulkJob:
                 )
 
     def _finished_blocks(self) -> FinishedBlocks:
-        """Read the results of the blocks that are complete."""
+        """Read the results of the blocks that are complete, by input file and block."""
         names = set(self.folder.names(BLOCK_FOLDER))
         results: FinishedBlocks = defaultdict(dict)
         for name in sorted(names):
@@ -210,7 +214,7 @@ class BulkJob:
         return results
 
     def _missing_tasks(self, results: FinishedBlocks, joined: set[int]) -> Iterator[BlockTask]:
-        """Yield the tasks that are left: blocks of plain files, and compressed files."""
+        """Yield the tasks that are left (blocks of plain files, whole compressed files), except for `joined` files."""
         for index, source in enumerate(self.inputs):
             count = source.num_blocks
             if index in joined or self._is_complete(index, results):
@@ -222,22 +226,22 @@ class BulkJob:
                 yield from (BlockTask(index, block) for block in blocks)
 
     def _blocks_of(self, file: int, results: FinishedBlocks) -> list[BlockResult]:
-        """Return the results of the blocks of a file, in order."""
+        """Return the results of the complete blocks of an input file (by index), in order."""
         return [results[file][block] for block in sorted(results[file])]
 
     def _is_complete(self, file: int, results: FinishedBlocks) -> bool:
-        """Whether all blocks of a file are there."""
+        """Whether all blocks of an input file are complete; a compressed one is known by its last block."""
         count, blocks = self.inputs[file].num_blocks, results[file]
         if count is None:
             return bool(blocks) and blocks[max(blocks)].is_last and len(blocks) == max(blocks) + 1
         return len(blocks) == count
 
     def _is_joined(self, source: BulkInput, results: FinishedBlocks, index: int) -> bool:
-        """Whether the output file of an input is complete."""
+        """Whether the output file of an input, which has this index, is complete."""
         return self._is_complete(index, results) and self.folder.exists(source.name)
 
     def _join(self, file: int, results: FinishedBlocks) -> None:
-        """Write the output file of an input file from its blocks."""
+        """Write the output file of an input file (by index) from its blocks."""
         names = [f"{BLOCK_FOLDER}/{result.name}.out" for result in self._blocks_of(file, results)]
         with self.folder.writing(self.inputs[file].name) as output:
             self.worker.formats[file].join(self.folder.read_files(names), output)
@@ -265,7 +269,7 @@ class BulkJob:
         self.folder.remove(LOCK_FILE)
 
     def _complete_progress(self, start: JobProgress) -> JobProgress:
-        """Return the progress of a complete job, from its manifest."""
+        """Return the progress of a job that is complete: its totals from `start`, and counts from its manifest."""
         files = json.loads(self.folder.read(MANIFEST_NAME))["files"]
         lines, failed = (sum(file[name] for file in files) for name in ("lines", "failed"))
         return replace(start, files=len(files), done_bytes=start.total_bytes, lines=lines, failed=failed)

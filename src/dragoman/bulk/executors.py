@@ -54,6 +54,7 @@ def executor_from_text(
     """Return the executor of `--on`: local, ray (a new or the default cluster) or ray://ADDRESS.
 
     Args:
+        place: the value of `--on`.
         num_workers: processes or actors; None: one process, or as many actors as the cluster has room for.
         gpus_per_worker, cpus_per_worker: share of GPUs and CPUs of a Ray actor.
     """

@@ -114,7 +114,7 @@ class StorageFolder:
     """A folder that several machines write, in files that appear as a whole or not at all."""
 
     def __init__(self, location: str) -> None:
-        """Use the folder at a path or URL; it need not exist."""
+        """Use the folder at a path or URL; it need not exist. Names of its files are relative to it."""
         self.location = location.rstrip("/") or "/"
         self.is_remote = is_url(location)
 
@@ -123,7 +123,7 @@ class StorageFolder:
         return f"{self.location}/{name}"
 
     def create(self, name: str = "") -> None:
-        """Create the folder, or one in it; object stores need none."""
+        """Create the folder, or the folder `name` in it; one that exists stays as it is."""
         if self.is_remote:
             system, path = _remote(self.path(name))
             system.makedirs(path, exist_ok=True)
@@ -132,7 +132,7 @@ class StorageFolder:
             Path(self.path(name)).mkdir(parents=True, exist_ok=True)
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names of the files in a folder in it; empty if there is none."""
+        """Return the sorted names of what is in it, or in its folder `folder`; empty if that does not exist."""
         if self.is_remote:
             system, path = _remote(self.path(folder))
             system.invalidate_cache()
@@ -143,14 +143,14 @@ class StorageFolder:
         return sorted(path.name for path in local.iterdir()) if local.is_dir() else []
 
     def exists(self, name: str) -> bool:
-        """Whether a file exists."""
+        """Whether it has a file or folder of this name."""
         if self.is_remote:
             system, path = _remote(self.path(name))
             return bool(system.exists(path))
         return Path(self.path(name)).exists()
 
     def read(self, name: str) -> bytes:
-        """Read a file."""
+        """Return the content of a file in the folder."""
         with open_binary(self.path(name)) as file:
             return file.read()
 
@@ -170,7 +170,8 @@ class StorageFolder:
                     yield file
                 system.mv(path + suffix, path)
             except OSError as error:
-                raise UserError(f"{self.path(name)} cannot be written: {error.strerror or error}") from None
+                reason = f"{error.strerror or error}; check the address and your permissions"
+                raise UserError(f"{self.path(name)} cannot be written: {reason}") from None
             finally:
                 if system.exists(path + suffix):
                     system.rm(path + suffix)

@@ -23,9 +23,12 @@ OTHER_SUFFIXES = {".tsv", ".csv", ".tmx", ".pdf"}  # of files that are not proce
 def find_format(
     location: str, format: str, columns: Mapping[str, str | None], results: Mapping[str, type]
 ) -> TextLines:
-    """Return the format of a file: the given one (text, jsonl or parquet), or by the suffix of its name.
+    """Return the format of the rows of a file: `format` (text, jsonl or parquet), or if it is "", that of its suffix.
 
-    `columns` and `results` are those of `TextLines`.
+    Args:
+        location: path or URL of the file.
+        columns: the role of each text of a row (source, target), and the name of its column or key if one is given.
+        results: names and types of the result columns.
     """
     suffix = without_compression_suffix(location).rpartition(".")[2].lower()
     name = format or FORMAT_BY_SUFFIX.get(suffix, "text")

@@ -41,15 +41,15 @@ class ParquetInput(BulkInput):
         return cls(location, name, file_size(location), len(rows), block_bytes, rows)
 
     def first_index(self, block: int) -> int:
-        """Return the number of the first row of a row group."""
+        """Return the number of the first row of a block, which is a row group."""
         return sum(self.group_rows[:block])
 
     def block_size(self, block: int) -> float:
-        """Estimate the bytes of a row group by its share of the rows."""
+        """Estimate the bytes of a block, which is a row group, by its share of the rows of the file."""
         return self.size * self.group_rows[block] / max(1, sum(self.group_rows))
 
     def read_block(self, block: int) -> Any:
-        """Read the rows of a row group."""
+        """Return the rows of a block, which is a row group, as an Arrow table."""
         with _open_parquet(self.location) as file:
             return file.read_row_group(block)
 
@@ -63,7 +63,7 @@ class ParquetRows(TextLines):
     location: str = ""  # of the input file, which has the types of the other columns
 
     def check(self) -> None:
-        """Raise a UserError if the file has no such columns, or has the columns of the result already."""
+        """Raise a UserError if the file lacks a column with texts, or has a column with the name of a result."""
         with _open_parquet(self.location) as file:
             names, schema = column_names(file.schema_arrow), file.schema_arrow
         for role, column in self.columns.items():
@@ -80,14 +80,14 @@ class ParquetRows(TextLines):
             )
 
     def parse(self, rows: Any) -> list[ParsedRow]:
-        """Return the texts of a table."""
+        """Return the texts of the rows of a block, an Arrow table."""
         names = column_names(rows.schema)
         keys = [find_key(role, column, names) for role, column in self.columns.items()]
         texts = zip(*(table_column(rows, key).to_pylist() for key in keys))
         return [self._parse_row(keys, row) for row in texts]
 
     def _parse_row(self, keys: list[str], texts: tuple[Any, ...]) -> ParsedRow:
-        """Return the texts of a row, which must be strings."""
+        """Return a row with its texts, or with an error if one is no string; `keys` name their columns."""
         for key, value in zip(keys, texts):
             if not isinstance(value, str):
                 found = "null" if value is None else type(value).__name__
@@ -99,23 +99,27 @@ class ParquetRows(TextLines):
         return ""
 
     def encode(self, rows: Any, parsed: Sequence[ParsedRow], outcomes: Sequence[Outcome]) -> bytes:
-        """Return the table of a block, with the columns of the results, as an Arrow stream; `parsed` is not used."""
+        """Return the table `rows` of a block with the columns of its results and of errors, as an Arrow stream.
+
+        `outcomes` are the results or error messages of the rows; `parsed` is for other formats.
+        """
         import pyarrow
 
-        added: list[list[Any]] = [
+        new_columns: list[list[Any]] = [
             [None if isinstance(outcome, str) else outcome.values[column] for outcome in outcomes]
             for column in range(len(self.results))
         ]
-        added.append([outcome if isinstance(outcome, str) else None for outcome in outcomes])
+        new_columns.append([outcome if isinstance(outcome, str) else None for outcome in outcomes])  # errors
         schema = self._output_schema(rows.schema)
-        arrays = [pyarrow.array(values, field.type) for values, field in zip(added, list(schema)[-len(added) :])]
+        new_fields = list(schema)[-len(new_columns) :]
+        arrays = [pyarrow.array(values, field.type) for values, field in zip(new_columns, new_fields)]
         sink = pyarrow.BufferOutputStream()
         with pyarrow.ipc.new_stream(sink, schema) as writer:
             writer.write_table(pyarrow.table([*rows.columns, *arrays], schema=schema))
         return bytes(sink.getvalue())
 
     def join(self, blocks: Iterable[BinaryIO], output: BinaryIO) -> None:
-        """Write the output file, with the row groups of the input."""
+        """Write the output file from its blocks (Arrow streams); each is a row group, as in the input."""
         import pyarrow
         from pyarrow import parquet
 
@@ -127,7 +131,7 @@ class ParquetRows(TextLines):
                 writer.write_table(table, row_group_size=max(1, table.num_rows))
 
     def _output_schema(self, schema: Any) -> Any:
-        """Return the schema of the output, from that of the input."""
+        """Return the Arrow schema of the input with the result columns and the column of errors added to it."""
         import pyarrow
 
         types = {str: pyarrow.string(), float: pyarrow.float64()}

@@ -32,7 +32,10 @@ class RayBlockActor:
         self.worker = worker
 
     def __call__(self, row: dict[str, Any]) -> list[dict[str, Any]]:
-        """Process a task; a UserError is returned as a row, since an exception would be repeated by Ray."""
+        """Process the task in `row`: index of a file, and of a block in it (below 0: all blocks).
+
+        A UserError is returned as a row: Ray would repeat a task that raises.
+        """
         block = None if row["block"] < 0 else int(row["block"])
         try:
             results = self.worker(BlockTask(int(row["file"]), block))
@@ -103,7 +106,7 @@ class RayExecutor:
             raise UserError(f"the Ray cluster failed: {first_line(error)}; start the command again") from None
 
     def _actors(self, ray: Any, num_tasks: int) -> Any:
-        """Return the pool of actors: of a fixed size, or growing with the cluster up to one actor per task."""
+        """Return the strategy for the pool of actors: a fixed size, or growing with the cluster up to one per task."""
         if self.num_actors is not None:
             return ray.data.ActorPoolStrategy(size=min(self.num_actors, num_tasks))
         return ray.data.ActorPoolStrategy(min_size=1, max_size=min(MAX_ACTORS, num_tasks))
@@ -113,9 +116,13 @@ _functions: dict[str, Callable[[Any], Any]] = {}  # of a process of the cluster:
 
 
 def apply_function(version: str, key: str, reference: list[Any], item: Any) -> Any:
-    """Apply the function that Ray stores at `reference` to an item; a process fetches it once.
+    """Apply a function that is stored in Ray to an item; a process fetches it once.
 
-    `version` is that of the program that submits the item.
+    Args:
+        version: of the program that submits the item; this process must have the same.
+        key: identifies the function.
+        reference: the reference of the function in Ray, in a list: Ray would replace one outside a list by its value.
+        item: the argument.
     """
     check_version(version)
     if key not in _functions:
@@ -145,7 +152,7 @@ def connect(address: str = "") -> Any:
 
 
 def _quiet_datasets() -> None:
-    """Let datasets print neither progress nor plans."""
+    """Let Ray Data print neither progress bars nor execution plans."""
     import ray.data  # type: ignore[import-not-found, unused-ignore]
 
     logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -168,5 +175,5 @@ def _check_reachable(address: str) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error message that says something."""
+    """Return the first line of an error message that is not empty, or the name of its class if there is none."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -52,11 +52,11 @@ class TextLines:
     results: Mapping[str, type]
 
     def parse(self, rows: Any) -> list[ParsedRow]:
-        """Return the texts of the rows of a block."""
+        """Return the lines of a block, parsed."""
         return [self._parse_line(line) for line in rows]
 
     def _parse_line(self, row: Line) -> ParsedRow:
-        """Return the texts of a line."""
+        """Return a line, parsed; one that is too long (None) or not UTF-8 has an error."""
         if row is None:
             return ParsedRow(error=f"the line has more than {MAX_BULK_LINE_BYTES:,} bytes")
         try:
@@ -66,7 +66,7 @@ class TextLines:
         return self._parse_text(line)
 
     def _parse_text(self, line: str) -> ParsedRow:
-        """Return the texts of a line that is valid text."""
+        """Return the texts of a line, or an error if it does not have one text per role, separated by tabs."""
         texts = tuple(line.split("\t")) if len(self.columns) > 1 else (line,)
         if len(texts) == len(self.columns):
             return ParsedRow(texts)
@@ -74,16 +74,22 @@ class TextLines:
         return ParsedRow(error=f"the line has {len(texts)} columns: expected {roles}, separated by a tab")
 
     def excerpt(self, rows: Any, index: int) -> str:
-        """Return the beginning of a row for the file of errors."""
+        """Return the beginning of row `index` of a block, for the file of errors."""
         return (rows[index] or b"")[:MAX_EXCERPT].decode(errors="replace")
 
     def encode(self, rows: Any, parsed: Sequence[ParsedRow], outcomes: Sequence[Outcome]) -> bytes:
-        """Return the content of a block of the output, from its rows and their results."""
+        """Return the output of a block: a line for each row, with its result.
+
+        Args:
+            rows: the rows as read, which only other formats need.
+            parsed: the rows, parsed.
+            outcomes: the result of each row, or an error message.
+        """
         lines = (self._format(row.record, outcome) for row, outcome in zip(parsed, outcomes))
         return "".join(f"{line}\n" for line in lines).encode(errors="replace")
 
     def _format(self, record: Any, outcome: Outcome) -> str:
-        """Return the output line of a row: its first value, empty if it failed, so that line numbers stay the same."""
+        """Return the output line of a row: the first value of its result; "" if it failed, to keep line numbers."""
         if isinstance(outcome, str):
             return ""
         value = outcome.values[0]
@@ -103,7 +109,7 @@ class JsonLines(TextLines):
     name: ClassVar[str] = "jsonl"
 
     def _parse_text(self, line: str) -> ParsedRow:
-        """Return the texts of an object."""
+        """Return the texts of a JSON object and the object itself, or an error."""
         try:
             record = json.loads(line)
         except ValueError:
@@ -118,7 +124,7 @@ class JsonLines(TextLines):
         return ParsedRow(tuple(record[key] for key in keys), record)
 
     def _format(self, record: Any, outcome: Outcome) -> str:
-        """Return the object with its result, or with the error; the error alone if the line is no object."""
+        """Return the JSON object of a row (`record`) with its result, or with an error; None: the line is no object."""
         if isinstance(outcome, str):
             values = dict.fromkeys(self.results) | {"error": outcome}
         else:
@@ -127,5 +133,5 @@ class JsonLines(TextLines):
 
 
 def find_key(role: str, key: str | None, names: Sequence[str]) -> str:
-    """Return the key of a role: the given one, or the first of its default names that is in `names`."""
+    """Return the key of a role (source or target): the given one, or the first of its default names in `names`."""
     return key or next((name for name in DEFAULT_COLUMNS[role] if name in names), DEFAULT_COLUMNS[role][0])

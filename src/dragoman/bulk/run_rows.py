@@ -35,7 +35,7 @@ class RunRows:
     task: RowTask
 
     def __call__(self) -> ProcessRows:
-        """Load the run."""
+        """Load the run, and return the function that processes rows with it."""
         keep_freed_memory()
         return partial(self.task.apply, self.load(), **self.task.options)
 
@@ -43,9 +43,12 @@ class RunRows:
 def translate_rows(
     run: Run, rows: Rows, first_index: int, *, search: dict[str, Any], **options: Any
 ) -> list[RowResult]:
-    """Translate sources with a search, given in JSON values; `first_index`, that of the first row, seeds sampling.
+    """Translate rows of one text each.
 
-    `options` are those of `Run.translate_stream`.
+    Args:
+        first_index: index of the first row, which seeds sampling.
+        search: the search configuration as JSON values.
+        options: those of `Run.translate_stream`.
     """
     from dragoman.search import search_from_dict
 
@@ -55,7 +58,10 @@ def translate_rows(
 
 
 def generate_rows(run: Run, rows: Rows, first_index: int, *, search: dict[str, Any]) -> list[RowResult]:
-    """Continue prompts, or reply to dialogues, with a search in JSON values; `first_index` seeds sampling."""
+    """Continue prompts, or reply to dialogues, which are rows of one text each.
+
+    `search` is the search configuration as JSON values; `first_index`, the index of the first row, seeds sampling.
+    """
     from dragoman.search import search_from_dict
 
     results = run.generate([text for (text,) in rows], search_from_dict(search), first_index=first_index)

@@ -151,7 +151,7 @@ def _log_runs(service: Service) -> None:
     from dragoman import serving
 
     for served in service.runs.values():
-        languages = [f"{len(served.run.languages)} languages"] if served.codes else []
+        languages = [f"{len(served.run.languages)} languages"] if served.is_multilingual else []
         languages += [f"{served.pair.source} to {served.pair.target}"] if served.pair else []
         serving.logger.info(f"{served.name}: {', by default '.join(languages)}")
 

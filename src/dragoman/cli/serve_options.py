@@ -81,7 +81,7 @@ class KeyOptions:
     def reload_with(self, service: Service) -> None:
         """Read the API keys again whenever the service reloads."""
         if self.api_keys is not None:
-            service.reloader.also["API keys"] = lambda: setattr(service, "keys", self.read_keys())
+            service.reloader.file_readers["API keys"] = lambda: setattr(service, "keys", self.read_keys())
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,15 @@ class AlignmentQueue:
     """Aligns sentences in one thread, and uses the device for a few of them at a time."""
 
     def __init__(self, device: DeviceScheduler) -> None:
-        """Share the device with translations, which take turns."""
+        """Use `device` for a few sentences at a time, in turns with translations."""
         self.device = device
         self._executor = ThreadPoolExecutor(1, "alignment")
 
     async def __call__(self, run: Run, sources: Sequence[str], targets: Sequence[str]) -> list[Alignment]:
-        """Return the alignment of each sentence and its translation; canceled work that waits is not started."""
+        """Return the word alignment of each source with its translation in `targets`.
+
+        They are aligned in groups of SENTENCES_PER_TURN; if this call is canceled, later groups are not aligned.
+        """
         alignments: list[Alignment] = []
         for first in range(0, len(sources), SENTENCES_PER_TURN):
             turn = slice(first, first + SENTENCES_PER_TURN)
@@ -37,10 +40,10 @@ class AlignmentQueue:
         return alignments
 
     def _align(self, run: Run, sources: Sequence[str], targets: Sequence[str], is_long: bool) -> list[Alignment]:
-        """Align a few sentences while no translation uses the device; those of long requests wait for short ones."""
+        """Align sentences while no translation uses the device; `is_long` ones wait for those of short requests."""
         with self.device.turn(is_background=is_long):
             return run.align(sources, targets, occlusion=True) or []
 
     def close(self) -> None:
-        """Finish accepted work."""
+        """Align what was submitted, then end the thread."""
         self._executor.shutdown()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from dragoman.serving.job_queue import CanceledError
 from dragoman.serving.request_parsing import RequestError
 from dragoman.serving.served_run import ServedRun
 from dragoman.serving.service import Service
+from dragoman.serving.service_log import logger
 from dragoman.serving.shared_run import SharedRun
 
 MAX_ANALYZED_SENTENCES = 10_000  # of a test set that are analyzed
@@ -47,14 +48,17 @@ class AnalysisJobs:
     """Starts an analysis when it is first asked for, one at a time, and keeps its result until the run is reloaded."""
 
     def __init__(self, service: Service) -> None:
-        """Analyze the runs of a service, in one thread; the latest results are kept."""
+        """Analyze the runs of a service in one thread; the MAX_JOBS results used last are kept."""
         self.service = service
         self._executor = ThreadPoolExecutor(1, "analysis")
         self._jobs: RecentlyUsed[tuple[Any, ...], AnalysisJob] = RecentlyUsed(MAX_JOBS)  # by kind, run and version
         self._validation_sets: RecentlyUsed[tuple[str, str], NamedTestSet] = RecentlyUsed(MAX_JOBS)  # by run, version
 
     def test_set(self, served: ServedRun) -> NamedTestSet:
-        """Return the test set for a run: that of the service, or else the run's validation sentences."""
+        """Return the test set for a served run: that of the service (--test-source), or else its validation sentences.
+
+        A RequestError says that analyses are switched off (403), or that there is neither of them (400).
+        """
         settings = self.service.analysis
         if not settings.enabled:
             raise RequestError(
@@ -71,16 +75,17 @@ class AnalysisJobs:
             ) from None
 
     def analyze(self, served: ServedRun, owner: ServedRun) -> AnalysisJob:
-        """Return the analysis of a run on the test set of another one (`owner`), or on that of the service."""
+        """Return the analysis of the run `served`, started now if this is the first request for it.
+
+        Two runs are compared on one test set: that of the service, or the validation sentences of the run `owner`.
+        """
         key = ("test set", served.name, served.version, served.run.language_pair, owner.name)
 
         def work(job: AnalysisJob, run: SharedRun) -> None:
-            """Translate and judge the test set."""
+            """Translate the test set and judge each sentence; `job.analysis` grows meanwhile."""
             test_set = self.test_set(owner)
-            sources, references = (
-                test_set.sources[:MAX_ANALYZED_SENTENCES],
-                test_set.references[:MAX_ANALYZED_SENTENCES],
-            )
+            sources = test_set.sources[:MAX_ANALYZED_SENTENCES]
+            references = test_set.references[:MAX_ANALYZED_SENTENCES]
             analyzer = TestSetAnalyzer(run, sources, references)
             job.analysis = analyzer.analysis
             analyzer.analyze()
@@ -88,21 +93,25 @@ class AnalysisJobs:
         return self._jobs.get(key, lambda: self._start(served, work))
 
     def diagnose(self, served: ServedRun) -> AnalysisJob:
-        """Return the diagnosis of a run on the beginning of its test set."""
+        """Return the job that measures the known failures of translation on the first sentences of a run's test set.
+
+        It is started if this is the first request for it.
+        """
         key = ("diagnosis", served.name, served.version, served.run.language_pair)
 
         def work(job: AnalysisJob, run: SharedRun) -> None:
-            """Measure the known failures of translation."""
+            """Diagnose the run, and store the result as JSON values."""
             test_set = self.test_set(served)
-            texts = test_set.sources[:MAX_DIAGNOSED_SENTENCES], test_set.references[:MAX_DIAGNOSED_SENTENCES]
+            sources = test_set.sources[:MAX_DIAGNOSED_SENTENCES]
+            references = test_set.references[:MAX_DIAGNOSED_SENTENCES]
             languages = None if served.pair is None else f"{served.pair.source}-{served.pair.target}"
-            job.result = diagnose(run, *texts, languages=languages).to_dict() | {"run": served.name}
+            job.result = diagnose(run, sources, references, languages=languages).to_dict() | {"run": served.name}
 
         return self._jobs.get(key, lambda: self._start(served, work))
 
     def _start(self, served: ServedRun, work: Callable[[AnalysisJob, SharedRun], None]) -> AnalysisJob:
-        """Queue the work of a job; one that fails says why."""
-        self.test_set(served)  # an error here, if there is none
+        """Return a new job, whose `work` is called in the thread of analyses; an error is stored in the job."""
+        self.test_set(served)  # raises an error now if there is none
         job = AnalysisJob()
 
         def is_canceled() -> bool:
@@ -110,7 +119,7 @@ class AnalysisJobs:
             return self.service.readiness == "stopping"
 
         def run_job() -> None:
-            """Do the work in the thread of analyses."""
+            """Call `work` with a run that lets requests use the device in between, and record how it ends."""
             job.state = "running"
             try:
                 work(job, SharedRun(served.run, self.service.device, is_canceled))
@@ -121,10 +130,9 @@ class AnalysisJobs:
                 job.state, job.error = "failed", self.service.public_message(error)
             except Exception:
                 job.state, job.error = "failed", "the analysis failed: see the log of the service"
-                raise
+                logger.exception("an analysis of the run %s failed", served.name)
 
-        future: Future[None] = self._executor.submit(run_job)
-        future.add_done_callback(lambda done: done.exception())
+        self._executor.submit(run_job)
         return job
 
 

@@ -16,7 +16,7 @@ SortName = Literal[
     "index", "source", "reference", "translation", "words", "chrf", "bleu", "score", "errors", "difference"
 ]
 OutcomeName = Literal["any", "better", "worse", "equal", "different"]
-Row = Sequence[AnalyzedSentence]  # the same sentence in each run
+Row = Sequence[AnalyzedSentence]  # a sentence as translated by the run, and by a second one if two are compared
 
 #: by what rows are sorted; texts without regard to case
 SORT_KEYS: dict[str, Callable[[Row], Any]] = {
@@ -59,13 +59,14 @@ class AnalysisRequest(ApiRequest):
 
 
 def outcome(row: Row) -> str:
-    """Return whether the first run is better or worse than the second by the chrF of a sentence, or equal."""
-    difference = row[0].chrf - row[-1].chrf
+    """Return "better", "worse" or "equal": the first run of a row, compared with its second by the sentence's chrF."""
+    first, second = row[0], row[-1]
+    difference = first.chrf - second.chrf
     return "equal" if abs(difference) < SCORE_TOLERANCE else "better" if difference > 0 else "worse"
 
 
 def outcome_counts(rows: Sequence[Row]) -> dict[str, int]:
-    """Count the sentences in which the first run is better, worse or equal."""
+    """Count the sentences (rows) in which the first of two runs is better or worse than the second, or equal."""
     counts = dict.fromkeys(("better", "worse", "equal"), 0)
     for row in rows:
         counts[outcome(row)] += 1
@@ -77,10 +78,11 @@ def select_rows(rows: Sequence[Row], request: AnalysisRequest) -> list[Row]:
     text, max_words = request.contains.casefold(), math.inf if request.max_words is None else request.max_words
 
     def is_selected(row: Row) -> bool:
-        """Whether a row passes all filters."""
-        first, kinds = row[0], {error.kind for sentence in row for error in sentence.errors}
+        """Whether a sentence passes all filters; `row` has it as translated by the first and by the second run."""
+        first, second = row[0], row[-1]  # the same if there is only one run
+        kinds = {error.kind for sentence in row for error in sentence.errors}
         texts = (first.source, first.reference, *(sentence.translation for sentence in row))
-        different = row[0].translation != row[-1].translation
+        different = first.translation != second.translation
         return (
             request.min_words <= first.source_words <= max_words
             and (request.error == "" or request.error in kinds or request.error == ("any" if kinds else "none"))
@@ -94,7 +96,7 @@ def select_rows(rows: Sequence[Row], request: AnalysisRequest) -> list[Row]:
 
 
 def row_values(row: Row) -> dict[str, Any]:
-    """Return a row as JSON values."""
+    """Return a sentence of the test set as JSON values: what all runs share, and the `results` of each run."""
     first = row[0]
     return {
         "index": first.index,

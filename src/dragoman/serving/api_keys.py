@@ -88,18 +88,21 @@ class ApiKeys:
     def accepts(self, key: str | None) -> bool:
         """Whether a request with this key (None: without a key) is accepted.
 
-        A service without keys ignores those that it gets.
+        If no keys are required, a request needs none, but one that it sends must be known. A service without any keys
+        accepts whatever is sent.
         """
-        return self.find(key) is not None or (not self.required and (key is None or not self._keys))
+        if not self.required and (key is None or not self._keys):
+            return True
+        return self.find(key) is not None
 
 
 def _digest(key: str) -> bytes:
-    """Hash a key, so that the time of a comparison does not reveal how much of it is correct."""
+    """Return the SHA-256 hash of a key; comparing hashes takes a time that says nothing about the key itself."""
     return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
 
 
 def _plain_key(key: str) -> ApiKey:
-    """Return a key without a name, quotas and rights; it is named by the beginning of its hash."""
+    """Return a key of a file without names: it is named by the beginning of its hash, and has no quotas or rights."""
     digest = _digest(key)
     return ApiKey(f"key-{digest.hex()[:8]}", digest)
 
@@ -116,48 +119,53 @@ def _parse_yaml(text: str, path: Path) -> ApiKeys:
         raise UserError(f"the file of API keys {path} needs a list 'keys': write {example}")
     for name in document:
         if name not in ("keys", "required"):
-            raise UserError(f"{path}: {unknown_name('entry', str(name), ('keys', 'required'))}")
+            raise unknown_name(f"entry in the file of API keys {path}:", str(name), ("keys", "required"))
     required = document.get("required", True)
     if not isinstance(required, bool):
-        raise UserError(f"{path}: 'required' must be true or false, but is {required!r}")
+        raise UserError(f"the entry 'required' of the API keys {path} must be true or false, but is {required!r}")
     keys: dict[bytes, ApiKey] = {}
     for number, entry in enumerate(document["keys"], 1):
-        key = _parse_key(entry, f"{path}: key {number}")
+        key = _parse_key(entry, f"number {number} of {path}")
         if key.digest in keys or key.name in {other.name for other in keys.values()}:
-            raise UserError(f"{path}: key {number} ({key.name}) has the name or the key of another one: change it")
+            raise UserError(f"the API key {key.name} of {path} has the name or the key of an earlier one: change it")
         keys[key.digest] = key
     if not keys and required:
-        raise UserError(f"{path} has no keys, so all requests would be rejected: write {example}")
+        raise UserError(f"the file of API keys {path} has none, so all requests would be rejected: write {example}")
     return ApiKeys(keys.values(), required)
 
 
-def _parse_key(entry: Any, where: str) -> ApiKey:
-    """Parse an entry of a YAML file of keys; `where` names it in errors."""
+def _parse_key(entry: Any, place: str) -> ApiKey:
+    """Parse an entry of a YAML file of keys, such as {name: newsroom, key: …}.
+
+    `place` says in errors where the entry is: "number 3 of keys.yaml".
+    """
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or not entry["name"].strip():
-        raise UserError(f"{where} must have fields, such as 'name' and 'key', but is {_described(entry)}")
-    where, values = f"{where} ({entry['name']})", dict(entry)
+        raise UserError(f"API key {place} must have fields, such as 'name' and 'key', but is {_described(entry)}")
+    api_key, values = f"the API key {entry['name']!r}, {place},", dict(entry)  # in messages
     known = ("key", "sha256", *(field.name for field in fields(ApiKey) if field.name != "digest"))
     for name in entry:
         if name not in known:
-            raise UserError(f"{where}: {unknown_name('field', str(name), known)}")
+            raise unknown_name(f"field of {api_key}", str(name), known)
     key, sha256 = values.pop("key", None), values.pop("sha256", None)
     if (key is None) == (sha256 is None):
         count = "neither" if key is None else "both"
-        raise UserError(f"{where} needs either 'key' or its hash 'sha256', but has {count}: give one of them")
+        raise UserError(f"{api_key} needs either 'key' or its hash 'sha256', but has {count}: give one of them")
     for field in ("key", "sha256"):
         if entry.get(field) is not None and (not isinstance(entry[field], str) or not entry[field]):
-            raise UserError(f"{where}: '{field}' must be a text: put it in quotation marks")
+            raise UserError(f"{api_key} has a '{field}' that is no text: put it in quotation marks")
     if sha256 is not None and not re.fullmatch(rf"[0-9a-fA-F]{{{SHA256_DIGITS}}}", sha256):
-        raise UserError(f"{where}: 'sha256' must have {SHA256_DIGITS} hexadecimal digits, as sha256sum prints them")
+        raise UserError(
+            f"{api_key} has a 'sha256' that is not {SHA256_DIGITS} hexadecimal digits: copy what sha256sum prints"
+        )
     for field, minimum in (("requests_per_minute", 0), ("characters_per_day", 0), ("priority", -100)):
         value = values.get(field, 0)
         if type(value) is not int or value < minimum:
-            raise UserError(f"{where}: '{field}' must be a whole number of at least {minimum}, but is {value!r}")
+            raise UserError(f"{api_key} has '{field}' {value!r}, but it must be a whole number of at least {minimum}")
     if type(values.get("admin", False)) is not bool:
-        raise UserError(f"{where}: 'admin' must be true or false, but is {values['admin']!r}")
+        raise UserError(f"{api_key} has 'admin' {values['admin']!r}, but it must be true or false")
     return ApiKey(digest=_digest(key) if sha256 is None else bytes.fromhex(sha256), **values)
 
 
 def _described(entry: Any) -> str:
-    """Describe an entry that is not a key, without showing a key."""
+    """Describe an invalid entry of a file of keys by the names of its fields: their values may be secret."""
     return f"a mapping without 'name' ({', '.join(map(str, entry))})" if isinstance(entry, dict) else "none"

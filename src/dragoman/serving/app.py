@@ -49,9 +49,11 @@ def create_app(
 ) -> FastAPI:
     """Build the web application of a service: its routes, the files of the web page, and answers to errors.
 
-    The service starts (unless `start` is false) and stops with the application, and finishes accepted requests.
-    `access` names its hosts and the web sites that may use it; by default no other ones. `log` says what is logged
-    about requests.
+    Args:
+        service: is started with the application (unless `start` is false), and closed with it.
+        access: accepted host names, and web sites whose scripts may call the service; None: this machine only.
+        log: what is logged about requests; None: the default.
+        start: false if the caller starts the service itself.
     """
     access = access or WebAccess()
 
@@ -93,9 +95,7 @@ def create_app(
     app.include_router(routes_inspection.routes(service))
     app.include_router(routes_learning.routes(service))
     app.include_router(routes_analysis.routes(service))
-
     app.include_router(routes_documentation.routes(app, PAGE_HEADERS))
-
     page_files = StaticFiles(packages=[("dragoman.serving", "page")])
 
     @app.get("/page/{name}", include_in_schema=False)

@@ -24,7 +24,7 @@ class RecentlyUsed(Generic[Key, Value]):
         self._lock = threading.Lock()
 
     def get(self, key: Key, compute: Callable[[], Value]) -> Value:
-        """Return the value of a key, which `compute` returns if it is not known."""
+        """Return the cached value of a key, or else call `compute` and cache what it returns."""
         value = self.values.get(key)
         if value is None:
             value = compute()  # without the lock: it may take long
@@ -44,11 +44,14 @@ class CheckpointCache:
         self._loaded: RecentlyUsed[tuple[str, str], Run] = RecentlyUsed(max_bytes, _weight_bytes)
 
     def open(self, version: str, run: Run, checkpoint: str) -> Run:
-        """Return a checkpoint of a run, for its languages; `version` names the run and changes with its files."""
+        """Return the run with the weights of one of its checkpoints, for the same languages.
+
+        `version` identifies the run in the cache, and changes when its files change.
+        """
         opened = self._loaded.get((version, checkpoint), lambda: open_checkpoint(run, checkpoint))
         return opened.with_languages(*run.language_pair)
 
 
 def _weight_bytes(run: Run) -> int:
-    """Return the size of the weights of a run in bytes, twice: decoding on a CPU keeps a packed copy."""
+    """Return the bytes that a run needs: twice its weights, because decoding on a CPU keeps a packed copy."""
     return 2 * sum(weight.numel() * weight.element_size() for weight in run.model.parameters())

@@ -20,13 +20,13 @@ class ClientShares:
     """
 
     def __init__(self, total: float, per_client: float, clients_per_address: int) -> None:
-        """Allow these amounts in total and to a client, and to an address that of `clients_per_address` clients."""
+        """Allow `total` to all clients, `per_client` to each, and `clients_per_address` times that to an address."""
         self.total, self.per_client, self.per_address = total, per_client, per_client * clients_per_address
         self._lock = threading.Lock()
-        self._used: Counter[str] = Counter()  # by address or key, by client, and "" in total
+        self._used: Counter[str] = Counter()  # amount by client, by address or API key, and of all under ""
 
     def acquire(self, record: RequestRecord, amount: int) -> ExceededLimit | None:
-        """Take an amount for the client of a request; return the name of the limit that forbids it, or None."""
+        """Take an amount for the client of the request `record`; if a limit forbids it, return its name instead."""
         owners = self._owners(record)
         with self._lock:
             for owner, (name, limit) in owners.items():
@@ -36,7 +36,7 @@ class ClientShares:
         return None
 
     def release(self, record: RequestRecord, amount: int) -> None:
-        """Give back an amount that `acquire` took for the client of a request."""
+        """Give back an amount that `acquire` took for the client of the request `record`."""
         owners = self._owners(record)
         with self._lock:
             self._used.subtract(dict.fromkeys(owners, amount))
@@ -45,11 +45,11 @@ class ClientShares:
                     del self._used[owner]
 
     def used(self, record: RequestRecord) -> int:
-        """Return what the client of a request uses: its address or key, if it has no id."""
-        return self._used[list(self._owners(record))[-1]]
+        """Return the amount in use by the client of a request; without a client id, by its address or API key."""
+        return self._used[record.identity if record.client_id else record.group]
 
     def _owners(self, record: RequestRecord) -> dict[str, tuple[ExceededLimit, float]]:
-        """Return those whose use a request counts for, with the names and sizes of their limits."""
+        """Return the keys in `_used` for which a request counts, each with the name and the size of its limit."""
         owners: dict[str, tuple[ExceededLimit, float]] = {
             "": ("total", self.total),
             record.group: ("address", self.per_address),

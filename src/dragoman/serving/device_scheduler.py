@@ -16,7 +16,7 @@ ROUND_ROBIN_SECONDS = 0.1  # after which a long computation lets another long on
 
 @dataclass(eq=False)
 class Turn:
-    """The right to use the device; background turns are interrupted between decoding steps."""
+    """The use of the device by one computation; a background turn can be interrupted between decoding steps."""
 
     is_background: bool
     granted: threading.Event = field(default_factory=threading.Event)
@@ -34,7 +34,8 @@ class DeviceScheduler:
 
     def __init__(self, background_share: float = BACKGROUND_SHARE, clock: Callable[[], float] = time.monotonic) -> None:
         """Give background work this share of the time while foreground work waits; `clock` returns seconds."""
-        self.credit_rate, self.clock = background_share / (1 - background_share), clock
+        self.credit_per_second = background_share / (1 - background_share)  # of foreground work
+        self.clock = clock
         self._lock = threading.Lock()
         self._holder: Turn | None = None
         self._foreground: deque[Turn] = deque()
@@ -43,9 +44,9 @@ class DeviceScheduler:
 
     @contextmanager
     def turn(self, is_background: bool = False) -> Iterator[Turn]:
-        """Wait for the device, and use it within the context; background work waits for other work."""
+        """Wait for the device, and hold it within the context; background work waits until foreground work is done."""
         turn = Turn(is_background)
-        self._wait_for(turn)
+        self._wait_until_granted(turn)
         try:
             yield turn
         finally:
@@ -53,21 +54,25 @@ class DeviceScheduler:
                 self._release()
 
     def yield_turn(self, turn: Turn) -> None:
-        """Let others use the device, if it is their turn, and wait to get it back."""
+        """Let waiting work use the device if its time has come, and wait to get it back.
+
+        Only background work (`turn.is_background`) gives way: to foreground work when its credit is used up, and to
+        other background work after ROUND_ROBIN_SECONDS.
+        """
+        if not turn.is_background:
+            return
         with self._lock:
             seconds = self.clock() - turn.start
-            if not turn.is_background:
-                return
             if self._foreground:
                 if seconds < self._credit:
                     return
             elif not self._background or seconds < ROUND_ROBIN_SECONDS:
                 return
             self._release(next_turn=self._foreground.popleft() if self._foreground else None)
-        self._wait_for(turn)
+        self._wait_until_granted(turn)
 
-    def _wait_for(self, turn: Turn) -> None:
-        """Wait until the device is granted to `turn`."""
+    def _wait_until_granted(self, turn: Turn) -> None:
+        """Join the queue of foreground or background work, and wait until the device is granted to `turn`."""
         with self._lock:
             turn.granted.clear()
             (self._background if turn.is_background else self._foreground).append(turn)
@@ -76,7 +81,10 @@ class DeviceScheduler:
         turn.granted.wait()
 
     def _release(self, next_turn: Turn | None = None) -> None:
-        """End the use of the device by its holder, and grant it to `next_turn`, or to the next one in order."""
+        """End the present use of the device, and grant it to `next_turn`, or (None) to the next one in order.
+
+        Background work pays for its time with its credit; foreground work earns it some if background work waits.
+        """
         turn, now = self._holder, self.clock()
         assert turn is not None
         seconds = now - turn.start
@@ -84,7 +92,7 @@ class DeviceScheduler:
         if turn.is_background:
             self._credit = max(0.0, self._credit - seconds)
         elif self._background:
-            self._credit = min(MAX_CREDIT_SECONDS, self._credit + seconds * self.credit_rate)
+            self._credit = min(MAX_CREDIT_SECONDS, self._credit + seconds * self.credit_per_second)
         self._holder = None
         if next_turn is None:
             next_turn = self._take_next()
@@ -92,13 +100,16 @@ class DeviceScheduler:
             self._grant(next_turn)
 
     def _take_next(self) -> Turn | None:
-        """Take the turn that is next: of foreground work, unless background work has credit; None if nobody waits."""
+        """Remove the next turn from its queue; None if nobody waits.
+
+        Foreground work comes first, unless background work has saved up MAX_CREDIT_SECONDS.
+        """
         if self._foreground and not (self._background and self._credit >= MAX_CREDIT_SECONDS):
             return self._foreground.popleft()
         return self._background.popleft() if self._background else None
 
     def _grant(self, turn: Turn | None) -> None:
-        """Grant the device to a turn."""
+        """Let the thread that waits for `turn` use the device, from now on."""
         assert turn is not None
         self._holder, turn.start = turn, self.clock()
         turn.granted.set()

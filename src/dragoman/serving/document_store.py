@@ -33,7 +33,7 @@ class DocumentStore:
         self._lock = threading.Lock()
 
     def add(self, document: StoredDocument) -> str:
-        """Store a document, and return the name under which it can be downloaded."""
+        """Store a document, and return the name under which it can be downloaded: random, so that nobody guesses it."""
         key = f"{secrets.token_urlsafe(24)}.{document.name}"
         with self._lock:
             self._drop_expired()
@@ -49,14 +49,14 @@ class DocumentStore:
             return self._documents.get(key)
 
     def _drop_expired(self) -> None:
-        """Remove expired documents."""
+        """Remove expired documents, which are at the front because the oldest come first."""
         now = time.monotonic()
         while self._documents and next(iter(self._documents.values())).expires < now:
             self._documents.popitem(last=False)
 
 
 def safe_file_name(name: str) -> str:
-    """Return the name of an uploaded file without folders and special characters."""
+    """Return the name of an uploaded file without folders, special characters and excessive length."""
     base = re.split(r"[/\\]", name)[-1]
     stem, dot, suffix = re.sub(r"[^\w.-]+", "_", base).rpartition(".")
     return f"{stem.strip('._')[:MAX_NAME_CHARACTERS] or 'document'}{dot}{suffix[:10]}"

@@ -17,11 +17,11 @@ MAX_SHARED_SEARCHES = 8  # sentences that are searched together before they are 
 
 @dataclass(frozen=True)
 class SharedSearch:
-    """A search before an inspection; those with equal keys can be done together."""
+    """The search for the translation that is inspected. Searches with equal keys are done together, as one batch."""
 
     key: Hashable
-    source_ids: Sequence[int]
-    search_all: Callable[[list[Sequence[int]]], Sequence[Any]]  # sources → result of each, for the inspections
+    source_ids: Sequence[int]  # tokens of the source
+    search_all: Callable[[list[Sequence[int]]], Sequence[Any]]  # token ids of several sources → result for each
 
 
 @dataclass(eq=False, kw_only=True)
@@ -47,10 +47,7 @@ class InspectionQueue(JobQueue[InspectionJob]):
     """Runs inspections; a canceled inspection is skipped, or interrupted between decoding steps."""
 
     def __init__(self, limits: QueueLimits, max_pending: int) -> None:
-        """Allow at most `max_pending` inspections that wait or run.
-
-        `limits` has the device and the limits of clients.
-        """
+        """Allow at most `max_pending` inspections that wait or run, on the device and for the clients of `limits`."""
         super().__init__("inspecting", limits, max_pending)
         self._running = 0
 
@@ -75,16 +72,21 @@ class InspectionQueue(JobQueue[InspectionJob]):
         search: SharedSearch | None = None,
         render: Callable[[Any], Result] | None = None,
     ) -> Result:
-        """Call `inspect` with the result of `search`, or with None if there is none or it was not done with others.
+        """Inspect a sentence, and return the result.
 
-        `render` turns what it returns into the result, while others use the device.
+        Args:
+            inspect: computes the inspection; called with the result of `search` if it was done together with those of
+                other inspections, and else with None.
+            cost: estimated, in tokens; inspections of low cost come first.
+            search: of the translation; None if there is none to share.
+            render: turns the inspection into the result, such as JSON, while others use the device.
         """
         job = self.submit(InspectionJob(inspect=inspect, cost=cost, search=search, render=render))
         result: Result = await asyncio.wrap_future(job.future)
         return result
 
     def take_batch(self, jobs: Sequence[InspectionJob]) -> list[InspectionJob]:
-        """Take the first inspection, and others whose searches can be done together with its own."""
+        """Take the first of the waiting inspections, and others whose searches can be done together with its own."""
         first, *others = jobs
         batch = [first, *[job for job in others if job.can_join(first)][: MAX_SHARED_SEARCHES - 1]]
         for job in batch:
@@ -112,9 +114,10 @@ class InspectionQueue(JobQueue[InspectionJob]):
             self._running -= len(batch)
 
     def _search(self, batch: list[InspectionJob]) -> Sequence[Any]:
-        """Return the results of the searches that the jobs share; None for each if it is one job, or after an error.
+        """Return the results of the searches of the jobs, done as one batch.
 
-        Then each searches alone, and only the faulty one fails.
+        For a single job, or after an error, each result is None: then each job searches by itself, and only the
+        faulty one fails.
         """
         searches = [job.search for job in batch if job.search is not None]
         if len(searches) > 1:
@@ -123,7 +126,7 @@ class InspectionQueue(JobQueue[InspectionJob]):
         return [None] * len(batch)
 
     def _answer(self, job: InspectionJob, inspection: Any) -> None:
-        """Answer the request of a job, unless it was canceled."""
+        """Render an inspection and answer the request of its job, unless it was canceled."""
         try:
             result = inspection if job.render is None or job.future.done() else job.render(inspection)
         except Exception as error:

@@ -34,7 +34,7 @@ class Job(Generic[AnyResult]):
     cost: int  # estimated, in tokens that are read or generated
     future: Future[AnyResult] = field(default_factory=Future)
     arrival_time: float = field(default_factory=time.monotonic)
-    record: RequestRecord = field(default_factory=request_record)
+    record: RequestRecord = field(default_factory=request_record)  # of the request: its client and priority
     rank_cost: float = 0.0  # cost of this job and of cheaper ones of its client, when it arrived
 
     @property
@@ -48,18 +48,17 @@ class Job(Generic[AnyResult]):
         return not self.future.done()
 
     def rank(self, now: float) -> float:
-        """Return the position in the queue, lowest first: cheap jobs before costly ones, unless these have aged."""
-        return (
-            self.rank_cost - AGEING_COST_PER_SECOND * (now - self.arrival_time) - PRIORITY_COST * self.record.priority
-        )
+        """Return the sort key of the queue, lowest first: the cost, less for jobs that have waited or have priority."""
+        seconds_waited = now - self.arrival_time
+        return self.rank_cost - AGEING_COST_PER_SECOND * seconds_waited - PRIORITY_COST * self.record.priority
 
     def fail(self, error: Exception) -> None:
-        """Answer the request with an error, unless it is answered or canceled already."""
+        """Answer the request with an error, unless it was answered or canceled already."""
         with suppress(InvalidStateError):
             self.future.set_exception(error)
 
     def record_queue_time(self) -> None:
-        """Record how long the request has waited, when its first part begins."""
+        """Record how long the request has waited; called when work on it begins, and has no effect later."""
         if self.record.queue_seconds is None:
             self.record.queue_seconds = time.monotonic() - self.arrival_time
 
@@ -152,14 +151,15 @@ class JobQueue(Generic[AnyJob]):
         job.future.add_done_callback(lambda _: shares.release(job.record, cost))
 
     def _rank_cost(self, job: AnyJob) -> float:
-        """Return the cost of a job and of the jobs of the same client that are not costlier.
+        """Return the cost by which a new job is ordered: its own, and that of waiting jobs before it, for a fair share.
 
-        Those of other clients of the same address count as well, divided by the number of clients it may have.
+        These are the jobs of the same client that cost at most as much. Those of all clients of its address (or API
+        key) count, too, divided by the number of clients that an address may have.
         """
         cheaper = [other for other in self._jobs if other.cost <= job.cost and not other.future.done()]
         client_cost = sum(other.cost for other in cheaper if other.record.identity == job.record.identity)
         address_cost = sum(other.cost for other in cheaper if other.record.group == job.record.group)
-        if not job.record.client_id:  # perhaps several users
+        if not job.record.client_id:  # perhaps several users: only the share of an address can be fair
             client_cost = 0
         return job.cost + max(client_cost, address_cost / self.limits.clients_per_address)
 
@@ -170,7 +170,7 @@ class JobQueue(Generic[AnyJob]):
     # ---- in the threads
 
     def _work(self, is_long: bool) -> None:
-        """Run batches of jobs until the service closes; the threads of the queue do nothing else."""
+        """Run batches of short or of long jobs until the service closes: the function of the queue's threads."""
         try:
             while batch := self._next_batch(is_long):
                 self.run_batch(batch, is_long)
@@ -182,7 +182,7 @@ class JobQueue(Generic[AnyJob]):
             raise
 
     def _next_batch(self, is_long: bool) -> list[Any] | None:
-        """Wait for the next batch; None when the service is closing and no jobs remain."""
+        """Wait for the next batch of short or of long jobs; None when the service is closing and no jobs remain."""
         with self._changed:
             while True:
                 self._drop_completed()
@@ -201,10 +201,13 @@ class JobQueue(Generic[AnyJob]):
                     self._changed.wait()
 
     def use_device(self, turn: Turn, jobs: Sequence[AnyJob]) -> Any:
-        """Return a context in which searches stop if all jobs are canceled, and let short ones go first."""
+        """Return a context for searches, which between decoding steps let waiting work use the device.
+
+        They raise CanceledError if the requests of all `jobs` were answered or canceled meanwhile.
+        """
 
         def on_step() -> None:
-            """Check the jobs, and let others use the device."""
+            """Stop if nobody waits for the result, or else let waiting work use the device."""
             if all(job.future.done() for job in jobs):
                 raise CanceledError
             self.limits.device.yield_turn(turn)
@@ -222,5 +225,5 @@ class JobQueue(Generic[AnyJob]):
         raise NotImplementedError
 
     def run_batch(self, batch: list[Any], is_long: bool) -> None:
-        """Run a batch, and answer its requests."""
+        """Compute the results of a batch, and answer its requests; `is_long`: in the background."""
         raise NotImplementedError

@@ -44,7 +44,7 @@ class Quotas:
             write_file(file, self._content())  # a file that cannot be written is reported at once
 
     def start(self) -> None:
-        """Begin to save the counts regularly."""
+        """Begin to save the counts every few seconds, if there is a file."""
         if self.file is not None:
             self._thread.start()
 
@@ -129,11 +129,11 @@ class Quotas:
             self._changed = True
 
     def _content(self) -> str:
-        """Return the counts as JSON."""
+        """Return the content of the file: the day and its characters by name of the key, as JSON."""
         return json.dumps({"day": self._day, "characters": dict(self._characters)}, indent=1) + "\n"
 
     def _read(self, file: Path) -> None:
-        """Read the counts of the day; those of earlier days are not needed any more."""
+        """Continue with the counts in the file, unless they are those of an earlier day; a missing file is none."""
         try:
             document = json.loads(file.read_text(encoding="utf-8"))
             day, counts = document["day"], {str(name): int(n) for name, n in document["characters"].items()}

@@ -73,14 +73,14 @@ class TranslationJob(Job[list[Translation]]):
         return sum(self.token_counts[self.num_batched :])
 
     def add_part(self, index: int, part: StreamedTokens) -> None:
-        """Pass on a part of the translation of a sentence; the last part has the complete translation."""
+        """Pass a new part of the translation of sentence `index` to `on_tokens`; the last has the whole translation."""
         if self.on_tokens is not None and not self.future.done():
             self.on_tokens(index, part)
         if part.translation is not None:
             self.add_result(index, part.translation)
 
     def add_result(self, index: int, translation: Translation) -> None:
-        """Store the translation of a sentence; the last one completes the request."""
+        """Store the translation of sentence `index`; when all sentences have one, the request is answered."""
         self.results[index] = translation
         if len(self.results) == len(self.sentences):
             with suppress(InvalidStateError):  # the request was canceled
@@ -121,7 +121,7 @@ class Batcher(JobQueue[TranslationJob]):
     # ---- in the threads
 
     def delay(self, jobs: Sequence[TranslationJob]) -> float:
-        """Wait until the first of the requests has waited `delay_seconds`, unless they fill a batch."""
+        """Return the seconds until the first of the requests has waited `delay_seconds`; 0 if they fill a batch."""
         if sum(job.remaining_tokens for job in jobs) >= self._token_budget(jobs[0].options):
             return 0.0
         return min(job.arrival_time for job in jobs) + self.batching.delay_seconds - time.monotonic()
@@ -151,7 +151,8 @@ class Batcher(JobQueue[TranslationJob]):
                 if batch and tokens > budget:
                     return batch
                 batch.append((job, job.num_batched))
-                budget, job.num_batched = budget - tokens, job.num_batched + 1
+                job.num_batched += 1
+                budget -= tokens
         return batch
 
     def run_batch(self, batch: Batch, is_long: bool) -> None:
@@ -175,12 +176,12 @@ class Batcher(JobQueue[TranslationJob]):
 
     def _translate(self, batch: Batch, is_long: bool) -> None:
         """Translate the sentences of a batch, pairs (request, index of its sentence), and pass on the results."""
-        jobs, first_index = [job for job, _ in batch], batch[0][1]
+        jobs = [job for job, _ in batch]
         options = jobs[0].options  # the same for all sentences of a batch
         texts = [job.sentences[index] for job, index in batch]
         prefixes = [options.prefix if index == 0 else "" for _, index in batch] if options.prefix else None
         run = (self.background_run if is_long else self.run).with_languages(*options.languages)
-        first_index = first_index if options.needs_own_batch else 0
+        first_index = batch[0][1] if options.needs_own_batch else 0  # random draws are seeded by the sentence index
         with self.limits.device.turn(is_long) as turn, self.use_device(turn, jobs):
             for job in jobs:
                 job.record_queue_time()

@@ -24,7 +24,7 @@ class RequestGuard:
     """ASGI middleware that reads the body within its limits, and counts requests by route and status."""
 
     def __init__(self, app: ASGIApp, limits: ServiceLimits, metrics: Metrics) -> None:
-        """Guard the application `app`: `limits` on bodies and receive time; `metrics` count requests."""
+        """Guard the application `app` by the `limits` on size and receive time of bodies; `metrics` count requests."""
         self.app, self.limits, self.metrics = app, limits, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,7 +61,7 @@ class RequestGuard:
             self.metrics.request_seconds.labels(route).observe(time.monotonic() - start)
 
     def _max_bytes(self, scope: Scope) -> int:
-        """Return the largest body that the route of a request accepts."""
+        """Return the largest body in bytes that the route of a request accepts."""
         is_upload = scope["path"] == UPLOAD_PATH
         return self.limits.max_file_bytes + MULTIPART_BYTES if is_upload else self.limits.max_body_bytes
 
@@ -121,7 +121,10 @@ class RateLimiter:
             self.take(record.group, self.per_second * self.clients_per_address)
 
     def take(self, name: str, per_second: float) -> None:
-        """Take a token from a bucket (level, time of the last update), or raise a RequestError if it is empty."""
+        """Count a request of the client or address `name`, which may send `per_second`; a RequestError if too many.
+
+        Its bucket has a level, the requests that are left, and the time at which that was true.
+        """
         now, capacity = time.monotonic(), max(1.0, per_second * BURST_SECONDS)
         level, updated = self._buckets.pop(name, (capacity, now))
         level = min(capacity, level + (now - updated) * per_second)

@@ -24,7 +24,7 @@ class RequestLog:
     """
 
     def __init__(self, app: ASGIApp, service: Service, settings: LogSettings) -> None:
-        """Log the requests to `app`, the application of a service, as `settings` say."""
+        """Log the requests to the application `app` of a service; `settings` say what is logged."""
         self.app, self.service, self.settings = app, service, settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,7 +64,7 @@ class RequestLog:
             log_request(record, self.settings)
 
     def _count(self, record: RequestRecord) -> None:
-        """Count a request that a run has answered."""
+        """Count a request in the metrics of the run that answered it, with its time and its time in the queue."""
         metrics = self.service.metrics
         if record.run:
             metrics.run_requests.labels(record.run, record.version, str(record.status)).inc()

@@ -158,7 +158,7 @@ def _parse_form(header: str, content_type: str, body: bytes) -> dict[str, Any]:
 
 
 def _check_characters(fields: Any) -> None:
-    """Reject fields with lone surrogates, which JSON can express but UTF-8 cannot."""
+    """Raise a RequestError if a field has a lone surrogate, which JSON can express but UTF-8 cannot."""
     try:
         json.dumps(fields, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -169,23 +169,27 @@ def _check_characters(fields: Any) -> None:
 
 def _invalid_field(error: ValidationError, model: type[BaseModel], fields: dict[str, Any]) -> RequestError:
     """Return the error (400) that describes the first invalid field of a request, in the words of its `model`."""
-    errors = [one for one in error.errors() if one["loc"][:1] == error.errors()[0]["loc"][:1]]
+    first_field = error.errors()[0]["loc"][:1]
+    errors = [details for details in error.errors() if details["loc"][:1] == first_field]
     # a field of several types has an error for each; those deepest in the value belong to the type that nearly fits
-    paths = [_field_path(one["loc"], fields) for one in errors]
+    paths = [_field_path(details["loc"], fields) for details in errors]
     first, name = errors[0], max(paths, key=lambda path: path.count("[") + path.count(".")) or "the body"
     if first["type"] == "missing":
         message: str = getattr(model, "missing_message", "the field '{}' is missing")
         return RequestError(400, message.format(name))
     if first["type"] == "extra_forbidden":
         return RequestError(400, f"there is no field {name!r}: see /openapi.json")
-    messages = [one["msg"].removeprefix("Input should be ") for one, path in zip(errors, paths) if path == name]
+    expected = [details["msg"].removeprefix("Input should be ") for details, path in zip(errors, paths) if path == name]
     if first["msg"].startswith("Input should be "):
-        return RequestError(400, f"the field {name!r} must be {' or '.join(dict.fromkeys(messages))}")
-    return RequestError(400, f"the field {name!r} is invalid: {messages[0][:1].lower()}{messages[0][1:]}")
+        return RequestError(400, f"the field {name!r} must be {' or '.join(dict.fromkeys(expected))}")
+    return RequestError(400, f"the field {name!r} is invalid: {expected[0][:1].lower()}{expected[0][1:]}")
 
 
 def _field_path(location: Sequence[int | str], fields: Any) -> str:
-    """Return the path of a field as the client writes it, such as q[0], without pydantic's names of types."""
+    """Return pydantic's `location` of an error in `fields` as the client writes it, such as q[0].
+
+    Pydantic adds the name of a type to the location if a field may have several types; it is left out.
+    """
     path = ""
     for number, key in enumerate(location):
         if isinstance(fields, list) and isinstance(key, int):
@@ -202,7 +206,7 @@ def _field_path(location: Sequence[int | str], fields: Any) -> str:
 
 
 def request_api_key(request: Request, field: str | None) -> str | None:
-    """Return the API key of a request: `field`, its field api_key, or else the header `Authorization: Bearer …`."""
+    """Return the API key of a request: `field` (its field api_key), or else that of `Authorization: Bearer …`."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return field or (token.strip() or None if scheme.lower() == "bearer" else None)
 

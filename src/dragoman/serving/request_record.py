@@ -61,12 +61,12 @@ class RequestRecord:
 
     @property
     def group(self) -> str:
-        """What the clients behind one address, or with one API key, have in common."""
+        """The address or API key of the request, which several clients may share."""
         return f"key {self.client}" if self.client else f"address {self.address}"
 
     @property
     def identity(self) -> str:
-        """What the client is recognized by: its API key or its address, and its client id if it sends one."""
+        """The client, as far as it can be told apart: its API key or address, and its client id if it sends one."""
         return f"{self.client or self.address}/{self.client_id}"
 
 

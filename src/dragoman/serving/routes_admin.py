@@ -45,9 +45,9 @@ def routes(service: Service) -> APIRouter:
 
     @router.post("/admin/reload", responses={200: {"model": ReloadResponse}, 500: {"model": ReloadResponse}})
     async def reload(request: Request) -> Response:
-        """Load runs, API keys and certificates again that have changed on disk; needs an API key with admin rights.
+        """Load runs, API keys and certificates that have changed on disk; needs an API key with admin rights.
 
-        Requests go on meanwhile. What cannot be loaded stays as it was, and the status is 500.
+        Requests are answered meanwhile. What cannot be loaded stays as it was, and the status is 500.
         """
         key = service.authorize(request)
         if key is None or not key.admin:

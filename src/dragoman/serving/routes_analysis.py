@@ -25,7 +25,7 @@ from dragoman.serving.routes_learning import check_tokens
 from dragoman.serving.served_run import ServedRun
 from dragoman.serving.service import Service
 
-MAX_GRADIENT_SENTENCES, MAX_GRADIENT_POSITIONS = 6, 12
+MAX_GRADIENT_SENTENCES, MAX_GRADIENT_WORDS, MAX_GRADIENT_POSITIONS = 6, 40, 12
 
 
 class JobState(BaseModel):
@@ -80,7 +80,7 @@ class GradientsResponse(BaseModel):
 
 
 def routes(service: Service) -> APIRouter:
-    """Return the routes of analyses."""
+    """Return the routes of analyses: test set table, diagnosis, saliency and gradients of a run."""
     router = APIRouter(prefix="/v1", tags=["Analysis"], responses=schemas.ERROR_RESPONSES)
     jobs = AnalysisJobs(service)
 
@@ -99,14 +99,16 @@ def routes(service: Service) -> APIRouter:
         outcome, and source and target for a multilingual run.
         """
         fields = await service.accept(request, AnalysisRequest)
-        names = [name] + ([] if fields.compare in (None, "", name) else [str(fields.compare)])
+        names = [name]
+        if fields.compare and fields.compare != name:
+            names.append(fields.compare)
         runs = [run_named(other, fields.source, fields.target) for other in names]
         served = runs[0]
 
         def respond() -> AnalysisResponse:
             """Read the test set, start analyses, and select the rows."""
             test_set = jobs.test_set(served)
-            return _table(test_set.name, [(run.name, jobs.analyze(run, served)) for run in runs], fields)
+            return _table(test_set.name, [(run.name, jobs.analyze(run, owner=served)) for run in runs], fields)
 
         return await asyncio.to_thread(respond)
 
@@ -150,20 +152,23 @@ def routes(service: Service) -> APIRouter:
             """Measure the gradients of some short validation sentences."""
             samples = read_samples(run.member_folders[0])
             pairs = [(sample.source, sample.reference) for sample in samples[max(samples)]] if samples else []
-            chosen = [pair for pair in pairs if all(0 < len(text.split()) <= 40 for text in pair)]
+            chosen = [pair for pair in pairs if all(0 < len(text.split()) <= MAX_GRADIENT_WORDS for text in pair)]
             if not chosen:
                 return None
             sources, targets = zip(*chosen[:MAX_GRADIENT_SENTENCES])
             return to_jsonable(measure_gradient_reach(run, sources, targets, MAX_GRADIENT_POSITIONS))
 
-        measured = await service.inspect(request, measure, SHORT_COST + 1)  # short ones come first
+        measured = await service.inspect(request, measure, cost=SHORT_COST + 1)  # a long job: short ones come first
         return JSONResponse({"run": name, "gradients": measured})
 
     return router
 
 
 def _table(test_set: str, jobs: list[tuple[str, AnalysisJob]], fields: AnalysisRequest) -> AnalysisResponse:
-    """Return the state of the analyses of one or two runs, and the rows that all of them have reached."""
+    """Return the response for the analyses of one or two runs: their states, and the rows that `fields` select.
+
+    `jobs` are names of runs with their analyses. Only sentences that all of them have reached are shown.
+    """
     states, analyses = [], [job.analysis for _, job in jobs if job.analysis is not None]
     for name, job in jobs:
         scores = {} if job.analysis is None else job.analysis.scores

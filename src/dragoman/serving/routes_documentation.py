@@ -89,7 +89,7 @@ def _fields(schema: dict[str, Any], schemas: dict[str, Any]) -> list[dict[str, A
 
 
 def _resolve(schema: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema that a reference names."""
+    """Return the schema in `schemas` that a `$ref` names; a schema that is no reference is returned itself."""
     reference = schema.get("$ref", "")
     resolved: dict[str, Any] = schemas.get(reference.rpartition("/")[2], {}) if reference else schema
     return resolved

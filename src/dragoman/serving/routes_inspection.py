@@ -112,7 +112,7 @@ def routes(service: Service) -> APIRouter:
 
 
 def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest) -> Awaitable[str]:
-    """Check the limits on the tokens of a sentence, and inspect it; the result is JSON."""
+    """Check the limits on the tokens of a sentence, and queue its inspection with a served run; the result is JSON."""
     run, limits = service.streaming_run(served), service.limits
     translation = None if fields.translation is None else run.target_tokenizer.encode(fields.translation)
     source = _checked_source(service, run, fields.text, fields.features, translation)
@@ -121,7 +121,10 @@ def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest
     forced_tokens = len(run.target_tokenizer.encode(prefix) if isinstance(prefix, str) else prefix)
 
     def inspect(recorded: tuple[Hypothesis, BeamTree] | None) -> Inspection:
-        """Inspect the sentence; too much attention for a response is an error."""
+        """Inspect the sentence, with the result of its search if that is known already.
+
+        More attention weights than a response may have are a RequestError.
+        """
         inspection = inspect_sentence(
             run,
             source,
@@ -141,22 +144,25 @@ def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest
         """Return the response as JSON."""
         return _to_json(run=served.name, forced_tokens=forced_tokens, inspection=inspection.to_dict())
 
-    source_ids, used_search, shared = run.encode_sources([source])[0], search or run.default_search, None
+    source_ids, used_search = run.encode_sources([source])[0], search or run.default_search
+    shared_search = None  # with sentences of other requests, if nothing forces or draws tokens
     if translation is None and not prefix and isinstance(used_search, TokenSearch) and not used_search.is_random:
-        key = served.batcher, run.language_pair, used_search
-        shared = SharedSearch(
-            key,
-            source_ids,
-            lambda sources: recorded_searches(run, *run.pad_batch(sources), used_search, NO_CONSTRAINTS),
+        shared_search = SharedSearch(
+            key=(served.batcher, run.language_pair, used_search),
+            source_ids=source_ids,
+            search_all=lambda sources: recorded_searches(run, *run.pad_batch(sources), used_search, NO_CONSTRAINTS),
         )
     cost = DecodeOptions(used_search).cost(len(source_ids)) if translation is None else len(translation)
-    return service.inspections.search_and_inspect(inspect, len(source_ids) + cost, shared, render)
+    return service.inspections.search_and_inspect(inspect, len(source_ids) + cost, shared_search, render)
 
 
 def _checked_source(
     service: Service, run: Run, text: str, features: str | None, translation: Sequence[int] | None
 ) -> Source:
-    """Return the source of an inspection; a sentence or a translation with too many tokens is an error."""
+    """Return the source (text with features, if any) of an inspection.
+
+    A sentence or a translation (token ids) with more than `limits.max_inspected_tokens` is a RequestError.
+    """
     (source,) = run.with_features([text], None if features is None else [features])
     counts = {"sentence": len(run.encode_sources([source])[0]), "translation": len(translation or ())}
     limit = service.limits.max_inspected_tokens
@@ -184,17 +190,22 @@ def _walk(service: Service, served: ServedRun, fields: schemas.WalkRequest) -> C
 
 
 def _bpe(fields: schemas.BPERequest) -> schemas.BPEResponse:
-    """Learn byte-pair encoding from the text of a request."""
+    """Learn byte-pair encoding from the text of a request, and describe every merge."""
     if len(fields.text) > MAX_BPE_CHARACTERS:
         message = f"byte-pair encoding is shown for at most {MAX_BPE_CHARACTERS:,} characters, but the text has"
         raise RequestError(400, f"{message} {len(fields.text):,}: shorten it")
     words = parse_word_counts(fields.text) if fields.counts else count_words(fields.text)
     trace = learn_trace(
-        words, MAX_BPE_MERGES, fields.vocab_size, fields.compression_ratio, fields.ties, fields.utf8_bytes
+        words,
+        max_merges=MAX_BPE_MERGES,
+        vocab_size=fields.vocab_size,
+        compression_ratio=fields.compression_ratio,
+        tie_break=fields.ties,
+        utf8_bytes=fields.utf8_bytes,
     )
 
     def most_frequent(counts: Sequence[tuple[Pair, int]]) -> list[tuple[str, str, int]]:
-        """Return the most frequent pairs of symbols with their counts."""
+        """Return the first of the pairs of symbols, which are sorted by count, as (left, right, count)."""
         return [(*pair, count) for pair, count in counts[:MAX_BPE_PAIRS]]
 
     merges = [
@@ -235,7 +246,7 @@ def _curves(run: Run) -> list[schemas.TrainingCurve]:
 
 
 def _examples(run: Run) -> list[str]:
-    """Return a few sources of 4 to 14 words from the last validation."""
+    """Return a few different sources of 4 to 14 words from the last validation; none if none was recorded."""
     samples = read_samples(run.member_folders[0])
     sources = dict.fromkeys(sample.source for sample in samples[max(samples)]) if samples else {}
     return [source for source in sources if 4 <= len(split_words(source)) <= 14][:MAX_PAGE_EXAMPLES]

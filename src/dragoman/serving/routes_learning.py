@@ -80,7 +80,7 @@ class HistoryResponse(BaseModel):
 
 
 def check_tokens(service: Service, run: Run, sentence: str, translation: str) -> None:
-    """Reject a sentence or a translation with more tokens than may be inspected."""
+    """Raise a RequestError if a sentence or its translation has more than `limits.max_inspected_tokens` tokens."""
     limit = service.limits.max_inspected_tokens
     counts = {
         "sentence": len(run.encode_sources([sentence])[0]),
@@ -92,7 +92,7 @@ def check_tokens(service: Service, run: Run, sentence: str, translation: str) ->
 
 
 def routes(service: Service) -> APIRouter:
-    """Return the routes of the history of a training."""
+    """Return the routes that show how a run was trained: progress, report, checkpoints, and history of a sentence."""
     router = APIRouter(prefix="/v1", tags=["Inspection"], responses=schemas.ERROR_RESPONSES)
     checkpoints = CheckpointCache(MAX_CHECKPOINT_BYTES)
     responses: RecentlyUsed[str, str] = RecentlyUsed(MAX_HISTORY_RESPONSES)
@@ -158,9 +158,8 @@ def routes(service: Service) -> APIRouter:
             return json.dumps({"run": served.name, "entry": to_jsonable(entry)}, ensure_ascii=False)
 
         key = f"{version} {served.run.language_pair} {fields.model_dump_json(exclude={'api_key'})}"
-        text = await service.inspect(
-            request, lambda: responses.get(key, inspect), SHORT_COST + 1
-        )  # short ones come first
+        cost = SHORT_COST + 1  # a long job: short ones come first
+        text = await service.inspect(request, lambda: responses.get(key, inspect), cost)
         return Response(text, media_type="application/json")
 
     return router

@@ -113,29 +113,29 @@ def routes(service: Service) -> APIRouter:
 async def _translate(
     service: Service, served: ServedRun, fields: schemas.LibreTranslateRequest
 ) -> list[tuple[str, list[str]]]:
-    """Return the translation of each text by a run, and alternatives without duplicates."""
+    """Return the best translation of each text (or HTML page) by a run, and a list of different alternatives."""
     alternatives = fields.alternatives or 0
     if fields.format != "html":
         blocks = [MarkedText(text) for text in fields.texts]
         versions = await translate_blocks(service, served, blocks, Preserve(fields.preserve), alternatives)
-        texts = [[block.text for block in version] for version in versions]
+        rendered = [[block.text for block in version] for version in versions]  # best versions of all texts first
     else:
         documents = [HtmlDocument.parse(text, fields.translate_attributes) for text in fields.texts]
         blocks = [block for document in documents for block in document.blocks]
-        texts = []
+        rendered = []
         for version in await translate_blocks(service, served, blocks, Preserve(fields.preserve), alternatives):
             translated = iter(version)
-            texts.append([document.render([next(translated) for _ in document.blocks]) for document in documents])
-    return [(best, [other for other in dict.fromkeys(others) if other != best]) for best, *others in zip(*texts)]
+            rendered.append([document.render([next(translated) for _ in document.blocks]) for document in documents])
+    return [(best, [other for other in dict.fromkeys(others) if other != best]) for best, *others in zip(*rendered)]
 
 
 def run_or_none(service: Service, source: str, target: str) -> ServedRun | None:
-    """Return the run for two languages; None if they are the same. Errors are those of LibreTranslate."""
+    """Return the run for two languages; None if they are the same. Errors have the wording of LibreTranslate."""
     codes = [service.language_code(language) for language in (source, target)]
     names = {language.code: language.name for language in service.languages()}
     if codes[0] == codes[1] and codes[0] in names:
         return None
-    if all(served.codes is None for served in service.runs.values()):
+    if all(not served.is_multilingual for served in service.runs.values()):  # no run is multilingual
         for language, code in zip((source, target), codes):
             if code not in names:
                 raise RequestError(400, f"{language} is not supported")
@@ -146,7 +146,7 @@ def run_or_none(service: Service, source: str, target: str) -> ServedRun | None:
 
 
 def _for_single_text(response: schemas.LibreTranslateResponse) -> schemas.LibreTranslateResponse:
-    """Replace the lists in the response for a single text, which was not sent as a list, by their only items."""
+    """Replace the lists of a response by their only items, for a text that was not sent in a list."""
     return schemas.LibreTranslateResponse.model_construct(
         **{name: value[0] for name, value in response if value is not None}
     )

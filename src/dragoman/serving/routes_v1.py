@@ -49,11 +49,16 @@ def routes(service: Service) -> APIRouter:
         if fields.prefix and len(texts) != 1:
             raise RequestError(400, f"a prefix needs exactly one text, got {len(texts)}: send them one by one")
         search = service.search_for(served, fields.search, fields.n_best)
-        options = DecodeOptions(search, fields.alignment, fields.token_scores, fields.prefix)
+        options = DecodeOptions(
+            search, alignment=fields.alignment, token_scores=fields.token_scores, prefix=fields.prefix
+        )
         split_texts = [served.split(text, fields.split) for text in texts]
         translating = served.translate(split_texts, options)
         results = await cancel_on_disconnect(request, translating, service.limits.timeout)
-        responses = (_text_response(served, *text, fields.warnings) for text in zip(split_texts, results))
+        responses = (
+            _text_response(served, text, translations, has_warnings=fields.warnings)
+            for text, translations in zip(split_texts, results)
+        )
         translations = await asyncio.to_thread(list, responses)
         return schemas.TranslationResponse(run=served.name, translations=translations)
 
@@ -73,10 +78,10 @@ def routes(service: Service) -> APIRouter:
         fields = await service.accept(request, schemas.StreamRequest)
         served = service.resolve_run(fields.run, fields.source, fields.target)
         search = service.search_for(served, fields.search, n_best=None)
-        options = DecodeOptions(search, fields.alignment, prefix=fields.prefix)
+        options = DecodeOptions(search, alignment=fields.alignment, prefix=fields.prefix)
         (text,) = fields.sources(served.run)
         events = translation_events(service, served, served.split(text, fields.split), options, fields.warnings)
-        # an error of the request is raised here
+        # an error of the request is raised here, before the response begins
         first = await cancel_on_disconnect(request, anext(events), service.limits.timeout)
         return StreamingResponse(server_sent_events(service, events, first), media_type="text/event-stream")
 
@@ -104,14 +109,13 @@ def _run_info(service: Service, served: ServedRun) -> schemas.RunInfo:
 def _text_response(
     served: ServedRun, text: SplitText, translations: Sequence[Translation], has_warnings: bool
 ) -> schemas.TextTranslation:
-    """Describe the translations of the sentences of a text, with warnings if they were requested."""
+    """Return the response for a text: its translation, and that of each sentence, with warnings if requested."""
+    spaces_after = text.gaps_for_language(served.target_language)[1:]  # the first one is before the text
     details = [
         schemas.SentenceTranslation.from_translation(
-            source, translation, space, served.warnings(source, translation) if has_warnings else None
+            source, translation, space_after, served.warnings(source, translation) if has_warnings else None
         )
-        for source, translation, space in zip(
-            text.sentences, translations, text.gaps_for_language(served.target_language)[1:]
-        )
+        for source, translation, space_after in zip(text.sentences, translations, spaces_after)
     ]
     joined = text.join([translation.text for translation in translations], served.target_language)
     return schemas.TextTranslation(text=joined, sentences=details)

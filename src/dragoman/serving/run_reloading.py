@@ -74,9 +74,9 @@ class RunReloader:
     """
 
     def __init__(self, service: Service) -> None:
-        """Reload the runs of a service, and other files for which `also` has functions, by name."""
+        """Reload the runs of a service, and other files: `file_readers` has functions that read them again, by name."""
         self.service = service
-        self.also: dict[str, Callable[[], None]] = {}
+        self.file_readers: dict[str, Callable[[], None]] = {}
         self._lock, self._stopped = threading.Lock(), threading.Event()
         self._retiring: list[threading.Thread] = []
         self._failed_versions: dict[str, str] = {}  # by run, so that a watched run is not tried again and again
@@ -86,7 +86,7 @@ class RunReloader:
         self.service.wait_until_started()
         with self._lock:
             results = {name: self._reload_run(served) for name, served in self.service.runs.items()}
-            results |= {name: self._reload_file(name, read) for name, read in self.also.items()}
+            results |= {name: self._reload_file(name, read) for name, read in self.file_readers.items()}
         if all(result.result == "unchanged" for result in results.values()):
             logger.info("no run has changed")
         return results
@@ -110,7 +110,10 @@ class RunReloader:
                     self._reload_run(served, retry=False)
 
     def _reload_run(self, served: ServedRun, retry: bool = True) -> ReloadResult:
-        """Load the version of a run that is on disk, if it is another one; one that failed before only with `retry`."""
+        """Load the version of a run that is on disk, if it differs from the served one, and replace that.
+
+        A version that could not be loaded before is tried again only with `retry`.
+        """
         name, version = served.name, ""
         if served.source is None:
             return ReloadResult("unchanged", served.version)
@@ -137,7 +140,7 @@ class RunReloader:
         return ReloadResult("reloaded", new.version)
 
     def _reload_file(self, name: str, read: Callable[[], None]) -> ReloadResult:
-        """Read a file such as that of API keys again."""
+        """Call `read`, which reads a file such as that of API keys again; `name` names it in the log."""
         try:
             read()
         except UserError as error:

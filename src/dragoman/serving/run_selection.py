@@ -27,7 +27,10 @@ class RunSelector:
         self.detector = LanguageDetector()
 
     def set_routes(self, routes: Iterable[WeightedRoute], names: Iterable[str], route_by: RouteBy = "client") -> None:
-        """Divide requests between runs, of which `names` has the names; the same client or text gets the same run."""
+        """Divide the requests to `routes` among runs.
+
+        `names` are those of all runs. The same client, or the same text (`route_by`), always gets the same run.
+        """
         self.routes, self.route_by = check_routes(routes, names), route_by
 
     def check_route_languages(self) -> None:
@@ -41,14 +44,14 @@ class RunSelector:
                         "different languages: a route divides requests among runs of the same languages"
                     )
 
-    def _follow(self, route: WeightedRoute) -> ServedRun:
-        """Return the run of a route for the present request."""
+    def _run_of_route(self, route: WeightedRoute) -> ServedRun:
+        """Return the run that a route selects for the present request, by its client or its texts."""
         record = request_record()
         by_text = self.route_by == "text" and record.texts
         return self.runs[route.choose("\n".join(record.texts) if by_text else record.identity)]
 
     def languages(self) -> list[LanguageInfo]:
-        """Return all languages with the languages that each is translated into."""
+        """Return all languages of the runs, each with the languages that it is translated into."""
         targets: dict[str, dict[str, None]] = {}  # ordered sets
         for served in self.runs.values():
             for source, codes in served.directions.items():
@@ -61,7 +64,9 @@ class RunSelector:
     def language_code(self, language: str) -> str:
         """Normalize a language: EN and en-GB become en, unless en-gb is served."""
         code = language.strip().lower().replace("_", "-")
-        served_codes = {code for served in self.runs.values() if served.codes is None for code in served.pair or ()}
+        served_codes = {
+            code for served in self.runs.values() if not served.is_multilingual for code in served.pair or ()
+        }
         return code if code in served_codes else code.split("-")[0]
 
     def run_for_languages(self, source: str, target: str) -> ServedRun:
@@ -69,17 +74,20 @@ class RunSelector:
 
         Languages of multilingual runs may have other codes or names.
         """
-        unknown: UserError | None = None
-        for served in (*map(self._follow, self.routes.values()), *self.runs.values()):
-            if served.codes is None and served.pair == (self.language_code(source), self.language_code(target)):
-                return _answering(served)
-            if served.codes is not None:
+        language_error: UserError | None = None
+        for served in (*map(self._run_of_route, self.routes.values()), *self.runs.values()):
+            if not served.is_multilingual and served.pair == (
+                self.language_code(source),
+                self.language_code(target),
+            ):
+                return _record_run(served)
+            if served.is_multilingual:
                 try:
-                    return _answering(served.for_languages(source, target))
-                except UserError as error:
-                    unknown = error
-        if unknown is not None:
-            raise unknown
+                    return _record_run(served.for_languages(source, target))
+                except UserError as error:  # the multilingual run does not know one of them
+                    language_error = error
+        if language_error is not None:
+            raise language_error
         pairs = [f"{run.pair.source} to {run.pair.target}" for run in self.runs.values() if run.pair is not None]
         raise RequestError(
             400, f"no run translates from {source!r} to {target!r}, only from {', '.join(dict.fromkeys(pairs))}"
@@ -89,7 +97,7 @@ class RunSelector:
         """Return the run with a name, or reject the request and suggest similar names."""
         if name not in self.runs:
             raise RequestError(400, str(unknown_name("run", name, [*self.runs, *self.routes])))
-        return _answering(self.runs[name])
+        return _record_run(self.runs[name])
 
     def resolve_run(self, name: str | None, source: str | None, target: str | None) -> ServedRun:
         """Return the run of this name or route, or the one for these languages, or the only one.
@@ -97,35 +105,36 @@ class RunSelector:
         A multilingual run is returned for these languages, or for its default.
         """
         if name is not None:
-            served = self._follow(self.routes[name]) if name in self.routes else self.run_by_name(name)
-            return _answering(served.for_languages(source, target))
+            served = self._run_of_route(self.routes[name]) if name in self.routes else self.run_by_name(name)
+            return _record_run(served.for_languages(source, target))
         if source is not None and target is not None:
             return self.run_for_languages(source, target)
-        routed = [route for route in self.routes.values() if {*self.runs} == {*route.weights}]
-        served = self._follow(routed[0]) if routed else next(iter(self.runs.values()))
-        is_ambiguous = len(self.runs) > 1 and not routed
-        if is_ambiguous or (served.codes is None and (source is not None or target is not None)):
+        routes_to_all = [route for route in self.routes.values() if {*self.runs} == {*route.weights}]
+        served = self._run_of_route(routes_to_all[0]) if routes_to_all else next(iter(self.runs.values()))
+        is_ambiguous = len(self.runs) > 1 and not routes_to_all
+        if is_ambiguous or (not served.is_multilingual and (source is not None or target is not None)):
             raise RequestError(400, "say which run to use: give 'run', or 'source' and 'target'")
-        return _answering(served.for_languages(source, target))
+        return _record_run(served.for_languages(source, target))
 
     def detect_language(self, text: str, target: str | None = None) -> tuple[str, float]:
         """Return the most probable language of a text, and a confidence from 0 to 100.
 
-        Only languages that are translated into `target` count, and `target` itself if it is more probable than all
-        others together. If there is only one source language, it is returned if nothing is detected.
+        Only languages that are translated into `target` (None: into any) count, and `target` itself if it is more
+        probable than all others together. If nothing is detected, the only source language is returned with confidence
+        0; if there are several, that is a RequestError.
         """
         code = None if target is None else self.language_code(target)
-        pairs = [served.pair for served in self.runs.values() if served.codes is None and served.pair is not None]
+        pairs = [served.pair for served in self.runs.values() if not served.is_multilingual and served.pair is not None]
         sources = [pair.source for pair in pairs if code in (None, pair.target)]
         for language, confidence in self.detector(text):
             if language in sources or (language == code and confidence > TARGET_CONFIDENCE):
                 return language, confidence
-        if len(set(sources)) != 1 or any(served.codes is not None for served in self.runs.values()):
+        if len(set(sources)) != 1 or any(served.is_multilingual for served in self.runs.values()):
             raise RequestError(400, "the language of the text could not be detected: give it as 'source'")
         return sources[0], 0.0
 
 
-def _answering(served: ServedRun) -> ServedRun:
+def _record_run(served: ServedRun) -> ServedRun:
     """Record that a run answers the present request, and return it."""
     record = request_record()
     record.run, record.version = served.name, served.version

@@ -35,7 +35,7 @@ def run_version(folder: Path, checkpoint: str) -> str:
 
 
 def _add_files(digest: hashlib._Hash, paths: list[Path]) -> None:
-    """Add names and contents of small files to a digest."""
+    """Add names and contents of small files to a digest; missing files are skipped."""
     for path in paths:
         if path.is_file():
             content = path.read_bytes()

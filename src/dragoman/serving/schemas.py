@@ -46,7 +46,7 @@ class ApiRequest(BaseModel):
 
     @property
     def texts(self) -> list[str]:
-        """All texts of the request, to which the service's limits on number and size apply."""
+        """All texts of the request: the service limits their number and their characters."""
         raise NotImplementedError
 
 
@@ -97,7 +97,7 @@ class FileRequest(ApiRequest):
 
     @property
     def texts(self) -> list[str]:
-        """None: the document is not a field."""
+        """An empty list: the document is not a field, and has limits of its own."""
         return []
 
 
@@ -207,7 +207,7 @@ class _TextRequest(RunSelection):
         return [*_as_list(self.text), *filter(None, others)]
 
     def sources(self, run: Run) -> list[str]:
-        """The texts to translate, with their features if there are any."""
+        """The texts as sources of the run: each with its features in front of it, if there are any."""
         return [str(text) for text in run.with_features(_as_list(self.text), self.features and _as_list(self.features))]
 
 
@@ -394,7 +394,7 @@ class SentenceTranslation(BaseModel):
     def from_translation(
         cls, source: str, translation: Translation, space_after: str, warnings: Sequence[TranslationWarning] | None
     ) -> SentenceTranslation:
-        """Create the response for a source sentence: its translation and the alternatives, best first; warnings."""
+        """Describe the translation of a source sentence and its alternatives, and warnings (None: not requested)."""
         n_best = (translation, *translation.alternatives)
         return cls(
             source=source,

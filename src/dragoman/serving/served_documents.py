@@ -16,21 +16,23 @@ from dragoman.text.sentences import SplitText
 async def translate_blocks(
     service: Service, served: ServedRun, blocks: Sequence[MarkedText], preserve: Preserve, alternatives: int = 0
 ) -> list[list[MarkedText]]:
-    """Translate blocks; return up to `alternatives` + 1 versions of all of them, the best first.
+    """Translate blocks of text; return `alternatives` + 1 versions, each of all blocks, the best first.
 
     The second version joins the second-best translations of all sentences, the third the third-best, and so on.
+    `preserve` says what a translation must contain unchanged, such as placeholders.
     """
     options = DecodeOptions(served.beam_search(alternatives + 1) if alternatives else served.run.default_search)
     document = SplitDocument.create(served.run, blocks, preserve)
     sentences = document.sentences
-    split = SplitText(sentences, [""] * (len(sentences) + 1))
+    split = SplitText(sentences, [""] * (len(sentences) + 1))  # with no white space between them
     (translations,) = await served.translate([split], options) if sentences else [[]]
     versions = []
     for rank in range(alternatives + 1):
         ranked = [[translation, *translation.alternatives] for translation in translations]
         targets = [n_best[min(rank, len(n_best) - 1)].text for n_best in ranked]
-        unaligned = document.unaligned(targets)
-        pairs = [[texts[number] for number in unaligned] for texts in (sentences, targets)]
-        alignments = await service.aligner(served.run, *pairs)
-        versions.append(document.join(targets, dict(zip(unaligned, alignments)), served.target_language))
+        to_align = document.unaligned(targets)  # numbers of the sentences whose markup needs a word alignment
+        alignments = await service.aligner(
+            served.run, [sentences[number] for number in to_align], [targets[number] for number in to_align]
+        )
+        versions.append(document.join(targets, dict(zip(to_align, alignments)), served.target_language))
     return versions

@@ -35,10 +35,15 @@ class ServedRun:
     loaded_at: float = field(default_factory=time.time)  # seconds since 1970
 
     @property
-    def codes(self) -> LanguageCodes | None:
+    def language_codes(self) -> LanguageCodes | None:
         """The language codes of a multilingual run; None if texts may have codes of their own, as in Marian."""
         codes = self.run.model_framing.languages
         return codes if codes is not None and codes.reads_source_code else None
+
+    @property
+    def is_multilingual(self) -> bool:
+        """Whether requests name the languages of the run, of which it has a pair at most by default."""
+        return self.language_codes is not None
 
     @property
     def target_language(self) -> str:
@@ -47,29 +52,32 @@ class ServedRun:
 
     @property
     def directions(self) -> dict[str, list[str]]:
-        """The source languages, with the target languages of each."""
-        if self.codes is not None:
-            return {source: [code for code in self.codes.ids if code != source] for source in self.codes.ids}
+        """The source languages of the run, with the target languages of each; empty if they are unknown."""
+        if self.language_codes is not None:
+            return {
+                source: [code for code in self.language_codes.ids if code != source]
+                for source in self.language_codes.ids
+            }
         return {} if self.pair is None else {self.pair.source: [self.pair.target]}
 
     def for_languages(self, source: str | None, target: str | None) -> ServedRun:
-        """Return a multilingual run for two languages, None: its default; other runs as they are.
+        """Return a multilingual run set to a language pair; other runs are returned unchanged.
 
-        An unknown language, or a missing one without a default, is a UserError.
+        None stands for the default of the run. An unknown language, or None without a default, is a UserError.
         """
-        if self.codes is None:
+        if self.language_codes is None:
             return self
-        codes = self.codes.with_default(source, target)
+        codes = self.language_codes.with_default(source, target)
         source_code, target_code = codes.pair(None, None)  # an error if one is missing
         assert source_code is not None
         run = self.run.with_languages(source_code, target_code)
         return replace(self, run=run, pair=LanguagePair(source_code, target_code))
 
     def with_any_languages(self) -> ServedRun:
-        """Return a multilingual run without a default pair for two of its languages, to warm it up."""
-        if self.codes is None or self.codes.has_default:
+        """Return the run set to some language pair if it has none, so that it can be warmed up."""
+        if self.language_codes is None or self.language_codes.has_default:
             return self
-        source, target = (*self.codes.examples, *self.codes.examples)[:2]
+        source, target = (*self.language_codes.examples, *self.language_codes.examples)[:2]
         return self.for_languages(source, target)
 
     def split(self, text: str, split: bool = True) -> SplitText:
@@ -82,7 +90,8 @@ class ServedRun:
         The beam is at most as large as the vocabulary.
         """
         default = self.run.beam_config()
-        size = min(max(default.size, n_best), max(default.size, self.run.max_beam_size))
+        max_size = max(default.size, self.run.max_beam_size)
+        size = min(max(default.size, n_best), max_size)
         size += -size % default.num_groups  # the next multiple: groups have equal sizes
         num_finished = None if n_best > default.max_finished else default.num_finished
         return replace(default, size=size, n_best=min(n_best, size), num_finished=num_finished)
@@ -93,9 +102,9 @@ class ServedRun:
         return checker_of(self.run).check(source, translation, names)
 
     async def translate(self, texts: Sequence[SplitText], options: DecodeOptions) -> list[list[Translation]]:
-        """Queue all sentences of some texts, and return the translations of the sentences of each text.
+        """Queue the sentences of `texts`, and return for each text the translations of its sentences.
 
-        Those of a document whose cost is above the limit of a client are queued part by part.
+        If they cost more than a client may have pending, they are queued in parts, one after the other.
         """
         sentences = [sentence for text in texts for sentence in text.sentences]
         translations: list[Translation] = []
@@ -110,14 +119,14 @@ class ServedRun:
 
         Sentences that belong together, because of a prefix or of random draws, are not divided.
         """
-        budget = max(1, self.batcher.limits.shares.per_client // 2 // options.cost(1))  # tokens, at most one per byte
-        sizes = [len(sentence.encode(errors="replace")) for sentence in sentences]
-        if options.needs_own_batch or sum(sizes) <= budget:
+        token_budget = max(1, self.batcher.limits.shares.per_client // 2 // options.cost(tokens=1))
+        sizes = [len(sentence.encode(errors="replace")) for sentence in sentences]  # in bytes: an upper bound of tokens
+        if options.needs_own_batch or sum(sizes) <= token_budget:
             yield sentences
             return
         start, size = 0, 0
         for number, sentence_size in enumerate(sizes):
-            if size and size + sentence_size > budget:
+            if size and size + sentence_size > token_budget:
                 yield sentences[start:number]
                 start, size = number, 0
             size += sentence_size

@@ -108,7 +108,7 @@ def header_timeout_protocol(timeout: float) -> type[asyncio.Protocol]:
             super().connection_lost(exc)
 
         def _update_timer(self) -> None:
-            """Run the timer while headers are awaited, and not while a request is answered."""
+            """Start the timer while headers are awaited, and stop it while a request is answered."""
             if self.cycle is not None and not self.cycle.response_complete:  # a request is being answered
                 self._cancel_timer()
             elif self.timer is None:
@@ -133,9 +133,9 @@ def header_timeout_protocol(timeout: float) -> type[asyncio.Protocol]:
 def create_server(
     service: Service, ready: Callable[[], None] = lambda: None, options: ServerOptions | None = None
 ) -> ServiceServer:
-    """Create the HTTP server of a service; it calls `ready` when the runs are loaded.
+    """Create the HTTP server of a service. It listens before the runs are loaded, so that /livez answers meanwhile.
 
-    It listens from the start, so that /livez answers while runs are loaded.
+    `ready` is called when they are loaded; `options` None: the defaults.
     """
     options = options or ServerOptions()
     tls = options.tls
@@ -153,7 +153,7 @@ def create_server(
         forwarded_allow_ips=list(options.trusted_proxies) or None,
     )
     if tls is not None:
-        service.reloader.also["certificate"] = lambda: None if config.ssl is None else tls.load_into(config.ssl)
+        service.reloader.file_readers["certificate"] = lambda: None if config.ssl is None else tls.load_into(config.ssl)
     return ServiceServer(config, service, ready, options.shutdown_delay)
 
 
@@ -165,7 +165,13 @@ def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM, then finish accepted requests; a second signal stops at once.
 
-    SIGHUP reloads what has changed. An error while runs are loaded is raised.
+    SIGHUP reloads the files that have changed. An error while runs are loaded is raised.
+
+    Args:
+        service: whose runs are loaded while the server listens already.
+        bound: the socket to listen at, from `bind_socket`.
+        ready: called when the runs are loaded.
+        options: None: the defaults.
     """
     options = options or ServerOptions()
     configure_logging(options.log)
@@ -250,14 +256,14 @@ class ServiceServer(uvicorn.Server):
             super().handle_exit(sig, frame)
 
     def handle_hangup(self, sig: int, frame: FrameType | None) -> None:
-        """Reload what has changed, in a thread of its own; stop if the terminal of the service was closed."""
+        """Handle SIGHUP: stop if it was sent because the terminal was closed; else reload changed files in a thread."""
         if self._had_terminal and not _has_terminal():
             self.handle_exit(signal.SIGTERM, frame)
         else:
             threading.Thread(target=self._reload, name="reloading", daemon=True).start()
 
     def _reload(self) -> None:
-        """Reload what has changed, and tell systemd when that begins and ends."""
+        """Reload the runs and files that have changed, and tell systemd when that begins and ends."""
         notify_reloading()
         self.service.reloader.reload()
         notify_systemd("READY=1")

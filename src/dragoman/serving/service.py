@@ -63,11 +63,14 @@ class Service(RunSelector):
         keys: ApiKeys | None = None,
         quotas: Quotas | None = None,
     ) -> None:
-        """Serve runs, each with its languages; None: default limits and batching, no API keys, no file of quotas.
+        """Serve runs; one that does not translate text is a UserError. Only one run decodes at a time.
 
-        A multilingual run serves all its languages; those given with it are its default. Only one
-        run decodes at a time. A run that does not translate text is a UserError. Runs that are given as a source are
-        loaded when the service starts, and can be reloaded.
+        Args:
+            runs: a RunSource is loaded when the service starts, and can be reloaded. Loaded runs are given with their
+                languages (None: unknown); a multilingual run serves all its languages, and these are its default.
+            limits, batching: None: the defaults.
+            keys: accepted API keys; None: no key is needed.
+            quotas: counts what API keys have used; None: in memory only.
         """
         super().__init__()
         self.limits, self.keys, self.metrics = limits or ServiceLimits(), keys or ApiKeys(), Metrics()
@@ -107,11 +110,11 @@ class Service(RunSelector):
         return list(dict.fromkeys([*self.runs, *self._sources]))
 
     def source_version(self, name: str) -> str:
-        """Return the version of a run that is on disk now."""
+        """Return the version on disk of the run `name`, which may be newer than the one that is loaded."""
         return self._sources[name].version
 
     def _unique_name(self, name: str) -> str:
-        """Return the name of a run folder, with a number if another run has the same name."""
+        """Return `name`, or if another run has this name, `name` with a number: name-2, name-3 …"""
         names = (name if n == 1 else f"{name}-{n}" for n in range(1, len(self.run_names) + 2))
         return next(candidate for candidate in names if candidate not in self.run_names)
 
@@ -127,7 +130,7 @@ class Service(RunSelector):
             )
         batcher = Batcher(run, name, self._queue_limits, self._batching, self.limits.max_queue, self.metrics)
         served = ServedRun(name, run, pair, batcher, version, source)
-        if served.codes is not None and (pair is not None or served.codes.has_default):
+        if served.is_multilingual and (pair is not None or served.language_codes.has_default):
             served = served.for_languages(*(pair or (None, None)))
         return served
 
@@ -140,19 +143,22 @@ class Service(RunSelector):
         return served
 
     def _start_run(self, served: ServedRun) -> None:
-        """Warm a run up, learn what is usual for it, and start the thread that translates queued requests."""
+        """Warm a run up, and start its queue.
+
+        The warnings about translations need to know what is usual for the run, such as the ratio of lengths.
+        """
         with self.device.turn():
             served.with_any_languages().run.translate(["a"], alignment=False)  # packs the weights before a request
         checker_of(served.run).learn_what_is_usual()
         served.batcher.start()
 
     def install_run(self, served: ServedRun) -> None:
-        """Let a run that was started answer requests from now on, instead of the one with its name if there is one."""
+        """Let a run whose queue was started answer requests, instead of the one with the same name if there is one."""
         old = self.runs.get(served.name)
         if old is not None and old is not served:
             self.metrics.run_info.remove(old.name, old.version, old.run.checkpoint)
         self.metrics.run_info.labels(served.name, served.version, served.run.checkpoint).set(1)
-        self.runs = {**self.runs, served.name: served}  # in one step
+        self.runs = {**self.runs, served.name: served}  # a new dict, because other threads may iterate over the old one
 
     def public_message(self, error: Exception) -> str:
         """Return an error message with the names of runs instead of their folders, which are private."""
@@ -167,7 +173,7 @@ class Service(RunSelector):
         for served in self.runs.values():
             self._start_run(served)
         for served in (*self.runs.values(), *loaded.values()):
-            if served.codes is None and served.pair is not None:
+            if not served.is_multilingual and served.pair is not None:
                 self.detector.learn_from_run(served.run, *served.pair)
             self.install_run(served)
         self.check_route_languages()
@@ -210,7 +216,10 @@ class Service(RunSelector):
             raise RequestError(503, "too many requests are waiting already: try again in a moment", retry_after=1)
 
     async def accept(self, request: Request, model: type[RequestType]) -> RequestType:
-        """Parse a request, and reject it without a valid API key, above the rate limit, or with too much text."""
+        """Return the fields of a request as `model`, and count its characters.
+
+        It is rejected without a valid API key, above the rate limit or a quota, with invalid fields or too much text.
+        """
         fields = (await self.read_authorized(request, read_fields(request))).validate(model)
         if len(fields.texts) > self.limits.max_texts:
             raise RequestError(400, f"a request may have {self.limits.max_texts} texts, but has {len(fields.texts):,}")
@@ -222,7 +231,10 @@ class Service(RunSelector):
         return fields
 
     async def read_authorized(self, request: Request, reading: Awaitable[RequestFields]) -> RequestFields:
-        """Return the fields that `reading` reads; nothing is said about them to a client without a valid API key."""
+        """Await `reading`, and return the fields that it reads from the request.
+
+        A client without a valid API key gets the error about the key, not one about its fields.
+        """
         try:
             fields = await reading
         except RequestError:
@@ -275,13 +287,13 @@ class Service(RunSelector):
     async def inspect(self, request: Request, compute: Callable[[], Result], cost: int = 1) -> Result:
         """Call `compute` in a thread of inspections until it ends, times out or the client disconnects.
 
-        `cost` is estimated like that of a translation: short inspections come first.
+        `cost` is an estimate in tokens: inspections of low cost come first.
         """
         return await cancel_on_disconnect(request, self.inspections(compute, cost), self.limits.timeout)
 
     @asynccontextmanager
     async def stream_slot(self) -> AsyncIterator[None]:
-        """Count a streamed translation; wait a moment, and then reject it, if there are too many."""
+        """Count a streamed translation within the context; if there are too many, wait a moment, then reject it."""
         record, deadline = request_record(), time.monotonic() + self.limits.stream_wait
         while exceeded := self.streams.acquire(record, 1):
             if time.monotonic() > deadline:

@@ -86,12 +86,12 @@ class JsonFormatter(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the fields that were logged with a message."""
+    """Return the fields that were logged with a message as `extra={"fields": …}`."""
     return getattr(record, "fields", {})
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    """Return the traceback of a message, without private texts; "" if it has none."""
+    """Return the traceback of a log record without the private texts of the request; "" if it has no traceback."""
     text = formatter.formatException(record.exc_info) if record.exc_info else ""
     return hide_texts(text, getattr(record, "hidden_texts", ()))
 
@@ -102,22 +102,22 @@ def _timestamp(seconds: float) -> str:
 
 
 def _text_value(value: Any) -> str:
-    """Format the value of a field; one with spaces or quotation marks, or of several parts, as JSON."""
+    """Format the value of a field for a line of text; lists, and texts with spaces, quotation marks or =, as JSON."""
     text = f"{value:.3f}" if isinstance(value, float) else str(value)
     return text if re.fullmatch(r'[^\s"=]+', text) and isinstance(value, str | int | float) else json.dumps(value)
 
 
 def hide_texts(message: str, texts: Any) -> str:
-    """Replace the texts of a request, their lines and their sentences in a message."""
+    """Replace private texts (those of a request, their lines and their sentences) in a message by [text]."""
     parts = {part.strip() for text in texts for part in (text, *re.split(r"(?<=[.!?])\s+|\n", text))}
-    for part in sorted(parts, key=len, reverse=True):
+    for part in sorted(parts, key=len, reverse=True):  # longest first: a sentence may contain another one
         if len(part) >= MIN_HIDDEN_CHARACTERS:
             message = message.replace(part, HIDDEN_TEXT).replace(repr(part)[1:-1], HIDDEN_TEXT)
     return message
 
 
 def log_request(record: RequestRecord, settings: LogSettings) -> None:
-    """Log a request that was answered, or failed to be."""
+    """Log a request that was answered with success or an error; those of UNLOGGED_ROUTES only with an error."""
     if not logger.isEnabledFor(logging.INFO) or (record.route in UNLOGGED_ROUTES and record.status < 400):
         return
     fields: dict[str, Any] = {

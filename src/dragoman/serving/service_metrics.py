@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -26,60 +28,41 @@ class Metrics:
         """Register the metrics in a registry of their own."""
         disable_created_metrics()  # no additional time series with the time at which each metric was created
         self.registry = registry = CollectorRegistry()
-        self.requests = Counter(
-            "dragoman_requests_total", "Requests by route and status.", ["route", "status"], registry=registry
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        self.requests = counter("dragoman_requests_total", "Requests by route and status.", ["route", "status"])
+        self.request_seconds = histogram(
+            "dragoman_request_seconds", "Time to answer a request.", ["route"], buckets=SECONDS
         )
-        self.request_seconds = Histogram(
-            "dragoman_request_seconds", "Time to answer a request.", ["route"], buckets=SECONDS, registry=registry
+        self.characters = counter("dragoman_characters_total", "Accepted characters.")
+        self.sentences = counter("dragoman_sentences_total", "Translated sentences.", ["run"])
+        self.batch_seconds = histogram("dragoman_batch_seconds", "Time to translate a batch.", ["run"], buckets=SECONDS)
+        self.batch_sentences = histogram(
+            "dragoman_batch_sentences", "Sentences per batch.", ["run"], buckets=BATCH_SIZES
         )
-        self.characters = Counter("dragoman_characters_total", "Accepted characters.", registry=registry)
-        self.sentences = Counter("dragoman_sentences_total", "Translated sentences.", ["run"], registry=registry)
-        self.batch_seconds = Histogram(
-            "dragoman_batch_seconds", "Time to translate a batch.", ["run"], buckets=SECONDS, registry=registry
+        self.queue = gauge("dragoman_queue", "Requests waiting for a run.", ["run"])
+        self.streams = gauge("dragoman_streams", "Translations being streamed.")
+        self.inspections = gauge("dragoman_inspections", "Inspections waiting or running.")
+        self.run_requests = counter(
+            "dragoman_run_requests_total", "Requests by run, version and status.", ["run", "version", "status"]
         )
-        self.batch_sentences = Histogram(
-            "dragoman_batch_sentences", "Sentences per batch.", ["run"], buckets=BATCH_SIZES, registry=registry
+        self.run_seconds = histogram(
+            "dragoman_run_request_seconds", "Time to answer a request to a run.", ["run"], buckets=SECONDS
         )
-        self.queue = Gauge("dragoman_queue", "Requests waiting for a run.", ["run"], registry=registry)
-        self.streams = Gauge("dragoman_streams", "Translations being streamed.", registry=registry)
-        self.inspections = Gauge("dragoman_inspections", "Inspections waiting or running.", registry=registry)
-        self._add_run_metrics()
-        self.ready = Gauge("dragoman_ready", "1: /readyz answers with 200.", registry=registry)
-        Gauge("dragoman_build_info", "Version of dragoman.", ["version"], registry=registry).labels(__version__).set(1)
-        ProcessCollector(registry=registry)
-        PlatformCollector(registry=registry)
-
-    def _add_run_metrics(self) -> None:
-        """Register the metrics of runs and their versions."""
-        registry, labels = self.registry, ["run", "version"]
-        self.run_requests = Counter(
-            "dragoman_run_requests_total",
-            "Requests by run, version and status.",
-            [*labels, "status"],
-            registry=registry,
-        )
-        self.run_seconds = Histogram(
-            "dragoman_run_request_seconds",
-            "Time to answer a request to a run.",
-            ["run"],
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self.queue_seconds = Histogram(
+        self.queue_seconds = histogram(
             "dragoman_queue_seconds",
             "Time until the first sentence of a request is translated.",
             ["run"],
             buckets=SECONDS,
-            registry=registry,
         )
-        self.run_info = Gauge(
-            "dragoman_run_info", "Loaded versions of the runs.", [*labels, "checkpoint"], registry=registry
-        )
-        self.reloads = Counter(
-            "dragoman_reloads_total", "Reloads of a run by result.", ["run", "result"], registry=registry
-        )
-        self.source_tokens = Counter("dragoman_source_tokens_total", "Source tokens.", labels, registry=registry)
-        self.target_tokens = Counter("dragoman_target_tokens_total", "Generated tokens.", labels, registry=registry)
+        self.run_info = gauge("dragoman_run_info", "Loaded versions of the runs.", ["run", "version", "checkpoint"])
+        self.reloads = counter("dragoman_reloads_total", "Reloads of a run by result.", ["run", "result"])
+        self.source_tokens = counter("dragoman_source_tokens_total", "Source tokens.", ["run", "version"])
+        self.target_tokens = counter("dragoman_target_tokens_total", "Generated tokens.", ["run", "version"])
+        self.ready = gauge("dragoman_ready", "1: /readyz answers with 200.")
+        gauge("dragoman_build_info", "Version of dragoman.", ["version"]).labels(__version__).set(1)
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
 
     def text(self) -> str:
         """Return all metrics in the Prometheus text format."""

@@ -55,6 +55,8 @@ class BatchingSettings:
     def __post_init__(self) -> None:
         """Raise a UserError if a setting is out of range."""
         if self.max_tokens is not None and self.max_tokens < 1:
-            raise UserError(f"the tokens of a batch must be at least 1, but are {self.max_tokens}")
+            raise UserError(f"the largest number of tokens of a batch must be at least 1, but is {self.max_tokens}")
         if not 0 <= self.delay_seconds <= 10:
-            raise UserError(f"the delay of a batch must be from 0 to 10 seconds, but is {self.delay_seconds:g}")
+            raise UserError(
+                f"the time to wait for a batch to fill must be from 0 to 10 seconds, but is {self.delay_seconds:g}"
+            )

@@ -18,13 +18,16 @@ class SharedRun(Run):
     """A run that translates, scores and aligns a few sentences at a time, while no request wants to use the device."""
 
     def __init__(self, run: Run, scheduler: DeviceScheduler, is_canceled: Callable[[], bool]) -> None:
-        """Share weights and tokenizers with `run`; `is_canceled` is asked before every few sentences."""
+        """Share weights and tokenizers with `run`, and the device that `scheduler` assigns.
+
+        `is_canceled` is called before every chunk of sentences; True stops the work with a CanceledError.
+        """
         vars(self).update(vars(run))  # instead of the constructor of Run: nothing is loaded again
         self.engine_cache = None  # cached engines belong to one search at a time
         self.scheduler, self.is_canceled = scheduler, is_canceled
 
     def _chunks(self, *columns: Sequence[Any]) -> Iterator[list[Sequence[Any]]]:
-        """Yield a few rows of some columns while the device may be used; raise CanceledError if that is canceled."""
+        """Yield CHUNK_SENTENCES rows of the columns at a time, and hold the device until the next are requested."""
         for start in range(0, len(columns[0]), CHUNK_SENTENCES):
             if self.is_canceled():
                 raise CanceledError
@@ -32,19 +35,19 @@ class SharedRun(Run):
                 yield [column[start : start + CHUNK_SENTENCES] for column in columns]
 
     def translate(self, texts: Sequence[Any], *args: Any, **options: Any) -> list[Translation]:
-        """Translate as a run does, but in chunks."""
+        """Translate as `Run.translate` does, but in chunks, between which others use the device."""
         return [
             result for (chunk,) in self._chunks(list(texts)) for result in Run.translate(self, chunk, *args, **options)
         ]
 
     def score(self, sources: Sequence[Any] | None, targets: Sequence[str], **options: Any) -> list[ScoredText]:
-        """Score as a run does, but in chunks."""
+        """Score as `Run.score` does, but in chunks, between which others use the device."""
         if sources is None:
             return Run.score(self, None, targets, **options)
         return [result for chunk in self._chunks(sources, targets) for result in Run.score(self, *chunk, **options)]
 
     def align(self, sources: Sequence[Any], targets: Sequence[str], **options: Any) -> list[Alignment] | None:
-        """Align as a run does, but in chunks."""
+        """Align as `Run.align` does, but in chunks, between which others use the device."""
         alignments: list[Alignment] = []
         for chunk in self._chunks(sources, targets):
             links = Run.align(self, *chunk, **options)

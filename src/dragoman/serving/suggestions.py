@@ -26,7 +26,7 @@ class SuggestionFile:
             pass
 
     def add(self, text: str, suggestion: str, source: str, target: str) -> None:
-        """Append a suggested translation; reject it if the file is full."""
+        """Append a suggested translation of a text, with its languages; a RequestError (503) if the file is full."""
         entry = {
             "q": text,
             "s": suggestion,

@@ -48,7 +48,8 @@ class TlsFiles:
             reason = getattr(error, "reason", None) or str(error)
             problem = "the key does not belong to the certificate" if "MISMATCH" in reason else reason
             raise UserError(
-                f"{self.certificate} (--tls-cert) and {self.key} (--tls-key) cannot be used for https: {problem}"
+                f"{self.certificate} (--tls-cert) and {self.key} (--tls-key) cannot be used for https: {problem}; "
+                "give a certificate and its own key"
             ) from None
 
     def _reject_password(self) -> str:

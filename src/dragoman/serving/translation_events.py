@@ -27,7 +27,7 @@ Event = tuple[str, dict[str, Any]]  # name and data
 async def translation_events(
     service: Service, served: ServedRun, text: SplitText, options: DecodeOptions, has_warnings: bool = False
 ) -> AsyncGenerator[Event]:
-    """Translate the sentences of a text, together with those of other requests, and yield events.
+    """Translate the sentences of a text, together with those of other requests, and yield events: (name, data).
 
     Sentences are translated in any order; their events come one sentence after the other, with the white space between
     them: `tokens`, `sentence` (with warnings if `has_warnings`) and at last `done`. The translation is canceled when
@@ -38,7 +38,7 @@ async def translation_events(
         for event in _token_events(0, gaps[0]):
             yield event
         translations: list[str] = []
-        held_back: dict[int, list[StreamedTokens]] = {}  # parts of later sentences
+        held_back: dict[int, list[StreamedTokens]] = {}  # parts that were not sent yet, by the number of the sentence
         async for number, part in _parts(service, served, text, options):
             held_back.setdefault(number, []).append(part)
             while parts := held_back.pop(len(translations), None):
@@ -66,12 +66,12 @@ async def translation_events(
 async def _parts(
     service: Service, served: ServedRun, text: SplitText, options: DecodeOptions
 ) -> AsyncIterator[tuple[int, StreamedTokens]]:
-    """Yield numbers of sentences and new parts of their translations, in the order in which they are generated."""
+    """Yield (number of a sentence, new part of its translation) in the order in which parts are generated."""
     loop, deadline = asyncio.get_running_loop(), time.monotonic() + service.limits.timeout
     arrived: asyncio.Queue[tuple[int, StreamedTokens] | None] = asyncio.Queue()
 
     def put(item: tuple[int, StreamedTokens] | None) -> None:
-        """Pass an item from the thread of the queue to the event loop, unless that has ended."""
+        """Pass a part, or None at the end, from the thread that translates to the event loop, unless that has ended."""
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(arrived.put_nowait, item)
 
@@ -96,7 +96,7 @@ async def _parts(
 
 
 def _token_events(sentence: int, text: str, tentative_text: str = "") -> Iterator[Event]:
-    """Yield the event for new text of a sentence, or nothing if there is none."""
+    """Yield the event for new text of a sentence, and tentative text after it; no event if both are empty."""
     if text or tentative_text:
         yield "tokens", {"sentence": sentence, "text": text, "tentative_text": tentative_text}
 

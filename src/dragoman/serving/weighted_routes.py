@@ -48,7 +48,7 @@ class WeightedRoute:
 
 
 def parse_route(argument: str) -> WeightedRoute:
-    """Parse an argument of the command line such as en-de=first:0.9,second:0.1."""
+    """Parse a route NAME=RUN:WEIGHT,RUN:WEIGHT… of the command line, such as en-de=first:0.9,second:0.1."""
     name, equals, runs = argument.rpartition("=")
     weights: dict[str, float] = {}
     for part in runs.split(","):
@@ -58,7 +58,7 @@ def parse_route(argument: str) -> WeightedRoute:
         except ValueError:
             value = math.nan
         if not equals or not name or not run or not 0 <= value < math.inf:
-            raise UserError(f"the route {argument!r} should have a name, runs and weights, such as {EXAMPLE}")
+            raise UserError(f"the route {argument!r} must have a name, and runs with weights, such as {EXAMPLE}")
         if run in weights:
             raise UserError(f"the route {name!r} has the run {run!r} twice: add up its weights")
         weights[run] = value
@@ -68,7 +68,10 @@ def parse_route(argument: str) -> WeightedRoute:
 
 
 def check_routes(routes: Iterable[WeightedRoute], runs: Iterable[str]) -> dict[str, WeightedRoute]:
-    """Return routes by name; raise a UserError if one has the name of a run or of another route, or an unknown run."""
+    """Return the routes by name. `runs` are the names of all runs.
+
+    A UserError says that a route has the name of a run or of another route, or names an unknown run.
+    """
     known, checked = list(runs), dict[str, WeightedRoute]()
     for route in routes:
         if route.name in known or route.name in checked:
@@ -76,6 +79,6 @@ def check_routes(routes: Iterable[WeightedRoute], runs: Iterable[str]) -> dict[s
             raise UserError(f"the route {route.name!r} has the name of a {kind}: give it another one")
         for run in route.weights:
             if run not in known:
-                raise UserError(f"the route {route.name!r}: {unknown_name('run', run, known)}")
+                raise unknown_name(f"run of the route {route.name!r}:", run, known)
         checked[route.name] = route
     return checked

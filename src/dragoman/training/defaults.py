@@ -14,7 +14,7 @@ from dragoman.data.text_profile import CorpusProfile
 from dragoman.errors import UserError
 from dragoman.evaluation import choose_bleu_tokenizer
 from dragoman.models import ModelSpec, described_model, training_flops
-from dragoman.objectives import objective_class, objective_settings
+from dragoman.objectives import Objective, objective_class, objective_settings
 from dragoman.systems import SYSTEMS
 from dragoman.text import TOKENIZER_TYPES
 from dragoman.text.untranslatable import CopyEvidence
@@ -91,6 +91,11 @@ class Defaults:
         self.choices.append(Choice(setting, value, reason))
         return value
 
+    @property
+    def objective(self) -> type[Objective]:
+        """The class of the training objective that is configured, by default translation."""
+        return objective_class(self.config.objective.name or "translation")
+
     def is_chosen(self, setting: str) -> bool:
         """Whether a setting, by its dotted name, was chosen automatically and is reported: the user has not set it."""
         return any(choice.setting == setting for choice in self.choices)
@@ -110,8 +115,7 @@ def choose_copying(defaults: Defaults, data_format: DataFormat, evidence: CopyEv
     """
     if defaults.config.search.copy_untranslatable is not None:
         return
-    generates = objective_class(defaults.config.objective.name or "").generates
-    if data_format.is_translation and generates and evidence.copies:
+    if data_format.is_translation and defaults.objective.generates and evidence.copies:
         reason = "lines of numbers, punctuation or addresses; the training targets keep them too"
         defaults.set_and_report("search.copy_untranslatable", True, reason)
     else:
@@ -134,7 +138,7 @@ def choose_copy_mechanism(defaults: Defaults, data_format: DataFormat, pairs: in
     config = defaults.config
     system, (_, recipe) = SYSTEMS.get(config.system.name or ""), configured_recipe(config)
     can_be_chosen = system is not None and "copying" in system.settings() and "copying" not in config.system.settings
-    generates = objective_class(config.objective.name or "").generates
+    generates = defaults.objective.generates
     follows_paper = recipe.paper is not None
     if not (can_be_chosen and generates and data_format.is_translation) or follows_paper or pairs < MIN_COPYING_PAIRS:
         return
@@ -155,8 +159,7 @@ def choose_selection_metric(defaults: Defaults, references: Sequence[str], sourc
     metric: str = training.selection_metric
     tokenizer: str = training.bleu_tokenizer
     if metric == "auto":
-        objective = objective_class(defaults.config.objective.name or "translation")
-        chosen_metric, reason = default_metric(objective, references, sources)
+        chosen_metric, reason = default_metric(defaults.objective, references, sources)
         metric = defaults.set_and_report("training.selection_metric", chosen_metric, reason)
     if tokenizer == "auto":
         tokenizer, reason = choose_bleu_tokenizer(references)
@@ -228,7 +231,7 @@ def _choose_bpe_dropout(defaults: Defaults, recipe: Recipe, pairs: int) -> None:
         return
     types = [TOKENIZER_TYPES[kind] for kind in config.text.tokenizers if kind in TOKENIZER_TYPES]
     has_merges = any(tokenizer.has_merges for tokenizer in types)
-    is_useful = has_merges and objective_class(config.objective.name or "").default_bpe_dropout
+    is_useful = has_merges and defaults.objective.default_bpe_dropout
     is_useful &= not config.system.settings.get("copying")  # copied words need the same tokens in source and target
     if is_useful and recipe.bpe_dropout and config.system.size != "tiny" and pairs < MEDIUM_PAIRS:
         reason = "every epoch segments the words differently, which helps small corpora"
@@ -293,7 +296,7 @@ def _choose_training(
     if tokens is None:
         longest_row = 2 * (defaults.config.data.max_length + 2)  # source and target in one row, with BOS and EOS
         reason, settings = "tokens per batch, by the amount of data and the device", defaults.config.objective.settings
-        rows_per_pair = objective_class(defaults.config.objective.name or "translation").rows_per_pair(settings)
+        rows_per_pair = defaults.objective.rows_per_pair(settings)
         if rows_per_pair > 1:
             reason += f", divided by the {rows_per_pair} sequences per pair"
         tokens = max(_batch_tokens(target_tokens, gpu) // rows_per_pair, longest_row)
@@ -333,7 +336,7 @@ def _choose_training(
         compiles = gpu and flops > MIN_FLOPS_TO_COMPILE
     smoothing = training.label_smoothing
     if smoothing is None:
-        smoothing = objective_class(defaults.config.objective.name or "translation").default_label_smoothing
+        smoothing = defaults.objective.default_label_smoothing
     precision = ("bfloat16" if gpu else "float32") if training.precision == "auto" else training.precision
     values = {name: training.resolved(name) for name in TRAINING_DEFAULTS}
     values |= {"label_smoothing": smoothing, "device": device, "compile": compiles, "precision": precision}
@@ -368,10 +371,9 @@ def _choose_learning_rate(
         warm_start = training.start_from is not None
         size = defaults.config.system.size
         peak, reason = recipe.peak_learning_rate(dim, warmup, size=size, warm_start=warm_start)
-        objective = objective_class(defaults.config.objective.name or "translation")
-        if (factor := objective.learning_rate_factor) != 1:
+        if (factor := defaults.objective.learning_rate_factor) != 1:
             peak *= factor
-            reason = f"{factor:g} × that of likelihood ({reason}): {objective.learning_rate_reason}"
+            reason = f"{factor:g} × that of likelihood ({reason}): {defaults.objective.learning_rate_reason}"
         defaults.set_and_report("training.learning_rate", peak, reason)
 
 
@@ -399,7 +401,7 @@ def _choose_validation_sentences(defaults: Defaults, store: TokenStore, num_vali
     training = defaults.config.training
     if training.validation_sentences is not None:
         return
-    if not objective_class(defaults.config.objective.name or "translation").generates:
+    if not defaults.objective.generates:
         # the objective generates no text, so that the value has no effect
         defaults.set_quietly({"training.validation_sentences": MAX_DECODED_SENTENCES})
         return

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dragoman.config import Config
 from dragoman.data import DataFormat, TokenStore
 from dragoman.data.lexical_model import monotone_share
-from dragoman.objectives import objective_class
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import Tokenizer
 from dragoman.training.defaults import Defaults, configured_recipe
@@ -45,7 +44,7 @@ def choose_system(
     follows_paper = recipe.paper is not None
     if follows_paper or any(name not in monotone_settings for name in config.system.settings):
         return
-    if not (data_format.is_translation and objective_class(config.objective.name or "").generates):
+    if not (data_format.is_translation and defaults.objective.generates):
         return
     are_spelled = any(tokenizer.spells for tokenizer in tokenizers)
     have_subwords = any(tokenizer.has_limited_vocabulary for tokenizer in tokenizers)

@@ -69,13 +69,13 @@ class TrainingLog:
     """The progress of a training, as its run folder shows it; the folder need not exist yet."""
 
     def __init__(self, folder: Path) -> None:
-        """Watch a run folder."""
+        """Watch the training that writes the run folder `folder`."""
         self.folder = folder
         self._metrics, self._messages = GrowingFile(folder / METRICS_FILE), GrowingFile(folder / MESSAGES_FILE)
         self._samples: dict[int, list[Record]] = {}  # step → sentences with their translations
 
     def read(self) -> Record:
-        """Return state, curves, messages, warnings and validation sentences as JSON values."""
+        """Return what is known now as JSON values: state, step, curves, messages, warnings, validation sentences."""
         status, records, messages = self._status(), self._metrics.read(), self._messages.read()
         trained = [record for record in records if record.get("kind") == "train"]
         validated = [record for record in records if record.get("kind") == "valid"]
@@ -97,9 +97,10 @@ class TrainingLog:
         }
 
     def _status(self) -> Record:
-        """Return the status that the training has written, with the state that follows from it.
+        """Return the status that the training has written, without private fields, and with the state it is in now.
 
-        States: preparing, training, finished, interrupted, failed, stopped (the process has ended without a word).
+        States: preparing, training, finished, interrupted, failed, stopped (its process has ended without reporting
+        why), unknown (a run folder without a status).
         """
         try:
             status = _parse((self.folder / STATUS_FILE).read_bytes()) or {}
@@ -111,7 +112,7 @@ class TrainingLog:
         seconds = time.time() - float(status.get("updated") or 0)
         alive = _is_alive(status)
         state = "stopped" if status.get("state") == "training" and alive is False else status.get("state")
-        public = {name: value for name, value in status.items() if name not in ("pid", "host", "updated")}
+        public = {name: value for name, value in status.items() if name not in ("pid", "host", "updated")}  # for a page
         return public | {"state": state, "seconds_since_update": round(max(0.0, seconds), 1)}
 
     def _sentences(self) -> list[Record]:
@@ -126,12 +127,12 @@ class TrainingLog:
         steps = sorted(self._samples)
         rows = self._samples[steps[-1]] if steps else []
         return [
-            {"source": row.get("source"), "reference": row.get("reference"), "changes": self._changes(steps, n)}
-            for n, row in enumerate(rows)
+            {"source": row.get("source"), "reference": row.get("reference"), "changes": self._changes(steps, index)}
+            for index, row in enumerate(rows)
         ]
 
     def _changes(self, steps: Sequence[int], index: int) -> list[Record]:
-        """Return the translations of a validation sentence with the steps at which they appeared."""
+        """Return each new translation of validation sentence `index`, with the step of `steps` where it appeared."""
         changes: list[Record] = []
         for step in steps:
             rows = self._samples[step]
@@ -155,33 +156,36 @@ def _is_alive(status: Record) -> bool | None:
 
 
 def _finite(value: Any) -> float | None:
-    """Return a number; None if it is none or not finite, which JSON cannot express."""
+    """Return a value if it is a finite number, otherwise None: JSON cannot express other numbers."""
     return value if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
 def _named_metrics(record: Record) -> dict[str, float]:
-    """Return the metrics of a validation by their titles: loss, perplexity, BLEU, exact match …"""
+    """Return the finite metrics of a validation by their titles: loss, perplexity, BLEU, exact match …"""
     named = {"loss": record.get("loss"), "perplexity": record.get("perplexity")}
     named |= {_title(name): record[name] for name in _metric_names(record)}
     return {name: value for name, number in named.items() if (value := _finite(number)) is not None}
 
 
 def _metric_names(record: Record) -> list[str]:
-    """Return the metrics of decoded sentences and the accuracy in a record, the one that selects checkpoints first."""
+    """Return the names of the metrics of a validation besides its loss; first the one that selects checkpoints."""
     names = [name for name in record if name == "accuracy" or (name != "loss" and evaluation.is_text_metric(name))]
     return sorted(names, key=lambda name: name != record.get("selection_metric"))
 
 
 def _title(name: str) -> str:
-    """Return the title of a metric, such as BLEU."""
+    """Return the title of a metric, such as BLEU for bleu."""
     return name if name == "accuracy" else evaluation.text_metric(name).title
 
 
 def curves(trained: Sequence[Record], validated: Sequence[Record]) -> dict[str, Points]:
-    """Return curves of (step, value) from the records of metrics.jsonl; losses are −log p per token."""
+    """Return curves, which are lists of (step, value), by name; losses are −log p per token.
+
+    `trained` and `validated` are the records of metrics.jsonl from training and from validation.
+    """
 
     def points(records: Sequence[Record], name: str) -> Points:
-        """Return the steps with finite values of a field."""
+        """Return (step, value) of the field `name` of records, where it is a finite number."""
         pairs = ((record.get("step"), _finite(record.get(name))) for record in records)
         return [(float(step), value) for step, value in pairs if step is not None and value is not None]
 

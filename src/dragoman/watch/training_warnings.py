@@ -10,6 +10,7 @@ from typing import Any
 OVERFITTING_VALIDATIONS = 3  # with a rising loss, in a row
 RECENT_RECORDS = 50
 LARGE_GRADIENT = 10.0  # times the median of recent norms
+MIN_RECENT_NORMS = 10  # from which a median is taken
 MAX_SILENCE = 120.0  # seconds without a new status
 
 Record = dict[str, Any]
@@ -33,7 +34,7 @@ def training_warnings(status: Record, trained: Sequence[Record], validated: Sequ
 
 
 def _overfitting(validated: Sequence[Record]) -> str:
-    """Warn if the validation loss has risen several times in a row."""
+    """Return a warning if the last validation losses each rose, "" otherwise."""
     losses = [float(record["loss"]) for record in validated[-OVERFITTING_VALIDATIONS - 1 :] if "loss" in record]
     if len(losses) <= OVERFITTING_VALIDATIONS or any(after <= before for before, after in pairwise(losses)):
         return ""
@@ -41,14 +42,14 @@ def _overfitting(validated: Sequence[Record]) -> str:
 
 
 def _skipped(trained: Sequence[Record]) -> str:
-    """Warn if recent steps were skipped because of a non-finite gradient."""
+    """Return a warning if recent steps were skipped because of a non-finite gradient, "" otherwise."""
     count = sum(int(record.get("skipped", 0)) for record in trained[-RECENT_RECORDS:])
     return f"{count} of the recent steps were skipped: their gradient was not finite" if count else ""
 
 
 def _large_gradient(trained: Sequence[Record]) -> str:
-    """Warn if the last gradient is much larger than usual."""
+    """Return a warning if the last gradient norm is much larger than the median of recent ones, "" otherwise."""
     norms = [float(record["gradient_norm"]) for record in trained[-RECENT_RECORDS:] if "gradient_norm" in record]
-    if len(norms) < 10 or norms[-1] <= LARGE_GRADIENT * median(norms):
+    if len(norms) < MIN_RECENT_NORMS or norms[-1] <= LARGE_GRADIENT * median(norms):
         return ""
     return f"the gradient norm is {norms[-1]:.3g}, which is {norms[-1] / median(norms):.0f} times the usual one"

@@ -39,7 +39,7 @@ def watched(folder: Path, port: int = 0, stay: bool = False) -> Iterator[None]:
     finally:
         assert process.stdin is not None
         with suppress(OSError):
-            process.stdin.close()  # the sign to end
+            process.stdin.close()  # at which the process ends
         try:
             process.wait(END_TIMEOUT)
         except subprocess.TimeoutExpired:

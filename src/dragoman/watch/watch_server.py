@@ -40,7 +40,7 @@ class WatchServer:
     """Serves the page of a training on this machine only, until `stop` is called or the process gets a signal."""
 
     def __init__(self, folder: Path, port: int = 0) -> None:
-        """Bind a port of this machine, 0: any free one; a UserError if it is taken."""
+        """Show the run folder `folder` at a port of this machine (0: any free one); a UserError if it is taken."""
         check_packages()
         self.log, self.name = TrainingLog(folder), folder.resolve().name
         self.last_request = -LINGER_SECONDS
@@ -96,7 +96,7 @@ class WatchServer:
         self.server.run(sockets=[self.socket])
 
     def stop_at_end_of(self, stream: IO[bytes]) -> None:
-        """Stop in the background when a stream ends, as the standard input does when the parent process ends.
+        """Start a thread that stops the server when `stream` ends, as standard input does with the parent process.
 
         A browser that has the page open gets some seconds for the final state.
         """
@@ -113,6 +113,6 @@ class WatchServer:
 
 
 def lower_priority() -> None:
-    """Let the training have the processor first, where the system allows it."""
+    """Lower the priority of this process, so that the training has the processor first; only on POSIX systems."""
     if hasattr(os, "nice"):
         os.nice(10)
