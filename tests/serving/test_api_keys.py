@@ -37,7 +37,7 @@ def test_plain_file_has_a_key_per_line(tmp_path: Path) -> None:
         False,
     ]
     assert keys.names[0] == "key-" + hashlib.sha256(b"first").hexdigest()[:8]
-    assert (keys.required, keys.has_admin) == (True, False)
+    assert keys.required
 
 
 @pytest.mark.parametrize("name", ["keys.yaml", "keys.yml", "keys"])
@@ -57,7 +57,6 @@ keys:
     assert operator is not None
     assert (operator.name, operator.admin, operator.characters_per_day) == ("operator", True, None)
     assert [keys.accepts(key) for key in ("keys:", SHA256_OF_SECRET, "other", None)] == [False] * 4
-    assert keys.has_admin
 
 
 def test_keys_may_be_optional(tmp_path: Path) -> None:
@@ -75,7 +74,7 @@ def test_keys_may_be_optional(tmp_path: Path) -> None:
         ("keys: [{name: a, key: x}]\nrequird: no", "did you mean 'required'?"),
         ("keys: [{name: a, key: x}]\nrequired: 1", "true or false"),
         ("keys: []", "has none, so all requests would be rejected"),
-        ("keys: [x]", "must have fields, such as 'name' and 'key', but is none"),
+        ("keys: [x]", "must have fields, such as 'name' and 'key', but is no mapping"),
         ("keys: [{key: very-secret}]", "without 'name'"),
         ("keys: [{name: a}]", "either 'key' or its hash"),
         (f"keys: [{{name: a, key: x, sha256: {SHA256_OF_SECRET}}}]", "either 'key' or its hash"),

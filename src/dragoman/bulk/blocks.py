@@ -97,7 +97,7 @@ class BulkInput:
 
 
 def _read_line(stream: BinaryIO) -> tuple[Line, int]:
-    """Return the next line without its newline, and its number of bytes: 0 at the end of the file."""
+    """Return the next line without its newline (None: it is too long), and its number of bytes: 0 at the end."""
     line = stream.readline(MAX_BULK_LINE_BYTES)
     num_bytes = len(line)
     if line.endswith(b"\n") or num_bytes < MAX_BULK_LINE_BYTES:

@@ -40,7 +40,7 @@ class LocalExecutor:
         return self.map_in_order(worker, tasks)
 
     def map_in_order(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> Iterator[Result]:
-        """Yield the results of items, in order."""
+        """Yield `function(item)` for each item, in order, computed by several processes if there are workers."""
         if self.num_workers > 1:  # spawned processes read the number of their threads when they import libraries
             threads = str(max(1, available_cpus() // self.num_workers))
             for variable in THREAD_VARIABLES:

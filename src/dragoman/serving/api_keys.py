@@ -46,8 +46,8 @@ class ApiKeys:
 
         Unless keys are `required`, requests without a key are accepted, too, and have the limits of the service.
         """
-        known = [_plain_key(key) if isinstance(key, str) else key for key in keys or ()]
-        self._keys = {key.digest: key for key in known}
+        descriptions = [_plain_key(key) if isinstance(key, str) else key for key in keys or ()]
+        self._keys = {description.digest: description for description in descriptions}
         self.required = required and keys is not None
 
     @classmethod
@@ -70,11 +70,6 @@ class ApiKeys:
             re.fullmatch(r"keys:\s*(\[.*)?|-\s+\w+:\s.*|---", line) for line in plain
         )
         return _parse_yaml(text, path) if is_yaml else cls(plain)
-
-    @property
-    def has_admin(self) -> bool:
-        """Whether a key may administer the service."""
-        return any(key.admin for key in self._keys.values())
 
     @property
     def names(self) -> list[str]:
@@ -168,4 +163,4 @@ def _parse_key(entry: Any, place: str) -> ApiKey:
 
 def _described(entry: Any) -> str:
     """Describe an invalid entry of a file of keys by the names of its fields: their values may be secret."""
-    return f"a mapping without 'name' ({', '.join(map(str, entry))})" if isinstance(entry, dict) else "none"
+    return f"a mapping without 'name' ({', '.join(map(str, entry))})" if isinstance(entry, dict) else "no mapping"

@@ -46,13 +46,13 @@ class ClientShares:
 
     def used(self, record: RequestRecord) -> int:
         """Return the amount in use by the client of a request; without a client id, by its address or API key."""
-        return self._used[record.identity if record.client_id else record.group]
+        return self._used[record.identity if record.client_id else record.address_or_key]
 
     def _owners(self, record: RequestRecord) -> dict[str, tuple[ExceededLimit, float]]:
         """Return the keys in `_used` for which a request counts, each with the name and the size of its limit."""
         owners: dict[str, tuple[ExceededLimit, float]] = {
             "": ("total", self.total),
-            record.group: ("address", self.per_address),
+            record.address_or_key: ("address", self.per_address),
         }
         if record.client_id:
             owners[record.identity] = "client", self.per_client

@@ -158,7 +158,7 @@ class JobQueue(Generic[AnyJob]):
         """
         cheaper = [other for other in self._jobs if other.cost <= job.cost and not other.future.done()]
         client_cost = sum(other.cost for other in cheaper if other.record.identity == job.record.identity)
-        address_cost = sum(other.cost for other in cheaper if other.record.group == job.record.group)
+        address_cost = sum(other.cost for other in cheaper if other.record.address_or_key == job.record.address_or_key)
         if not job.record.client_id:  # perhaps several users: only the share of an address can be fair
             client_cost = 0
         return job.cost + max(client_cost, address_cost / self.limits.clients_per_address)

@@ -135,7 +135,7 @@ class Batcher(JobQueue[TranslationJob]):
             return self.batching.max_tokens
         budget = self.run.config.search.batch_tokens // options.search.rows_per_source
         if self.run.device.type == "cpu":
-            budget = min(budget, SHORT_COST // options.cost(1))
+            budget = min(budget, SHORT_COST // options.cost(tokens=1))
         return max(1, budget)
 
     def take_batch(self, jobs: Sequence[TranslationJob]) -> Batch:

@@ -118,7 +118,7 @@ class RateLimiter:
         if self.per_second:
             if record.client_id:
                 self.take(record.identity, self.per_second)
-            self.take(record.group, self.per_second * self.clients_per_address)
+            self.take(record.address_or_key, self.per_second * self.clients_per_address)
 
     def take(self, name: str, per_second: float) -> None:
         """Count a request of the client or address `name`, which may send `per_second`; a RequestError if too many.

@@ -60,7 +60,7 @@ class RequestRecord:
     on_failure: Callable[[], None] | None = None
 
     @property
-    def group(self) -> str:
+    def address_or_key(self) -> str:
         """The address or API key of the request, which several clients may share."""
         return f"key {self.client}" if self.client else f"address {self.address}"
 

@@ -68,7 +68,10 @@ def routes(service: Service) -> APIRouter:
 
 
 async def _translate(service: Service, fields: schemas.FileRequest, file: UploadedFile, document: Document) -> bytes:
-    """Return the translated document; one in the target language already is returned as it is."""
+    """Return the translated file; one that is in the target language already is returned unchanged.
+
+    `fields` has the languages and options of the request, `document` the parsed text of the file.
+    """
     source = fields.source
     if source == "auto":
         sample = "\n".join(block.text for block in document.blocks)[: service.limits.max_characters]
@@ -76,5 +79,5 @@ async def _translate(service: Service, fields: schemas.FileRequest, file: Upload
     served = run_or_none(service, source, fields.target)
     if served is None:
         return file.content
-    (blocks,) = await translate_blocks(service, served, document.blocks, Preserve(fields.preserve))
-    return await asyncio.to_thread(document.render, blocks, served.target_language)
+    best_version, *_ = await translate_blocks(service, served, document.blocks, Preserve(fields.preserve))
+    return await asyncio.to_thread(document.render, best_version, served.target_language)

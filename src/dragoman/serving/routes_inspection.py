@@ -164,13 +164,16 @@ def _checked_source(
     A sentence or a translation (token ids) with more than `limits.max_inspected_tokens` is a RequestError.
     """
     (source,) = run.with_features([text], None if features is None else [features])
-    counts = {"sentence": len(run.encode_sources([source])[0]), "translation": len(translation or ())}
-    limit = service.limits.max_inspected_tokens
-    for name, tokens in counts.items():
-        if tokens > limit:
-            message = f"a {name} of at most {limit} tokens can be inspected, but this one has"
-            raise RequestError(400, f"{message} {tokens:,}")
+    check_token_counts(service, sentence=len(run.encode_sources([source])[0]), translation=len(translation or ()))
     return source
+
+
+def check_token_counts(service: Service, sentence: int, translation: int) -> None:
+    """Raise a RequestError if a sentence or its translation has more tokens than may be inspected."""
+    limit = service.limits.max_inspected_tokens
+    for name, tokens in (("sentence", sentence), ("translation", translation)):
+        if tokens > limit:
+            raise RequestError(400, f"a {name} of at most {limit} tokens can be inspected, but this one has {tokens:,}")
 
 
 def _walk(service: Service, served: ServedRun, fields: schemas.WalkRequest) -> Callable[[], str]:

@@ -19,7 +19,7 @@ from dragoman.serving import schemas
 from dragoman.serving.checkpoint_cache import CheckpointCache, RecentlyUsed
 from dragoman.serving.job_queue import SHORT_COST
 from dragoman.serving.request_parsing import RequestError
-from dragoman.serving.routes_inspection import NOT_FOUND
+from dragoman.serving.routes_inspection import NOT_FOUND, check_token_counts
 from dragoman.serving.service import Service
 from dragoman.watch.training_log import TrainingLog
 
@@ -81,14 +81,8 @@ class HistoryResponse(BaseModel):
 
 def check_tokens(service: Service, run: Run, sentence: str, translation: str) -> None:
     """Raise a RequestError if a sentence or its translation has more than `limits.max_inspected_tokens` tokens."""
-    limit = service.limits.max_inspected_tokens
-    counts = {
-        "sentence": len(run.encode_sources([sentence])[0]),
-        "translation": len(run.target_tokenizer.encode(translation)),
-    }
-    for name, tokens in counts.items():
-        if tokens > limit:
-            raise RequestError(400, f"a {name} of at most {limit} tokens can be inspected, but this one has {tokens:,}")
+    target_tokens = run.target_tokenizer.encode(translation)
+    check_token_counts(service, sentence=len(run.encode_sources([sentence])[0]), translation=len(target_tokens))
 
 
 def routes(service: Service) -> APIRouter:

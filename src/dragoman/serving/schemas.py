@@ -170,14 +170,19 @@ class RunInfo(BaseModel):
     search: dict[str, Any] = Field(description="The default search.")
 
 
-class RunSelection(ApiRequest):
-    """Selects a run, by name or by languages, and its search."""
+class RunChoice(ApiRequest):
+    """Selects a run, by name or by languages."""
 
     model_config = ConfigDict(extra="forbid")
 
     run: str | None = Field(None, description="Name of a run, as in /v1/runs; alternatively give source and target.")
     source: str | None = Field(None, description="Source language, such as en; of a multilingual run also eng_Latn.")
     target: str | None = Field(None, description="Target language.")
+
+
+class RunSelection(RunChoice):
+    """Selects a run, by name or by languages, and its search."""
+
     search: dict[str, Any] | None = Field(
         None, description="A search, such as {'kind': 'Beam', 'size': 8}.", examples=[{"kind": "Beam", "size": 8}]
     )
@@ -246,14 +251,9 @@ class LensResponse(BaseModel):
     inspection: dict[str, Any] = Field(description="The JSON document of docs/seeing.md.")
 
 
-class WalkRequest(ApiRequest):
+class WalkRequest(RunChoice):
     """A prediction to follow through the model."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    run: str | None = Field(None, description="Name of a run, as in /v1/runs; alternatively give source and target.")
-    source: str | None = Field(None, description="Source language, such as en; of a multilingual run also eng_Latn.")
-    target: str | None = Field(None, description="Target language.")
     text: str | None = Field(None, description="One sentence: it is not split. A language model needs none.")
     features: str | None = Field(None, description="Features such as V;PST, for a run that was trained with features.")
     tokens: list[int] = Field([], description="Ids of the target tokens before the one that is predicted.")

@@ -42,7 +42,7 @@ class ServedRun:
 
     @property
     def is_multilingual(self) -> bool:
-        """Whether requests name the languages of the run, of which it has a pair at most by default."""
+        """Whether the run translates between several languages, of which a request names two."""
         return self.language_codes is not None
 
     @property

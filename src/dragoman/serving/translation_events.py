@@ -34,15 +34,15 @@ async def translation_events(
     the generator is closed.
     """
     async with service.stream_slot():
-        gaps = text.gaps_for_language(served.target_language)
+        gaps = text.gaps_for_language(served.target_language)  # white space before the first sentence and after each
         for event in _token_events(0, gaps[0]):
             yield event
         translations: list[str] = []
-        held_back: dict[int, list[StreamedTokens]] = {}  # parts that were not sent yet, by the number of the sentence
+        held_back: dict[int, list[StreamedTokens]] = {}  # parts not sent yet, by the number of the sentence
         async for number, part in _parts(service, served, text, options):
             held_back.setdefault(number, []).append(part)
             while parts := held_back.pop(len(translations), None):
-                current = len(translations)
+                current = len(translations)  # the first sentence that is not complete
                 for part in parts:
                     for event in _token_events(current, part.text, part.tentative_text):
                         yield event

@@ -52,7 +52,7 @@ class HostCheck:
     """ASGI middleware that rejects requests for other host names, and answers HEAD like GET, without a body."""
 
     def __init__(self, app: ASGIApp, access: WebAccess) -> None:
-        """Guard the application `app`, whose host names are those of `access`."""
+        """Pass requests on to the application `app` if they call it by a host name that `access` accepts."""
         self.app, self.access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,10 +102,10 @@ def reachable_urls(address: str, port: int, scheme: str = "http") -> list[str]:
 
 def _outward_addresses(has_ipv6: bool) -> Iterator[str]:
     """Yield the addresses of this machine in the networks that lead to the internet; no packet is sent."""
-    for family in (socket.AF_INET, socket.AF_INET6)[: 1 + has_ipv6]:
+    for family in (socket.AF_INET, socket.AF_INET6) if has_ipv6 else (socket.AF_INET,):
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             try:
-                probe.connect((REMOTE_ADDRESSES[family], 9))
+                probe.connect((REMOTE_ADDRESSES[family], 9))  # any port: this only chooses the address of this machine
             except OSError:  # no network
                 continue
             yield str(probe.getsockname()[0])
