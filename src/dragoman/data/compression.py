@@ -100,6 +100,11 @@ def without_compression_suffix(name: str) -> str:
     return name
 
 
+def file_extension(name: str) -> str:
+    """Return the extension of a file, without a dot and without that of its compression: "de" for train.de.gz."""
+    return Path(without_compression_suffix(name)).suffix.removeprefix(".")
+
+
 @contextmanager
 def decompressed(file: io.BufferedReader, path: Path) -> Iterator[io.BufferedReader]:
     """Return the decompressed content of an open file, or the file itself; `path` names it in errors."""

@@ -224,16 +224,17 @@ class BranchAndBound:
         total[:, eos] = -torch.inf
         total[lengths + 1 >= self.max_length] = -torch.inf  # no position for EOS after one more token
         bounds = total.new_tensor([self._lower_bound(len(prefix) + 1) for prefix in prefixes])
-        rows, columns = (total > bounds[:, None]).nonzero(as_tuple=True)
-        row, token, score_after = (column.cpu().numpy() for column in (rows, columns, total[rows, columns]))
-        starts = np.searchsorted(row, np.arange(len(prefixes) + 1))  # where the continuations of each prefix begin
+        # continuations that may become better: index of the prefix, last token and log p of each, by prefix
+        kept = (total > bounds[:, None]).nonzero(as_tuple=True)
+        rows, last_tokens, log_p_after = (column.cpu().numpy() for column in (*kept, total[kept]))
+        starts = np.searchsorted(rows, np.arange(len(prefixes) + 1))  # where the continuations of each prefix begin
         for i in reversed(range(len(prefixes))):  # the best branch is pushed last, and so expanded first
             continuations = slice(starts[i], starts[i + 1])
-            order = score_after[continuations].argsort(kind="stable")  # best last
+            order = log_p_after[continuations].argsort(kind="stable")  # best last
             if len(order):
                 row_cache = map_tensors(lambda leaf, row=i: leaf[row : row + 1], cache_after)
-                tokens_of_prefix, scores_of_prefix = token[continuations][order], score_after[continuations][order]
-                self.branches.append(Branch(prefixes[i], row_cache, tokens_of_prefix, scores_of_prefix))
+                branch_tokens, branch_scores = last_tokens[continuations][order], log_p_after[continuations][order]
+                self.branches.append(Branch(prefixes[i], row_cache, tokens=branch_tokens, scores=branch_scores))
 
     def _propose(self, tokens: list[int], score: float) -> None:
         """Set `self.best` to this target (tokens without EOS, log p `score`) if it is better than the best so far."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from dragoman.config import Config
-from dragoman.data.compression import without_compression_suffix
+from dragoman.data.compression import file_extension
 from dragoman.data.corpus_passes import Log
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec, meta_model
@@ -209,6 +208,4 @@ def _similar_language_and_codes(parent: ParentRun, config: Config) -> tuple[str,
 
 def _first_extension(files: Iterable[str]) -> str:
     """Return the extension of the first file, such as "de" for train.de or train.de.gz; empty without files."""
-    for file in files:
-        return Path(without_compression_suffix(Path(file).name)).suffix.removeprefix(".")
-    return ""
+    return next(map(file_extension, files), "")

@@ -87,12 +87,6 @@ class SurveyedText:
         pairs = self.request.data_format.read(self.request.train)
         return self.split.training_pairs(pairs) if self.split else pairs
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """All settings that decide which text is read: runs with equal ones share the results of a preparation."""
-        config = self.request.config
-        return config.data, config.cleaning, config.features, self.request.data_format.key
-
 
 @dataclass(frozen=True)
 class Vocabulary:
@@ -228,7 +222,8 @@ def _survey(
     request, cleaning = _clean(request, folder, parallel, log, cache)
     survey = cache.compute_once(
         lambda: corpus_passes.survey_corpora(data_format, request.train, config.data.validation_size, parallel, log),
-        *("survey", config.data, config.cleaning, config.features, data_format.key),  # what the survey depends on
+        "survey",
+        *request.text_key,
     )
     split, validation = _choose_validation_pairs(request, survey, cleaning)
     if config.text.add_language:
@@ -305,7 +300,7 @@ def _store_text(
         return StoredText(final_folder, report)
 
     documents = [tokenizer.to_json() for tokenizer in vocabulary.tokenizers]
-    stored = cache.compute_once(write, "stores", *surveyed.key, vocabulary.languages, *documents)
+    stored = cache.compute_once(write, "stores", *request.text_key, vocabulary.languages, *documents)
     if stored.folder.exists():  # written by an earlier preparation
         shutil.copytree(stored.folder, folder, copy_function=link_or_copy)
     elif not folder.exists():  # that preparation has failed, and left nothing
@@ -404,7 +399,8 @@ def _clean(
     languages = resolve.languages_to_identify(config, request.train)
     cleaned = cache.compute_once(
         lambda: clean_corpora(data_format, request.train, config.cleaning, folder, parallel, log, languages),
-        *("cleaning", config.data, config.cleaning, config.features, data_format.key),  # what cleaning depends on
+        "cleaning",
+        *request.text_key,
     )
     return replace(request, train=cleaned.corpora), cleaned.report
 

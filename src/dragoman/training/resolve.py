@@ -13,7 +13,7 @@ from typing import Any
 from dragoman import data
 from dragoman.config import Config, DataConfig, FeatureConfig, SearchDefaults, replace_settings
 from dragoman.data import Corpus, DataFormat
-from dragoman.data.compression import without_compression_suffix
+from dragoman.data.compression import file_extension
 from dragoman.errors import UserError, unknown_name
 from dragoman.models import Model, ModelSpec, count_parameters, described_model
 from dragoman.models.model import position_limit
@@ -54,6 +54,11 @@ class RunRequest:
     test: list[Corpus]
     data_format: DataFormat
     device: str
+
+    @property
+    def text_key(self) -> tuple[Any, ...]:
+        """All settings that decide which text is read: preparations with equal ones share their results."""
+        return self.config.data, self.config.cleaning, self.config.features, self.data_format.key
 
     def build_spec(self, config: Config, vocabulary: VocabularySizes) -> ModelSpec:
         """Return the hyper-parameters of the parent's model, or of the configured system for these vocabulary sizes.
@@ -284,7 +289,7 @@ def _languages(config: Config, train: list[Corpus]) -> tuple[str, str]:
 
     def language_code(language: str, file: Path | None) -> str:
         """Return the code of a language ("de" for de-AT), by default the extension of a file, such as train.de.gz."""
-        extension = Path(without_compression_suffix(file.name)).suffix.removeprefix(".") if file else ""
+        extension = file_extension(file.name) if file else ""
         code = (language or extension).lower().replace("_", "-").partition("-")[0]
         return code if can_identify() and code in known_languages() else ""
 

@@ -89,9 +89,9 @@ def make_tokenizers(
 
         tokenizers = cache.compute_once(
             learn,
-            # all that the tokenizers depend on
-            *("tokenizers", replace(text, bpe_dropout=None), request.config.data, request.config.features),
-            *(request.config.cleaning, data_format.key),
+            "tokenizers",
+            replace(text, bpe_dropout=None),
+            *request.text_key,
         )
         report_vocab_sizes(defaults, limits, tokenizers)
         tokenizers = _distinguish_unknown_words(defaults, tokenizers)

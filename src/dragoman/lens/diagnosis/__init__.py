@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from dragoman.data import TokenStore
-from dragoman.data.compression import without_compression_suffix
+from dragoman.data.compression import file_extension
 from dragoman.errors import UserError
 from dragoman.evaluation import Link
 from dragoman.lens.diagnosis.content_coverage import alignment_error, coverage, length_ratio, quality_by_length
@@ -87,7 +87,7 @@ def language_pair(run: Run) -> str | None:
 
 def _language_code(file_name: str) -> str | None:
     """Return the extension of a file name if it looks like a language code ("de" for train.de.gz), else None."""
-    extension = Path(without_compression_suffix(file_name)).suffix.removeprefix(".").lower()
+    extension = file_extension(file_name).lower()
     is_code = len(extension) in (2, 3) and extension.isalpha() and extension not in ("txt", "tsv", "csv", "tmx")
     return extension if is_code else None
 
