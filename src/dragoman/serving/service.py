@@ -130,7 +130,7 @@ class Service(RunSelector):
             )
         batcher = Batcher(run, name, self._queue_limits, self._batching, self.limits.max_queue, self.metrics)
         served = ServedRun(name, run, pair, batcher, version, source)
-        if served.is_multilingual and (pair is not None or served.language_codes.has_default):
+        if served.language_codes is not None and (pair is not None or served.language_codes.has_default):
             served = served.for_languages(*(pair or (None, None)))
         return served
 

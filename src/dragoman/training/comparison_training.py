@@ -206,7 +206,9 @@ def train_system(
     try:
         outcome = Trainer(run, display, saved).train()
     except UserError as error:
-        raise UserError(f"{label}, seed {seed}: {error}; or leave {label} out of --systems") from error
+        raise UserError(
+            f"the training of {label} with seed {seed} failed: {error}; or leave {label} out of --systems"
+        ) from error
     if outcome.interrupted:
         raise KeyboardInterrupt
 

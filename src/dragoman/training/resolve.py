@@ -94,15 +94,10 @@ def resolve_request(config: Config, open_parent: OpenParent = ParentRun.open) ->
     check_mixture(config.data, train, valid)
     content = data.detect_data_format(train[0])  # pairs, text, turns of dialogues, or feature vectors
     if not content.has_target and not content.is_dialogue and not task_is_given:
-        has_columns = train[0].file_format.has_both_sides
-        if has_columns:
-            problem = "is read without a target column: name it with --target-column"
-        else:
-            problem = "has only sources: give the file of the targets with --target"
-        raise UserError(
-            f"{train[0].source} {problem}, or choose a --system or --objective that learns from a single text, such as "
-            "a language model"
-        )
+        file, advice = train[0].source, "or choose a --system or --objective for single texts, such as a language model"
+        if train[0].file_format.has_both_sides:
+            raise UserError(f"{file} is read without a target column: name it with --target-column, {advice}")
+        raise UserError(f"{file} has only sources: give the file of the targets with --target, {advice}")
     if content.source_is_features and parent_spec is None:
         config = resolve_features(config, train[0])
     spec = parent_spec or check_system(config)
