@@ -102,7 +102,7 @@ def walk_through(
     ranges = {"position": (position, 0, max(0, len(source_labels) - 1)), "head": (head, 1, num_heads)}
     for name, (number, lowest, highest) in ranges.items():
         if not lowest <= number <= highest:
-            raise UserError(f"the {name} to walk through must be from {lowest} to {highest}, but is {number}")
+            raise UserError(f"the walk's {name} must be from {lowest} to {highest}, but is {number}")
     walker = _Walker(run.model, trace, source=source_labels, inputs=inputs, position=position, head=head - 1)
     ranking = logits.sort(descending=True, stable=True)
     ranked_ids = ranking.indices[:MAX_LOGITS].tolist()
