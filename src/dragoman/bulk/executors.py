@@ -21,11 +21,11 @@ class Executor(Protocol):
     """Maps blocks of files with a worker, or other items with a function."""
 
     def map(self, worker: BlockWorker, tasks: Iterable[BlockTask]) -> Iterator[list[BlockResult]]:
-        """Yield the results of each task, in any order."""
+        """Yield `worker(task)`, the results of the blocks of a task, for each task, in any order."""
         ...
 
     def map_in_order(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> Iterator[Result]:
-        """Yield the results of items, in order; few are pending at a time."""
+        """Yield `function(item)` for each item, in order; only a few items are taken in advance."""
         ...
 
 
@@ -36,7 +36,7 @@ class LocalExecutor:
     num_workers: int = 1
 
     def map(self, worker: BlockWorker, tasks: Iterable[BlockTask]) -> Iterator[list[BlockResult]]:
-        """Yield the results of each task, in order."""
+        """Yield `worker(task)`, the results of the blocks of a task, for each task, in order."""
         return self.map_in_order(worker, tasks)
 
     def map_in_order(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> Iterator[Result]:

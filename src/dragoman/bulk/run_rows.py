@@ -71,7 +71,7 @@ def generate_rows(run: Run, rows: Rows, first_index: int, *, search: dict[str, A
 def score_rows(run: Run, rows: Rows, first_index: int) -> list[RowResult]:
     """Compute log p(y|x) of rows of a source and a target, or log p(y) of rows of one text.
 
-    `first_index`, the index of the first row, is for functions that sample, and not used here.
+    `first_index` is not used: nothing is sampled.
     """
     *sources, targets = map(list, zip(*rows))
     results = run.score(sources[0] if sources else None, targets)
@@ -79,21 +79,21 @@ def score_rows(run: Run, rows: Rows, first_index: int) -> list[RowResult]:
 
 
 def tag_rows(run: Run, rows: Rows, first_index: int) -> list[RowResult]:
-    """Tag the words of texts; `first_index`, the index of the first row, is for functions that sample."""
+    """Tag the words of rows of one text each; `first_index` is not used: nothing is sampled."""
     results = run.tag([text for (text,) in rows])
     return [RowResult((" ".join(result.tags),), num_tokens=len(result.tags)) for result in results]
 
 
 def classify_rows(run: Run, rows: Rows, first_index: int) -> list[RowResult]:
-    """Return the most probable label of texts, which counts as one token, and its probability.
+    """Return the most probable label of each text, which counts as one token, and its probability.
 
-    `first_index`, the index of the first row, is for functions that sample, and not used here.
+    `first_index` is not used: nothing is sampled.
     """
     results = run.classify([text for (text,) in rows])
     return [RowResult((result.label, result.probabilities[result.label]), num_tokens=1) for result in results]
 
 
 def fill_rows(run: Run, rows: Rows, first_index: int) -> list[RowResult]:
-    """Fill the masks of texts; `first_index`, the index of the first row, is for functions that sample."""
+    """Fill the masks of rows of one text each; `first_index` is not used: nothing is sampled."""
     results = run.fill([text for (text,) in rows], top_k=1)
     return [RowResult((result.text,), num_tokens=len(result.choices)) for result in results]

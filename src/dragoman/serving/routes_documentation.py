@@ -36,7 +36,7 @@ def routes(app: FastAPI, headers: Mapping[str, str]) -> APIRouter:
 
 
 def _groups(description: dict[str, Any], address: str) -> dict[str, list[dict[str, Any]]]:
-    """Return the operations of an OpenAPI description by their first tag, as the page shows them.
+    """Return the operations (a method of a path) of an OpenAPI description by their first tag, for the page template.
 
     `address` is that of the service, for examples.
     """
@@ -45,7 +45,7 @@ def _groups(description: dict[str, Any], address: str) -> dict[str, list[dict[st
     for path, operations in description["paths"].items():
         for method, operation in operations.items():
             contents = operation.get("requestBody", {}).get("content", {})
-            answers = operation["responses"].get("200", {}).get("content", {})
+            responses = operation["responses"].get("200", {}).get("content", {})
             groups.setdefault(operation.get("tags", ["Other"])[0], []).append(
                 {
                     "id": f"{method}-{path.strip('/').replace('/', '-') or 'index'}",
@@ -56,7 +56,7 @@ def _groups(description: dict[str, Any], address: str) -> dict[str, list[dict[st
                     "content_types": list(contents),
                     "body": operation.get("requestBody", {}).get("description", ""),
                     "fields": _fields(_first_schema(contents), schemas),
-                    "answer": _fields(_first_schema(answers), schemas),
+                    "answer": _fields(_first_schema(responses), schemas),
                     "example": _example(method, path, contents, address),
                 }
             )

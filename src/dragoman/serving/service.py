@@ -345,7 +345,7 @@ class Service(RunSelector):
         return served.run.default_search if description is None else self.validate_search(served, description)
 
     def streaming_run(self, served: ServedRun) -> Run:
-        """Return a copy of the run (with the same weights) whose searches may alternate with those of batches."""
+        """Return a copy of the run, with the same weights, whose searches may go on in between those of batches."""
         run = copy(served.run)
         run.engine_cache = None  # cached engines belong to one search at a time
         return run
