@@ -185,7 +185,7 @@ class Run:
         """Return the UserError for a command, such as `translate`, that cannot use this run; it names one that can."""
         origin = f"was trained with the objective {self.config.objective.name}" if self.objective else "is imported"
         advice = "train another model from it ('dragoman train --start-from')"
-        if self.usage and self.usage.command != command:
+        if self.usage and self.usage.command != command:  # there is another command that can use it
             advice = f"use 'dragoman {self.usage.command} {self.folder}'"
         return UserError(
             f"the command '{command}' cannot use the run {self.folder}, which {origin} and has a model of the type "

@@ -155,10 +155,11 @@ def _tokenizer_choices(
 def choose_for_pairs(
     profile: CorpusProfile, unknown_source: float = 0.0, unknown_target: float = 0.0
 ) -> tuple[TokenizerChoice, TokenizerChoice]:
-    """Choose the tokenizers of source and target: each by its text, then so that they suit each other.
+    """Choose the tokenizers of source and target: subwords, characters, or whole symbols (the words between spaces).
 
-    `profile` has the statistics of the training text; the unknown shares are those of symbols (words between spaces) of
-    the validation text that do not occur in training.
+    Each side is chosen by its text, then both so that they suit each other: words and their spellings or inflected
+    forms get characters on both sides, for example. `profile` has the statistics of the training text; the unknown
+    shares are those of symbols of the validation text that do not occur in training.
     """
     source, target = profile.source, profile.target
     source_choice = choose_for_text(source, unknown_source)
