@@ -405,7 +405,7 @@ class SweepResult:
                 "configuration": result.name,
                 "settings": self.configurations[result.name],
                 "trained": result.fraction,
-                "score": result.score and result.score[0],
+                "score": result.score and result.score[0],  # the selection metric
                 "runs": [asdict(run) for run in result.runs],
                 "error": result.error,
             }
