@@ -51,7 +51,7 @@ def create_app(
 
     Args:
         service: is started with the application (unless `start` is false), and closed with it.
-        access: accepted host names, and web sites whose scripts may call the service; None: this machine only.
+        access: further host names, and web sites whose scripts may call the service; None: neither.
         log: what is logged about requests; None: the default.
         start: false if the caller starts the service itself.
     """
