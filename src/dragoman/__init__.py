@@ -61,8 +61,7 @@ __version__ = "0.1.0"
 # Operations that Apple GPUs lack are computed on the CPU; torch reads this when it is imported.
 os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
 
-#: modules and the public names that they define
-_PUBLIC = {
+_PUBLIC_NAMES = {  # by the module that defines them
     "dragoman.api.evaluate_run": "EvaluationResult evaluate",
     "dragoman.api.events": "MessageEvent NotebookProgress StepEvent TrainingEvent ValidationEvent",
     "dragoman.api.export_run": "export",
@@ -103,6 +102,9 @@ def load(
         custom_parts: classes of custom parts that the model contains.
         weights: "float32"; "int8" is faster on a CPU, "bfloat16" on a GPU, both slightly less accurate.
 
+    Returns:
+        the model with its tokenizers, which translates, scores and evaluates.
+
     Examples:
         >>> run = dragoman.load(folder, device="cpu")
         >>> len(run.translate(["The dog sleeps."]))
@@ -119,8 +121,8 @@ def load(
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used."""
-    for module, names in _PUBLIC.items():
+    """Import a public name, such as `train`, from the module that defines it, when `dragoman.NAME` is first used."""
+    for module, names in _PUBLIC_NAMES.items():
         if name in names.split():
             value = getattr(importlib.import_module(module), name)
             globals()[name] = value

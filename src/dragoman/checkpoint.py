@@ -23,14 +23,14 @@ CHECKPOINT_VERSION = 1
 MANIFEST_FILE = "checkpoint.json"
 
 
-def named_weights(model: nn.Module, frozen: bool = True) -> dict[str, Tensor]:
+def named_weights(model: nn.Module, include_frozen: bool = True) -> dict[str, Tensor]:
     """Return parameters and persistent buffers by name; tied weights appear once, under their first name.
 
-    `frozen` false leaves out parameters that need no gradient.
+    Without `include_frozen`, parameters that need no gradient are left out.
     """
     persistent = model.state_dict().keys()
     buffers = {name: buffer for name, buffer in model.named_buffers() if name in persistent}
-    parameters = {name: weight for name, weight in model.named_parameters() if frozen or weight.requires_grad}
+    parameters = {name: weight for name, weight in model.named_parameters() if include_frozen or weight.requires_grad}
     return {name: weight.detach() for name, weight in (parameters | buffers).items()}
 
 
@@ -46,7 +46,7 @@ def save(
         folder: the new checkpoint.
         tensors: `{file name: {tensor name: tensor}}`, one safetensors file each.
         values: plain values, stored as JSON.
-        folders: existing folders on the same disk that are moved into the checkpoint, by their new names.
+        folders: `{new name: existing folder}`: folders on the same disk that are moved into the checkpoint.
     """
     with atomic_folder(folder) as partial:
         digests: dict[str, str] = {}
@@ -71,7 +71,10 @@ def is_complete(folder: Path) -> bool:
 
 
 def read_values(folder: Path) -> dict[str, Any]:
-    """Return the plain values of a checkpoint; the training state ("progress") under present names."""
+    """Return the plain values of a checkpoint.
+
+    The fields of the training state ("progress") get their present names if an earlier version wrote them.
+    """
     values = _read_manifest(folder)["values"]
     if isinstance(values.get("progress"), dict):
         values = values | {"progress": legacy.translate_train_state(values["progress"])}
@@ -127,13 +130,17 @@ Shard = Callable[[Tensor, Tensor], Tensor]
 
 
 def load_weights(
-    model: nn.Module, folder: Path, shard: Shard = lambda tensor, weight: tensor, frozen: bool = True
+    model: nn.Module, folder: Path, shard: Shard = lambda tensor, weight: tensor, include_frozen: bool = True
 ) -> None:
-    """Load the weights of a checkpoint into the model; `shard` selects the part of a tensor that this process holds.
+    """Load the weights of a checkpoint into the model.
 
-    `frozen` is false for a checkpoint without the weights that are frozen in the model, which stay as they are.
+    Args:
+        model: the model to change.
+        folder: the checkpoint.
+        shard: `shard(tensor, weight)` returns the part of a checkpoint's tensor that the (sharded) weight holds.
+        include_frozen: false for a checkpoint without the frozen weights (those that need no gradient), which are kept.
     """
-    set_weights(model, open_tensors(folder, "model"), folder, shard, frozen)
+    set_weights(model, open_tensors(folder, "model"), folder, shard, include_frozen)
 
 
 def set_weights(
@@ -141,7 +148,7 @@ def set_weights(
     tensors: Mapping[str, Tensor],
     folder: Path,
     shard: Shard = lambda tensor, weight: tensor,
-    frozen: bool = True,
+    include_frozen: bool = True,
 ) -> None:
     """Copy tensors into the model's weights; a missing, additional or differently shaped tensor is a UserError.
 
@@ -149,10 +156,10 @@ def set_weights(
         model: the model to change.
         tensors: all weights by name.
         folder: the checkpoint, for error messages.
-        shard: selects the part of a tensor that this process holds of a weight.
-        frozen: whether `tensors` include the weights that are frozen in the model.
+        shard: `shard(tensor, weight)` returns the part of a tensor that the (sharded) weight holds.
+        include_frozen: whether `tensors` include the frozen weights (those that need no gradient).
     """
-    weights = named_weights(model, frozen)
+    weights = named_weights(model, include_frozen)
     if isinstance(tensors, TensorFile):
         shapes = tensors.shapes
     else:
@@ -163,7 +170,7 @@ def set_weights(
 
 
 def assign_weights(model: nn.Module, source: WeightSource, folder: Path, device: torch.device) -> None:
-    """Give a model without weights (`unallocated_model`) those of `source`, and move it to the device.
+    """Give a model on the meta device, which has no weights yet, those of `source`, and move it to the device.
 
     Weights are loaded one by one, in the model's precision, so that there is never a second copy of them all. Those of
     a large file stay mapped where nothing has to be converted.

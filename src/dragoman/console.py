@@ -21,7 +21,7 @@ def log(text: str) -> None:
 
 
 def progress_bar(visible: bool = True) -> Progress:
-    """Return a progress bar on standard error that is erased when it stops."""
+    """Return a progress bar on standard error that is erased when it stops; hidden if not `visible` or with --quiet."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

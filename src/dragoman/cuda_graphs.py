@@ -14,7 +14,7 @@ import torch
 Static = TypeVar("Static")
 
 SYNC_CHECKS = 2  # calls in which a function is checked for device synchronization before it stays eager
-MIN_FREE_MEMORY = 0.25  # share of the device's memory that must be free to capture: graphs of many shapes take a lot
+MIN_FREE_MEMORY_SHARE = 0.25  # of the device's memory, to capture: graphs of many shapes take a lot
 
 
 @dataclass
@@ -41,14 +41,17 @@ class CudaGraphCache(Generic[Static]):
     """
 
     def __init__(self, device: torch.device, max_graphs: int) -> None:
-        """`max_graphs`: number of graphs that are kept; the least recently used one is dropped first."""
+        """Capture graphs for a device; keep at most `max_graphs`, and drop the least recently used one first."""
         self.device, self.max_graphs = device, max_graphs
         self.entries: dict[Hashable, CapturedGraph[Static]] = {}
         self.stream: torch.cuda.Stream | None = None  # for capture, created by the first call
         self.pool: Any = None  # memory that all graphs share
 
     def lookup(self, key: Hashable, create: Callable[[], Static]) -> CapturedGraph[Static]:
-        """Return the entry of a key, with the static tensors of `create()` if the key is new."""
+        """Return the entry of a key, such as a batch shape; a new one gets the tensors that `create()` returns.
+
+        The captured function reads and writes these tensors, which stay at the same place in memory.
+        """
         entry = self.entries.pop(key, None) or CapturedGraph(create())
         self.entries[key] = entry  # now the most recently used one
         if len(self.entries) > self.max_graphs:
@@ -56,10 +59,10 @@ class CudaGraphCache(Generic[Static]):
         return entry
 
     def run(self, entry: CapturedGraph[Static], function: Callable[[], None]) -> None:
-        """Run a function on the tensors of an entry, as a CUDA graph if possible.
+        """Run a function on the tensors of an entry (from `lookup`), as a CUDA graph if possible.
 
-        It must use the same tensors in every call. The first calls run eagerly, and check whether the function
-        synchronizes with the device; if it does not, the next call captures it, and later ones replay the graph.
+        The first calls run eagerly, and check whether the function makes the CPU wait for the device; if it does not,
+        the next call captures it, and later ones replay the graph.
         """
         if self.device.type != "cuda":
             function()
@@ -73,7 +76,7 @@ class CudaGraphCache(Generic[Static]):
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
-            if not entry.synchronizes and _free_memory(self.device) > MIN_FREE_MEMORY:
+            if not entry.synchronizes and _free_memory_share(self.device) > MIN_FREE_MEMORY_SHARE:
                 graph = torch.cuda.CUDAGraph()
                 # thread_local: other threads may prepare batches meanwhile
                 capture = torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local")
@@ -82,7 +85,7 @@ class CudaGraphCache(Generic[Static]):
                 entry.graph = graph
                 graph.replay()
             elif 1 < entry.calls <= 1 + SYNC_CHECKS:  # the first call may synchronize while it creates things
-                entry.synchronizes = _run_and_check(function)
+                entry.synchronizes = _run_and_detect_synchronization(function)
             else:
                 function()
         current.wait_stream(self.stream)
@@ -103,14 +106,14 @@ def no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _free_memory(device: torch.device) -> float:
+def _free_memory_share(device: torch.device) -> float:
     """Return the share of the device's memory that is free, or kept by PyTorch without being used."""
     free, total = torch.cuda.mem_get_info(device)
     return (free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)) / total
 
 
-def _run_and_check(function: Callable[[], None]) -> bool:
-    """Run a function and return whether it synchronizes with the device, as torch's debug mode reports it."""
+def _run_and_detect_synchronization(function: Callable[[], None]) -> bool:
+    """Run a function and return whether the CPU waited for the device, of which torch's debug mode warns."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")

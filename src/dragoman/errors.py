@@ -17,12 +17,15 @@ class FieldError(UserError):
     """A wrong value of a field, which the user may have written under another name, such as that of an option."""
 
     def __init__(self, owner: str, field: str, problem: str) -> None:
-        """`owner` is the class of the field; `problem` is a predicate, such as "must be at least 1, but is 0"."""
+        """Say what is wrong with a field: "OWNER.FIELD PROBLEM", such as "Beam.size must be at least 1, but is 0".
+
+        `owner` is the name of the dataclass with the field.
+        """
         super().__init__(f"{owner}.{field} {problem}")
         self.owner, self.field, self.problem = owner, field, problem
 
     def named(self, name: str) -> UserError:
-        """Return the error with another name of the field."""
+        """Return the same error with the name that the user has given the field, such as --beam-size."""
         return UserError(f"{name} {self.problem}")
 
 

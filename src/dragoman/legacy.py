@@ -179,10 +179,13 @@ def renamed_setting(name: str, system: str | None) -> str:
 
 
 def renamed_option(command: str | None, option: str | None) -> str | None:
-    """Return the present name of an option of a command, such as --beam-size for --beam; None if it was not renamed."""
+    """Return the present name of an option of a command, such as --beam-size for --beam; None if it was not renamed.
+
+    `OPTIONS` holds the renamed options of each command, and under "all" those of every command.
+    """
     name = (option or "").removeprefix("--")
-    renamed = OPTIONS.get(command or "", {}).get(name) or OPTIONS["all"].get(name)
-    return f"--{renamed}" if renamed else None
+    present_name = OPTIONS.get(command or "", {}).get(name) or OPTIONS["all"].get(name)
+    return f"--{present_name}" if present_name else None
 
 
 def translate_settings(values: dict[str, Any], where: str = "the configuration") -> dict[str, Any]:
@@ -203,16 +206,21 @@ def translate_settings(values: dict[str, Any], where: str = "the configuration")
 
 
 def _translate_tree(values: Mapping[str, Any], section: str, system: str | None) -> dict[str, Any]:
-    """Rename the settings of a section and of the sections in it; a value under the present name has priority."""
-    tree: dict[str, Any] = {}
+    """Replace old names and values of settings by present ones, in a section and the sections nested in it.
+
+    `section` is the dotted name of the section with a final dot, such as "training."; empty for the whole
+    configuration. `system` is the name of the system. A value under a present name has priority over one under an old
+    name of the same setting.
+    """
+    translated: dict[str, Any] = {}
     for name, value in values.items():
-        path = renamed_setting(f"{section}{name}", system)
+        setting = renamed_setting(f"{section}{name}", system)
         if isinstance(value, dict):
-            value = _translate_tree(value, f"{path}.", system)
-        key = path.removeprefix(section) if isinstance(name, str) else name
-        if key == name or key not in values:
-            tree[key] = _present_value(path, value)
-    return tree
+            value = _translate_tree(value, f"{setting}.", system)
+        present_name = setting.removeprefix(section) if isinstance(name, str) else name
+        if present_name == name or present_name not in values:
+            translated[present_name] = _present_value(setting, value)
+    return translated
 
 
 def _present_value(setting: str, value: Any) -> Any:
@@ -261,18 +269,15 @@ def translate_description(data: dict[str, Any]) -> dict[str, Any]:
     present_names = FIELDS.get(kind, {})
     renamed = {present_names.get(name, name): value for name, value in data.items()} | {"kind": kind}
     if kind in MOVED_FIELDS:
-        renamed = _move_fields(renamed, *MOVED_FIELDS[kind])
+        nested_field, nested_kind, moved_names = MOVED_FIELDS[kind]  # these fields belong to a nested part now
+        moved = {name: renamed.pop(name) for name in moved_names if name in renamed}
+        if moved:
+            renamed[nested_field] = {"kind": nested_kind, **moved}
     return {name: _present_value(f"{kind}.{name}", value) for name, value in renamed.items()}
 
 
-def _move_fields(fields: dict[str, Any], part: str, part_kind: str, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the fields of a spec with those in `names` as fields of a nested spec of `part_kind`, in field `part`."""
-    moved = {name: fields.pop(name) for name in names if name in fields}
-    return fields | {part: {"kind": part_kind, **moved}} if moved else fields
-
-
 def translate_tokenizer(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an imported tokenizer under present names."""
+    """Return the fields of a tokenizer that was imported from another library under their present names."""
     renamed = rename_fields(fields, "tokenizer")
     return renamed | {"special_tokens": [rename_fields(token, "special_token") for token in renamed["special_tokens"]]}
 

@@ -11,7 +11,10 @@ _on_step: ContextVar[Callable[[], None] | None] = ContextVar("on_step", default=
 
 @contextmanager
 def preemptible(on_step: Callable[[], None]) -> Iterator[None]:
-    """Call `on_step` after every decoding step of the searches of this thread; it may wait, or raise an error."""
+    """Call `on_step` after every decoding step of searches in this context; it may wait, or raise an error.
+
+    So a server lets short requests use the device while a long search waits, or ends a search that takes too long.
+    """
     token = _on_step.set(on_step)
     try:
         yield
@@ -20,7 +23,7 @@ def preemptible(on_step: Callable[[], None]) -> Iterator[None]:
 
 
 def preemption_point() -> None:
-    """Let others use the device; called after every decoding step."""
+    """Call the function that `preemptible` has set, which may let others use the device; called after every step."""
     on_step = _on_step.get()
     if on_step is not None:
         on_step()

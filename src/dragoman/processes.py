@@ -25,7 +25,7 @@ class OrderedMap(Protocol):
     """A function like `map`, which may compute the results in parallel, and yields them in order."""
 
     def __call__(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> Iterator[Result]:
-        """Yield the results of the items."""
+        """Yield `function(item)` for each item, in the order of the items."""
         ...
 
 
@@ -98,6 +98,9 @@ def fork_map(
     process, even if it is killed.
 
     Args:
+        function: computes the result of an item.
+        items: the items; forks inherit them, too.
+        workers: number of forks.
         initialize: called in each fork with its number of CPUs.
     """
     global _function, _items

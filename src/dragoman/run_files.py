@@ -69,7 +69,10 @@ def ensemble_members(folder: Path) -> list[Path]:
 
 
 def _check_ensemble_folder(folder: Path, checkpoint: str | None) -> None:
-    """Raise a UserError unless all runs of an ensemble have the checkpoint, or if a single run is needed (None)."""
+    """Raise a UserError unless all runs of an ensemble have the checkpoint of this name.
+
+    `checkpoint` None means that the caller needs a single run, so that an ensemble is an error.
+    """
     members = ensemble_members(folder)
     if checkpoint is None:
         raise UserError(
@@ -85,7 +88,7 @@ def _check_ensemble_folder(folder: Path, checkpoint: str | None) -> None:
 
 
 def check_run_folder(folder: Path, checkpoint: str | None = None) -> None:
-    """Raise a UserError if a folder is not a run folder, or has no checkpoint of this name."""
+    """Raise a UserError if a folder is not a run folder, or has no checkpoint of this name (None: any will do)."""
     folder = resolve_link(folder)
     if not folder.exists():
         siblings = folder.parent.iterdir() if folder.parent.is_dir() else ()

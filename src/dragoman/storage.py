@@ -170,7 +170,7 @@ def link_or_copy(source: str | Path, target: str | Path) -> None:
 
 @contextmanager
 def exclusive_run_lock(folder: Path) -> Iterator[None]:
-    """Hold the lock of a run folder; raise a UserError if another process trains it."""
+    """Lock a run folder while the block runs; raise a UserError if another process, which trains it, holds the lock."""
     with os_errors_as_user_errors(folder):
         lock = (folder / ".lock").open("w")
     with lock:
@@ -192,8 +192,8 @@ if sys.platform == "win32":
         """Lock an open file; raise a PermissionError if another process holds the lock."""
         position = os.lseek(descriptor, 0, os.SEEK_CUR)
         try:
-            os.lseek(descriptor, WINDOWS_LOCK_POSITION, os.SEEK_SET)
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+            os.lseek(descriptor, WINDOWS_LOCK_POSITION, os.SEEK_SET)  # far behind the content of the file
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # one byte, without waiting
         finally:
             os.lseek(descriptor, position, os.SEEK_SET)
 

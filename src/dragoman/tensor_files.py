@@ -33,7 +33,7 @@ SAFETENSORS_TYPES = {
 
 
 class WeightSource(Protocol):
-    """Weights by name that are loaded one at a time."""
+    """Weights by name that are read from their file one at a time."""
 
     @property
     def shapes(self) -> Mapping[str, torch.Size]:
@@ -134,10 +134,10 @@ class TensorFile(Mapping[str, Tensor]):
         return np.memmap(self.path, dtype=np.uint8, mode="c")
 
     def _read(self, start: int, end: int) -> NDArray[np.uint8]:
-        """Read some bytes of the file into memory."""
+        """Read the bytes `start` to `end` of the file into memory."""
         data = np.fromfile(self.path, dtype=np.uint8, count=end - start, offset=start)
         if len(data) != end - start:
-            raise OSError(f"{self.path} was truncated while it was read")
+            raise OSError(f"expected {end - start:,} bytes at position {start:,} of {self.path}, but it was truncated")
         return data
 
 
@@ -145,7 +145,7 @@ class LoadedTensors:
     """Tensors in memory as a source of weights."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        """`tensors` are the weights by name."""
+        """Serve weights from `tensors`, which maps their names to tensors."""
         self.tensors = tensors
 
     @property

@@ -17,8 +17,8 @@ from dragoman.run.sources import normalize_text
 from dragoman.search import SearchConfig
 from dragoman.text.normalization import TextNormalizer
 
-#: sure and possible links of each sentence pair
 GoldAlignments = Sequence[tuple[frozenset[Link], frozenset[Link]]]
+"""For each sentence pair its sure and its possible alignment links, pairs of source and target word."""
 
 
 @dataclass
@@ -39,12 +39,10 @@ class EvaluationResult:
 
     def __getitem__(self, metric: str) -> float:
         """The value of a metric by its name, such as "bleu", in any spelling: "exact_match", "exact-match", "exact"."""
-        name = evaluation.metric_name(metric)
-        matching = (score for key, score in self.scores.items() if evaluation.metric_name(key) == name)
-        score = next(matching, None)
-        if score is None:
-            raise KeyError(metric)
-        return score.value
+        for name, score in self.scores.items():
+            if evaluation.metric_name(name) == evaluation.metric_name(metric):
+                return score.value
+        raise KeyError(metric)
 
     def __str__(self) -> str:
         """Return the scores, one per line."""
@@ -123,7 +121,9 @@ class _Evaluator:
     def score_translations(
         self, search: SearchConfig | None, alignments: GoldAlignments | None, translate: bool
     ) -> None:
-        """Score translations, and the probability and alignment of references, as far as metrics need them.
+        """Score the run's translations, and its probability and word alignment of the references.
+
+        What none of the metrics needs is not computed.
 
         Args:
             search: search configuration of the translations; None: the run's default.
@@ -141,18 +141,21 @@ class _Evaluator:
             references = [[normalize_text(run, text) for text in texts] for texts in self.references]
             self._score_against_references([translation.text for translation in translations], references, metrics)
         if likelihoods := [name for name in metrics if name in evaluation.LIKELIHOOD_METRICS]:
-            pairs = [(source, text) for source, texts in zip(self.sources, self.references) for text in texts]
-            self._score_likelihoods(likelihoods, [source for source, _ in pairs], [text for _, text in pairs])
+            sources = [source for source, texts in zip(self.sources, self.references) for _ in texts]
+            targets = [text for texts in self.references for text in texts]  # all references of every source
+            self._score_likelihoods(likelihoods, sources, targets)
         if alignments is not None:
             self._score_alignments(evaluation.first_references(self.references), alignments)
 
     def _suitable_metrics(self) -> tuple[str, ...]:
         """Return the metrics that suit the references; the one that selected the best checkpoint comes first."""
         choice = evaluation.choose_metrics(evaluation.first_references(self.references), self._source_texts() or [])
-        selected = evaluation.metric_name(self.run.config.training.selection_metric)
-        compares_texts = selected in evaluation.TEXT_METRICS and selected != "accuracy"  # that is of reference tokens
-        metrics = evaluation.metrics_around(selected, choice) if compares_texts else choice.metrics
-        reason = f"{selected} selected the checkpoint; {choice.reason}" if compares_texts else choice.reason
+        metrics, reason = choice.metrics, choice.reason
+        selection_metric = evaluation.metric_name(self.run.config.training.selection_metric)
+        # the accuracy of a validation is that of predicted reference tokens, so it is no metric of translations
+        if selection_metric in evaluation.TEXT_METRICS and selection_metric != "accuracy":
+            metrics = evaluation.metrics_around(selection_metric, choice)
+            reason = f"{selection_metric} selected the checkpoint; {reason}"
         self.log(f"metrics: {', '.join(metrics)} ({reason}; others: --metrics)")
         return metrics
 
@@ -162,9 +165,9 @@ class _Evaluator:
         return f"bleu={tokenizer}" if name == "bleu" and tokenizer != "auto" else name
 
     def score_labels(self, alignments: GoldAlignments | None) -> None:
-        """Predict tags of words or labels of texts, and compare them with the references.
+        """Predict the tags of words, or the label of each text, and compare them with the references.
 
-        Gold `alignments` are an error.
+        A model that predicts labels has no word alignments, so that `alignments` (gold ones) must be None.
         """
         run, metrics = self.run, self.metrics or ["accuracy", "exact-match"]
         self._check_metrics(metrics, evaluation.TEXT_METRICS, f"{run.folder}, which predicts labels")
@@ -175,9 +178,9 @@ class _Evaluator:
         self._score_against_references(run.predict_labels(self.sources), references, metrics)
 
     def score_text(self, alignments: GoldAlignments | None, translate: bool) -> None:
-        """Compute the perplexity of text without references, by a language model or a masked language model.
+        """Compute the perplexity of the sources, which are texts without references, by a (masked) language model.
 
-        Alignments and translations (`translate`) are an error, since such models have none.
+        Such a model has no alignments and translations: `alignments` other than None and `translate` are an error.
         """
         run = self.run
         if not run.is_language_model and run.model.can_generate:
@@ -199,7 +202,7 @@ class _Evaluator:
         self.result.scores[PSEUDO_PERPLEXITY] = replace(score, name=PSEUDO_PERPLEXITY)
 
     def _check_metrics(self, metrics: Sequence[str], supported: Iterable[str], subject: str) -> None:
-        """Raise a UserError if a metric is not supported; `subject` says in its message what is evaluated."""
+        """Raise a UserError if a metric is not supported; its message calls what is evaluated `subject`."""
         for name in metrics:
             if evaluation.metric_name(name).partition("=")[0] not in supported:
                 raise UserError(f"the metric {name} cannot be computed for {subject}: use {', '.join(supported)}")
@@ -207,7 +210,10 @@ class _Evaluator:
     def _score_against_references(
         self, hypotheses: list[str], references: list[list[str]], metrics: Sequence[str]
     ) -> None:
-        """Compute those of the metrics that compare texts with their references, such as BLEU."""
+        """Compute the metrics that compare texts with references, such as BLEU; other names in `metrics` are ignored.
+
+        The texts are stored in the result, too. `references` holds a list for each hypothesis.
+        """
         self.result.hypotheses, self.result.references = hypotheses, references
         normalizer = TextNormalizer.from_settings(self.run.config.text)
         for name in filter(evaluation.is_text_metric, metrics):
@@ -218,15 +224,20 @@ class _Evaluator:
     def compare(
         self, against: Run | str | Path | Sequence[str], search: SearchConfig | None, test: str, resamples: int
     ) -> None:
-        """Test the difference to another run, or to a list of translations, for every metric of texts."""
+        """Test whether the run differs from a baseline, for every metric of texts that has been computed.
+
+        The baseline `against` is a run, its folder, or a list of its translations; a run translates with `search`
+        (None: its default). The test is "bootstrap" or "randomization", with `resamples` resamples or trials.
+        """
         metrics = list(filter(evaluation.is_text_metric, self.result.scores))
         if self.result.hypotheses is None or not metrics:
             raise UserError("`against` compares translations: add a metric of texts, such as bleu, to `metrics`")
         baseline: Sequence[str] | None
         if isinstance(against, (Run, str, Path)):
             other = self.run.open_run(against if isinstance(against, Run) else str(against))  # with the same languages
+            first_metric = metrics[:1]  # one is enough to get the translations
             baseline = evaluate(
-                other, self.sources, self.references, metrics[:1], search=search, log=self.log
+                other, self.sources, self.references, first_metric, search=search, log=self.log
             ).hypotheses
         else:
             baseline = against
@@ -247,7 +258,11 @@ class _Evaluator:
         return self.sources if all(isinstance(source, str) for source in self.sources) else None
 
     def _score_likelihoods(self, metrics: Sequence[str], sources: list[Any] | None, targets: list[str]) -> None:
-        """Compute metrics of the model's probability of the targets, given the sources if there are any."""
+        """Compute metrics such as perplexity from the model's probability of the targets, given the sources.
+
+        `sources` is None for a language model. Texts with more tokens than the model has positions are skipped; their
+        number is in the details of the scores.
+        """
         scorable = self._indices_within_max_length(sources, targets)
         texts = [targets[i] for i in scorable]
         scored = self.run.score(None if sources is None else [sources[i] for i in scorable], texts)
@@ -258,7 +273,10 @@ class _Evaluator:
             self.result.scores[name] = replace(score, detail={**score.detail, **skipped})
 
     def _score_alignments(self, targets: list[str], gold: GoldAlignments) -> None:
-        """Compute the alignment error rate of the attention when the model is forced to generate the targets."""
+        """Compute the error rate of word alignments from the attention weights when the targets are given.
+
+        Without attention to the source, a message says that there is none. `gold` has the links of each target.
+        """
         scorable = self._indices_within_max_length(self.sources, targets)
         alignments = self.run.align([self.sources[i] for i in scorable], [targets[i] for i in scorable])
         if alignments is None:
@@ -268,11 +286,15 @@ class _Evaluator:
         self.result.scores["alignment-error-rate"] = evaluation.alignment_error_rate(alignments, sure, possible)
 
     def _indices_within_max_length(self, sources: list[Any] | None, targets: list[str]) -> list[int]:
-        """Return the indices of the targets that fit into the learned positions of the model."""
+        """Return the indices of the pairs (or of the targets alone) that are no longer than the model's positions.
+
+        Skipped ones are reported; if none is left, a UserError is raised.
+        """
         scorable = [i for i, fits in enumerate(self.run.within_max_length(sources, targets)) if fits]
         if not scorable:
             raise UserError(
-                f"no line can be scored: all have more tokens than {self.run.folder} has learned positions; split them"
+                f"no line can be scored: all have more tokens than {self.run.folder} has learned positions: split the "
+                "lines"
             )
         if len(scorable) < len(targets):
             self.log(

@@ -70,7 +70,7 @@ class NotebookProgress:
     """
 
     def __init__(self) -> None:
-        """Start without events; outside a notebook, lines are printed."""
+        """Start without any events, and find out whether the code runs in a notebook."""
         self.training: list[tuple[float, float]] = []  # (step, loss)
         self.validation: list[tuple[float, float]] = []  # (step, loss)
         self.fraction_done: float | None = None
@@ -85,14 +85,15 @@ class NotebookProgress:
             self.in_notebook = False
 
     def __call__(self, event: TrainingEvent) -> None:
-        """Take note of an event of the training and redraw the progress."""
+        """Record an event of the training; redraw bar and curves in a notebook, or print a line elsewhere."""
         match event:
             case StepEvent():
                 self.training.append((event.step, event.loss))
                 self.fraction_done = event.fraction_done
                 self.status = f"step {event.step:,}, loss {event.loss:.3f}"
                 if event.fraction_done:
-                    seconds_left = (time.monotonic() - self.start) * (1 / event.fraction_done - 1)
+                    elapsed = time.monotonic() - self.start
+                    seconds_left = elapsed / event.fraction_done - elapsed
                     duration = f"{seconds_left:.0f} s" if seconds_left < 90 else f"{seconds_left / 60:.0f} min"
                     self.status += f", {event.tokens_per_second:,.0f} target tokens/s, {duration} left"
             case ValidationEvent():

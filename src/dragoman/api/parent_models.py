@@ -10,12 +10,21 @@ from dragoman.training.warm_start import ParentRun
 
 
 def open_parent(name: str) -> ParentRun:
-    """Open a run folder, or a checkpoint folder of transformers, to start a training from it."""
+    """Open the model with whose weights and tokenizers a training starts.
+
+    `name` is a run folder, or the path of a checkpoint of Hugging Face transformers or Marian.
+    """
     folder = Path(name)
     if not is_foreign_checkpoint(folder):
         return ParentRun.open(name)
     from dragoman.interop.huggingface import load_checkpoint  # needed only for checkpoints
 
-    run = load_checkpoint(folder, "cpu")
-    tokenizers = (run.source_tokenizer, run.target_tokenizer)
-    return ParentRun(folder, run.config, run.spec, run.framing, tokenizers, lambda: checkpoint.named_weights(run.model))
+    run = load_checkpoint(folder, device="cpu")
+    return ParentRun(
+        folder,
+        run.config,
+        run.spec,
+        run.framing,
+        tokenizers=(run.source_tokenizer, run.target_tokenizer),
+        weights=lambda: checkpoint.named_weights(run.model),
+    )

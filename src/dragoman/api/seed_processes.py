@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,12 @@ class RunProcesses:
         self.lock = threading.Lock()
 
     def train(self, run: Path) -> dict[str, Any] | None:
-        """Train a run to its end; return the outcome as `dragoman train --json` prints it, None if not started."""
+        """Train the run in a folder to its end, by `dragoman train RUN --resume` in a process.
+
+        Return the outcome that the command prints as JSON; None if it was interrupted before it printed any.
+        """
         command = [sys.executable, "-m", "dragoman", "train", str(run), "--resume", "--json"]
-        last = ""  # line of the messages
+        last_message = ""
         with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
             with self.lock:
                 if self.interrupted:
@@ -51,10 +54,12 @@ class RunProcesses:
             with process:  # closes the pipe and waits
                 assert process.stderr is not None
                 for line in process.stderr:
-                    last = line.strip() or last
+                    last_message = line.strip() or last_message
                     self.log(f"{run.name}: {line.rstrip()}")
             if process.returncode != 0 and not self.interrupted:
-                raise UserError(f"the training of {run} failed ({last}): solve this, and continue with --resume")
+                raise UserError(
+                    f"the training of {run} failed ({last_message}): solve this, and continue with --resume"
+                )
             output.seek(0)
             with suppress(ValueError):
                 outcome: dict[str, Any] = json.load(output)
@@ -71,15 +76,21 @@ class RunProcesses:
 
 
 def train_in_processes(runs: Sequence[Path], parallel: int, record: Record, log: Callable[[str], None]) -> bool:
-    """Train runs, `parallel` at a time, and record those that are finished; return whether they were interrupted."""
+    """Train runs in processes of their own; return whether the user has interrupted them.
+
+    `parallel` of the prepared run folders are trained at a time. `record` is called with folder and best validation of
+    each run whose training is finished; `log` receives the messages of all processes.
+    """
     processes = RunProcesses(max(1, (os.cpu_count() or 1) // parallel), log)
     with _terminated_as_interrupted(), ThreadPoolExecutor(parallel) as pool:
-        waiting = {pool.submit(processes.train, run): run for run in runs}
-        while waiting:
+        unfinished = {pool.submit(processes.train, run): run for run in runs}
+        while unfinished:
             try:
-                done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                done, _ = wait(unfinished, return_when=FIRST_COMPLETED)
                 for future in done:
-                    _record_outcome(future, waiting.pop(future), record)
+                    run, outcome = unfinished.pop(future), future.result()
+                    if outcome is not None and not outcome["interrupted"]:
+                        record(run, outcome["best"])
             except KeyboardInterrupt:
                 log("stopping all runs after their present steps")
                 processes.interrupt()
@@ -91,7 +102,7 @@ def train_in_processes(runs: Sequence[Path], parallel: int, record: Record, log:
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C, so that no process is left behind."""
+    """Turn SIGTERM into a KeyboardInterrupt while the block runs, so that it can stop the processes it has started."""
     previous = None
     with suppress(ValueError):  # not in the main thread, whose owner handles signals
         previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -100,10 +111,3 @@ def _terminated_as_interrupted() -> Iterator[None]:
     finally:
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
-
-
-def _record_outcome(future: Future[dict[str, Any] | None], run: Path, record: Record) -> None:
-    """Record the best validation of a run if its training is finished."""
-    outcome = future.result()
-    if outcome is not None and not outcome["interrupted"]:
-        record(run, outcome["best"])

@@ -142,7 +142,11 @@ def _check_single_process() -> None:
 def _prepare_seeds(
     folder: Path, config: Config, num_seeds: int, custom_parts: Sequence[type[Spec]], log: Log
 ) -> list[str]:
-    """Prepare the runs that do not exist yet, and return the names of all; tokenizers and token stores are shared."""
+    """Prepare the runs seed1, seed2, … in `folder` that do not exist yet, and return the names of all.
+
+    The first seed is `training.seed`. The runs share tokenizers and tokenized data (in a cache), and the batch size if
+    it is measured. Only the first preparation is logged.
+    """
     cache, first = PreparationCache(), config.training.seed
     names = [f"seed{seed}" for seed in range(first, first + num_seeds)]
     prepared: PreparedRun | None = None
@@ -150,25 +154,28 @@ def _prepare_seeds(
         if is_run_folder(folder / name):
             continue
         seed_config = configuration.replace_settings(config, {"training.seed": seed})
-        if prepared is None:
-            prepared = prepare_run(folder / name, seed_config, log, custom_parts, cache, open_parent)
-            log_preparation(prepared, (), log)
-            if config.training.auto_batch_size:  # measured once
-                batch_tokens = prepared.config.training.batch_tokens
-                measured = {"training.auto_batch_size": False, "training.batch_tokens": batch_tokens}
-                config = configuration.replace_settings(config, measured)
-        else:
+        if prepared is not None:
             prepare_run(folder / name, seed_config, lambda text: None, custom_parts, cache, open_parent)
+            continue
+        prepared = prepare_run(folder / name, seed_config, log, custom_parts, cache, open_parent)
+        log_preparation(prepared, choices=(), log=log)
+        if config.training.auto_batch_size:
+            batch_tokens = prepared.config.training.batch_tokens
+            measured = {"training.auto_batch_size": False, "training.batch_tokens": batch_tokens}
+            config = configuration.replace_settings(config, measured)
     return names
 
 
 def _write_ensemble(folder: Path, document: Mapping[str, Any]) -> None:
-    """Write `ensemble.json`: the names of the runs, the results of the finished ones, and the report."""
-    about = "runs that differ only in their seed; 'dragoman translate' with this folder uses their ensemble"
+    """Write `ensemble.json` with the entries `members`, `finished` and `report` of `document`.
+
+    They are the names of the runs, the best validation of each finished run by its name, and the report (empty until
+    all are finished).
+    """
     content = {
         "version": ENSEMBLE_VERSION,
-        "about": about,
-        **{n: document[n] for n in ("members", "finished", "report")},
+        "about": "runs that differ only in their seed; 'dragoman translate' with this folder uses their ensemble",
+        **{name: document[name] for name in ("members", "finished", "report")},
     }
     write_file(folder / ENSEMBLE_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
@@ -176,13 +183,13 @@ def _write_ensemble(folder: Path, document: Mapping[str, Any]) -> None:
 def _train_seeds(
     folder: Path, parallel: int, custom_parts: Sequence[type[Spec]], callback: TrainingCallback | None
 ) -> SeedsOutcome:
-    """Train the runs that are not finished, and write the report when all are."""
+    """Train the runs in a folder that are not finished, `parallel` at a time, and write the report when all are."""
     log, document = log_function(callback), read_ensemble(folder)
     members = ensemble_members(folder)
     remaining = [member for member in members if member.name not in document["finished"]]
 
     def record(member: Path, best: dict[str, Any]) -> None:
-        """Record that a run is finished, with the record of its best validation."""
+        """Write into `ensemble.json` that a run is finished; `best` is its best validation, metrics by name."""
         document["finished"][member.name] = best
         _write_ensemble(folder, document | {"report": {}})
 
@@ -194,8 +201,9 @@ def _train_seeds(
         interrupted = False
         for member in remaining:
             log(f"{member.name} ({members.index(member) + 1} of {len(members)})")
-            outcome = resume_training(member, {}, custom_parts=custom_parts, callback=callback)
-            if interrupted := outcome is None or outcome.interrupted:
+            outcome = resume_training(member, settings={}, custom_parts=custom_parts, callback=callback)
+            if outcome is None or outcome.interrupted:
+                interrupted = True
                 break
             record(member, outcome.best)
     if interrupted:
@@ -215,8 +223,8 @@ def make_report(
 ) -> dict[str, Any]:
     """Score the runs and their ensemble on the validation set, and on the test set if the configuration has one.
 
-    `finished` has the best validation of each run. The search settings of the ensemble are chosen on the validation
-    set. A model that does not generate text has no ensemble.
+    `finished` has the best validation of each run by its name: scores by metric. The search settings of the ensemble
+    are chosen on the validation set. A model that does not generate text has no ensemble.
 
     Returns:
         {"validation": {metric: {run: score}}, "test": the same}, with the ensemble as the last run.
@@ -231,27 +239,28 @@ def make_report(
         score = _validate_ensemble(ensemble, metric)
         validation[metric] |= {} if score is None else {"ensemble": score}
     test: dict[str, dict[str, float]] = {}
-    if pairs := _read_test_pairs(config):
-        for member in members:
-            scores = evaluate(load(member, custom_parts=custom_parts), *pairs, log=log).scores
-            for name, value in scores.items():
-                test.setdefault(name, {})[member.name] = value.value
-        if ensemble is not None:
-            for name, value in evaluate(ensemble, *pairs, log=log).scores.items():
-                test.setdefault(name, {})["ensemble"] = value.value
+    if test_set := _read_test_set(config):
+        sources, references = test_set
+        for name in (*(member.name for member in members), "ensemble"):
+            run = ensemble if name == "ensemble" else load(folder / name, custom_parts=custom_parts)
+            if run is not None:
+                for metric_name, score in evaluate(run, sources, references, log=log).scores.items():
+                    test.setdefault(metric_name, {})[name] = score.value
     return {"validation": validation, "test": test}
 
 
 def _validate_ensemble(ensemble: Run, metric: str) -> float | None:
-    """Choose the search settings of an ensemble, and return its validation score with those of its runs' validations.
+    """Choose the search settings of an ensemble (stored in its config.yaml), and return its score by `metric`.
 
-    The score is None if validations do not decode sentences, or select by the loss.
+    It translates the sentences that its runs decode in their validations. The result is None if these decode none, or
+    if `metric` is one that is computed without decoding, such as the loss.
     """
     count, store = ensemble.config.training.validation_sentences or 0, validation_store(ensemble)
     if metric in TEACHER_FORCED_METRICS or not count:
         return None
     sources, tags, references = stored_sentences(ensemble, store, count)
     metric_function = decoding_metric(ensemble, sources, references)
+    # search settings that the user has left open are chosen if there are enough sentences
     if open_settings(ensemble.config) and len(sources) >= MIN_CHOICE_SENTENCES:
         choice = choose_search(ensemble, sources, references, metric_function, tags)
         ensemble.config = store_choice(ensemble.folder, choice)
@@ -260,8 +269,11 @@ def _validate_ensemble(ensemble: Run, metric: str) -> float | None:
     return metric_function(texts, references).value
 
 
-def _read_test_pairs(config: Config) -> tuple[list[Any], list[str]] | None:
-    """Read the sources and references of the configured test files; None if there are none, or no references."""
+def _read_test_set(config: Config) -> tuple[list[Any], list[str]] | None:
+    """Read the test files (data.test_source, data.test_target); return their sources and references.
+
+    The result is None without test files, or if these have no references.
+    """
     corpora = make_corpora(config, "test_")
     if not corpora:
         return None
@@ -273,16 +285,16 @@ def _read_test_pairs(config: Config) -> tuple[list[Any], list[str]] | None:
 
 
 def report_lines(report: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]:
-    """Return the report as a table: one row per run, mean and sample standard deviation, and the ensemble."""
-    columns = {f"{part} {metric}": scores for part, by_metric in report.items() for metric, scores in by_metric.items()}
-    names = list(dict.fromkeys(name for scores in columns.values() for name in scores))
-    runs = [name for name in names if name != "ensemble"]
-    means = {
-        title: MeanStd.of([scores[name] for name in runs if name in scores], decimals=2)
-        for title, scores in columns.items()
-    }
-    rows: dict[str, dict[str, object]] = {
-        name: {title: MeanStd(scores[name]) for title, scores in columns.items() if name in scores} for name in names
-    }
-    ordered = {name: rows[name] for name in runs} | {"mean ± std": means} | rows
-    return format_table([{"run": name, **cells} for name, cells in ordered.items()]).splitlines()
+    """Return the lines of a table with one row per run, their mean and standard deviation, and the ensemble.
+
+    `report` is `{"validation" or "test": {metric: {run: score}}}`, where "ensemble" is one of the runs.
+    """
+    rows: dict[str, dict[str, object]] = {}
+    means: dict[str, object] = {}
+    for part, scores_by_metric in report.items():
+        for metric, scores in scores_by_metric.items():
+            for run, score in scores.items():
+                rows.setdefault(run, {"run": run})[f"{part} {metric}"] = MeanStd(score)
+            means[f"{part} {metric}"] = MeanStd.of([score for run, score in scores.items() if run != "ensemble"])
+    ensemble = [rows.pop("ensemble")] if "ensemble" in rows else []
+    return format_table([*rows.values(), {"run": "mean ± std", **means}, *ensemble]).splitlines()

@@ -15,7 +15,9 @@ from dragoman.training.sweep_state import SweepRun, SweepState
 class SweepDisplay:
     """Shows a bar for the whole sweep and one for each active run, with speed and an estimate of the time left.
 
-    Work is measured in budgets of a run: a run that is trained from a third of its budget to the end is two thirds.
+    A sweep trains all runs to a first fraction of their training budget, then the best of them to the next fraction;
+    such a stage is a rung of successive halving. Work is measured in budgets of a run: a run that is trained from a
+    third of its budget to the end is two thirds.
     """
 
     def __init__(self, state: SweepState) -> None:
@@ -46,31 +48,35 @@ class SweepDisplay:
             self.bar.console.print(text, highlight=False, markup=False)
 
     def show_status(self, text: str) -> None:
-        """Show what is being prepared, beside the bar of the sweep."""
+        """Show a text beside the bar of the sweep, such as what is being prepared."""
         self.bar.update(self.sweep_task, description=text)
 
     def start_rung(self, rung: int, fraction: float, runs: int, waiting: int, parallel: int) -> None:
-        """Turn to a rung, up to which `runs` runs are trained to a fraction of their budgets.
+        """Announce the next rung (stage of the sweep, counted from 0).
 
-        `waiting` of them are still to be trained, `parallel` at a time.
+        In it, `runs` runs compete, which are trained up to a `fraction` of their budgets; `waiting` of them are still
+        to be trained, `parallel` at a time.
         """
         rungs = len(self.state.rungs)
-        self.rung_text = (
-            f"rung {rung + 1} of {rungs} ({100 * fraction:.0f} % of the training)" if rungs > 1 else "training"
-        )
+        self.rung_text = "training"
+        if rungs > 1:
+            self.rung_text = f"rung {rung + 1} of {rungs} ({100 * fraction:.0f} % of the training)"
         self.rung_fraction, self.done_runs, self.rung_runs = fraction, runs - waiting, runs
         if not self.work_done() > self.work_at_start:  # the clock starts after the preparation
             self.started = time.monotonic()
         self.message(f"{self.rung_text}: {waiting} of {runs} runs to train, {min(parallel, waiting)} at a time")
 
     def start_run(self, run: SweepRun, label: str) -> None:
-        """Show the bar of a run that is being trained."""
+        """Show a bar, with a label, for a run whose training begins."""
         self.active[run.name] = {"label": label, "fraction": 0.0, "tokens_per_second": 0.0}
         self.tasks[run.name] = self.bar.add_task(f"{label}  starting", total=self.rung_fraction)
         self.refresh()
 
     def show_progress(self, name: str, event: dict[str, Any]) -> None:
-        """Show the step, loss and speed of an active run."""
+        """Show the progress of the active run of this name.
+
+        `event` has its step, loss, tokens_per_second, and the fraction of its training budget that is used.
+        """
         self.active[name] |= {"fraction": event["fraction"] or 0.0, "tokens_per_second": event["tokens_per_second"]}
         text = f"step {event['step']:,}  loss {event['loss']:.3f}  {event['tokens_per_second']:,.0f} tokens/s"
         label = self.active[name]["label"]
@@ -78,7 +84,7 @@ class SweepDisplay:
         self.refresh()
 
     def finish_run(self, run: SweepRun, label: str, text: str) -> None:
-        """Print the result of a run, and, once runs are trained, the state of the sweep."""
+        """Print the result `text` of a run and, unless it was only prepared, a summary of the sweep; remove its bar."""
         self.remove_run(run.name)
         self.done_runs += 1
         self.message(f"{label}: {text}" + (f"  [{self.summary()}]" if self.rung_text else ""))
@@ -91,7 +97,7 @@ class SweepDisplay:
             self.bar.remove_task(self.tasks.pop(name))
 
     def refresh(self) -> None:
-        """Redraw the bar of the sweep; elsewhere print a line from time to time."""
+        """Redraw the bar of the sweep; without a terminal, print a line if the last one is old enough."""
         if not self.rung_text:
             return
         text = self.summary()
@@ -101,7 +107,7 @@ class SweepDisplay:
             self.message(text)
 
     def summary(self) -> str:
-        """Return how many runs have been trained up to the present rung, the speed, and the time left for all."""
+        """Return a line with the runs that are done in the present rung, the speed of all, and the time left."""
         parts = [f"{self.rung_text}: {self.done_runs} of {self.rung_runs} runs"]
         if speed := sum(active["tokens_per_second"] for active in self.active.values()):
             parts.append(f"{speed:,.0f} tokens/s")
@@ -110,7 +116,7 @@ class SweepDisplay:
         return ", ".join(parts)
 
     def work_done(self) -> float:
-        """Return the work of all runs so far, in training budgets of a run."""
+        """Return the work of all runs so far: the sum of the fractions of their training budgets that are used."""
         work = 0.0
         for run in self.state.runs:
             reached = run.results[-1].fraction if run.results else 0.0
@@ -118,17 +124,22 @@ class SweepDisplay:
         return work
 
     def work_total(self) -> float:
-        """Return the work of the whole sweep in training budgets of a run, as far as it can be foreseen."""
+        """Return the work of the whole sweep, in training budgets of a run, as far as it can be foreseen.
+
+        The number of runs in each rung is known, but not which of them will fail.
+        """
         fractions = [0.0, *self.state.rungs]
-        steps = [end - start for start, end in pairwise(fractions)]  # work of a run from rung to rung
-        planned = sum(count * step for count, step in zip(self.state.planned_runs(), steps))
-        failed = (run for run in self.state.runs if run.status == "failed")
-        return planned - sum(steps[min(len(run.results), len(steps) - 1)] for run in failed)  # on the way to a rung
+        work_by_rung = [end - start for start, end in pairwise(fractions)]  # of one run
+        total = sum(runs * work for runs, work in zip(self.state.planned_runs(), work_by_rung))
+        for run in self.state.runs:
+            if run.status == "failed":  # on the way to the rung after its results
+                total -= work_by_rung[min(len(run.results), len(work_by_rung) - 1)]
+        return total
 
     def seconds_left(self) -> float | None:
         """Estimate the seconds that are left; None before anything is done."""
         done = self.work_done()
         if done <= self.work_at_start:
             return None
-        rate = (done - self.work_at_start) / max(1e-9, time.monotonic() - self.started)
-        return max(0.0, self.work_total() - done) / rate if rate > 0 else math.inf
+        work_per_second = (done - self.work_at_start) / max(1e-9, time.monotonic() - self.started)
+        return max(0.0, self.work_total() - done) / work_per_second if work_per_second > 0 else math.inf

@@ -21,7 +21,7 @@ EventQueue = Queue[tuple[str, Event]]  # name of the job, event
 
 
 class Worker(Protocol):
-    """A job that is being carried out. Its last event is "exit"."""
+    """A process that carries out a job. Its last event is "exit"."""
 
     def stop(self) -> None:
         """Ask it to save its work and end."""
@@ -41,15 +41,16 @@ class WorkerProcess:
     """
 
     def __init__(self, name: str, job: dict[str, Any], log_file: Path, threads: int, events: EventQueue) -> None:
-        """Start the process with a job and a number of CPU threads; what it prints is appended to `log_file`.
+        """Start the process with a number of CPU threads; it gets the description of its `job` as JSON.
 
-        Its events are put into the queue `events`, with `name`.
+        `name` is that of a run, or of the preparation of all runs. What the process prints is appended to `log_file`;
+        the events that it reports are put into the queue `events`, each as (name, event).
         """
         self.name, self.events = name, events
-        package = str(Path(dragoman.__file__).parents[1])
-        path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-        names = (*THREAD_VARIABLES, "TORCHINDUCTOR_COMPILE_THREADS")
-        environment = os.environ | dict.fromkeys(names, str(threads)) | {"PYTHONPATH": path}
+        package_folder = str(Path(dragoman.__file__).parents[1])
+        python_path = os.pathsep.join(filter(None, [package_folder, os.environ.get("PYTHONPATH")]))
+        thread_variables = (*THREAD_VARIABLES, "TORCHINDUCTOR_COMPILE_THREADS")
+        environment = os.environ | dict.fromkeys(thread_variables, str(threads)) | {"PYTHONPATH": python_path}
         with log_file.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "dragoman.api.sweep_worker"],
@@ -67,7 +68,7 @@ class WorkerProcess:
         Thread(target=self._read_events, daemon=True).start()
 
     def _read_events(self) -> None:
-        """Put the events of the process into the queue, and at last how it ended."""
+        """Put the events that the process prints (lines of JSON) into the queue, and at its end its exit code."""
         assert self.process.stdout is not None
         with self.process.stdout as stream:
             for line in stream:

@@ -28,19 +28,24 @@ PREPARATION = "preparation"  # name of the job that prepares all runs
 
 
 def choose_parallel(device: dict[str, Any], memory: int, cpus: int) -> int:
-    """Return how many runs to train at a time, each of which needs `memory` bytes by estimate.
+    """Return how many runs to train at a time, so that all fit into memory and each has at least one CPU.
 
-    Every run has at least one CPU. `device` describes the devices: their kind, names, and the free memory of each.
+    `device` has the kind of the devices (cuda or cpu), their names as "devices", and the free bytes of each as
+    "memory"; the training of one run needs about `memory` bytes.
     """
-    needed = PROCESS_MEMORY.get(device["kind"], PROCESS_MEMORY["cpu"]) + MEMORY_FACTOR * memory
-    fitting = int(PARALLEL_MEMORY_SHARE * device["memory"] // needed)
+    memory_per_run = PROCESS_MEMORY.get(device["kind"], PROCESS_MEMORY["cpu"]) + MEMORY_FACTOR * memory
+    max_runs = int(PARALLEL_MEMORY_SHARE * device["memory"] // memory_per_run)
     if device["kind"] == "cuda":
-        fitting = len(device["devices"]) * min(MAX_RUNS_PER_GPU, fitting)
-    return max(1, min(cpus, fitting))
+        max_runs = len(device["devices"]) * min(MAX_RUNS_PER_GPU, max_runs)
+    return max(1, min(cpus, max_runs))
 
 
 class SweepRunner:
-    """Carries out a sweep, from wherever its saved state is.
+    """Carries out a sweep, a search for good hyper-parameters, from wherever its saved state is.
+
+    Runs are trained by successive halving: all to a first fraction of their training budget, the best of them to the
+    next one, and so on. Such a stage is a rung. Workers are processes that report events, dictionaries with the kind
+    of event under "event".
 
     Args:
         folder: of the sweep, with the state of its runs.
@@ -74,7 +79,10 @@ class SweepRunner:
         self.display = SweepDisplay(self.state)
 
     def run(self) -> SweepResult:
-        """Carry out the sweep, and return its result."""
+        """Prepare the runs, train them rung by rung, and link the best one; return the ranking.
+
+        When it is interrupted or fails, workers save their work, and the state of the sweep is saved, too.
+        """
         for name in (RUNS_FOLDER, LOGS_FOLDER):
             (self.folder / name).mkdir(exist_ok=True)
         try:
@@ -130,19 +138,23 @@ class SweepRunner:
             )
 
     def _record_prepared(self, run: SweepRun, event: Event) -> None:
-        """Record a prepared run; one whose resolved settings equal those of an earlier one is removed again."""
+        """Record that a run has been prepared, with its size and the values of the settings that the sweep varies.
+
+        A run that has the same settings as an earlier one, once automatic settings are chosen, is removed again.
+        `event` is the report of the worker; its digest is a hash of all settings.
+        """
         state = self.state
-        swept = {name for settings in state.configurations.values() for name in settings}
-        run.settings = {name: value for name, value in event["settings"].items() if name in swept}
+        varied = {name for settings in state.configurations.values() for name in settings}
+        run.settings = {name: value for name, value in event["settings"].items() if name in varied}
         run.parameters, run.memory, run.digest = event["parameters"], event["memory"], event["digest"]
         if not state.metric:
             state.metric, state.metric_title = event["metric"], event["metric_title"]
-        same = next((other for other in state.runs if other is not run and other.digest == run.digest), None)
+        twin = next((other for other in state.runs if other is not run and other.digest == run.digest), None)
         run.status = "prepared"
-        if same is not None and same.status != "duplicate":
-            run.status, run.same_as = "duplicate", same.configuration
+        if twin is not None and twin.status != "duplicate":
+            run.status, run.same_as = "duplicate", twin.configuration
             remove_folder(self._run_folder(run))
-            message = f"{self._describe(run)} has the same settings as {self._describe(same)}, and is not trained again"
+            message = f"{self._describe(run)} has the same settings as {self._describe(twin)}, and is not trained again"
             self.display.message(message)
 
     def _choose_parallel(self) -> int:
@@ -152,13 +164,16 @@ class SweepRunner:
     # ---- training
 
     def _train_rung(self, rung: int, fraction: float) -> None:
-        """Train the configurations that compete at a rung up to its fraction of their budgets."""
-        names = self.state.competitors(rung)
-        runs = [run for name in names for run in self.state.runs_of(name)]
+        """Train the configurations that are left at a rung, up to a fraction of their training budgets.
+
+        `rung` is its index, from 0. Runs that did not have enough memory are trained once more at the end, alone.
+        """
+        configurations = self.state.competitors(rung)
+        runs = [run for configuration in configurations for run in self.state.runs_of(configuration)]
         waiting = deque(run for run in runs if not run.has_reached(fraction))
         if not waiting:
             return
-        self.display.start_rung(rung, fraction, len(runs), len(waiting), self.parallel)
+        self.display.start_rung(rung, fraction, runs=len(runs), waiting=len(waiting), parallel=self.parallel)
         while waiting or self.workers or self.retries:
             if not waiting and not self.workers:
                 self._start_run(self.retries.popleft(), fraction)
@@ -168,21 +183,26 @@ class SweepRunner:
 
     def _start_run(self, run: SweepRun, fraction: float) -> None:
         """Start to train a run up to a fraction of its budget, on the device with the fewest active runs."""
-        devices = self.device["devices"]
-        used = list(self.devices.values())
-        self.devices[run.name] = min(devices, key=used.count)
-        job = {"kind": "train", "folder": str(self._run_folder(run)), "fraction": fraction}
-        job |= {"device": self.devices[run.name], "metric": self.state.metric, "sentences": self.validation_sentences}
-        self._start(run.name, job, max(1, available_cpus() // self.parallel))
+        used_devices = list(self.devices.values())
+        self.devices[run.name] = min(self.device["devices"], key=used_devices.count)
+        job = {
+            "kind": "train",
+            "folder": str(self._run_folder(run)),
+            "fraction": fraction,
+            "device": self.devices[run.name],
+            "metric": self.state.metric,
+            "sentences": self.validation_sentences,
+        }
+        self._start(run.name, job, threads=max(1, available_cpus() // self.parallel))
         self.display.start_run(run, self._describe(run))
 
     def _start(self, name: str, job: dict[str, Any], threads: int) -> None:
-        """Start a job in a process of its own."""
+        """Start a job, a dictionary with its kind and arguments, in a process with a number of CPU threads."""
         log_file = self.folder / LOGS_FOLDER / f"{name}.log"
         self.workers[name] = self.start_worker(name, job, log_file, threads, self.events)
 
     def _handle_next_event(self) -> None:
-        """Wait for the next event of a worker, and record it."""
+        """Wait for the next event of a worker, at most a second, and record it according to its kind."""
         try:
             name, event = self.events.get(timeout=1.0)
         except Empty:
@@ -216,9 +236,12 @@ class SweepRunner:
                 self._record_exit(name, run, event["code"])
 
     def _record_result(self, run: SweepRun, event: Event) -> None:
-        """Record the score of a run at a rung."""
+        """Record the validation scores of a run that has been trained up to a rung, and print them.
+
+        `event` has the fields of a `RungResult`, whether the whole training is finished, and the reason why it ended.
+        """
         values = event["result"]
-        result = RungResult(**values | {"score": tuple(values["score"])})
+        result = RungResult(**values | {"score": tuple(values["score"])})  # JSON has lists for tuples
         run.results = [*(earlier for earlier in run.results if earlier.fraction < result.fraction), result]
         run.status = "finished" if event["finished"] else "paused"
         self.has_ended.add(run.name)
@@ -232,7 +255,10 @@ class SweepRunner:
         )
 
     def _record_failure(self, run: SweepRun, event: Event) -> None:
-        """Record why a run failed; without enough memory it is tried once more alone, if it was not alone before."""
+        """Record why a run failed.
+
+        A run that did not have enough memory beside others is trained again later, once and alone.
+        """
         self.has_ended.add(run.name)
         if event["out_of_memory"] and self.parallel > 1 and run.name not in self.retried:
             self.retried.add(run.name)
@@ -242,19 +268,23 @@ class SweepRunner:
             self._fail(run, event["error"])
 
     def _record_exit(self, name: str, run: SweepRun | None, code: int) -> None:
-        """Forget a worker whose process has ended; one that has not said how it ended has failed."""
+        """Remove a worker whose process has ended; its run has failed if it did not report any result or error.
+
+        `code` is the exit code of the process; a negative one is the number of the signal that killed it. `run` is
+        None for the process that prepares all runs.
+        """
         del self.workers[name]
         self.devices.pop(name, None)
         self.display.remove_run(name)
         if run is not None and name not in self.has_ended:
-            killed = code == -SIGKILL  # by the system, which has no memory left
             end = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
             error = f"its process {end}: see {self.folder / LOGS_FOLDER / name}.log"
-            self._record_failure(run, {"error": error, "out_of_memory": killed})
+            # the system kills processes when it has no memory left
+            self._record_failure(run, {"error": error, "out_of_memory": code == -SIGKILL})
         self.has_ended.discard(name)
 
     def _fail(self, run: SweepRun, error: str) -> None:
-        """Record the error of a run."""
+        """Mark a run as failed, with the message `error`, and print it."""
         run.status, run.error = "failed", error
         self.state.save(self.folder)
         self.display.finish_run(run, self._describe(run), f"failed: {error}")

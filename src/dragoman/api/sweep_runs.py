@@ -50,7 +50,10 @@ class SweepRequest:
 
     @staticmethod
     def create(values: Mapping[str, Values], **options: Any) -> SweepRequest:
-        """Divide settings into those with one value, which all runs have, and those to vary; check all of them."""
+        """Divide settings into those with one value, which all runs have, and those to vary; check all of them.
+
+        `values` maps dotted names to lists of values or ranges; `options` are further fields of the request.
+        """
         fixed = {
             name: items[0] for name, items in values.items() if not isinstance(items, ValueRange) and len(items) == 1
         }
@@ -79,14 +82,19 @@ class SweepRequest:
             if name.startswith(SYSTEM_SETTINGS):
                 self._check_system_setting(name.removeprefix(SYSTEM_SETTINGS))
         if self.samples is not None and self.samples < 1:
-            raise UserError(f"--random must be at least 1 configuration, got {self.samples}")
+            raise UserError(f"--random, the number of configurations to draw, must be at least 1, got {self.samples}")
         if self.factor is not None and self.factor < 2:
             raise UserError(f"--factor must be at least 2: the best 1/FACTOR of all runs continue, got {self.factor}")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise UserError(f"--seeds must be different integers, got {list(self.seeds)}")
+            raise UserError(
+                f"--seeds must be at least one integer, and no seed may be given twice, got {list(self.seeds)}"
+            )
 
     def _check_system_setting(self, setting: str) -> None:
-        """Raise a UserError unless some system of the sweep has a setting, and its values have the right type."""
+        """Raise a UserError unless some system of the sweep has this setting, and the values to try have its type.
+
+        `setting` is a hyper-parameter of systems, such as "dropout".
+        """
         from dragoman.systems import SYSTEMS  # imports torch
         from dragoman.systems.system import validate_setting
 
@@ -98,9 +106,10 @@ class SweepRequest:
             known = {name for system in systems for name in SYSTEMS[system].settings()}
             raise unknown_name(f"setting of {', '.join(systems)}:", setting, known)
         values = self.space.values[SYSTEM_SETTINGS + setting]
-        tried = [values.low, values.high] if isinstance(values, ValueRange) else values
+        if isinstance(values, ValueRange):
+            values = [values.low, values.high]
         for owner in owners:
-            for value in tried:
+            for value in values:
                 validate_setting(f"{owner}.{setting}", value, SYSTEMS[owner].settings()[setting].annotation)
 
     def system_candidates(self) -> list[str | None]:
@@ -111,10 +120,13 @@ class SweepRequest:
         return list(dict.fromkeys([fixed, *values]))
 
     def configurations(self) -> list[dict[str, Any]]:
-        """Return the changed settings of every configuration, beginning with the default one, which has none."""
+        """Return the changed settings (by dotted name) of every configuration to try.
+
+        The first one is the default configuration, which changes nothing.
+        """
 
         def has_setting(system: str | None, setting: str) -> bool:
-            """Whether a system, by default the one of all runs, has a setting; unknown ones may have it."""
+            """Whether a system (None: that of all runs) has a setting; True if the system is not known yet."""
             from dragoman.systems import SYSTEMS  # imports torch
 
             name = system or self.settings.get("system.name")
@@ -123,13 +135,13 @@ class SweepRequest:
         return self.space.configurations(self.samples, self.sample_seed, has_setting)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the request as plain values, for JSON; the device may change from one session to the next."""
+        """Return the request as plain values for JSON, without the device, which may change when it continues."""
         settings = {name: value for name, value in self.settings.items() if name != "training.device"}
         return asdict(self) | {"settings": settings, "space": self.space.to_plain()}
 
     @staticmethod
     def load(folder: Path) -> SweepRequest:
-        """Read the request of the sweep in a folder."""
+        """Read what the sweep in a folder tries (sweep.json), to continue it."""
         path = folder / SWEEP_FILE
         if not path.exists():
             raise UserError(f"{folder} has no sweep: start one with --source, --target and --set NAME=VALUE,VALUE")
@@ -217,7 +229,9 @@ def run_sweep(
 ) -> SweepResult:
     """Carry out a sweep, or continue the one in `folder`; a new one that cannot even be prepared leaves nothing.
 
-    `start_worker` starts a job, by default in a process of its own.
+    `request` says what is tried; that of an earlier sweep in the folder may only be extended. `parallel` is the number
+    of runs that are trained at a time (None: by memory and cores), on `device`; with `retry_failed` failed runs are
+    trained again. `start_worker` starts a job, by default in a process of its own.
     """
     existed, is_new = folder.exists(), not (folder / STATE_FILE).exists()
     if existed and not (folder / SWEEP_FILE).exists() and any(folder.glob("[!.]*")):
@@ -239,6 +253,6 @@ def run_sweep(
         try:
             return runner.run()
         except UserError:
-            if is_new and not existed and not any((folder / RUNS_FOLDER).glob("*/" + "model.json")):
-                remove_folder(folder)
+            if is_new and not existed and not any((folder / RUNS_FOLDER).glob("*/model.json")):
+                remove_folder(folder)  # nothing has been prepared
             raise

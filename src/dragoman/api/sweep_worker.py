@@ -67,9 +67,12 @@ def main() -> int:
 
 
 def _open_event_stream() -> Report:
-    """Return a function that writes events to standard output; everything else that is printed goes to the log."""
+    """Return a function that writes an event, a dictionary, as a line of JSON to standard output.
+
+    Everything else that is printed goes to standard error, which is the log.
+    """
     stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+    os.dup2(2, 1)  # file descriptor 1, standard output, is standard error from now on
 
     def report(event: dict[str, Any]) -> None:
         """Write an event as one line of JSON."""
@@ -89,10 +92,10 @@ def _interrupt_at_end_of_input() -> None:
 
 
 def describe_error(error: Exception) -> dict[str, Any]:
-    """Return what the sweep records of a failure: a sentence, and whether memory was exhausted."""
-    is_memory = isinstance(error, (InsufficientMemoryError, torch.OutOfMemoryError, MemoryError))
+    """Return the fields of an event that reports a failure: its message, and whether memory was exhausted."""
+    out_of_memory = isinstance(error, (InsufficientMemoryError, torch.OutOfMemoryError, MemoryError))
     text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-    return {"error": text.splitlines()[0] if text else type(error).__name__, "out_of_memory": is_memory}
+    return {"error": text.splitlines()[0] if text else type(error).__name__, "out_of_memory": out_of_memory}
 
 
 # ---- preparation
@@ -102,8 +105,10 @@ def prepare_runs(report: Report, settings: dict[str, Any], runs: list[dict[str, 
     """Prepare run folders one after the other, so that runs with equal text settings share tokenizers and token stores.
 
     Args:
+        report: receives the events: "device", "message", and "prepared" or "unprepared" for each run.
         settings: of all runs, by their dotted names.
-        runs: name, folder and changed settings of each run, the default configuration first.
+        runs: name, folder and changed settings of each run, and whether it has the default configuration, which is
+            the first one.
     """
     report({"event": "device", **describe_device(settings.get("training.device", "auto"))})
     base, cache = configuration.replace_settings(Config(), settings), PreparationCache()
@@ -120,12 +125,15 @@ def prepare_runs(report: Report, settings: dict[str, Any], runs: list[dict[str, 
             report({"event": "prepared", "run": run["name"], **describe_prepared(folder)})
         except UserError as error:
             report({"event": "unprepared", "run": run["name"], **describe_error(error)})
-            if run["is_default"]:  # the data are at fault
+            if run["is_default"]:  # the data are at fault, so that no other run can be prepared
                 return
 
 
 def describe_device(name: str) -> dict[str, Any]:
-    """Return the kind of device on which runs are trained, the number of such devices, and the free memory of each."""
+    """Return the devices on which runs are trained: their kind, their names, and the smallest free memory in bytes.
+
+    `name` is the setting training.device: auto and cuda mean all GPUs.
+    """
     from dragoman.run import select_device
     from dragoman.training.memory_plan import available_memory
 
@@ -137,7 +145,10 @@ def describe_device(name: str) -> dict[str, Any]:
 
 
 def describe_prepared(folder: Path) -> dict[str, Any]:
-    """Return what the sweep needs to know about a prepared run."""
+    """Return what the sweep needs to know about a prepared run: settings, size, metric, and a digest of the settings.
+
+    Settings have dotted names and include those of the system; memory is an estimate in bytes.
+    """
     config = configuration.from_yaml(folder / CONFIG_FILE)
     memory = json.loads((folder / "preflight.json").read_text(encoding="utf-8"))["memory"]
     metric = config.training.selection_metric
@@ -165,7 +176,7 @@ class WorkerDisplay(Display):
     """Reports the progress of a training as events."""
 
     def __init__(self, report: Report) -> None:
-        """Report to a sweep."""
+        """Send events with the function `report`."""
         super().__init__()
         self.report = report
 
@@ -174,7 +185,7 @@ class WorkerDisplay(Display):
         print(text, file=sys.stderr, flush=True)
 
     def log_step(self, record: dict[str, Any], fraction: float | None) -> None:
-        """Report how much of the whole budget is used, the loss and the speed."""
+        """Report step, loss and speed from a record of metrics.jsonl, and the used fraction of the training budget."""
         values = {name: record[name] for name in ("step", "loss", "tokens_per_second")}
         self.report({"event": "progress", "fraction": fraction, **values})
 
@@ -184,12 +195,16 @@ class WorkerDisplay(Display):
 
 
 def train_run(report: Report, folder: str, fraction: float, device: str, sentences: int, metric: str) -> None:
-    """Train a prepared run up to a fraction of its budget, and report its score on the validation set.
+    """Train a prepared run up to a fraction of its training budget, and report its score on the validation set.
 
     Training pauses there in the schedule of the whole budget, so that a run that continues equals one that was never
     paused. At the end of its training the best checkpoint is scored, before that also the last one.
 
     Args:
+        report: receives events: "progress", and at the end "result" or "interrupted".
+        folder: the run folder.
+        fraction: part of the budget of steps or minutes, up to 1.
+        device: of the training; "auto": that of the run's configuration.
         sentences: number of validation sentences to decode.
         metric: selection metric of the sweep.
     """
@@ -208,20 +223,21 @@ def train_run(report: Report, folder: str, fraction: float, device: str, sentenc
     gc.collect()  # the memory of the training is needed for decoding
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    checkpoints = {
-        resolve_link(path / CHECKPOINT_DIR / name).resolve().name
-        for name in ("best", *(["last"] if outcome.paused else []))
-    }
+    links = ("best", "last") if outcome.paused else ("best",)
+    checkpoints = {resolve_link(path / CHECKPOINT_DIR / link).resolve().name for link in links}
     scored = [score_checkpoint(path, name, config.training.device, sentences, metric) for name in sorted(checkpoints)]
     score, validation = max(scored, key=lambda score_and_metrics: score_and_metrics[0])
-    result = RungResult(fraction, state.step, state.seconds, state.target_tokens, score, validation)
+    result = RungResult(fraction, state.step, state.seconds, state.target_tokens, score, metrics=validation)
     if not outcome.paused:
         write_report(load(path, device="cpu"))
     report({"event": "result", "finished": not outcome.paused, "reason": outcome.reason, "result": asdict(result)})
 
 
 def _wait_for_lock(folder: Path) -> None:
-    """Wait while another process trains a run: a worker of a killed sweep saves a checkpoint before it ends."""
+    """Wait up to two minutes while another process trains the run in a folder.
+
+    It may be a worker of a killed sweep, which saves a checkpoint before it ends.
+    """
     for _ in range(MAX_LOCK_SECONDS):
         try:
             with exclusive_run_lock(folder):
@@ -231,9 +247,10 @@ def _wait_for_lock(folder: Path) -> None:
 
 
 def pause_condition(trainer: Trainer, fraction: float) -> Callable[[TrainState], bool]:
-    """Return the condition under which a training pauses: a fraction of its budget is used; never for 1.
+    """Return a function that tells from the training state whether to pause: once a fraction of the budget is used.
 
-    A training that only patience ends has no budget: the fraction is that of the steps that other schedules would have.
+    The budget is the limit of steps or minutes; for the fraction 1 training never pauses. A training that only
+    patience ends has no budget: the fraction is that of the steps that other schedules would have.
     """
     if fraction >= 1:
         return lambda state: False
@@ -249,23 +266,24 @@ def pause_condition(trainer: Trainer, fraction: float) -> Callable[[TrainState],
 def score_checkpoint(
     folder: Path, checkpoint: str, device: str, sentences: int, metric: str
 ) -> tuple[tuple[float, ...], dict[str, Any]]:
-    """Return the score of a checkpoint on the validation set, where higher is better, and all its metrics.
+    """Score a checkpoint on the validation set; return the score and all metrics by name.
 
-    Every run of a sweep decodes the same sentences, however many it decodes in its own validations. The loss in the
-    score is that of a whole target, −log p(y|x), because tokens of different tokenizers cannot be compared.
+    The score is a tuple of numbers, where higher is better: the value of `metric`, and others for ties. Every run of a
+    sweep decodes the same number of `sentences`. The loss in the score is that of a whole target, −log p(y|x), because
+    tokens of different tokenizers cannot be compared.
     """
     run = load(folder, checkpoint, device)
-    same_for_all = {"training.validation_sentences": sentences, "training.selection_metric": metric}
-    run.config = configuration.replace_settings(run.config, same_for_all)
+    validation_settings = {"training.validation_sentences": sentences, "training.selection_metric": metric}
+    run.config = configuration.replace_settings(run.config, validation_settings)
     task = TaskContext(run.model, run.source_tokenizer, run.target_tokenizer, run.framing)
     settings = run.config.objective
     objective = build_objective(settings.name or "translation", task, settings.settings)
     store = TokenStore(folder / "data" / "valid")
     validator = Validator(run, objective, store)
     result = validator.validate()
-    target_loss = result.loss * epoch_target_tokens(store) / len(store)
-    score = (-target_loss if value == -result.loss else value for value in validator.score(result))
-    return tuple(score), {**result.to_record(), "target_loss": target_loss}
+    target_loss = result.loss * epoch_target_tokens(store) / len(store)  # per sentence, not per token
+    score = tuple(-target_loss if value == -result.loss else value for value in validator.score(result))
+    return score, {**result.to_record(), "target_loss": target_loss}
 
 
 JOBS: dict[str, Callable[..., None]] = {"prepare": prepare_runs, "train": train_run}

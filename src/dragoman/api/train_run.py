@@ -139,7 +139,7 @@ def start_training(
     """
 
     def prepare(processes: ProcessGroup) -> None:
-        """Prepare the run folder (tokenizers, data, configuration), on the first process."""
+        """Prepare the run folder (tokenizers, data, configuration); called by the first of several processes."""
         adapted, choices = accumulate_for_processes(config, processes)  # at least one batch per process and step
         with temporarily_registered(config.system.name, custom_system):
             prepared = prepare_run(folder, adapted, log, custom_parts, open_parent=open_parent)
@@ -152,9 +152,13 @@ def start_training(
 def prepare_training(
     folder: Path, config: Config, *, processes: int = 1, parallel: OrderedMap | None = None
 ) -> PreparedRun:
-    """Prepare a new run for a training on some processes, without training it, and log the report on its data.
+    """Prepare a new run (tokenizers, data, configuration) without training it, and log the report on its data.
 
-    `parallel` maps chunks of text, by default with `data.num_workers` processes.
+    Args:
+        folder: run folder to create.
+        config: settings; those that are None are chosen.
+        processes: number of processes that will train the run; each gets at least one batch per step.
+        parallel: maps a function over chunks of text, by default with `data.num_workers` processes.
     """
     adapted, choices = accumulate_for_processes(config, ProcessGroup(world_size=processes))
     prepared = prepare_run(folder, adapted, console.log, open_parent=open_parent, parallel=parallel)
@@ -193,7 +197,7 @@ def resume_training(
     """
 
     def read_config(processes: ProcessGroup) -> Config:
-        """Return the configuration of the run, after changing the given settings in its file."""
+        """Write the changed settings into the run's config.yaml, and return its configuration."""
         read_spec(folder, custom_parts)  # raises a UserError if it is not a run
         return change_resumed_run(folder, settings) if settings else configuration.from_yaml(folder / CONFIG_FILE)
 
@@ -203,7 +207,7 @@ def resume_training(
 def _train(
     folder: Path,
     prepare: Callable[[ProcessGroup], Config | None],
-    parts: Sequence[type[Spec]],
+    custom_parts: Sequence[type[Spec]],
     callback: TrainingCallback | None,
     command: str = "",
 ) -> TrainingOutcome | None:
@@ -212,7 +216,7 @@ def _train(
     Args:
         folder: the run folder.
         prepare: called first, by one process: prepares a new run, or returns the configuration of a resumed one.
-        parts: classes of custom parts.
+        custom_parts: classes of custom parts.
         callback: receives events; None shows progress on standard error.
         command: beginning of a command that trains this run, for the message about resuming.
 
@@ -227,7 +231,7 @@ def _train(
     display = Display(live=sys.stderr.isatty()) if callback is None else CallbackDisplay(callback)
     recorder = RecordingDisplay(display, folder)
     display = SilentDisplay() if processes.rank else recorder
-    trainer = Trainer(folder, display, resumed_config, processes, parts)
+    trainer = Trainer(folder, display, resumed_config, processes, custom_parts)
     log = log_function(callback)
     if not processes.rank and resumed_config is not None:
         log(trainer.budget.resume_message(trainer.state, command))
@@ -239,13 +243,16 @@ def _train(
         return None
     from dragoman.lens.run_report import write_report
 
-    write_report(load(folder, device="cpu", custom_parts=parts))
+    write_report(load(folder, device="cpu", custom_parts=custom_parts))
     recorder.finish("interrupted" if outcome.interrupted else "finished", outcome.reason, outcome.state.step)
     return outcome
 
 
 def log_preparation(prepared: PreparedRun, choices: Sequence[str], log: Callable[[str], None]) -> None:
-    """Log the data statistics, examples, model size and the settings chosen automatically (`choices` and the run's)."""
+    """Log the data statistics, examples, model size and automatic settings of a prepared run.
+
+    `choices` are further lines about automatic settings, such as "batch_tokens 4096 (…)".
+    """
     log("")
     for line in prepared.preflight.lines():
         log(line)
@@ -272,7 +279,7 @@ class CallbackDisplay(Display):
     """Reports the progress of a training to a callback."""
 
     def __init__(self, callback: TrainingCallback) -> None:
-        """Send all events to a callback."""
+        """Report every message, step and validation as an event to `callback`."""
         super().__init__()
         self.callback = callback
 
@@ -301,7 +308,7 @@ def _path_list(paths: Paths) -> list[str]:
 
 
 def _new_folder(name: str) -> Path:
-    """The first of runs/NAME, runs/NAME-2, … that does not exist."""
+    """Return the first of runs/NAME, runs/NAME-2, … that does not exist, and create the folder runs."""
     folder, number = Path("runs") / name, 1
     while folder.exists():
         number += 1
@@ -322,7 +329,7 @@ def _name_and_definition(system: SystemLike | None) -> tuple[str | None, System 
 
 
 def _spec_builder(spec: Any) -> Callable[..., ModelSpec]:
-    """Return a function that takes the sizes of the vocabularies and returns the spec with its size fields replaced."""
+    """Return a function that returns a model's spec (its description) for the vocabulary sizes it is called with."""
 
     def custom(vocabulary: VocabularySizes) -> ModelSpec:
         """Custom spec."""
@@ -354,7 +361,7 @@ def _custom_system(builder: Callable[..., ModelSpec]) -> System:
 
 @contextmanager
 def temporarily_registered(name: str | None, system: System | None) -> Iterator[None]:
-    """Add a custom system to the table of systems while a run is prepared; None: it is there already."""
+    """Add a custom system under this name to the table of systems while the block runs; nothing to do for None."""
     if name is None or system is None:
         yield
         return

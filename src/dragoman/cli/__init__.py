@@ -94,7 +94,7 @@ def _options(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Options of the program itself."""
+    """Accept the options of the program itself, before the name of a command: --version, which its callback handles."""
 
 
 def main() -> None:

@@ -77,7 +77,10 @@ def bpe(
 
 
 def _word_counts(text: str | None, file: Path | None, counts: str | None) -> dict[str, int]:
-    """Return the words to learn from with their counts, in the order of the text."""
+    """Return the words to learn from with their counts, in the order of the text.
+
+    Exactly one of the arguments must be given: a text, a text file, or words with counts ("low=5 lower=2").
+    """
     if sum(value is not None for value in (text, file, counts)) != 1:
         raise UserError("give exactly one text to learn BPE merges from: the argument TEXT, --file or --counts")
     if counts is not None:
@@ -95,14 +98,14 @@ def _word_counts(text: str | None, file: Path | None, counts: str | None) -> dic
 
 
 def _step_lines(number: int, step: MergeStep, is_new: bool) -> list[str]:
-    """Describe one merge in lines of text; `is_new`: its symbol was not in the vocabulary before."""
+    """Describe merge `number` in lines of text; `is_new`: its symbol was not in the vocabulary before."""
     symbol = "".join(step.pair)
-    top = ", ".join(f"{' '.join(pair)} {count:,}" for pair, count in step.pair_counts[:SHOWN_PAIRS])
+    most_frequent = ", ".join(f"{' '.join(pair)} {count:,}" for pair, count in step.pair_counts[:SHOWN_PAIRS])
     more = f", and {len(step.pair_counts) - SHOWN_PAIRS:,} more" if len(step.pair_counts) > SHOWN_PAIRS else ""
     tied = f" (tied with {', '.join(' '.join(pair) for pair in step.tied[:SHOWN_PAIRS])})" if step.tied else ""
     return [
         f"merge {number}: {' + '.join(step.pair)} → {symbol}, count {step.count:,}{tied}",
-        f"  pairs: {top}{more}",
+        f"  pairs: {most_frequent}{more}",
         f"  vocabulary of {len(step.vocabulary):,} symbols: {'+ ' if is_new else 'already with '}{symbol}",
         f"  text of {step.num_symbols:,} symbols, compression ratio {step.compression:.2f}",
         f"  {_text_line(step.words)}",

@@ -52,9 +52,9 @@ class BulkOptions:
     ] = None
 
     def name_result(self, results: Mapping[str, type]) -> dict[str, type]:
-        """Return the columns of the result, of which --result-column names the first."""
-        (first, kind), *others = results.items()
-        return {self.result_column or first: kind, **dict(others)}
+        """Rename the first column of the result as --result-column says; `results` maps column names to types."""
+        (first_name, first_type), *others = results.items()
+        return {self.result_column or first_name: first_type, **dict(others)}
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,19 @@ class BulkJobOptions(BulkOptions):
 
 @dataclass(frozen=True)
 class LoadRun:
-    """Loads a run in a worker process, for the source and target language of a multilingual one ("": its default)."""
+    """Loads the run folder `run` in a worker process, for the source and target language of a multilingual model.
+
+    A language "" is the default of the model.
+    """
 
     run: Path
     load: Callable[[Path], Run]
     languages: tuple[str, str] = ("", "")
 
     def __call__(self) -> Run:
-        """Load the run."""
-        return choose_languages(self.load(self.run), *self.languages)
+        """Load the run, and choose its languages."""
+        source_language, target_language = self.languages
+        return choose_languages(self.load(self.run), source_language, target_language)
 
 
 def process_files(
@@ -91,7 +95,11 @@ def process_files(
     task: RowTask,
     columns: Mapping[str, str | None] | None = None,
 ) -> None:
-    """Process many files with a run, as --input says; `columns` are the texts of a row, by default the source."""
+    """Process many files with a run, as --input says.
+
+    `task` is the function that is applied to blocks of rows, with its options and the columns of its results.
+    `columns` are the columns of the files that it needs, by their content ("source", "target"); None: the source.
+    """
     model.check(run)
 
     from dragoman.bulk import BulkJob, RunRows
@@ -116,23 +124,30 @@ def process_files(
 
 
 def run_bulk_job(job: BulkJob, options: BulkOptions, num_workers: int, resume: bool, overwrite: bool) -> None:
-    """Run a job with progress, and report what it did."""
+    """Run a job over many files, show its progress, and print what it did.
+
+    `options` say where it runs, with `num_workers` processes; on a Ray cluster 1 means as many as it has room for. A
+    job that exists in the output folder is continued (`resume`) or replaced (`overwrite`).
+    """
     from dragoman.bulk import executor_from_text
 
     workers = None if options.on != "local" and num_workers == 1 else num_workers
     executor = executor_from_text(options.on, workers, options.gpus_per_worker, options.cpus_per_worker)
     states = job.run(executor, resume=resume, overwrite=overwrite)
     try:
-        last = _show_progress(states, options.cost_per_hour)
+        final = _show_progress(states, options.cost_per_hour)
     except KeyboardInterrupt:
         log(f"interrupted: complete blocks are in {job.folder.location}; the same command with --resume goes on")
         raise
-    failed = f"; {last.failed:,} lines failed: see errors.jsonl" if last.failed else ""
-    log(f"wrote {last.lines:,} lines of {last.files:,} files to {job.folder.location}{failed}")
+    failed = f"; {final.failed:,} lines failed: see errors.jsonl" if final.failed else ""
+    log(f"wrote {final.lines:,} lines of {final.files:,} files to {job.folder.location}{failed}")
 
 
 def _show_progress(states: Iterator[JobProgress], cost_per_hour: float | None) -> JobProgress:
-    """Show the progress of a job, as a bar or in lines of a log, and return the last one."""
+    """Show the states of a job as they come, as a progress bar or in lines of a log; return the last state.
+
+    With `cost_per_hour`, the price of all machines, the cost of the whole job is estimated.
+    """
     begin = last_line = time.monotonic()
     state = next(states)
     with progress_bar() as bar:
@@ -148,22 +163,26 @@ def _show_progress(states: Iterator[JobProgress], cost_per_hour: float | None) -
 
 
 def describe_progress(state: JobProgress, seconds: float, cost_per_hour: float | None = None) -> str:
-    """Return the progress in words: files, lines, speed, time left and cost."""
-    lines_per_second, tokens_per_second = (count / max(seconds, 1e-9) for count in (state.new_lines, state.new_tokens))
+    """Return the progress of a job in words: files, lines, speed, time left and total cost.
+
+    The job has run for `seconds`, in which it has processed the state's new lines, tokens and bytes.
+    """
+    seconds = max(seconds, 1e-9)
     parts = [f"{state.files:,} of {state.total_files:,} files", f"{state.lines:,} lines"]
-    parts += [f"{lines_per_second:,.0f} lines/s", f"{tokens_per_second:,.0f} tokens/s"]
+    parts += [f"{state.new_lines / seconds:,.0f} lines/s", f"{state.new_tokens / seconds:,.0f} tokens/s"]
     if state.new_bytes:
-        left = seconds * (state.total_bytes - state.done_bytes) / state.new_bytes
-        parts.append(f"{format_duration(left)} left")
+        seconds_left = seconds * (state.total_bytes - state.done_bytes) / state.new_bytes
+        parts.append(f"{format_duration(seconds_left)} left")
         if cost_per_hour is not None:
-            parts.append(f"cost {cost_per_hour * (seconds + left) / 3600:,.2f}")
+            parts.append(f"cost {cost_per_hour * (seconds + seconds_left) / 3600:,.2f}")
     return "  ".join(parts)
 
 
 def is_bulk_job(options: BulkOptions, file: Path | None, output: str | None, unsupported: dict[str, Any]) -> bool:
     """Whether --input is given; a UserError if other options contradict it, or have no meaning without it.
 
-    `unsupported` has the options that --input cannot be used with.
+    `options` are --input and those that need it. --input needs `output` (--output), and excludes the input `file` and
+    the options in `unsupported`: values by name, of which false ones are not given.
     """
     if not options.input:
         for name, value in asdict(options).items():

@@ -27,7 +27,10 @@ def check_run(folder: str | Path, checkpoint: str | None = None, device: str | N
 
 
 def check_training(folder: Path, config: Config) -> None:
-    """Raise a UserError if the run folder exists already, or if a file or name in the configuration is wrong."""
+    """Check the arguments of a training before torch is imported, which takes seconds.
+
+    Raise a UserError if the run folder exists already, or if a file or name in the configuration is wrong.
+    """
     from dragoman.data.corpus import Corpus
     from dragoman.data.text_files import check_file
 

@@ -59,9 +59,10 @@ class BudgetOptions:
     ] = None
 
     def budget(self, phrasebook: bool) -> ComparisonBudget:
-        """Return the budget of each system.
+        """Return the training budget of each system; more than one option is a UserError.
 
-        The default is a number of target tokens: fixed for the phrasebook, otherwise derived from the corpus size.
+        The default is a number of target tokens: fixed for the phrasebook (generated sentence pairs), otherwise derived
+        from the corpus size.
         """
         from dragoman.training.comparison_training import ComparisonBudget
 
@@ -75,21 +76,24 @@ class BudgetOptions:
         if len(budgets) > 1:
             options = " and ".join("--target-tokens" if kind == "tokens" else f"--{kind}" for kind in budgets)
             raise UserError(f"a comparison has one budget per system, but {options} are given: use one of them")
-        for kind, amount in budgets.items():  # the only one
-            return ComparisonBudget(kind, float(amount))  # type: ignore[arg-type]
-        return ComparisonBudget("tokens", float(PHRASEBOOK_TARGET_TOKENS) if phrasebook else None)
+        if not budgets:
+            return ComparisonBudget("tokens", float(PHRASEBOOK_TARGET_TOKENS) if phrasebook else None)
+        ((kind, amount),) = budgets.items()
+        return ComparisonBudget(kind, float(amount))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class TableOptions:
     """Files and formats in which the result of a comparison is written."""
 
-    csv: Annotated[Path | None, "Write the table as CSV.", "FILE"] = None
-    latex: Annotated[Path | None, "Write the table as LaTeX (booktabs).", "FILE"] = None
+    csv: Annotated[Path | None, "Write the table of all systems to this file, as CSV.", "FILE"] = None
+    latex: Annotated[
+        Path | None, "Write the table of all systems to this file, as LaTeX with the package booktabs.", "FILE"
+    ] = None
     as_json: Json = False
 
     def write(self, comparison: SystemComparison) -> None:
-        """Write the table of all systems to the files that were named, and print the comparison."""
+        """Write the table of all systems to the files of --csv and --latex, and print the comparison (as JSON)."""
         from dragoman.evaluation import format_csv, format_latex
         from dragoman.storage import write_file
 
@@ -114,7 +118,9 @@ def compare(
         "transformer@size=big@dropout=0.3. NAME+OBJECTIVE is trained further with another objective: gnmt+reward.",
     ] = DEFAULT_SYSTEMS,
     seeds: Annotated[str, "Random seeds, comma-separated; each system is trained with each."] = "1",
-    ensembles: Annotated[bool, "Add the ensemble of all seeds of each system."] = False,
+    ensembles: Annotated[
+        bool, "Also evaluate the ensemble of each system: the averaged probabilities of its runs with all --seeds."
+    ] = False,
     metrics: Annotated[
         str | None,
         "Metrics of texts, comma-separated, such as rouge-l,bleu; differences are tested by the first. Default: those "
@@ -194,7 +200,10 @@ def compare(
 
 
 def _check_files(settings: dict[str, Any], test_source: Path | None, test_target: Path | None) -> None:
-    """Raise a UserError if a file of the training or test set cannot be opened; `settings` has dotted names."""
+    """Raise a UserError if a file of the training or test set cannot be opened.
+
+    `settings` has the training files by the dotted names of their settings, such as "data.source".
+    """
     from dragoman.config import Config, replace_settings
     from dragoman.data.corpus import Corpus
 
@@ -218,7 +227,8 @@ def _train_and_evaluate(
 ) -> list[RunResult]:
     """Train each system with each seed, and evaluate it on the test set; runs that are finished are not repeated.
 
-    `config` holds the settings that all systems share; `sources` and `references` are the test set.
+    `folder` holds all runs, `config` the settings that all systems share; `sources` and `references` are the test set.
+    `metrics` are the names of those that are printed.
     """
     from dragoman.evaluation import evaluate
     from dragoman.training import comparison_training as training
@@ -259,9 +269,10 @@ def _shared_config(
 
     Args:
         files: training and validation files, by the dotted names of their settings.
+        size: size of the models: tiny, small, base or big.
         budget: a time budget needs a learning-rate schedule that does not depend on the number of steps.
-        phrasebook: whether the data is the phrasebook, which needs other settings than a large corpus.
-        set_settings: values of --set, such as training.learning_rate=1e-3, which come last.
+        phrasebook: whether the data are generated sentence pairs, which need other settings than a large corpus.
+        set_settings: values of --set, such as training.learning_rate=1e-3, which override all others.
     """
     from dragoman import config as configuration
     from dragoman.training.comparison_training import SAME_FOR_ALL
@@ -276,7 +287,7 @@ def _shared_config(
 
 
 def text_report(comparison: SystemComparison) -> str:
-    """Format the tables of quality and cost, the significance tests and the findings."""
+    """Return the comparison as text: tables of quality and cost, significance tests, and findings in sentences."""
     from dragoman.evaluation import format_table
     from dragoman.systems.published_results import published_rows
 
@@ -311,9 +322,10 @@ def phrasebook_files(folder: Path) -> tuple[dict[str, list[str]], Path, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     write_phrasebook(corpus, PHRASEBOOK_PAIRS)
     files = {
-        f"data.{prefix}{side}": [str(corpus / f"{part}.{language}")]
-        for prefix, part in (("", "train"), ("valid_", "valid"))
-        for side, language in (("source", "en"), ("target", "de"))
+        "data.source": [str(corpus / "train.en")],
+        "data.target": [str(corpus / "train.de")],
+        "data.valid_source": [str(corpus / "valid.en")],
+        "data.valid_target": [str(corpus / "valid.de")],
     }
     return files, corpus / "test.en", corpus / "test.de"
 

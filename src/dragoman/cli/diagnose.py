@@ -22,11 +22,16 @@ def diagnose(
     language_pair: Annotated[
         str | None, "Languages, such as en-de. Default: from the names of the training files."
     ] = None,
-    templates: Annotated[Path | None, "Further sentences with open gender; see docs/seeing.md.", "FILE"] = None,
+    templates: Annotated[
+        Path | None,
+        "File of further sentences in which the gender of a person is open, to measure gender bias; its format is in "
+        "docs/seeing.md.",
+        "FILE",
+    ] = None,
     max_sentences: Annotated[
         int, typer.Option(help="Maximum number of test sentences to translate and diagnose.", min=1)
     ] = 200,
-    html: Annotated[Path | None, "Write the result as a web page.", "FILE"] = None,
+    html: Annotated[Path | None, "Write the result to this file, as a web page.", "FILE"] = None,
     *,
     layout: FileLayout,
     as_json: Json = False,

@@ -32,7 +32,9 @@ class DocumentOptions:
             show_default=False,
         ),
     ] = None
-    translate_attributes: Annotated[bool, "Translate the attributes alt, title, placeholder and aria-label."] = False
+    translate_attributes: Annotated[
+        bool, "Also translate the attributes alt, title, placeholder and aria-label of HTML elements."
+    ] = False
 
     def find_format(self, file: Path | None, name: str) -> MarkupFormat | None:
         """Return the format of a document; None for files that are translated line by line.
@@ -54,7 +56,10 @@ class DocumentOptions:
 
 
 def check_document_options(search: SearchOptions, *groups: Any) -> None:
-    """Raise a UserError for options that apply to lines, and cannot be used with documents."""
+    """Raise a UserError for options that apply to lines, and cannot be used with documents.
+
+    `groups` are further dataclasses of options; a field that does not have its default value was given by the user.
+    """
     if search.n_best is not None:
         raise UserError("--n-best applies to lines, not to documents: leave it out")
     allowed = {"output", "overwrite", "exclude", "corpus_tag", "split_sentences", "format", "source_language"}
@@ -88,7 +93,8 @@ def translate_document(
 ) -> None:
     """Translate a document, show the progress in sentences, and write the result to a file or to standard output.
 
-    `arguments` are those of `Run.translate_stream`.
+    `content` are the bytes of the document, which `document_format` parses and writes. `options` say which text must
+    be preserved; `arguments` are further arguments of `Run.translate_stream`.
     """
     from dragoman.run.document_translation import translate_blocks
     from dragoman.run.language_pair import target_language_code

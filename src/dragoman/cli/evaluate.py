@@ -137,9 +137,8 @@ def _check_options(
 ) -> None:
     """Raise a UserError for options that contradict each other, before any file is read.
 
-    Args:
-        run_options: options that apply to the translations of a run, by name; None: not given.
-        names: the metrics that the user named.
+    `run` is None if files of translations are scored. `run_options` are the options that need a run, by name, None if
+    they are not given. The others are the values of --output, --test, --against and --metrics (`names`).
     """
     from dragoman import evaluation
 
@@ -175,17 +174,20 @@ class TestSet:
         return replace(self, sources=sources, references=references, first_lines=first_lines)
 
     def lines_of_items(self, lines: list[str]) -> list[str]:
-        """Return one line per item of the test set: all lines, or the first of each group of equal sources."""
+        """Return the lines of a file that belong to the items of the test set, one per item.
+
+        They are all lines or, if lines with equal sources were grouped, the first line of each group.
+        """
         return lines if self.first_lines is None else [lines[index] for index in self.first_lines]
 
     def read_hypotheses(self, path: Path, layout: FileLayout) -> list[str]:
-        """Read the translations of another system, one per item of the test set."""
+        """Read the translations of another system, one per item of the test set, in the format of `layout`."""
         lines = read_texts(path, layout.format)
         check_counts([*self.line_counts, (path, len(lines))])
         return self.lines_of_items(lines)
 
     def read_alignments(self, path: Path) -> list[tuple[frozenset[Link], frozenset[Link]]]:
-        """Read the sure and possible links of each sentence pair."""
+        """Read gold word alignments: the sure and the possible links ("0-0 1?2") of each sentence pair."""
         from dragoman.evaluation import parse_sure_and_possible
 
         if not self.sources or any(len(texts) != 1 for texts in self.references):
@@ -255,9 +257,10 @@ def _evaluate_files(
     resamples: int,
     printer: ScorePrinter,
 ) -> None:
-    """Score translations of other systems, and test each against the first.
+    """Score files of translations, in the format `layout`, test each against the first one, and print the results.
 
-    With `lead`, the first sentence of each source comes first, as a baseline of summarization.
+    With `lead`, the first sentence of each source, a baseline of summarization, comes before the files. `names` are
+    those of the metrics (empty: those that suit the references), `resamples` is the number of resamples of a test.
     """
     from dragoman import evaluation
 
@@ -302,23 +305,24 @@ class ScorePrinter:
         baseline: str,
         comparisons: dict[str, list[PairedTestResult]],
     ) -> None:
-        """Print the scores of systems (file name, scores, hypotheses) and how they compare with a baseline.
+        """Print the scores of systems, and how they compare with a baseline.
 
-        Args:
-            baseline: name of the run or file that the systems are compared with.
-            comparisons: results of the paired test by the name of the system.
+        A system is its file name (None for a run), its scores, and its hypotheses (None if there are none). `baseline`
+        is a run or file; `comparisons` are the paired tests of each other system against it, by its name.
         """
         from dragoman import evaluation
 
-        documents: list[dict[str, Any]] = [
-            ({} if name is None else {"hypothesis": name})
-            | {"scores": [asdict(score) for score in scores], "by_length": self._length_table(hypotheses)}
-            for name, scores, hypotheses in systems
-        ]
-        compared = {name: [row._asdict() for row in rows] for name, rows in comparisons.items()}
+        documents: list[dict[str, Any]] = []  # one for each system
+        for name, scores, hypotheses in systems:
+            document: dict[str, Any] = {} if name is None else {"hypothesis": name}
+            document["scores"] = [asdict(score) for score in scores]
+            documents.append(document | {"by_length": self._length_table(hypotheses)})
         if self.as_json:
-            tests = {"baseline": baseline, "test": self.test, "comparisons": compared} if compared else {}
-            print_json((documents[0] if len(documents) == 1 else {"systems": documents}) | tests)
+            result = documents[0] if len(documents) == 1 else {"systems": documents}
+            if comparisons:
+                tests = {name: [row._asdict() for row in rows] for name, rows in comparisons.items()}
+                result |= {"baseline": baseline, "test": self.test, "comparisons": tests}
+            print_json(result)
             return
         for (name, scores, _), document in zip(systems, documents):
             if len(systems) > 1:
@@ -333,7 +337,10 @@ class ScorePrinter:
             print(evaluation.format_table([_comparison_row(row) for row in rows]))
 
     def _length_table(self, hypotheses: list[str] | None) -> list[dict[str, Any]]:
-        """Return scores by source length as rows of a table; empty if they are not requested or not possible."""
+        """Return the scores of sentences by source length as rows of a table.
+
+        It is empty if --by-length was not given, or hypotheses or sources are missing.
+        """
         from dragoman import evaluation
 
         if not self.by_length or hypotheses is None or self.test_set.sources is None:

@@ -40,7 +40,7 @@ class SourceFormat:
     source_language: SourceLanguage = ""
 
     def corpus(self, source: Path, target: Path | None = None) -> Corpus:
-        """Return the corpus of a file, or of a source and a target file, in this format."""
+        """Return a corpus object, which reads a file, or a source and a target file, in this format."""
         from dragoman.data.corpus import Corpus
 
         return Corpus(source, target, **asdict(self)).with_language_files()
@@ -67,7 +67,10 @@ class FeatureLayout:
     source_features: Annotated[Path | None, "File of features, line by line with the source.", "FILE"] = None
 
     def for_run(self, run: Path) -> Self:
-        """Return the layout with the column of features of the run's training data, unless one is given."""
+        """Return these options with the column of source features that the run was trained with, unless one is given.
+
+        `run` is the run folder; its config.yaml has the setting data.features_column.
+        """
         from dragoman import config
         from dragoman.run_files import CONFIG_FILE
 
@@ -109,7 +112,7 @@ class FileLayout(FeatureLayout, PairFormat):
 
     @classmethod
     def from_settings(cls, data: DataConfig) -> FileLayout:
-        """Return the layout of the training files of a configuration."""
+        """Return the format and columns of the training files that the section `data` of a configuration describes."""
         names = [field.name for field in fields(cls) if field.name != "source_features"]  # which are other files
         return cls(**{name: getattr(data, name) for name in names})
 
@@ -165,9 +168,10 @@ class Input:
             yield source
 
     def process(self, process: Callable[[Iterable[Any], int], None]) -> None:
-        """Call `process(sources, index of the first source)` once with all sources, or for each typed line.
+        """Call `process(sources, first_index)` with all sources, or, at a terminal, with each line that is typed.
 
-        At a terminal Ctrl-C cancels the present line, and an error does not end the program.
+        `first_index` is the index of the first of these sources in the input. At a terminal Ctrl-C cancels the present
+        line, and an error does not end the program.
         """
         if not self.interactive:
             process(self.sources(), 0)
@@ -184,11 +188,12 @@ class Input:
 def read_sources(corpus: Corpus, allow_empty: bool = False) -> Iterator[str]:
     """Yield the sources of a corpus: the source column of files with columns, or whole lines of text.
 
-    The source of a dialogue is all turns before its last reply. Features of a source follow after a tab.
+    The source of a dialogue is all turns before its last reply. Features of a source follow after a tab. A corpus
+    without any line is a UserError unless `allow_empty`.
     """
     from dragoman.data.corpus import zip_lines
 
-    inputs = corpus.file_format.read_inputs(corpus, allow_empty)
+    inputs = corpus.file_format.read_inputs(corpus, allow_empty)  # texts, or lists of the turns of a dialogue
     sources = (text if isinstance(text, str) else _split_dialogue(text).before for text in inputs)
     if corpus.source_features is None:
         return sources
@@ -227,10 +232,11 @@ def read_pairs(
     if data_format.is_dialogue:
         dialogues = [_split_dialogue(pair.source.split("\t")) for pair in pairs]
         return [dialogue.before for dialogue in dialogues], [dialogue.reply for dialogue in dialogues]
-    sources_and_targets = [
-        (pair.source_with_features if pair.features is None else pair.features, pair.target or "") for pair in pairs
-    ]
-    return [source for source, _ in sources_and_targets], [target for _, target in sources_and_targets]
+    sources, targets = [], []
+    for pair in pairs:
+        sources.append(pair.source_with_features if pair.features is None else pair.features)
+        targets.append(pair.target or "")
+    return sources, targets
 
 
 def group_by_source(
@@ -240,11 +246,12 @@ def group_by_source(
 
     Returns the different sources, the different references of each, and the index of the first line of each.
     """
-    lines: dict[str, list[int]] = {}
-    for index, source in enumerate(sources):
-        lines.setdefault(source, []).append(index)
-    grouped = [list(dict.fromkeys(text for index in group for text in references[index])) for group in lines.values()]
-    return list(lines), grouped, [group[0] for group in lines.values()]
+    first_lines: dict[str, int] = {}
+    grouped: dict[str, dict[str, None]] = {}  # the different references of each source, in order
+    for index, (source, texts) in enumerate(zip(sources, references)):
+        first_lines.setdefault(source, index)
+        grouped.setdefault(source, {}).update(dict.fromkeys(texts))
+    return list(grouped), [list(texts) for texts in grouped.values()], list(first_lines.values())
 
 
 def read_texts(path: Path, format: str = "") -> list[str]:
@@ -265,13 +272,13 @@ def read_texts(path: Path, format: str = "") -> list[str]:
 
 
 def check_counts(counts: Sequence[tuple[Path, int]]) -> None:
-    """Raise a UserError if files do not have the same number of lines."""
+    """Raise a UserError if files, given with their numbers of lines, do not all have the same number."""
     (first, expected), *others = counts
     for path, count in others:
         if count != expected:
             raise UserError(
-                f"{first} has {expected:,} lines but {path} has {count:,}: files that belong together need equal line "
-                "counts"
+                f"{first} has {expected:,} lines but {path} has {count:,}: the files of a test set need equal line "
+                "counts, so correct one of them"
             )
 
 
@@ -313,7 +320,7 @@ def typed_lines(prompt: str = "> ") -> Iterator[str]:
 
 @contextmanager
 def _stdout_on_stderr() -> Iterator[None]:
-    """Redirect standard output to standard error, since `input` writes its prompt to standard output."""
+    """Redirect standard output to standard error while the block runs, for the prompt that `input` writes."""
     sys.stdout.flush()
     stdout = os.dup(1)
     try:

@@ -32,16 +32,18 @@ def _process_lines(
     """Apply a function to the lines of the input and print its results, as JSON or text.
 
     Args:
+        inputs: the lines of a file, of standard input, or typed at a terminal.
+        as_json: print a JSON list of all results.
         apply: maps a list of lines to their results, which are dataclasses.
         show: prints one result as text; not used with `as_json`.
         lines_per_call: maximum number of lines that `apply` gets at once; None: all lines.
     """
 
     def process(lines: Iterable[str], first_index: int) -> None:
-        """Apply the function to windows of lines, and print the results in order."""
+        """Apply the function to some lines after the other, and print the results in order."""
         lines = iter(lines)
-        windows = iter(lambda: list(islice(lines, lines_per_call)), [])  # until there are no more lines
-        results = (result for window in windows for result in apply(window))
+        chunks = iter(lambda: list(islice(lines, lines_per_call)), [])  # until there are no more lines
+        results = (result for chunk in chunks for result in apply(chunk))
         if as_json:
             print_json_list(map(asdict, results))
             return
@@ -54,7 +56,8 @@ def _process_lines(
 def _open_run_and_input(run: Path, file: Path | None, layout: SourceFormat, model: ModelOptions) -> tuple[Run, Input]:
     """Check run folder and input file of a command; return the loaded run and the lines to process.
 
-    A multilingual model writes in the language that it reads.
+    `layout` says in which format and language the lines are, `model` which checkpoint is loaded on which device. A
+    multilingual model writes in the language that it reads.
     """
     inputs = Input(file, layout)
     inputs.check()
@@ -166,7 +169,9 @@ def tag(
         Path | None,
         typer.Argument(help="Text to tag: words separated by spaces, one sentence per line. Default: standard input."),
     ] = None,
-    columns: Annotated[bool, "One word per line: word, tag and probability."] = False,
+    columns: Annotated[
+        bool, "Print one word per line with its tag and the probability of the tag, separated by tabs."
+    ] = False,
     *,
     layout: SourceFormat,
     as_json: Json = False,

@@ -97,7 +97,7 @@ class CommonOptions:
     ] = None
 
     def apply(self) -> None:
-        """Hide messages with --quiet, and set the number of threads of --threads."""
+        """Make --quiet hide messages, and --threads set the number of CPU threads of all libraries."""
         console.quiet = self.quiet
         if self.threads is not None:
             os.environ |= dict.fromkeys(THREAD_VARIABLES, str(self.threads))
@@ -131,14 +131,16 @@ class ModelOptions:
 
 
 def choose_languages(run: Run, source: str, target: str) -> Run:
-    """Return a multilingual run for the languages of --from and --to; "" keeps its default.
+    """Return a multilingual run for the languages of --from and --to; "" keeps its default language.
 
-    What the model is not told is ignored here: the options may also describe the files.
+    The run is returned as it is if its model has no language codes, and the source language is ignored if it reads no
+    code of it: --from and --to may also describe the columns of a file.
     """
     codes = run.model_framing.languages
     if codes is None:
         return run
-    return run.with_languages(source or None if codes.reads_source_code else None, target or None)
+    source_code = (source or None) if codes.reads_source_code else None
+    return run.with_languages(source_code, target or None)
 
 
 @dataclass(frozen=True)
@@ -184,17 +186,20 @@ class Command(TyperCommand):
     """A command that answers an option of an earlier version with its new name."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; raise a UserError with the new name if an option was renamed."""
+        """Parse the arguments; raise a UserError for a renamed option and for a wrong environment variable.
+
+        It says the new name of the option, or which variable has the wrong value. Other errors are those of click.
+        """
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
             option = getattr(error, "option_name", None)  # of NoSuchOption
             if renamed := renamed_option(self.name, option):
-                raise UserError(f"{option} is now called {renamed}: use the new name") from None
+                raise UserError(f"the option {option} is now called {renamed}: use the new name") from None
             parameter, reason = getattr(error, "param", None), getattr(error, "message", "")  # of BadParameter
             source = None if parameter is None else ctx.get_parameter_source(parameter.name)
             if getattr(source, "name", "") == "ENVIRONMENT" and reason:
-                variable = _variable_of(parameter, ctx)
+                variable = _environment_variable(parameter, ctx)
                 reason = reason.removeprefix("Value error, ").removesuffix(".")
                 raise UserError(
                     f"the environment variable {variable} has a wrong value: {reason[:1].lower()}{reason[1:]}"
@@ -202,7 +207,7 @@ class Command(TyperCommand):
             raise
 
 
-def _variable_of(parameter: Any, ctx: Any) -> str:
+def _environment_variable(parameter: Any, ctx: Any) -> str:
     """Return the name of the environment variable from which a parameter of a command has its value."""
     names = [parameter.envvar] if isinstance(parameter.envvar, str) else [*(parameter.envvar or ())]
     names.append(f"{ctx.auto_envvar_prefix}_{parameter.name.upper()}")
@@ -282,7 +287,10 @@ def _build_group(group: type[Any], values: dict[str, Any]) -> Any:
 
 
 def _parameter_name(option: str) -> str:
-    """`--learning-rate` → `learning_rate`, `--header/--no-header` → `header`, `--from` → `from_`."""
+    """Return the function parameter of an option: `learning_rate` for `--learning-rate`.
+
+    It is `header` for `--header/--no-header`, and `from_` for `--from`, because `from` is a keyword of Python.
+    """
     name = option.partition("/")[0].lstrip("-").replace("-", "_")
     return f"{name}_" if iskeyword(name) else name
 
@@ -293,7 +301,8 @@ def _setting_parameter(option: str, setting: str) -> inspect.Parameter:
     It accepts any value of the type; the configuration validates the value.
     """
     hint = setting_type(setting)
-    kind: Any = next((kind for kind in (bool, int, float) if kind in (hint, *typing.get_args(hint))), str)
+    possible_types = (hint, *typing.get_args(hint))  # int | None has the arguments int and None
+    kind: Any = next((kind for kind in (bool, int, float) if kind in possible_types), str)
     if typing.get_origin(hint) is tuple:
         kind = list[str]
     annotation = Annotated[kind | None, setting_option(setting, option)]
@@ -302,7 +311,7 @@ def _setting_parameter(option: str, setting: str) -> inspect.Parameter:
 
 
 def program_name() -> str:
-    """The command that runs this program: its name if the shell finds it, else its path."""
+    """Return the command that runs this program, for messages: "dragoman" if the shell finds it, else its path."""
     if shutil.which("dragoman"):
         return "dragoman"
     path = Path(sys.argv[0])

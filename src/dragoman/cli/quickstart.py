@@ -97,7 +97,10 @@ def quickstart(
 
 
 def write_phrasebook(corpus: Path, pairs: int) -> None:
-    """Write the phrasebook, sentence pairs that a grammar generates, to the folder `corpus` unless it exists."""
+    """Write the phrasebook, sentence pairs that a grammar generates, to the folder `corpus` unless it exists.
+
+    `pairs` is the number of training pairs.
+    """
     from dragoman.data import phrasebook
 
     if not corpus.exists():

@@ -154,7 +154,9 @@ def _carry_out(
 ) -> list[RecipeResult]:
     """Train a variant of a recipe and score it on its test sets; with several seeds, their mean and their ensemble.
 
-    `own_settings` are those that the user has given, which a finished run is extended with.
+    A variant is one form of the recipe's corpus, such as a language. `config` holds the settings of a new run in
+    `folder`; an existing one is continued with `own_settings`, those of the user. `seeds` is the number of runs with
+    different seeds; None: one run.
     """
     from dragoman import load
 
@@ -174,7 +176,10 @@ def _carry_out(
 
 
 def _train_seeds(folder: Path, files: SplitFiles, config: Config, own_settings: dict[str, Any], seeds: int) -> None:
-    """Train runs with different seeds, as 'train --seeds' does, or continue them; an interruption ends the program."""
+    """Train runs with different seeds, as 'train --seeds' does, or continue them; an interruption ends the program.
+
+    `files` are those of the recipe. New runs have the settings `config`; existing ones get the user's `own_settings`.
+    """
     from dragoman.api.seed_training import resume_seeds, start_seeds
     from dragoman.config import replace_settings
 
@@ -191,7 +196,10 @@ def _train_seeds(folder: Path, files: SplitFiles, config: Config, own_settings: 
 
 
 def _train(run: Path, files: SplitFiles, config: Config, own_settings: dict[str, Any]) -> None:
-    """Train a run on the files of a recipe, or continue it; an interruption ends the program."""
+    """Train a run on the files of a recipe, or continue it; an interruption ends the program.
+
+    A new run has the settings `config`; an existing one gets the user's `own_settings`.
+    """
     from dragoman.config import replace_settings
 
     if is_run_folder(run):
@@ -217,45 +225,51 @@ def _check_same_data(run: Path, files: SplitFiles) -> None:
 
     trained = configuration.from_yaml(run / CONFIG_FILE).data.source
     if trained != tuple(_data_settings(files)["data.source"]):
-        raise UserError(f"{run} was trained on {', '.join(trained)}, not on this corpus: choose another folder")
+        expected = ", ".join(_data_settings(files)["data.source"])
+        raise UserError(
+            f"{run} was trained on {', '.join(trained)}, not on {expected} of this recipe: choose another folder"
+        )
 
 
 def _data_settings(files: SplitFiles) -> dict[str, Any]:
     """Return the settings that name the files of the training and validation set, as absolute paths."""
     settings: dict[str, Any] = {}
     for split, prefix in ((TRAIN, "data."), (VALID, "data.valid_")):
-        if split in files:
-            for side, path in zip(("source", "target"), files[split]):
-                settings |= {f"{prefix}{side}": [str(path.resolve())]} if path else {}
+        for side, path in zip(("source", "target"), files.get(split, ())):
+            if path is not None:
+                settings[f"{prefix}{side}"] = [str(path.resolve())]
     return settings
 
 
 def _list_recipes(as_json: bool) -> None:
-    """Print all recipes with the first metric, and its published and our figures on every test set and variant."""
+    """Print a table of all recipes with their published scores and ours, or a JSON list.
+
+    A recipe has a row for each variant of its corpus and each test set with a score by its first metric. If there are
+    means over a group of variants, only these are shown. In the table, task and size are in its first row only.
+    """
     from dragoman.evaluation import format_table
 
     rows = []
     for name in recipe_names():
         recipe = load_recipe(name)
         metric = recipe.metrics[0]
-        places = {(figure.variant, figure.test) for figure in recipe.figures_of(metric)}
-        means = {(variant, test) for variant, test in places if variant in recipe.groups}  # over several variants
-        for index, (variant, test) in enumerate(sorted(means or places, key=recipe.figure_order) or [("", "")]):
-            published, measured = (
-                ", ".join(f"{figure.value:g}" for figure in recipe.figures(metric, test, variant, measured=ours))
-                or None
-                for ours in (False, True)
-            )
+        scored = {(figure.variant, figure.test) for figure in recipe.figures_of(metric)}
+        group_means = {(variant, test) for variant, test in scored if variant in recipe.groups}
+        variants_and_tests = sorted(group_means or scored, key=recipe.figure_order) or [("", "")]
+        for index, (variant, test) in enumerate(variants_and_tests):
+            published = recipe.figures(metric, test, variant, measured=False)
+            measured = recipe.figures(metric, test, variant, measured=True)
+            is_first = index == 0 or as_json
             rows.append(
                 {
                     "recipe": name,
-                    "task": recipe.task if index == 0 or as_json else None,
-                    "train / valid / test": recipe.size if index == 0 or as_json else None,
+                    "task": recipe.task if is_first else None,
+                    "train / valid / test": recipe.size if is_first else None,
                     "variant": _variant_name(recipe, variant) or None,
                     "test set": test or recipe.test_sets[0],
                     "metric": metric,
-                    "published": published,
-                    "ours": measured,
+                    "published": ", ".join(f"{figure.value:g}" for figure in published) or None,
+                    "ours": ", ".join(f"{figure.value:g}" for figure in measured) or None,
                     "data": _origin(recipe),
                 }
             )
@@ -275,11 +289,13 @@ def _variant_name(recipe: TaskRecipe, variant: str) -> str:
 
 
 def _origin(recipe: TaskRecipe) -> str:
-    """Return where the corpus of a recipe comes from."""
-    return "generated" if recipe.generator else "download" if _downloadable(recipe) else "--data FOLDER"
+    """Return where the corpus of a recipe comes from: generated, download, or a folder that the user must name."""
+    if recipe.generator:
+        return "generated"
+    return "download" if _is_downloadable(recipe) else "--data FOLDER"
 
 
-def _downloadable(recipe: TaskRecipe) -> bool:
+def _is_downloadable(recipe: TaskRecipe) -> bool:
     """Whether all files of the default variant have a known address."""
     splits = [recipe.split(name, recipe.default_variant) for name in recipe.splits]
     names = [name for split in splits for name in (split.source, split.target) if name]
@@ -287,7 +303,7 @@ def _downloadable(recipe: TaskRecipe) -> bool:
 
 
 def _describe(recipe: TaskRecipe, as_json: bool) -> None:
-    """Print everything about a recipe: corpus, files, settings and figures."""
+    """Print everything about a recipe: corpus, files, settings, and published and measured scores."""
     if as_json:
         print_json(asdict(recipe))
         return

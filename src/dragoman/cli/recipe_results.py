@@ -61,7 +61,11 @@ class RecipeResult:
 
 
 def evaluate_run(recipe: TaskRecipe, variant: str, run: Run, files: SplitFiles) -> list[RecipeResult]:
-    """Score a run on every test set of a variant, and on its categories where the recipe names their column."""
+    """Score a run on every test set of a variant of the corpus, by all metrics of the recipe.
+
+    If the recipe names a column of the test file with the category of each item, every category is scored as well, by
+    the first metric. `files` are the source and target file of each test set.
+    """
     from dragoman import evaluation
     from dragoman.api.evaluate_run import evaluate
 
@@ -73,10 +77,10 @@ def evaluate_run(recipe: TaskRecipe, variant: str, run: Run, files: SplitFiles) 
             results.append(_with_figures(RecipeResult(test, metric, THIS_RUN, score, variant), recipe))
         column, metric = recipe.splits[test].category_column, recipe.metrics[0]
         if column is not None and evaluated.hypotheses is not None:
-            groups: dict[str, list[int]] = {}
+            items: dict[str, list[int]] = {}  # indices by category
             for index, category in enumerate(_read_column(files[test][0], column)):
-                groups.setdefault(category, []).append(index)
-            for category, indices in sorted(groups.items()):
+                items.setdefault(category, []).append(index)
+            for category, indices in sorted(items.items()):
                 hypotheses = [evaluated.hypotheses[index] for index in indices]
                 expected = [evaluated.references[index] for index in indices]
                 (score,) = evaluation.evaluate([metric], hypotheses, expected).values()
@@ -85,7 +89,10 @@ def evaluate_run(recipe: TaskRecipe, variant: str, run: Run, files: SplitFiles) 
 
 
 def evaluate_baseline(recipe: TaskRecipe, variant: str, files: SplitFiles) -> list[RecipeResult]:
-    """Score the first sentence of each source, if the recipe has this baseline."""
+    """Score a baseline of summarization, the first sentence of each source, on every test set by all metrics.
+
+    There are no results if the recipe has no baseline. `files` are the source and target file of each test set.
+    """
     from dragoman import evaluation
 
     results = []
@@ -126,15 +133,26 @@ def mean_over_variants(recipe: TaskRecipe, name: str, results: Sequence[RecipeRe
 
 
 def _with_figures(result: RecipeResult, recipe: TaskRecipe, variant: str | None = None) -> RecipeResult:
-    """Return the result with the published and our figures of its variant (or of several variants with one name)."""
-    where = (result.metric, result.test, result.variant if variant is None else variant)
-    return replace(result, published=recipe.figures(*where), measured=recipe.figures(*where, measured=True))
+    """Return the result next to the published scores and our earlier ones by the same metric on the same test set.
+
+    `variant` is the variant of the corpus, or the name of a group of variants; None: that of the result.
+    """
+    variant = result.variant if variant is None else variant
+    return replace(
+        result,
+        published=recipe.figures(result.metric, result.test, variant),
+        measured=recipe.figures(result.metric, result.test, variant, measured=True),
+    )
 
 
 def _read_test_set(
     recipe: TaskRecipe, test: str, files: SplitFiles, layout: FileLayout
 ) -> tuple[list[Any], list[list[str]] | None]:
-    """Read the sources of a test set and the references of each; no references for monolingual text."""
+    """Read the sources of a test set and the references of each; None as references for monolingual text.
+
+    `layout` is the format of the files. If the recipe groups lines with the same source, they are one source with
+    several references.
+    """
     from dragoman.data.data_formats import has_references
 
     source, target = files[test]
@@ -150,32 +168,31 @@ def _read_test_set(
 
 
 def _read_column(path: Path, column: int) -> list[str]:
-    """Return a column of a file, counted from 0."""
+    """Return the values of a column of a TSV or CSV file; columns are counted from 0."""
     return [pair.source for pair in FileLayout(source_column=str(column)).corpus(path).read_sources()]
 
 
 def result_lines(results: Sequence[RecipeResult]) -> Iterator[str]:
-    """Yield the tables of results, the origin of the other figures, and the signatures that are needed to quote it."""
+    """Yield the tables of results as text, then where published and earlier scores come from, then signatures.
+
+    A signature says how a metric was computed, which is needed to quote the score.
+    """
     from dragoman.evaluation import format_table
 
     for has_category in (False, True):  # whole test sets, then parts of them
         rows = [result.row() for result in results if bool(result.category) is has_category]
+        if not rows:
+            continue
         always_shown = () if has_category else ("published", "ours")
-        columns = [
-            name for name in (rows or [{}])[0] if name in always_shown or any(row[name] is not None for row in rows)
-        ]
-        if rows:
-            yield "\n" + format_table([{name: row[name] for name in columns} for row in rows])
-    figures = {
-        (kind, figure.value, result.variant, result.test, result.score.name, figure.origin): None
-        for result in results
-        for kind, all_figures in (("published", result.published), ("ours", result.measured))
-        for figure in all_figures
-    }
-    several = len({result.variant for result in results}) > 1
-    for kind, value, variant, test, name, origin in figures:
-        where = ", ".join(filter(None, (variant if several else "", test, name)))
-        yield f"{kind} {value:g} ({where}): {origin}"
+        columns = [name for name in rows[0] if name in always_shown or any(row[name] is not None for row in rows)]
+        yield "\n" + format_table([{name: row[name] for name in columns} for row in rows])
+    has_variants = len({result.variant for result in results}) > 1
+    origins: dict[str, None] = {}  # lines, each once
+    for result in results:
+        where = ", ".join(filter(None, (result.variant if has_variants else "", result.test, result.score.name)))
+        for kind, figures in (("published", result.published), ("ours", result.measured)):
+            origins |= {f"{kind} {figure.value:g} ({where}): {figure.origin}": None for figure in figures}
+    yield from origins
     for name, signature in {result.score.name: result.score.signature for result in results}.items():
         if signature:
             yield f"signature of {name}: {signature}"

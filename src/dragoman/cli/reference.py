@@ -30,7 +30,7 @@ def systems(
             help="Name of the system to describe. Default: list all systems.", autocompletion=complete_systems
         ),
     ] = None,
-    diff: Annotated[str | None, "Show the differences from this system."] = None,
+    diff: Annotated[str | None, "Show in which parts the system differs from this other system."] = None,
     size: Annotated[str, "Model size: tiny, small, base or big."] = "base",
     as_json: Json = False,
 ) -> None:
@@ -44,7 +44,9 @@ def systems(
 
     if name is None:
         if diff:
-            raise UserError("--diff compares two systems: dragoman systems NAME --diff OTHER")
+            raise UserError(
+                "--diff compares two systems, but only one is named: write dragoman systems NAME --diff OTHER"
+            )
         rows = [_system_values(key, system, size) for key, system in SYSTEMS.items()]
         print_json(rows) if as_json else print_lines(_system_lines(rows))
     elif diff:
@@ -200,10 +202,11 @@ def _system_rows() -> Iterator[str]:
     for name in sorted({name for system in SYSTEMS.values() for name in system.settings()}):
         having = [key for key, system in SYSTEMS.items() if name in system.settings()]
         lacking = [key for key in SYSTEMS if key not in having]
+        users = ", ".join(having)
         if len(lacking) < len(having):  # the shorter list
-            having = [f"all except {', '.join(lacking)}" if lacking else "all"]
-        text = SETTING_HELP[name].replace("|", "\\|")
-        yield f"| `system.settings.{name}` | {text} | {', '.join(having)} |"
+            users = f"all except {', '.join(lacking)}" if lacking else "all"
+        meaning = SETTING_HELP[name].replace("|", "\\|")
+        yield f"| `system.settings.{name}` | {meaning} | {users} |"
 
 
 def _objective_rows() -> Iterator[str]:

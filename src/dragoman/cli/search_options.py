@@ -119,7 +119,9 @@ class SearchOptions:
         "chrf|chrf++|bleu",
     ] = None
     rerank_with: RerankWith = None
-    rerank_length_weight: Annotated[float | None, "Reranking: score added per token."] = None
+    rerank_length_weight: Annotated[
+        float | None, "Rerank candidates by length, too: what each token adds to the score. Above 0 favors long ones."
+    ] = None
     num_candidates: NumCandidates = None
     exact: Annotated[bool, "Exact search: find the most probable translation, with proof."] = False
     max_expansions: Annotated[
@@ -177,7 +179,7 @@ class SearchOptions:
             raise error.named(_flag(OPTIONS_OF_FIELDS.get((error.owner, error.field), error.field))) from None
 
     def _changed_search(self, run: Run) -> SearchConfig:
-        """Return the search that the options describe, where they leave something open as the run's default."""
+        """Return the search that the options describe; what they leave open is as in the run's default search."""
         from dragoman.search import Beam, ExactSearch, MinimumBayesRisk, Speculative
 
         if self.exact:
@@ -195,7 +197,7 @@ class SearchOptions:
         return Speculative(self.draft_model, self.draft_tokens or 4, greedy_or_sample)
 
     def _num_candidates(self, default: int) -> int:
-        """Return the number of candidates: --num-candidates, else --beam-size, else the default."""
+        """Return how many candidates to find per source: --num-candidates, else --beam-size, else the default."""
         return self.num_candidates or self.beam_size or default
 
     def _token_search(self, run: Run, n_best: int) -> Beam | Sample:
@@ -244,7 +246,10 @@ class SearchOptions:
         return Rerank(candidates, weights, **models, n_best=self.n_best or 1)
 
     def _length_limit(self, limit: LengthLimit) -> LengthLimit:
-        """Return the length limit with the maximum of --max-new-tokens and the minimum of --min-length, if given."""
+        """Return the length limit of targets, in tokens, with the changes of --max-new-tokens and --min-length.
+
+        --max-new-tokens is a fixed maximum, which does not depend on the length of the source (`ratio` 0).
+        """
         if self.max_new_tokens is not None:
             limit = replace(limit, ratio=0.0, offset=self.max_new_tokens, max=self.max_new_tokens)
         return limit if self.min_length is None else replace(limit, min=self.min_length)
@@ -285,5 +290,5 @@ def _split_weight(reranker: str) -> tuple[str, float]:
 
 
 def _flag(name: str) -> str:
-    """`beam_size` → `--beam-size`."""
+    """Return the option of a field of `SearchOptions`: --beam-size for "beam_size"."""
     return f"--{name.replace('_', '-')}"

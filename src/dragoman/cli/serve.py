@@ -105,7 +105,11 @@ def serve(
 
 @dataclass(frozen=True)
 class ServiceBuilder:
-    """Builds the service of some runs, in this process or in a replica; `is_local`: only this machine can reach it."""
+    """Builds the service that answers requests with some runs, in this process or in a replica on a cluster.
+
+    The fields are arguments and option groups of `dragoman serve`; `weights` is the number format of the weights in
+    inference, and `is_local` says whether only this machine can reach the service.
+    """
 
     runs: list[str]
     model: ModelOptions
@@ -122,8 +126,10 @@ class ServiceBuilder:
         from dragoman import serving
 
         sources = [
-            serving.RunSource(folder, pair, self.model.checkpoint, lambda path: self.model.load(path, self.weights))
-            for folder, pair in map(serving.parse_run_argument, self.runs)
+            serving.RunSource(
+                folder, language_pair, self.model.checkpoint, lambda path: self.model.load(path, self.weights)
+            )
+            for folder, language_pair in map(serving.parse_run_argument, self.runs)
         ]
         keys, quotas = self.keys.read_keys(), serving.Quotas(self.keys.quota_file)
         service = serving.Service(sources, self.limits.limits(), self.limits.batching(), keys, quotas)
@@ -134,14 +140,14 @@ class ServiceBuilder:
         return service
 
     def with_absolute_paths(self) -> ServiceBuilder:
-        """Return the builder with absolute paths, which are the same in all processes."""
+        """Return the builder with absolute instead of relative paths, which mean the same in all processes."""
         runs = [str(Path(run).resolve()) for run in self.runs]
         keys, suggestions, analysis = map(absolute_paths, (self.keys, self.suggestions, self.analysis))
         return replace(self, runs=runs, keys=keys, suggestions=suggestions, analysis=analysis)
 
 
 def absolute_paths(options: Any) -> Any:
-    """Return a group of options with absolute paths."""
+    """Return a group of options (a dataclass) with absolute instead of relative paths."""
     values = {field.name: getattr(options, field.name) for field in fields(options)}
     return replace(options, **{name: path.resolve() for name, path in values.items() if isinstance(path, Path)})
 

@@ -24,16 +24,20 @@ ORIGINS = {"COMMANDLINE": "option", "ENVIRONMENT": "environment", "DEFAULT_MAP":
 
 def _parameters(ctx: typer.Context) -> dict[str, Any]:
     """Return the parameters of the command by their names in a file: options without --, and runs."""
-    named = {}
+    by_name = {}
     for parameter in ctx.command.params:
         if parameter.name not in OPTIONS_WITHOUT_SETTING:
-            is_option = parameter.param_type_name == "option"
-            named[max(parameter.opts, key=len).lstrip("-") if is_option else str(parameter.name)] = parameter
-    return named
+            is_option = parameter.param_type_name == "option"  # not an argument
+            name = max(parameter.opts, key=len).lstrip("-") if is_option else str(parameter.name)
+            by_name[name] = parameter
+    return by_name
 
 
 def apply_config(ctx: typer.Context, path: Path | None) -> Path | None:
-    """Callback of --config: make the values of the file, and environment variables, the defaults of the options."""
+    """Callback of --config: make the values of the file, and environment variables, the defaults of the options.
+
+    An unknown name in the file or of a variable DRAGOMAN_SERVE_… is a UserError. The path is returned as it is.
+    """
     if ctx.resilient_parsing:  # shell completion
         return path
     parameters = _parameters(ctx)
@@ -44,7 +48,7 @@ def apply_config(ctx: typer.Context, path: Path | None) -> Path | None:
             raise unknown_name("environment variable", name, variables)
     if path is not None:
         values = _read_yaml(path)
-        ctx.default_map = dict(_setting(ctx, path, name, value, parameters) for name, value in values.items())
+        ctx.default_map = dict(_parameter_value(ctx, path, name, value, parameters) for name, value in values.items())
     return path
 
 
@@ -65,21 +69,25 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
         return {}
     if not isinstance(document, dict):
         raise UserError(
-            f"the file {path} of --config must have lines such as 'port: 8080', but holds one {type(document).__name__}"
+            f"the file {path} of --config must map options to values in lines such as 'port: 8080', but holds a "
+            f"{type(document).__name__}: correct it"
         )
     return {"on" if name is True else str(name): value for name, value in document.items()}  # YAML reads on as true
 
 
-def _setting(ctx: typer.Context, path: Path, name: str, value: Any, parameters: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return the name of a parameter and its value, from an entry of the file `path`; the value is checked.
+def _parameter_value(
+    ctx: typer.Context, path: Path, name: str, value: Any, parameters: Mapping[str, Any]
+) -> tuple[str, Any]:
+    """Convert an entry `name: value` of the file `path`; return the name of a parameter of the command and its value.
 
-    Repeatable options may be written in the plural, such as allowed-hosts. Paths are relative to the file.
+    Repeatable options may be written in the plural, such as allowed-hosts. Paths are relative to the file. An unknown
+    name and a wrong value are UserErrors. `parameters` are those of the command by their names in a file.
     """
-    key = name.replace("_", "-")
-    key = next((known for known in parameters if key == f"{known}s" and parameters[known].multiple), key)
-    if key not in parameters:
+    option = name.replace("_", "-")
+    option = next((known for known in parameters if option == f"{known}s" and parameters[known].multiple), option)
+    if option not in parameters:
         raise UserError(f"{path}: {unknown_name('option', name, parameters)}")
-    parameter = parameters[key]
+    parameter = parameters[option]
     if value is None:  # the default
         return parameter.name, None
     is_list = parameter.nargs == -1 or getattr(parameter, "multiple", False)
@@ -98,7 +106,10 @@ def _setting(ctx: typer.Context, path: Path, name: str, value: Any, parameters: 
 
 
 def _plain_value(path: Path, name: str, value: Any, parameter: Any) -> Any:
-    """Return a value of an option in the form in which the command line has it; the wrong type is a UserError."""
+    """Return a value from the file `path` in the form in which the command line has it: text, or true and false.
+
+    `name` is that of the option in the file, for error messages; a value of the wrong type is a UserError.
+    """
     is_flag = getattr(parameter, "is_flag", False)
     if isinstance(value, dict) and parameter.name == "route":
         return _route(path, value)
@@ -112,7 +123,10 @@ def _route(path: Path, value: dict[str, Any]) -> str:
     """Return a route in the form of the option --route: {name: test, runs: {a: 0.9, b: 0.1}} → test=a:0.9,b:0.1."""
     runs = value.get("runs")
     if set(value) != {"name", "runs"} or not isinstance(runs, dict) or not runs:
-        raise UserError(f"{path}: a route must have a name, and runs with weights, such as {{a: 0.9, b: 0.1}}")
+        raise UserError(
+            f"{path}: a route must have a name, and runs with weights, such as "
+            f"{{name: test, runs: {{a: 0.9, b: 0.1}}}}, but is {value!r}: correct it"
+        )
     return f"{value['name']}={','.join(f'{run}:{weight}' for run, weight in runs.items())}"
 
 

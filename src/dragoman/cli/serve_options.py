@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _at_least(minimum: float, text: str) -> Any:
-    """Declare an option that takes numbers from `minimum` on."""
+    """Declare an option that takes numbers from `minimum` on; `text` is its help."""
     return typer.Option(help=text, min=minimum)
 
 
@@ -51,7 +51,7 @@ class ServerOptionGroup:
     no_log_addresses: Annotated[bool, "Do not log IP addresses of clients."] = False
 
     def server_options(self) -> ServerOptions:
-        """Return the options of the server; certificate and key are checked."""
+        """Return these options as the server takes them; unreadable certificates and keys are a UserError."""
         from dragoman import serving
 
         return serving.ServerOptions(
@@ -89,12 +89,14 @@ class LimitOptions:
     """Limits on requests, and batching."""
 
     max_characters: Annotated[int, _at_least(1, "Maximum characters per request.")] = 10_000
-    max_texts: Annotated[int, _at_least(1, "Maximum texts per request.")] = 100
+    max_texts: Annotated[int, _at_least(1, "Maximum number of texts per request.")] = 100
     max_body_bytes: Annotated[int, _at_least(1, "Maximum size of a request in bytes.")] = 1_000_000
     max_file_bytes: Annotated[int, _at_least(1, "Maximum size of a document in bytes.")] = 10_000_000
     max_file_characters: Annotated[int, _at_least(1, "Maximum characters of the text in a document.")] = 100_000
     file_timeout: Annotated[float, _at_least(0.1, "Maximum seconds until a document is translated.")] = 600.0
-    max_queue: Annotated[int, _at_least(1, "Maximum requests waiting for a run.")] = 256
+    max_queue: Annotated[
+        int, _at_least(1, "Maximum number of requests that wait for a run; further ones are rejected.")
+    ] = 256
     requests_per_minute: Annotated[int, _at_least(0, "Maximum requests of a client per minute; 0: unlimited.")] = 600
     clients_per_address: Annotated[
         int,
@@ -108,7 +110,10 @@ class LimitOptions:
     ] = 250_000
     max_streams: Annotated[int, _at_least(1, "Maximum concurrent streamed translations.")] = 256
     max_client_streams: Annotated[int, _at_least(1, "Maximum concurrent streamed translations of a client.")] = 8
-    max_inspections: Annotated[int, _at_least(1, "Maximum inspections waiting.")] = 256
+    max_inspections: Annotated[
+        int,
+        _at_least(1, "Maximum number of waiting requests of the page that inspect a sentence, such as its attention."),
+    ] = 256
     timeout: Annotated[float, _at_least(0.1, "Maximum seconds until a request is answered.")] = 60.0
     batch_delay_ms: Annotated[
         float,
@@ -123,22 +128,8 @@ class LimitOptions:
         """Return the limits on requests; a limit that is out of range is a UserError."""
         from dragoman import serving
 
-        return serving.ServiceLimits(
-            max_characters=self.max_characters,
-            max_texts=self.max_texts,
-            max_body_bytes=self.max_body_bytes,
-            max_file_bytes=self.max_file_bytes,
-            max_file_characters=self.max_file_characters,
-            file_timeout=self.file_timeout,
-            max_queue=self.max_queue,
-            requests_per_minute=self.requests_per_minute,
-            clients_per_address=self.clients_per_address,
-            max_pending_cost=self.max_pending_cost,
-            max_streams=self.max_streams,
-            max_client_streams=self.max_client_streams,
-            max_inspections=self.max_inspections,
-            timeout=self.timeout,
-        )
+        names = [field.name for field in fields(serving.ServiceLimits)]  # some have no option
+        return serving.ServiceLimits(**{name: getattr(self, name) for name in names if hasattr(self, name)})
 
     def batching(self) -> BatchingSettings:
         """Return how requests are batched."""
@@ -156,7 +147,7 @@ class SuggestionOptions:
     ] = None
 
     def apply(self, service: Service) -> None:
-        """Let the service accept suggestions, if there is a file for them."""
+        """Let the service accept better translations that users suggest, if --suggestions names a file for them."""
         from dragoman.serving.suggestions import SuggestionFile
 
         service.suggestions = None if self.suggestions is None else SuggestionFile(self.suggestions)
@@ -182,7 +173,7 @@ class RoutingOptions:
     )
 
     def apply(self, service: Service) -> None:
-        """Set the routes of a service, and watch its runs."""
+        """Set the routes of a service (which run answers which requests), and watch its runs with --watch-runs."""
         from dragoman import serving
 
         if self.route_by != "client" and not self.route:
@@ -239,14 +230,20 @@ class ClusterOptions:
     target_requests: Annotated[
         int, _at_least(1, "With --on ray, add replicas if more requests per replica than this are not answered yet.")
     ] = 16
-    gpus_per_replica: Annotated[float, _at_least(0, "GPUs of each replica; 0.5 puts two on a GPU.")] = 0.0
-    cpus_per_replica: Annotated[float, _at_least(0, "CPUs of each replica.")] = 1.0
+    gpus_per_replica: Annotated[
+        float, _at_least(0, "With --on ray, GPUs of each replica of the run; 0.5 puts two on a GPU.")
+    ] = 0.0
+    cpus_per_replica: Annotated[float, _at_least(0, "With --on ray, CPUs of each replica of the run.")] = 1.0
     detach: Annotated[bool, "With --on ray, end when the service is ready; it stays on the cluster."] = False
 
     def serve(
         self, service: Service, build: Callable[[], Service], server: ServerOptionGroup, options: ServerOptions
     ) -> None:
-        """Serve a run on the cluster until Ctrl-C; `service` is not started, and `build` makes it in a replica."""
+        """Serve a run by replicas on a Ray cluster until Ctrl-C, or only start them with --detach.
+
+        `service` is only asked for its run; each replica calls `build` for a service of its own. `server` says where
+        the cluster listens, `options` who may reach it and what it logs.
+        """
         from dragoman.bulk import RayExecutor, executor_from_text
         from dragoman.console import log
         from dragoman.serving.ray_serving import ReplicaOptions, deploy, wait_for_signal

@@ -57,8 +57,8 @@ class DefaultToRun(TyperGroup):
 class FigureOutputOptions:
     """Format of the result, and files for figures."""
 
-    svg: Annotated[Path | None, "Write the figure as SVG.", "FILE"] = None
-    png: Annotated[Path | None, "Write the figure as PNG.", "FILE"] = None
+    svg: Annotated[Path | None, "Write the figure to this file, as SVG.", "FILE"] = None
+    png: Annotated[Path | None, "Write the figure to this file, as PNG.", "FILE"] = None
     dark: Annotated[bool, "Use a dark background in the PNG."] = False
     as_json: Json = False
 
@@ -68,9 +68,10 @@ class FigureOutputOptions:
         return self.svg is not None or self.png is not None
 
     def print(self, document: Any, lines: Iterable[str], draw: Callable[[], Iterable[str]]) -> None:
-        """Print the result, as JSON (`document`) or as `lines`, and write its figures if --svg or --png is given.
+        """Print the result as JSON (`document`) or as `lines`, and write its figures if --svg or --png is given.
 
-        `draw` returns figures as SVG texts; it is called only if they are written.
+        `document` may contain dataclasses and tensors. `draw` returns figures as SVG texts; it is called only if they
+        are written.
         """
         from dragoman.lens.inspection_types import to_jsonable
 
@@ -223,8 +224,8 @@ def _show_sentence(run: Run, sentence: str, target: str | None, options: ShowOpt
     options.print(document, lines, lambda: [attention_heatmap(attention)])
 
 
-def _document(inspection: Inspection, *names: str) -> dict[str, Any]:
-    """Return source, target and the fields of these names of an inspection, for JSON."""
+def _inspection_fields(inspection: Inspection, *names: str) -> dict[str, Any]:
+    """Return the fields `source` and `target` and those in `names` of an inspection by name, for JSON."""
     return {name: getattr(inspection, name) for name in ("source", "target", *names)}
 
 
@@ -250,7 +251,7 @@ def attention(
     result = inspection.inspect(loaded, sentence)
     maps = figures.select_attention(result, kind, layer, head)
     lines = [*text_view.attention_lines(maps), "", *text_view.entropy_lines(maps)]
-    document = _document(result, "alignment") | {"attention": maps}
+    document = _inspection_fields(result, "alignment") | {"attention": maps}
     options.print(document, lines, lambda: [figures.attention_figure(result, maps, head)])
 
 
@@ -271,7 +272,7 @@ def alternatives(
     from dragoman.lens import figures, text_view
 
     result = inspection.inspect(loaded, sentence, prefix, top_k)
-    document = _document(result, "score", "steps", "generation_probs")
+    document = _inspection_fields(result, "score", "steps", "generation_probs")
     options.print(document, text_view.alternative_lines(result), lambda: [figures.alternatives_figure(result)])
 
 
@@ -282,7 +283,9 @@ def layers(run: RunFolder, sentence: Sentence, *, inspection: InspectionOptions,
     from dragoman.lens import figures, text_view
 
     result = inspection.inspect(loaded, sentence)
-    options.print(_document(result, "layers"), text_view.layer_lines(result), lambda: [figures.layers_figure(result)])
+    options.print(
+        _inspection_fields(result, "layers"), text_view.layer_lines(result), lambda: [figures.layers_figure(result)]
+    )
 
 
 def walk(
@@ -336,7 +339,7 @@ def experts(run: RunFolder, sentence: Sentence, *, inspection: InspectionOptions
             numbers = [str(number) for number in range(1, layer.gates.shape[-1] + 1)]
             yield heatmap(layer.gates, layer.tokens, numbers, f"Experts of {layer.layer}", "gates")
 
-    options.print(_document(result, "experts"), text_view.expert_lines(result.experts), draw)
+    options.print(_inspection_fields(result, "experts"), text_view.expert_lines(result.experts), draw)
 
 
 def beam(
@@ -345,7 +348,7 @@ def beam(
     prefix: Prefix = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
-    pruned: Annotated[bool, "Also show hypotheses that were pruned at once."] = False,
+    pruned: Annotated[bool, "Also show hypotheses that were pruned in the step in which they were created."] = False,
     *,
     options: ShowOptions,
 ) -> None:
@@ -357,7 +360,7 @@ def beam(
     result = loaded.lens(sentence, search=beam_config(loaded, beam_size, length_penalty), prefix=prefix)
     tree = result.beam
     assert tree is not None
-    document = _document(result, "beam")
+    document = _inspection_fields(result, "beam")
     options.print(
         document, text_view.beam_tree_lines(tree, pruned), lambda: [figures.beam_tree_figure(tree, note=sentence)]
     )

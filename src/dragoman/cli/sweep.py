@@ -87,7 +87,7 @@ class ResultOptions:
             raise unknown_name("format of the table", self.table, formats)
 
     def print(self, result: SweepResult) -> None:
-        """Print the table, and the winner next to the default configuration."""
+        """Print all configurations from best to worst, and the best one next to the default configuration."""
         if self.as_json:
             print_json(result.to_dict())
             return
@@ -136,7 +136,10 @@ def sweep(
 
 
 def _request(settings: dict[str, Any], space: SpaceOptions, halving: HalvingOptions) -> SweepRequest:
-    """Return the request of the options, checked."""
+    """Return what the sweep tries, from the values of its options; wrong and repeated settings are a UserError.
+
+    `settings` are those of all runs by their dotted names, `space` those to vary; `halving` says how long they train.
+    """
     from dragoman.api.sweep_runs import SweepRequest
     from dragoman.training.sweep_space import Values, parse_space, read_space
 
@@ -158,7 +161,10 @@ def _request(settings: dict[str, Any], space: SpaceOptions, halving: HalvingOpti
 
 
 def _check_default(folder: Path, request: SweepRequest) -> None:
-    """Raise a UserError for files and names in the settings of all runs that are wrong."""
+    """Raise a UserError if the settings that all runs of a new sweep share name wrong files, systems or devices.
+
+    `folder` is that of the sweep.
+    """
     from dragoman.config import Config, replace_settings
 
     config = replace_settings(Config(), request.settings)

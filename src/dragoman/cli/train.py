@@ -113,7 +113,7 @@ def train(
     from dragoman import config as configuration
 
     settings = settings | configuration.parse_settings(set_settings or [])
-    page = _page(run, watch, watch_port, keep_watching, is_single_run=seeds is None and not dry_run)
+    page = _watch_page(run, watch, watch_port, keep_watching, is_single_run=seeds is None and not dry_run)
     if resume:
         if dry_run:
             raise UserError(
@@ -162,13 +162,15 @@ def train(
         print_json(prepared.to_dict())
 
 
-def _page(run: Path, watch: bool, port: int, stay: bool, is_single_run: bool) -> AbstractContextManager[None]:
-    """Return a context in which a web page shows the training, if --watch is given.
+def _watch_page(
+    run: Path, watch: bool, port: int, keep_watching: bool, is_single_run: bool
+) -> AbstractContextManager[None]:
+    """Return a context in which a web page shows the training, if `watch` (--watch) is set.
 
-    `port` and `stay` (--keep-watching) are options of the page. It shows neither several seeds nor a dry run, for
-    which `is_single_run` is false.
+    The page listens on `port` (0: any free one) and stays after the training if `keep_watching` is set. It cannot show
+    several seeds or a dry run, for which `is_single_run` is false.
     """
-    if not watch and (port or stay):
+    if not watch and (port or keep_watching):
         raise UserError("--watch-port and --keep-watching are options of the page of a training: add --watch")
     if watch and (not is_single_run or is_ensemble_folder(run)):
         raise UserError(
@@ -182,7 +184,7 @@ def _page(run: Path, watch: bool, port: int, stay: bool, is_single_run: bool) ->
     from dragoman.watch.watch_server import check_packages
 
     check_packages()  # before anything else is done
-    return watched(run, port, stay)
+    return watched(run, port, keep_watching)
 
 
 def finish_seeds(outcome: SeedsOutcome, as_json: bool) -> None:
@@ -211,7 +213,10 @@ def train_command(run: Path) -> str:
 
 
 def next_commands(run: Run) -> dict[str, str]:
-    """Return commands to suggest for a trained run, by their purpose: "use it" and "fine-tune"."""
+    """Return commands to suggest for a trained run, by their purpose: "use it", "fine-tune"; some may be missing.
+
+    Only a model that was pretrained on text, without targets, is suggested for fine-tuning.
+    """
     from dragoman.data.corpus import FEATURE_SUFFIXES
     from dragoman.data.data_formats import DATA_FORMATS
 

@@ -78,7 +78,10 @@ class TranslatorOptions(PrecisionOptions, ModelOptions):
     ensemble: Annotated[
         list[Path] | None, "Translate with an ensemble: average the probabilities with this run. Repeatable.", "RUN"
     ] = None
-    shortlist: Annotated[bool, "Restrict the output vocabulary, see 'dragoman shortlist'."] = False
+    shortlist: Annotated[
+        bool,
+        "Compute only the output tokens that 'dragoman shortlist' has learned for the source tokens: faster on a CPU.",
+    ] = False
     num_workers: Annotated[
         int,
         typer.Option(help="Number of processes that translate in parallel on a CPU; they share the weights.", min=1),
@@ -206,10 +209,12 @@ def translate(
 
     def translate_sources(sources: Iterable[Source], first_index: int = 0) -> Iterator[Translation]:
         """Translate sources, of which the first is line `first_index` of the input, with all options."""
-        prefixes, phrases = (
-            None if path is None else islice(_padded_lines(path), first_index, None)
-            for path in (constraints.prefixes, constraints.include)
-        )
+
+        def lines_from_first(path: Path | None) -> Iterator[str] | None:
+            """Return the lines of a file that belong to these sources; None without a file."""
+            return None if path is None else islice(_padded_lines(path), first_index, None)
+
+        phrases = lines_from_first(constraints.include)
         if constraints.split_sentences:  # drop white space around lines, as without splitting
             sources = (normalize_source(loaded, source) for source in sources)
         return loaded.translate_stream(
@@ -219,7 +224,7 @@ def translate(
             dictionary=dictionary,
             tag=tag,
             first_index=first_index,
-            prefixes=prefixes,
+            prefixes=lines_from_first(constraints.prefixes),
             include=phrases and ([phrase for phrase in line.split("\t") if phrase.strip()] for line in phrases),
             exclude=exclude,
             split_sentences=constraints.split_sentences,
@@ -240,7 +245,10 @@ def translate_files(
     translator: TranslatorOptions,
     show_search: bool,
 ) -> None:
-    """Translate many files, as --input says."""
+    """Translate many files in blocks, as --input says, or with `show_search` only print the search configuration.
+
+    The other arguments are the run folder and option groups of `dragoman translate`.
+    """
     translator.check_runs(run)
     constraints.check_files()
 
@@ -306,7 +314,7 @@ def _check_line_count(inputs: Input, path: Path) -> None:
 
 
 def _padded_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file, then empty ones without end."""
+    """Yield the lines of a file, then empty ones without end, for sources that the file has no line for."""
     from dragoman.data.text_files import read_lines
 
     return chain((text for _, text in read_lines(path, allow_empty=True)), repeat(""))

@@ -43,8 +43,8 @@ class OutputOptions:
         str | None,  # with --input it may be a URL
         typer.Option("--output", "-o", metavar="OUT", help="Write the translations to this file and show progress."),
     ] = None
-    resume: Annotated[bool, "Continue an interrupted OUT, or start it."] = False
-    overwrite: Annotated[bool, "Replace OUT if it exists, once all is translated."] = False
+    resume: Annotated[bool, "Continue an interrupted translation into the file of --output, or start it."] = False
+    overwrite: Annotated[bool, "Replace the file of --output if it exists, once all is translated."] = False
 
     def __post_init__(self) -> None:
         """Reject options that contradict each other."""
@@ -144,21 +144,29 @@ class OutputOptions:
 def log_suspicious(
     run: Run, sources: Iterable[Source], first_index: int = 0, *, translate: TranslateSources
 ) -> Iterator[Translation]:
-    """Translate sources, and log what is suspicious about each translation, with its line number."""
+    """Translate sources by `translate`, and log what is suspicious about each translation, with its line number.
+
+    `first_index` is the index of the first source in the input, from 0.
+    """
     from dragoman.run.translation_warnings import checker_of
 
-    sources, checked = tee(sources)
-    checker = checker_of(run)
-    for number, (source, translation) in enumerate(zip(checked, translate(sources, first_index)), first_index + 1):
-        for warning in checker.check(source, translation) if isinstance(source, str) else ():
-            log(f"line {number}: {warning.message}")
+    sources, checked_sources = tee(sources)
+    checker, line = checker_of(run), first_index
+    for source, translation in zip(checked_sources, translate(sources, first_index)):
+        line += 1
+        if isinstance(source, str):
+            for warning in checker.check(source, translation):
+                log(f"line {line}: {warning.message}")
         yield translation
 
 
 def print_streams(
     run: Run, sources: Iterable[Source], search: SearchConfig, tag: str | None, exclude: Sequence[str]
 ) -> None:
-    """Print each translation while it is generated; a terminal shows tokens that may still change dimmed."""
+    """Print each translation while it is generated; a terminal shows tokens that may still change dimmed.
+
+    `tag` is the corpus tag of the sources, `exclude` are phrases that no translation may contain.
+    """
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -232,16 +240,21 @@ class LineProgress:
         total = "" if self.total is None else f" of {self.total:,}"
         text = f"{self.done:,}{total} {self.unit}"
         if speed > 0:
-            text += f"  {speed:,.{speed < 10:d}f} {self.unit}/s"
+            text += f"  {self._speed_text(speed)}"
             text += "" if self.total is None else f"  {format_duration((self.total - self.done) / speed)} left"
         return text
+
+    def _speed_text(self, speed: float) -> str:
+        """Return the speed as text, with a decimal below 10: "85 lines/s"."""
+        decimals = 1 if speed < 10 else 0
+        return f"{speed:,.{decimals}f} {self.unit}/s"
 
     def summary(self) -> str:
         """Return the result as text: "5,000 lines in 59 s (85 lines/s)"."""
         speed, seconds = self.lines_per_second, max(0.0, time.monotonic() - self.started)
         lines = f"{max(0, self.done):,} {self.unit.removesuffix('s') if self.done == 1 else self.unit}"
         lines += f", {self.done - self.resumed_at:,} of them now," if self.resumed_at else ""
-        return f"{lines} in {format_duration(seconds)} ({max(0.0, speed):,.{speed < 10:d}f} {self.unit}/s)"
+        return f"{lines} in {format_duration(seconds)} ({self._speed_text(max(0.0, speed))})"
 
 
 def _write_with_progress(

@@ -27,7 +27,9 @@ def watch(
     """
     if is_ensemble_folder(run):
         members = read_ensemble(run)["members"]
-        raise UserError(f"{run} holds {len(members)} runs, but one is shown: name it, such as {run / members[0]}")
+        raise UserError(
+            f"{run} holds {len(members)} runs, but the page shows only one: name it, such as {run / members[0]}"
+        )
     is_other_folder = run.is_dir() and not is_run_folder(run) and any(run.iterdir())
     if not run.parent.is_dir() or (run.exists() and not run.is_dir()) or is_other_folder:
         raise UserError(f"{run} is not a run folder: name the folder that 'dragoman train' creates")

@@ -97,7 +97,7 @@ YAML_LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoade
 
 
 def from_yaml(path: Path) -> Config:
-    """Read a configuration file."""
+    """Read a configuration file: sections of settings, such as `training: {steps: 1000}`."""
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), Loader=YAML_LOADER)
     except FileNotFoundError:
@@ -165,9 +165,16 @@ def setting_type(name: str) -> Any:
 
 
 def record_automatic_settings(given: Config, resolved: Config) -> Config:
-    """Return the resolved configuration with `chosen` set to the values that differ from what the user gave."""
-    before, after = (settings_by_name(config) for config in (given, resolved))
-    chosen = {name: value for name, value in after.items() if name not in before or before[name] != value}
+    """Record in `resolved.chosen` which of its settings were chosen automatically, and return it.
+
+    These are the settings whose values differ from those that the user gave (`given`).
+    """
+    given_values = settings_by_name(given)
+    chosen = {
+        name: value
+        for name, value in settings_by_name(resolved).items()
+        if name not in given_values or given_values[name] != value
+    }
     return dataclasses.replace(resolved, chosen=_plain(chosen))
 
 
@@ -186,8 +193,8 @@ def without_automatic_settings(config: Config) -> Config:
     tree, defaults = dataclasses.asdict(config), settings_by_name(Config())
     tree["chosen"], tree["training"]["extended_at"] = {}, 0  # another run has not been extended by --resume
     values = _plain(settings_by_name(config))
-    for name, value in config.chosen.items():
-        if name not in values or values[name] != value:  # changed since
+    for name, chosen_value in config.chosen.items():
+        if name not in values or values[name] != chosen_value:  # changed since
             continue
         *sections, key = name.split(".")
         settings = tree
@@ -195,8 +202,8 @@ def without_automatic_settings(config: Config) -> Config:
             settings = settings[section]
         if name not in defaults:  # a setting of the system or objective
             del settings[key]
-        elif value is defaults[name] is False:  # the automatic choice is recorded because the user gave true
-            settings[key] = True
+        elif chosen_value is False and defaults[name] is False:
+            settings[key] = True  # a choice equal to the default is recorded only if the user gave the opposite
         else:
             settings[key] = defaults[name]
     return from_dict(tree)
@@ -210,15 +217,21 @@ def settings_by_name(config: Config) -> dict[str, Any]:
 
 
 def flatten_settings(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Return nested values by their dotted names, each of which begins with `path`."""
+    """Return nested settings by dotted names: `{"training": {"steps": 9}}` becomes `{"training.steps": 9}`.
+
+    `path` is the beginning of all names, such as "system." for values that are nested in this section.
+    """
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        flat |= flatten_settings(value, f"{path}{name}.") if isinstance(value, dict) else {f"{path}{name}": value}
+        if isinstance(value, dict):
+            flat |= flatten_settings(value, f"{path}{name}.")
+        else:
+            flat[f"{path}{name}"] = value
     return flat
 
 
 def _plain(value: Any) -> Any:
-    """Return a nested value with lists instead of tuples, for YAML."""
+    """Return a value (nested in dictionaries and tuples) with lists instead of tuples, for YAML."""
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value

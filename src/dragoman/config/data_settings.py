@@ -87,7 +87,11 @@ class DataConfig(Section, section="data"):
     test_source_features: Files = setting(
         (), "Files with the features of the test sources, labels such as V;PST;3, line by line with these."
     )
-    feature_separator: str = setting(";", "Text between two features of a source, such as the ; in V;PST;3.")
+    feature_separator: str = setting(
+        ";",
+        "Text between two features of a source (the labels that are read before it), such as the ; in V;PST;3: one "
+        "space, or characters other than spaces.",
+    )
     feature_positions: Literal["invariant", "sequential"] = setting(
         "invariant",
         "Position embeddings of the features of a source, labels such as V;PST;3 that are read before its tokens. "
@@ -142,11 +146,11 @@ class DataConfig(Section, section="data"):
         "differ, there must be one validation corpus for each training corpus.",
     )
     num_workers: int | None = setting(
-        None, "Processes that read and tokenize the corpus.", min=1, max=10_000, auto="number of CPU cores"
+        None, "Number of processes that read and tokenize the corpus.", min=1, max=10_000, auto="number of CPU cores"
     )
 
     def __post_init__(self) -> None:
-        """Check the settings of the section against each other."""
+        """Convert and check every setting, then check them against each other; raise a UserError for a wrong one."""
         super().__post_init__()
         weights = self.sampling_weights
         if not all(0 <= weight < math.inf for weight in weights) or (weights and not any(weights)):
@@ -242,5 +246,5 @@ class CleaningConfig(Section, section="cleaning"):
 
     @property
     def is_active(self) -> bool:
-        """Whether any filter is used."""
-        return any(getattr(self, setting.name) for setting in dataclasses.fields(self) if setting.name != "enabled")
+        """Whether any filter removes pairs; `enabled` itself is none."""
+        return any(getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "enabled")

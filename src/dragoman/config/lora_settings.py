@@ -20,9 +20,11 @@ class LoRAConfig(Section, section="lora"):
         max=10_000,
     )
     alpha: float | None = setting(
-        None, "Scale α of the updates, which are multiplied by α / rank.", min=0, auto="2 · lora.rank"
+        None, "Scale α of the low-rank updates, which are multiplied by α / lora.rank.", min=0, auto="2 · lora.rank"
     )
-    dropout: float = setting(0.0, "Dropout of the input of the updates.", min=0, max=0.99)
+    dropout: float = setting(
+        0.0, "Dropout probability of the inputs of the low-rank updates in training.", min=0, max=0.99
+    )
     targets: tuple[str, ...] = setting(
         ("attention",),
         "Matrices that get a low-rank update: attention, feed-forward or all; or one kind of matrix: query, key, value "
@@ -36,7 +38,7 @@ class LoRAConfig(Section, section="lora"):
     )
 
     def __post_init__(self) -> None:
-        """Check the settings of the section against each other."""
+        """Convert and check every setting, then check them against each other; raise a UserError for a wrong one."""
         super().__post_init__()
         if self.rank and not self.targets:
             raise UserError("lora.targets is empty: name the matrices that lora.rank applies to, such as attention")

@@ -54,7 +54,13 @@ class SearchDefaults(Section, section="search"):
         min=0,
         max=10,
     )
-    batch_tokens: int = setting(8192, "Source tokens translated in one batch.", min=1, max=10**9)
+    batch_tokens: int = setting(
+        8192,
+        "Maximum number of source tokens, padding included, that are translated in one batch; lower it if there is "
+        "not enough memory.",
+        min=1,
+        max=10**9,
+    )
     max_source_length: int = setting(
         1024, "Maximum source tokens; longer lines are truncated with a warning.", min=2, max=100_000
     )

@@ -21,7 +21,7 @@ TYPE_NAMES = dict(zip(TYPES, ("an integer", "a number", "true or false", "text",
 
 @dataclass(frozen=True)
 class Setting:
-    """What is known about one setting: how it is explained, checked and resolved."""
+    """Declaration of a setting: help text, range, default, and how a value is chosen if the user gives none."""
 
     help: str  # one or two sentences, with the unit
     min: float | None = None
@@ -35,10 +35,12 @@ class Setting:
 
     @property
     def range_text(self) -> str:
-        """The range in words; empty if there is none."""
+        """The range in words, such as "at least 1"; empty if there is none."""
         if self.min is not None and self.max is not None:
             return f"between {self.min:,} and {self.max:,}"
-        return f"at least {self.min:,}" if self.min is not None else "" if self.max is None else f"at most {self.max:,}"
+        if self.min is not None:
+            return f"at least {self.min:,}"
+        return f"at most {self.max:,}" if self.max is not None else ""
 
     @property
     def choices(self) -> list[str]:
@@ -58,15 +60,18 @@ class Setting:
         """Raise a UserError if a number lies outside the range; `setting_name` is the dotted name of the setting."""
         low, high = -math.inf if self.min is None else self.min, math.inf if self.max is None else self.max
         if isinstance(value, (int, float)) and not low <= value <= high:
-            raise UserError(f"{setting_name} must be {self.range_text}, got {value}")
+            raise UserError(f"the setting {setting_name} must be {self.range_text}, got {value}")
 
     @property
     def default_text(self) -> str:
-        """The value that is used if the setting is not set, or how it is chosen; a recipe is a set of defaults."""
+        """What is used if the user does not set the setting, in words: a value, or how it is chosen.
+
+        A recipe (`training.recipe`) is a set of defaults, which has priority over `fallback`.
+        """
         if self.auto:
             return self.auto
         value = self.default if self.fallback is None else self.fallback
-        text = str(value).lower() if isinstance(value, bool) else "none" if value in (None, (), "", {}) else f"{value}"
+        text = "none" if value in (None, (), "", {}) and value is not False else _spelled(value)
         return text if self.fallback is None else f"{text}, unless the recipe sets it"
 
 
@@ -75,7 +80,8 @@ def setting(
 ) -> Any:
     """Declare a dataclass field with its default value, and a `Setting` (help text and range) as metadata.
 
-    `fallback` is the value if neither the user nor the training recipe sets it; `auto` says how None is resolved.
+    `fallback` is used if neither the user nor the training recipe sets the setting. `auto` says in words how a value
+    is chosen if the setting is None.
     """
     metadata = {"setting": Setting(help, min, max, fallback, auto)}
     if isinstance(default, dict):
@@ -176,7 +182,7 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
 
 
 def _spelled(option: Any) -> str:
-    """Return a choice as it is written in YAML: true, false, or its text."""
+    """Return a value as it is written in YAML: true and false for booleans, else its text."""
     return str(option).lower() if isinstance(option, bool) else str(option)
 
 
@@ -186,4 +192,7 @@ def _parse_yaml(text: str, setting_name: str, loader: type[yaml.BaseLoader] | ty
         return yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise UserError(f"{setting_name}={text} is not valid YAML ({problem}): quote special characters") from None
+        raise UserError(
+            f"the value of the setting {setting_name}={text} is not valid YAML ({problem}): put special characters in "
+            "quotes"
+        ) from None

@@ -29,7 +29,7 @@ class TextConfig(Section, section="text"):
     )
     vocab_size: int | None = setting(
         None,
-        "Vocabulary size in tokens.",
+        "Maximum size of a vocabulary in tokens, that is of the subwords to learn or the words to keep.",
         min=1,
         max=10**7,
         auto="8·√N for N running words of the corpus, at most 32,000; 32,000 with text.compression_ratio; with a "
@@ -49,8 +49,9 @@ class TextConfig(Section, section="text"):
     )
     unknown_word_tokens: int | None = setting(
         None,
-        "Tokens of a word tokenizer among which a hash distributes unknown words, so that a system with "
-        "system.settings.copying copies them; 0: all unknown words are one token.",
+        "Number of tokens for unknown words in the vocabulary of a word tokenizer. A hash gives each unknown word one "
+        "of them, so that a system with system.settings.copying can tell which word to copy. 0: all unknown words "
+        "are the same token.",
         min=0,
         max=10**6,
         auto="100 if the system copies, else 0",
@@ -116,7 +117,7 @@ class TextConfig(Section, section="text"):
     )
 
     def __post_init__(self) -> None:
-        """Check the settings of the section against each other."""
+        """Convert and check every setting, then check them against each other; raise a UserError for a wrong one."""
         super().__post_init__()
         for name in ("bpe_dropout", "compression_ratio"):
             if getattr(self, name) and not {None, "bpe", "byte-bpe"}.intersection(self.tokenizers):
@@ -176,7 +177,7 @@ class FeatureConfig(Section, section="features"):
     )
 
     def __post_init__(self) -> None:
-        """Check the settings of the section against each other."""
+        """Convert and check every setting, then check them against each other; raise a UserError for a wrong one."""
         super().__post_init__()
         if self.image_size % self.patch_size:
             raise UserError(

@@ -212,7 +212,12 @@ class TrainingConfig(Section, section="training"):
         None, "Maximum norm of the gradient; larger gradients are scaled down. 0: no clipping.", min=0, fallback=1.0
     )
     label_smoothing: float | None = setting(
-        None, "Label smoothing ε (Szegedy et al. 2016).", min=0, max=0.999, auto="0.1 for translation, else 0"
+        None,
+        "Label smoothing ε (Szegedy et al. 2016): share of the target probability that is spread evenly over the "
+        "vocabulary.",
+        min=0,
+        max=0.999,
+        auto="0.1 for translation, else 0",
     )
     validation_interval: int | None = setting(
         None, "Training steps between two validations.", min=1, auto="about one epoch"
@@ -270,7 +275,7 @@ class TrainingConfig(Section, section="training"):
         "optimizer state, and checkpoints do not repeat them. Empty: all weights are trained.",
     )
     seed: int = setting(1, "Random seed of initialization, data order and dropout.", min=0, max=2**31 - 1)
-    device: str = setting("auto", "Device: auto, cpu, cuda, cuda:N or mps.")
+    device: str = setting("auto", "Device of the training: cpu, cuda, cuda:N or mps; auto: a GPU if there is one.")
     precision: Literal["auto", "float32", "bfloat16"] = setting(
         "auto", "Number format of matrix products; auto: bfloat16 on a GPU, else float32."
     )
@@ -291,7 +296,7 @@ class TrainingConfig(Section, section="training"):
     deterministic: bool = setting(False, "Use deterministic GPU kernels: bit-identical results, somewhat slower.")
 
     def __post_init__(self) -> None:
-        """Check the settings of the section against each other."""
+        """Convert and check every setting, then check them against each other; raise a UserError for a wrong one."""
         super().__post_init__()
         if self.auto_batch_size and self.batch_tokens is not None:
             raise UserError(

@@ -37,14 +37,15 @@ def comet_by_sentence(
     """
     lists = reference_lists(hypotheses, references)
     check_equal_counts(len(sources), "sources", len(hypotheses), "hypotheses")
-    triples = [
+    examples = [
         {"src": source, "mt": hypothesis, "ref": reference}
         for source, hypothesis, its_references in zip(sources, hypotheses, lists)
         for reference in its_references
     ]
     scorer = _load_model(model)
     on_gpu = _has_gpu()
-    scores = iter(scorer.predict(triples, batch_size=64 if on_gpu else 8, gpus=int(on_gpu), progress_bar=False).scores)
+    predicted = scorer.predict(examples, batch_size=64 if on_gpu else 8, gpus=int(on_gpu), progress_bar=False)
+    scores = iter(predicted.scores)  # of all references of the first hypothesis, then of the second one, …
     return [100 * max(float(next(scores)) for _ in its_references) for its_references in lists]
 
 
@@ -67,8 +68,8 @@ def _load_model(model: str) -> Any:
         checkpoint /= CHECKPOINT
     if not checkpoint.is_file():
         raise UserError(
-            f"there is no COMET model at {checkpoint}: expected a checkpoint, or a folder with {CHECKPOINT} and "
-            "hparams.yaml"
+            f"there is no COMET model at {checkpoint}: name a checkpoint file, or a folder with {CHECKPOINT} and "
+            "hparams.yaml, as in --metrics comet=FOLDER"
         )
     try:
         return load_from_checkpoint(str(checkpoint), local_files_only=True)

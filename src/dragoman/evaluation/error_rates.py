@@ -174,28 +174,34 @@ def bracket_f1_counts(hypotheses: Sequence[str], references: References) -> Coun
 
 
 def _f1(name: str, unit: str, counts: Counts) -> MetricScore:
-    """Return the score `name` from 2 · matches and the number of items on both sides; `unit` names the items."""
-    matched, items = _sum_counts(counts, unit)
-    detail = {"right": matched // 2, f"predicted_and_gold_{unit}": items}
-    return MetricScore(name, 100 * matched / items, better="higher", unit="%", detail=detail)
+    """Return the F₁ score called `name` in %, from (2 · matches, predicted + gold items) of each sentence.
+
+    `unit` is the plural name of the items, such as "spans".
+    """
+    twice_matched, items = _sum_counts(counts, unit)
+    detail = {"right": twice_matched // 2, f"predicted_and_gold_{unit}": items}
+    return MetricScore(name, 100 * twice_matched / items, better="higher", unit="%", detail=detail)
 
 
-def _f1_counts(hypotheses: Sequence[str], references: References, items: Callable[[str], Counter[Hashable]]) -> Counts:
-    """Return (2 · matches, items of both texts) of each hypothesis and its closest reference; `items` counts a text."""
+def _f1_counts(
+    hypotheses: Sequence[str], references: References, count_items: Callable[[str], Counter[Hashable]]
+) -> Counts:
+    """Return (2 · matches, items of both texts) of each hypothesis and the reference with the highest F₁.
+
+    F₁ is the ratio of the two numbers. `count_items` returns the items of a text, such as its tagged spans.
+    """
     counts = []
     for hypothesis, its_references in zip(hypotheses, reference_lists(hypotheses, references)):
-        predicted = items(hypothesis)
-        candidates = []  # (F₁, 2 · matches, items) by reference
-        for gold in map(items, its_references):
-            matched, length = 2 * (predicted & gold).total(), (predicted + gold).total()
-            candidates.append((matched / max(length, 1), matched, length))
-        _, matched, length = max(candidates, key=lambda candidate: candidate[:1])
-        counts.append((matched, length))
+        predicted = count_items(hypothesis)
+        candidates = []  # (2 · matches, items of both) for each reference
+        for gold in map(count_items, its_references):
+            candidates.append((2 * (predicted & gold).total(), (predicted + gold).total()))
+        counts.append(max(candidates, key=lambda candidate: candidate[0] / max(candidate[1], 1)))
     return counts
 
 
 def _tagged_spans(tags: str) -> Counter[Hashable]:
-    """Count the spans (label, first, end) of a sequence of BIO tags."""
+    """Count the spans of a sequence of BIO tags ("O B-PER I-PER"): (label, first position, position after the last)."""
     spans: Counter[Hashable] = Counter()
     label: str | None = None  # of the open span
     start = 0
@@ -211,7 +217,10 @@ def _tagged_spans(tags: str) -> Counter[Hashable]:
 
 
 def _constituents(text: str) -> Counter[Hashable]:
-    """Count the constituents (label, first word, end) of a bracketed tree, without those around a single word."""
+    """Count the constituents of a bracketed tree: (label, index of the first word, index after the last word).
+
+    Parts of speech, which are brackets around nothing but a single word, are left out.
+    """
     constituents: Counter[Hashable] = Counter()
     open_brackets: list[tuple[str, int, int]] = []  # label, first word, number of brackets before it
     words = brackets = 0
@@ -229,7 +238,10 @@ def _constituents(text: str) -> Counter[Hashable]:
 
 
 def _edit_rate(name: str, unit: str, hypotheses: Sequence[str], references: References) -> MetricScore:
-    """Return the score `name`: the edit distance in % of the length of the references; `unit` names the tokens."""
+    """Return the score called `name`: the edit distance in % of the length of the references.
+
+    Tokens are separated by white space; `unit` is their plural name, such as "words".
+    """
     errors, tokens = _sum_counts(edit_counts(hypotheses, references), unit)
     return MetricScore(name, 100 * errors / tokens, better="lower", unit="%", detail={"errors": errors, unit: tokens})
 
@@ -255,7 +267,10 @@ def _closest_counts(
 
 
 def _sum_counts(counts: Counts, unit: str) -> tuple[int, int]:
-    """Return the sums of errors and of lengths of sentences; `unit` names the tokens in the error if there are none."""
+    """Return the sum of the errors and the sum of the lengths of all sentences.
+
+    `unit` is the plural name of the tokens, for the error that is raised if there are none.
+    """
     errors, length = (sum(column) for column in zip(*counts))
     if not length:
         raise UserError(f"the references have no {unit}, so an error rate cannot be computed: check the reference file")
@@ -284,7 +299,8 @@ def alignment_error_rate(
     if possible is not None:
         check_equal_counts(len(predicted), "predicted alignments", len(possible), "possible alignments")
     links = sure_links = sure_found = possible_found = 0
-    for a, s, p in zip(map(set, predicted), map(set, sure), map(set, possible or sure)):  # A, S and P of a sentence
+    for sentence in zip(predicted, sure, possible or sure):
+        a, s, p = map(set, sentence)  # the links A, S and P of a sentence
         links += len(a)
         sure_links += len(s)
         sure_found += len(a & s)

@@ -43,7 +43,10 @@ def bits_per_character(total_log_probability: float, texts: Sequence[str]) -> Me
 
 
 def likelihood_metric(name: str, total_log_probability: float, tokens: int, texts: Sequence[str]) -> MetricScore:
-    """Compute a metric of LIKELIHOOD_METRICS from the log-probability of all tokens of `texts`, EOS included."""
+    """Compute perplexity, word-perplexity or bits-per-character of `texts`.
+
+    `total_log_probability` (natural logarithm) is that of all `tokens` tokens of the texts, each EOS included.
+    """
     if name == "perplexity":
         return perplexity(total_log_probability, tokens)
     metric = {"word-perplexity": word_perplexity, "bits-per-character": bits_per_character}[name]

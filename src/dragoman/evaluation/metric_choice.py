@@ -19,7 +19,8 @@ MAX_CLOSED_INVENTORY = 100  # different symbols, such as actions or tags
 MIN_SYMBOL_FREQUENCY = 20  # mean, of a closed inventory; about 2 for words of 500 sentences
 MIN_FORMAL_PUNCTUATION = 0.12  # median, of the characters, in logical forms and code; about 0.04 in sentences
 MIN_SUMMARIZED_WORDS = 30  # of a source, and at least three times as many as of its summary
-MAX_SHORT_WORD = 5  # median, of single words in a script without spaces; 12 if their sources are single words
+MAX_WORD_LENGTH = 5  # median characters of single words in a script without spaces
+MAX_WORD_LENGTH_FROM_WORDS = 12  # the same if their sources are known to be single words
 
 
 class MetricChoice(NamedTuple):
@@ -52,7 +53,7 @@ _WORD_OR_MARK = re.compile(r"[!-/:-@\[-`{-~]|[^\s!-/:-@\[-`{-~]+")  # as 13a spl
 
 
 def choose_metrics(references: Sequence[str], sources: Sequence[str] = ()) -> MetricChoice:
-    """Choose the metrics that suit references and, if they are texts, their sources.
+    """Choose the metrics that suit references and, if they are texts, their sources; return them with a reason.
 
     Single words, symbols (phonemes, actions) and formal languages must be reproduced exactly: exact match, with the
     error rate of their characters or symbols. Summaries get ROUGE, sentences BLEU.
@@ -79,7 +80,8 @@ def choose_metrics(references: Sequence[str], sources: Sequence[str] = ()) -> Me
         reason = f"the references consist of symbols of {mean_length:.1f} characters in the mean"
         spells_words = bool(sources) and _most(sources, _is_short)
         return MetricChoice(PRONUNCIATION_METRICS if spells_words else SYMBOL_METRICS, reason)
-    source_words, target_words = (median(len(text.split()) for text in column or [""]) for column in (sources, texts))
+    source_words = median(len(text.split()) for text in sources or [""])
+    target_words = median(len(text.split()) for text in texts)
     if source_words >= max(MIN_SUMMARIZED_WORDS, 3 * target_words):
         reason = f"sources of {source_words:g} words are summarized in {target_words:g}"
         if find_spec("rouge_score") is None:
@@ -89,9 +91,10 @@ def choose_metrics(references: Sequence[str], sources: Sequence[str] = ()) -> Me
 
 
 def metrics_around(metric: str, choice: MetricChoice) -> tuple[str, ...]:
-    """Return the metrics to print for a run that was selected by `metric`, which comes first.
+    """Return the metrics to print for a run whose best checkpoint was selected by `metric`, which comes first.
 
-    They are those of the test set (`choice`), if these include the metric, or else those that usually go with it.
+    The others are those that suit the test set (`choice`) if `metric` is one of these, or else those of the same kind
+    of task as `metric`, such as "cer" with "exact-match".
     """
     group = choice.metrics
     if metric not in group:
@@ -124,7 +127,10 @@ def choose_bleu_tokenizer(references: Sequence[str]) -> BleuTokenizerChoice:
 
 
 def _mecab_tokenizer(language: str, tokenizer: str, packages: Sequence[str], extra: str) -> BleuTokenizerChoice:
-    """Choose a tokenizer that uses MeCab if its packages are installed (by `extra` of sacreBLEU), else characters."""
+    """Return a tokenizer of sacreBLEU that uses MeCab if its `packages` are installed, else `char` (characters).
+
+    `language` is that of the references; `extra` is the extra of sacreBLEU that installs the packages.
+    """
     if all(find_spec(package) for package in packages):
         return BleuTokenizerChoice(tokenizer, f"the references are {language}")
     return BleuTokenizerChoice("char", f"the references are {language}; for words: pip install 'sacrebleu[{extra}]'")
@@ -143,24 +149,31 @@ def unspaced_language(texts: Sequence[str]) -> str:
 
 
 def _language(texts: Sequence[str]) -> str:
-    """Return Chinese, Japanese, Korean or a script without spaces that most letters belong to; empty for others."""
+    """Return the language (Chinese, Japanese or Korean), or the script without spaces, of most letters.
+
+    It is empty if most letters belong to other scripts. Chinese characters with some kana are Japanese.
+    """
     shares = script_shares(Counter("".join(texts)))
-    kana = shares.get("Hiragana", 0.0) + shares.get("Katakana", 0.0)
-    languages: dict[str, float] = {}  # share of the letters
+    kana_share = shares.get("Hiragana", 0.0) + shares.get("Katakana", 0.0)
+    language_shares: dict[str, float] = {}  # of the letters
     for script, share in shares.items():
         if script in UNSPACED_SCRIPTS or script in SCRIPT_LANGUAGES:
             language = SCRIPT_LANGUAGES.get(script, script)
-            language = "Japanese" if language == "Chinese" and kana > MIN_KANA_SHARE else language
-            languages[language] = languages.get(language, 0.0) + share
-    return next((language for language, share in languages.items() if share > 0.5), "")
+            if language == "Chinese" and kana_share > MIN_KANA_SHARE:
+                language = "Japanese"
+            language_shares[language] = language_shares.get(language, 0.0) + share
+    return next((language for language, share in language_shares.items() if share > 0.5), "")
 
 
 def _are_unspaced_words(texts: Sequence[str], sources: Sequence[str]) -> bool:
-    """Whether texts in a script without spaces are single words rather than sentences, by length and punctuation."""
+    """Whether texts in a script without spaces, such as Chinese, are single words rather than sentences.
+
+    They are short and do not end with punctuation. If the sources are single words, longer texts count as words, too.
+    """
     if _most(texts, lambda text: _SENTENCE_END.search(text) is not None):
-        return False  # they end as sentences do
-    from_words = bool(sources) and not unspaced_language(sources) and _most(sources, lambda text: not text.count(" "))
-    return median(map(len, texts)) <= (2.4 if from_words else 1) * MAX_SHORT_WORD  # at most 12 or 5 characters
+        return False
+    from_words = bool(sources) and not unspaced_language(sources) and _most(sources, lambda text: " " not in text)
+    return median(map(len, texts)) <= (MAX_WORD_LENGTH_FROM_WORDS if from_words else MAX_WORD_LENGTH)
 
 
 def _punctuation_share(text: str) -> float:

@@ -75,11 +75,14 @@ def paired_test(
     check_equal_counts(len(baseline), "sentences of the baseline", len(system), "sentences of the system")
     results = []
     for name in dict.fromkeys(metrics):
-        statistics = [text_metric(name).sentence_statistics(texts, references, sources) for texts in (baseline, system)]
-        baseline_scores, system_scores = (resample_scores([text_statistics], samples) for text_statistics in statistics)
+        sentence_statistics = text_metric(name).sentence_statistics
+        baseline_statistics = sentence_statistics(baseline, references, sources)
+        system_statistics = sentence_statistics(system, references, sources)
+        baseline_scores = resample_scores([baseline_statistics], samples)
+        system_scores = resample_scores([system_statistics], samples)
         difference, p_value = contrast_test([system_scores, baseline_scores], weights=[1.0, -1.0])
         if method == "randomization" and difference:
-            p_value = _randomization_p_value(statistics[0], statistics[1], samples)
+            p_value = _randomization_p_value(baseline_statistics, system_statistics, samples)
         results.append(
             PairedTestResult(
                 metric=name,
@@ -103,21 +106,23 @@ def _interval(scores: Floats) -> tuple[float, float]:
 
 
 def _randomization_p_value(baseline: SentenceStatistics, system: SentenceStatistics, trials: int) -> float:
-    """Return the p-value of approximate randomization, (c + 1) / (trials + 1), for c trials as extreme as the outputs.
+    """Return the p-value of approximate randomization, (c + 1) / (trials + 1).
 
-    A trial swaps the statistics of baseline and system for each sentence with probability ½.
+    A trial swaps baseline and system in each sentence with probability ½. In c trials the scores differ by at least as
+    much as those of the actual outputs.
     """
-    score = baseline.corpus_score
+    score, sentences = baseline.corpus_score, len(baseline.table)
+    total = baseline.table.sum(0) + system.table.sum(0)
     observed = abs(score(system.table.sum(0)) - score(baseline.table.sum(0)))
     generator = np.random.default_rng(BOOTSTRAP_SEED)
-    total, count = baseline.table.sum(0) + system.table.sum(0), 0
-    chunk = max(1, MAX_DRAWS_IN_MEMORY // len(system.table))
+    extreme_trials = 0
+    chunk = max(1, MAX_DRAWS_IN_MEMORY // sentences)  # trials at a time
     for start in range(0, trials, chunk):
-        swapped = generator.integers(2, size=(min(chunk, trials - start), len(system.table)), dtype=bool)
-        # summed statistics of one of the shuffled systems: trials, statistics
+        swapped = generator.integers(2, size=(min(chunk, trials - start), sentences), dtype=bool)
+        # summed statistics of one of the two shuffled systems: trials, statistics; the other one has the rest
         shuffled = swapped @ baseline.table + ~swapped @ system.table
-        count += sum(abs(score(sums) - score(total - sums)) >= observed - ROUNDING_ERROR for sums in shuffled)
-    return (count + 1) / (trials + 1)
+        extreme_trials += sum(abs(score(sums) - score(total - sums)) >= observed - ROUNDING_ERROR for sums in shuffled)
+    return (extreme_trials + 1) / (trials + 1)
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,10 @@ def bootstrap_scores(
 def resample_scores(outputs: Sequence[SentenceStatistics], samples: int, seed: int = BOOTSTRAP_SEED) -> BootstrapScores:
     """Score bootstrap resamples of a test set, by adding up statistics of its sentences such as n-gram matches.
 
-    `outputs` are the statistics of the translations by each seed of the training; `seed` is that of the resampling.
+    Args:
+        outputs: statistics of a system's translations, one entry for each seed of its training.
+        samples: number of resamples.
+        seed: seed of the resampling.
     """
     if not outputs:
         raise UserError("there are no outputs to resample: give the outputs of at least one seed per system")
@@ -206,8 +214,8 @@ def contrast_test(systems: Sequence[BootstrapScores], weights: Sequence[float]) 
             "systems can be compared only on the same test set, with the same number of seeds and of "
             "bootstrap resamples: resample them again together"
         )
-    observed = float(sum(w * system.scores.mean() for w, system in zip(weights, systems)))
-    resampled = sum(w * system.samples.mean(0) for w, system in zip(weights, systems))
+    observed = float(sum(weight * system.scores.mean() for weight, system in zip(weights, systems)))
+    resampled = sum(weight * system.samples.mean(0) for weight, system in zip(weights, systems))
     assert isinstance(resampled, np.ndarray)
     min_p_value = 1 / (len(resampled) + 1)
     if abs(observed) < ROUNDING_ERROR:
@@ -216,7 +224,7 @@ def contrast_test(systems: Sequence[BootstrapScores], weights: Sequence[float]) 
         extreme = np.abs(resampled - observed) >= abs(observed) - ROUNDING_ERROR
         return observed, float((np.count_nonzero(extreme) + 1) * min_p_value)
     (n,) = seeds
-    between_seeds = [w * w * float(system.scores.var(ddof=1)) / n for w, system in zip(weights, systems)]
+    between_seeds = [weight**2 * float(system.scores.var(ddof=1)) / n for weight, system in zip(weights, systems)]
     over_sentences = float(resampled.var(ddof=1))
     variance = over_sentences + sum(between_seeds)
     if not variance:
@@ -254,12 +262,15 @@ def _quadrature() -> tuple[Floats, Floats]:
 def holm_correction(p_values: Sequence[float]) -> list[float]:
     """Adjust p-values for multiple comparisons (Holm 1979), which bounds the probability of any false claim.
 
-    adjusted p₍ᵢ₎ = max over j ≤ i of min(1, (m − j + 1) p₍ⱼ₎),   p₍₁₎ ≤ p₍₂₎ ≤ … ≤ p₍ₘ₎
+        adjusted p₍ᵢ₎ = max over j ≤ i of min(1, (m − j + 1) p₍ⱼ₎),   p₍₁₎ ≤ p₍₂₎ ≤ … ≤ p₍ₘ₎
+
+    The adjusted values are returned in the order of `p_values`.
     """
-    adjusted, largest = [1.0] * len(p_values), 0.0
-    for rank, number in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[number]))
-        adjusted[number] = largest
+    count = len(p_values)
+    adjusted, largest = [1.0] * count, 0.0
+    for rank, index in enumerate(sorted(range(count), key=p_values.__getitem__)):  # from the smallest p-value on
+        largest = max(largest, min(1.0, (count - rank) * p_values[index]))
+        adjusted[index] = largest
     return adjusted
 
 

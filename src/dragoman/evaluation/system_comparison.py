@@ -63,12 +63,17 @@ class SystemResult:
     def __init__(
         self, runs: Sequence[RunResult], sources: Sequence[str], references: Sequence[str], metrics: Sequence[str]
     ) -> None:
-        """Collect the runs; `metrics` are the names of the metrics in the table, the first one is tested."""
+        """Collect the runs of a system.
+
+        Args:
+            runs: one for each seed.
+            sources, references: the test set.
+            metrics: names of metrics in the table; the first one is that of the significance tests.
+        """
         self.runs, self.sources, self.references = list(runs), sources, references
         self.metrics = {name: text_metric(name) for name in metrics}
         self.name, self.year, self.attention = runs[0].system, runs[0].year, runs[0].attention
-        #: indices of the long sentences
-        self.long = [i for i, source in enumerate(sources) if len(source.split()) >= MIN_LONG_SENTENCE_WORDS]
+        self.long_indices = [i for i, source in enumerate(sources) if len(source.split()) >= MIN_LONG_SENTENCE_WORDS]
 
     @cached_property
     def bleu(self) -> list[float]:
@@ -100,7 +105,8 @@ class SystemResult:
 
     def long_texts(self) -> tuple[list[list[str]], list[str]]:
         """Return the translations of long sentences, a list for each seed, and the references of these sentences."""
-        return [[run.texts[i] for i in self.long] for run in self.runs], [self.references[i] for i in self.long]
+        texts = [[run.texts[i] for i in self.long_indices] for run in self.runs]
+        return texts, [self.references[i] for i in self.long_indices]
 
     def quality(self) -> dict[str, object]:
         """Return a row of the table of quality: mean and deviation over seeds by column name."""
@@ -110,7 +116,8 @@ class SystemResult:
             columns[metric_label(name)] = MeanStd.of(self.scores if name == first else self._score(name))
             if name == first:
                 long_column = f"{metric_label(name)}, {MIN_LONG_SENTENCE_WORDS}+ words"
-                columns[long_column] = MeanStd.of(self._score(name, self.long)) if self.long else None
+                long_scores = self._score(name, self.long_indices) if self.long_indices else None
+                columns[long_column] = MeanStd.of(long_scores) if long_scores else None
         perplexities = [run.perplexity for run in self.runs if run.perplexity is not None]
         return {
             "system": self.name,
@@ -138,8 +145,11 @@ class SystemResult:
             "seconds": round(fmean(run.seconds for run in self.runs), 1),
         }
 
-    def exact_by_length(self) -> list[tuple[str, float]]:
-        """Return pairs of a range of source lengths ("5 to 8") and exact match there, as a mean over seeds."""
+    def exact_match_by_length(self) -> list[tuple[str, float]]:
+        """Return pairs of a range of source lengths in words ("5 to 8") and the exact match of these sentences in %.
+
+        Exact match is the mean over seeds.
+        """
         buckets_by_seed = [
             score_by_length(self.sources, run.texts, self.references, edges=LENGTH_BUCKET_EDGES) for run in self.runs
         ]
@@ -230,17 +240,24 @@ class SystemComparison:
         }
         tests: list[tuple[str, str, str, float, float]] = []  # names of two systems, metric, difference, p-value
         for first, second in combinations(self.learned, 2):
-            value, p = contrast_test([bootstrap[first.name], bootstrap[second.name]], weights=[1.0, -1.0])
-            tests.append((first.name, second.name, self.metric_name, value, p))
-        if attention := self._attention_contrast():
+            difference, p = contrast_test([bootstrap[first.name], bootstrap[second.name]], weights=[1.0, -1.0])
+            tests.append((first.name, second.name, self.metric_name, difference, p))
+        if attention_contrast := self._attention_contrast():
             long_metric = f"{self.metric_name}, {MIN_LONG_SENTENCE_WORDS}+ words"
-            tests.append(("attention", "no attention", long_metric, *attention))
+            tests.append(("attention", "no attention", long_metric, *attention_contrast))
         adjusted = holm_correction([p for *_, p in tests])
         differences = []
-        for (name, other, metric, value, p), corrected in zip(tests, adjusted):
-            better, worse = (name, other) if (value >= 0) == self.higher_is_better else (other, name)
+        for (first_name, second_name, metric, difference, p), adjusted_p in zip(tests, adjusted):
+            first_is_better = (difference >= 0) == self.higher_is_better
             differences.append(
-                TestedDifference(better, worse, metric, difference=abs(value), p_value=p, adjusted_p_value=corrected)
+                TestedDifference(
+                    better=first_name if first_is_better else second_name,
+                    worse=second_name if first_is_better else first_name,
+                    metric=metric,
+                    difference=abs(difference),
+                    p_value=p,
+                    adjusted_p_value=adjusted_p,
+                )
             )
         return differences
 
@@ -250,8 +267,9 @@ class SystemComparison:
         Return the difference and its p-value; None if all systems are of one kind, or too few sentences are long.
         """
         attention = [system.attention for system in self.learned]
-        if len(set(attention)) < 2 or len(self.learned[0].long) < MIN_LONG_SENTENCE_COUNT:
+        if len(set(attention)) < 2 or len(self.learned[0].long_indices) < MIN_LONG_SENTENCE_COUNT:
             return None
+        # the weights of each group add up to 1 or −1: a difference of two means
         weights = [1 / attention.count(True) if attends else -1 / attention.count(False) for attends in attention]
         return contrast_test([self._bootstrap(*system.long_texts()) for system in self.learned], weights)
 
@@ -346,7 +364,7 @@ class SystemComparison:
     def _about_attention(self) -> str:
         """Report the test of systems with attention against those without, on long sentences, as a sentence."""
         (test,) = (test for test in self.differences if test.metric != self.metric_name)
-        where = f"on the {len(self.learned[0].long):,} sentences of {MIN_LONG_SENTENCE_WORDS} or more words"
+        where = f"on the {len(self.learned[0].long_indices):,} sentences of {MIN_LONG_SENTENCE_WORDS} or more words"
         among = "in the mean over the systems that have learned"
         p = format_p_value(test.adjusted_p_value)
         if not test.significant:
@@ -391,7 +409,7 @@ def shuffled_bleu(texts: Sequence[str], references: Sequence[str]) -> float:
 
 
 def _json_values(values: Mapping[str, object]) -> dict[str, object]:
-    """Convert a mean with deviation to {"mean": …, "std": …}, and numbers that are not finite to None, for JSON."""
+    """Return values by name as JSON has them: {"mean": …, "std": …} for a MeanStd, None for infinity and NaN."""
     converted: dict[str, object] = {}
     for name, value in values.items():
         if isinstance(value, MeanStd):

@@ -52,20 +52,21 @@ def format_table(rows: TableRows, *, markdown: bool = False) -> str:
     if not columns:
         return ""
     cells = [[_one_line(name, markdown), *_format_column(values, markdown)] for name, values in columns.items()]
-    numeric = [_is_numeric(values) for values in columns.values()]
-    widths = [max(3, *map(cell_len, column)) if markdown else max(map(cell_len, column)) for column in cells]
+    align_right = [_is_numeric(values) for values in columns.values()]
+    min_width = 3 if markdown else 0  # the rule of a Markdown table needs three characters
+    widths = [max(min_width, *map(cell_len, column)) for column in cells]
 
-    def line(texts: Sequence[str]) -> str:
+    def format_line(texts: Sequence[str]) -> str:
         """Pad the cells of a row to the widths of their columns and join them."""
-        padded = [
-            " " * (width - cell_len(text)) + text if right else text + " " * (width - cell_len(text))
-            for text, width, right in zip(texts, widths, numeric)
-        ]
+        padded = []
+        for text, width, right in zip(texts, widths, align_right):
+            spaces = " " * (width - cell_len(text))
+            padded.append(spaces + text if right else text + spaces)
         return f"| {' | '.join(padded)} |" if markdown else "  ".join(padded).rstrip()
 
-    rule = ["-" * (width - 1) + (":" if right and markdown else "-") for width, right in zip(widths, numeric)]
+    rule = ["-" * (width - 1) + (":" if right and markdown else "-") for width, right in zip(widths, align_right)]
     heading, *body = zip(*cells)
-    return "\n".join(map(line, [heading, rule, *body]))
+    return "\n".join(map(format_line, [heading, rule, *body]))
 
 
 def format_csv(rows: TableRows) -> str:
@@ -73,7 +74,9 @@ def format_csv(rows: TableRows) -> str:
 
     A mean with a standard deviation takes two columns: NAME and "NAME, std".
     """
-    lines = [{name: cell for column, value in row.items() for name, cell in _csv_cells(column, value)} for row in rows]
+    lines = []  # one dictionary of cells by CSV column for each row
+    for row in rows:
+        lines.append({name: cell for column, value in row.items() for name, cell in _csv_cells(column, value)})
     columns = dict.fromkeys(name for line in lines for name in line)
     file = io.StringIO()
     writer = csv.DictWriter(file, list(columns), restval="", lineterminator="\n")
@@ -85,7 +88,8 @@ def format_csv(rows: TableRows) -> str:
 def _csv_cells(column: str, value: object) -> list[tuple[str, object]]:
     """Return (column name, value) of the CSV cells of a value: one, or two for a mean with a standard deviation."""
     if isinstance(value, MeanStd):
-        return [(column, value.mean), *([] if value.std is None else [(f"{column}, std", value.std)])]
+        mean_cell, std_cell = (column, value.mean), (f"{column}, std", value.std)
+        return [mean_cell] if value.std is None else [mean_cell, std_cell]
     return [(column, value.value if isinstance(value, MetricScore) else value)]
 
 
@@ -119,11 +123,15 @@ def _latex(text: str) -> str:
 
 
 def _format_column(column: Sequence[object], markdown: bool) -> list[str]:
-    """Format the values of a column with the same number of digits; None is a dash, True and False are yes and no."""
+    """Format the values of a table column in one style, which follows from its largest number.
+
+    None is a dash, True and False are yes and no. With `markdown`, texts are escaped for a Markdown table.
+    """
     sizes = [abs(float(value)) for value in column if isinstance(value, Real) and math.isfinite(value)]
     largest = max(sizes, default=0.0)
-    scientific = largest >= 1e7 or 0 < largest < 5e-4  # FLOPs, learning rates
-    style = ".2e" if scientific else ".4f" if 0 < largest <= 1 else ".2f"  # fractions and p-values; scores
+    style = ".4f" if 0 < largest <= 1 else ".2f"  # fractions and p-values; scores
+    if largest >= 1e7 or 0 < largest < 5e-4:  # such as FLOPs and learning rates
+        style = ".2e"
 
     def format_value(value: object) -> str:
         """Format one value; integers are exact, other numbers in the style of the column."""

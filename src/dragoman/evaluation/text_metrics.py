@@ -240,14 +240,15 @@ def _sacrebleu_statistics(name: str, **options: Any) -> Callable[..., SentenceSt
 
 def _metric_statistics(metric: Any, hypotheses: Sequence[str], references: References) -> SentenceStatistics:
     """Return the statistics of each sentence by a metric of sacreBLEU, and the function from their sum to the score."""
-    table = metric._extract_corpus_statistics(hypotheses, reference_streams(hypotheses, references))
+    statistics = metric._extract_corpus_statistics(hypotheses, reference_streams(hypotheses, references))
     return SentenceStatistics(
-        np.array(table, np.float64), lambda sums: float(metric._compute_score_from_stats(sums).score)
+        table=np.array(statistics, np.float64),
+        corpus_score=lambda sums: float(metric._compute_score_from_stats(sums).score),
     )
 
 
 def _rate_statistics(counts: EditCounts, complement: bool = False) -> Callable[..., SentenceStatistics]:
-    """Return a function that computes the sentence statistics of a rate: Σ counts / Σ lengths in percent.
+    """Return a function that computes the sentence statistics of a rate, 100 · Σ count / Σ length over sentences.
 
     `counts` returns (count, length) of each sentence. With `complement`, the metric is 100 − the rate.
     """
@@ -257,19 +258,22 @@ def _rate_statistics(counts: EditCounts, complement: bool = False) -> Callable[.
         percent = 100 * float(sums[0] / max(sums[1], 1))
         return 100 - percent if complement else percent
 
-    return lambda hypotheses, references: SentenceStatistics(np.array(counts(hypotheses, references), np.float64), rate)
+    return lambda hypotheses, references: SentenceStatistics(
+        table=np.array(counts(hypotheses, references), np.float64), corpus_score=rate
+    )
 
 
 def _mean_statistics(scores: Callable[..., Sequence[float]]) -> Callable[..., SentenceStatistics]:
-    """Return a function that computes the sentence statistics of a metric that is a mean: the score and 1.
+    """Return a function that computes the sentence statistics of a metric that is the mean over sentences.
 
-    `scores` returns the score of each sentence.
+    `scores` returns the score of each sentence, from hypotheses, references and, for some metrics, sources.
     """
 
     def statistics(*texts: Sequence[Any]) -> SentenceStatistics:
         """Return (score, 1) of each sentence; the score of a corpus is the ratio of the sums."""
         values = np.array(scores(*texts), np.float64)
-        return SentenceStatistics(np.stack([values, np.ones_like(values)], 1), lambda sums: float(sums[0] / sums[1]))
+        table = np.stack([values, np.ones_like(values)], axis=1)
+        return SentenceStatistics(table, corpus_score=lambda sums: float(sums[0] / sums[1]))
 
     return statistics
 
@@ -287,12 +291,12 @@ def _bleu_text_metric(tokenize: str = "auto") -> TextMetric:
 
 
 def _rouge_metric(title: str, stem: bool = False) -> TextMetric:
-    """Return a ROUGE metric: ROUGE-1, ROUGE-2 or ROUGE-L, of words or, with `stem`, of English stems."""
+    """Return a ROUGE metric: ROUGE-1, ROUGE-2 or ROUGE-L (`title`), of words or, with `stem`, of English stems."""
     kind = {name: kind for kind, name in ROUGE_NAMES.items()}[title]  # rouge1, rouge2 or rougeL
-    shared = {"rouge1": "words", "rouge2": "word pairs", "rougeL": "words in the same order"}[kind]
+    shared_items = {"rouge1": "words", "rouge2": "word pairs", "rougeL": "words in the same order"}[kind]
     return TextMetric(
         title,
-        meaning=f"F₁ of shared {shared}, mean over sentences",
+        meaning=f"F₁ of shared {shared_items}, mean over sentences",
         function=partial(rouge, kind=kind, stem=stem),
         statistics=_mean_statistics(lambda *texts: rouge_by_sentence(*texts, kind=kind, stem=stem)[0]),
         unit="",
@@ -302,21 +306,21 @@ def _rouge_metric(title: str, stem: bool = False) -> TextMetric:
 
 def _comet_metric(model: str = "") -> TextMetric:
     """Return COMET with the model of this folder or checkpoint; empty is the default model."""
-    by_sentence = partial(comet_by_sentence, model=model)
     return TextMetric(
         "COMET",
         meaning="quality predicted by a neural network",
         function=partial(comet, model=model),
-        statistics=_mean_statistics(by_sentence),
+        statistics=_mean_statistics(partial(comet_by_sentence, model=model)),
         unit="",
         needs_sources=True,
     )
 
 
 def _error_rate(unit: str, function: Callable[..., MetricScore], counts: EditCounts = edit_counts) -> TextMetric:
-    """Return the error rate of words, symbols, phonemes or characters (`unit`): Σ edits in % of Σ lengths.
+    """Return an error rate as a metric: edits (insertions, deletions, substitutions) in % of the reference length.
 
-    `counts` returns edits and length of each sentence.
+    `unit` is what is counted, such as "word". `function` returns the score of a corpus, `counts` the edits and the
+    reference length of each sentence.
     """
     meaning = f"insertions, deletions and substitutions in % of the {unit}s of the reference"
     statistics = _rate_statistics(counts)

@@ -27,11 +27,12 @@ MAX_NEW_TOKENS = 512  # of a target, if neither the run nor the model has a limi
 
 
 def deployment_settings(run: Run, file_format: str) -> dict[str, Any]:
-    """Return what a program needs to know to use the model: files of tokenizers, special tokens, limits.
+    """Return what a program needs to know to use an exported model: files of tokenizers, special tokens, limits.
 
-    Token ids of a source are `source_prefix`, those of its text (at most `max_source_tokens`), `source_suffix`. A
-    target begins with `bos` and `target_prefix` and ends with `eos`. No target has a token of `suppressed`. For a
-    multilingual model these are the tokens of its default language pair; `languages` has the codes of all.
+    `file_format` is the name of the format, such as "ONNX". Token ids of a source are `source_prefix`, those of its
+    text (at most `max_source_tokens`), `source_suffix`. A target begins with `bos` and `target_prefix` and ends with
+    `eos`. No target has a token of `suppressed`. For a multilingual model these are the tokens of its default language
+    pair; `languages` has the codes of all.
     """
     framing = run.framing
     if framing.languages is not None:
@@ -67,14 +68,14 @@ def deployment_settings(run: Run, file_format: str) -> dict[str, Any]:
 
 
 def max_target_tokens(run: Run) -> int:
-    """Return the largest number of target tokens: that of the run, or of the model's positions if they are fewer."""
+    """Return the maximum number of target tokens: the limit of the run, or the model's positions if they are fewer."""
     limit = run.length_limit.max or MAX_NEW_TOKENS
     positions = run.model.max_target_length(torch.tensor([0]))  # for a source of 0 tokens: the most that is possible
     return limit if positions is None else min(limit, int(positions))
 
 
 def label_names(run: Run) -> list[str]:
-    """Return the names of a tagger's labels; "" for outputs that are not labels."""
+    """Return the name of each output of a model that predicts labels; "" for an output that is no label."""
     tokenizer, count = run.target_tokenizer, run.model.num_labels
     if tokenizer is run.source_tokenizer:  # an imported checkpoint whose labels have no names
         return [str(label) for label in range(count)]
@@ -84,14 +85,15 @@ def label_names(run: Run) -> list[str]:
 def write_deployment_files(
     run: Run, folder: Path, settings: dict[str, Any], example: str, files: dict[str, str], **more: Any
 ) -> None:
-    """Write tokenizers, `dragoman.json`, the program `example` (the name of a template) and README.md.
+    """Write what an exported model needs beside its own files: tokenizers, settings, an example program, README.md.
 
-    `files` describes the files of the model, for README.md; `more` are further values for the template.
+    `settings` are the content of dragoman.json, `example` is the file name of the program, whose template has the
+    suffix .jinja, and gets the values in `more`. `files` describes the files of the model by name, for README.md.
     """
     write_tokenizers(folder, run.source_tokenizer, run.target_tokenizer)
     text = json.dumps(settings, indent=1, ensure_ascii=False)
     (folder / SETTINGS_FILE).write_text(text, encoding="utf-8")
-    # whether the program needs only the `tokenizers` library, and not Dragoman
+    # `plain`: the program needs only the `tokenizers` library, and not Dragoman
     plain = is_read_by_library(run.source_tokenizer) and is_read_by_library(run.target_tokenizer)
     normalizer = TextNormalizer.from_settings(run.config.text)
     values = {"settings": settings, "plain": plain, "normalizer": normalizer, "run": run, "files": files} | more
@@ -102,7 +104,7 @@ def write_deployment_files(
 
 
 def is_read_by_library(tokenizer: Tokenizer) -> bool:
-    """Whether the `tokenizers` library alone gives the same token ids."""
+    """Whether the `tokenizers` library alone, without Dragoman, gives the token ids of this tokenizer."""
     return tokenizer.is_library_tokenizer and not tokenizer.unknown_word_tokens
 
 

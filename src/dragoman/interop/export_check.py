@@ -75,7 +75,7 @@ class ExportCheck:
 
     @property
     def passed(self) -> bool:
-        """Whether the other library computes the same."""
+        """Whether the error is within the tolerance and, where they must agree, all beam outputs are equal."""
         outputs_differ = self.equal_outputs is not None and self.equal_outputs < self.sentences
         return self.max_relative_error <= self.tolerance and not (self.outputs_must_agree and outputs_differ)
 
@@ -91,8 +91,14 @@ class ExportCheck:
 
 
 def with_sample_languages(run: Run) -> Run:
-    """Return a multilingual run without a default pair of languages with its first two languages."""
-    return run.with_languages(*run.languages[:2]) if run.framing.languages is not None else run
+    """Return a run that can translate sample sentences: a multilingual one without default languages gets two.
+
+    They are the first two of its languages; any other run is returned as it is.
+    """
+    if run.framing.languages is None:
+        return run
+    source_language, target_language = run.languages[:2]
+    return run.with_languages(source_language, target_language)
 
 
 def sample_pairs(run: Run, sentences: Sequence[str] | None) -> ExportSamples:
@@ -103,13 +109,13 @@ def sample_pairs(run: Run, sentences: Sequence[str] | None) -> ExportSamples:
     """
     sources, tags, references = sample_texts(run, sentences)
     if run.is_language_model:
-        prefix = run.framing.source_prefix or (run.framing.bos,)
+        prefix = run.framing.source_prefix or (run.framing.bos,)  # special tokens before the text
         texts = references or [str(source) for source in sources]
-        framed = [[*prefix, *run.target_tokenizer.encode(text)] for text in texts]
-        return ExportSamples((), [[] for _ in framed], [ids[:MAX_SAMPLE_TOKENS] for ids in framed])
+        target_ids = [[*prefix, *run.target_tokenizer.encode(text)][:MAX_SAMPLE_TOKENS] for text in texts]
+        return ExportSamples(sources=(), source_ids=[[] for _ in target_ids], target_ids=target_ids)
     source_ids = [ids[:MAX_SAMPLE_TOKENS] for ids in run.encode_sources(sources, tags)]
     if not run.model.can_generate:
-        return ExportSamples(sources, source_ids, [[] for _ in source_ids])
+        return ExportSamples(sources, source_ids, target_ids=[[] for _ in source_ids])
     if references is None:
         targets = [hypothesis.tokens for hypothesis in beam_outputs(run, source_ids)]
     else:
@@ -119,13 +125,16 @@ def sample_pairs(run: Run, sentences: Sequence[str] | None) -> ExportSamples:
 
 
 def sample_texts(run: Run, sentences: Sequence[str] | None) -> tuple[list[Source], Tag | None, list[str] | None]:
-    """Return sources, their corpus tags, and references (None if there are none)."""
+    """Return sample sources, their corpus tags (None: none) and their references (None if there are none).
+
+    They are the first of `sentences` if given, else pairs of the run's validation set, else generic sentences and
+    texts made of the run's own tokens.
+    """
     if sentences is not None:
-        texts: list[Source] = []
-        texts += [*filter(str.strip, sentences)][:NUM_SAMPLES]
+        texts = [text for text in sentences if text.strip()][:NUM_SAMPLES]
         if not texts:
             raise UserError("there are no sample sentences, only empty lines: give at least one sentence (--sentences)")
-        return texts, None, None
+        return [*texts], None, None
     store_folder = run.member_folders[0] / "data" / "valid"
     if store_folder.exists() and len(store := TokenStore(store_folder)):
         return stored_sentences(run, store, NUM_SAMPLES)
@@ -145,26 +154,34 @@ def _texts_of_own_tokens(run: Run, count: int) -> list[str]:
 def verification_search(run: Run) -> Beam:
     """Return the run's beam search without what other libraries define differently.
 
-    All sources have the same length limit, since others have no limit that depends on the source.
+    All sources have the same length limit, since others have no limit that depends on the source. It is at most the
+    number of positions of the model.
     """
     beam = run.beam_config()
     limit = min(MAX_BEAM_TOKENS, run.length_limit.max or MAX_BEAM_TOKENS)
-    positions = run.model.max_target_length(torch.tensor([min(MAX_SAMPLE_TOKENS, run.max_source_length)]))
-    limit = limit if positions is None else max(1, min(limit, int(positions)))
+    longest_source = torch.tensor([min(MAX_SAMPLE_TOKENS, run.max_source_length)])
+    positions = run.model.max_target_length(longest_source)  # None: any number
+    if positions is not None:
+        limit = max(1, min(limit, int(positions)))
     return Beam(
-        beam.size,
-        beam.length_penalty,
-        "never" if beam.early_stopping == "steps" else beam.early_stopping,  # the same result
+        size=beam.size,
+        length_penalty=beam.length_penalty,
+        early_stopping="never" if beam.early_stopping == "steps" else beam.early_stopping,  # the same result
         length_limit=LengthLimit(ratio=0, offset=limit, max=limit, min=0),
         rank_unfinished="by_score",
     )
 
 
 def beam_outputs(run: Run, source_ids: Sequence[list[int]], search: Beam | None = None) -> list[Hypothesis]:
-    """Return the best hypothesis for each source, given as token ids with framing; see `verification_search`."""
+    """Return the best hypothesis for each source by beam search.
+
+    `source_ids` are the token ids of each source, special tokens included. `search` is by default that of
+    `verification_search`, which other libraries can reproduce.
+    """
     source, lengths = run.pad_batch(source_ids)
     request = SearchRequest(source, lengths, keys=torch.arange(len(source_ids)))
-    return [ranked[0] for ranked in (search or verification_search(run)).decode(run, request)]
+    beam = search or verification_search(run)
+    return [hypotheses[0] for hypotheses in beam.decode(run, request)]
 
 
 def count_equal_outputs(
@@ -178,25 +195,26 @@ def count_equal_outputs(
     """
     search = search or verification_search(run)
     hypotheses = beam_outputs(run, samples.source_ids, search)
-    ours = [[*hypothesis.tokens, *[run.framing.eos] * hypothesis.finished] for hypothesis in hypotheses]
-    return sum(
-        mine == theirs or _is_tie(run, search, source, mine, theirs)
-        for source, mine, theirs in zip(samples.source_ids, ours, outputs, strict=True)
-    )
+    equal = 0
+    for source, hypothesis, output in zip(samples.source_ids, hypotheses, outputs, strict=True):
+        our_output = [*hypothesis.tokens, run.framing.eos] if hypothesis.finished else list(hypothesis.tokens)
+        equal += our_output == output or _is_tie(run, search, source, our_output, output)
+    return equal
 
 
-def _is_tie(run: Run, search: Beam, source: list[int], mine: list[int], theirs: list[int]) -> bool:
-    """Whether two targets of a source have the same normalized score up to rounding."""
-    if not theirs:
+def _is_tie(run: Run, search: Beam, source: list[int], our_output: list[int], their_output: list[int]) -> bool:
+    """Whether two targets of a source (all as token ids) have the same score in a beam search, up to rounding."""
+    if not their_output:
         return False
 
-    def normalized(target: list[int]) -> float:
+    def normalized_score(target: list[int]) -> float:
         """Return log p of the target, divided by its length to the power of the length penalty."""
-        pair = (*run.pad_batch([source]), *run.pad_batch([[run.framing.bos, *target]]))
-        scores = token_scores(run.model, *pair)[0, len(run.framing.forced_bos) :]
-        return float(scores.sum()) / len(target) ** search.length_penalty
+        source_batch, target_batch = run.pad_batch([source]), run.pad_batch([[run.framing.bos, *target]])
+        log_probs = token_scores(run.model, *source_batch, *target_batch)[0]
+        free = log_probs[len(run.framing.forced_bos) :]  # without tokens that the search does not choose
+        return float(free.sum()) / len(target) ** search.length_penalty
 
-    return abs(normalized(mine) - normalized(theirs)) < TIE_TOLERANCE
+    return abs(normalized_score(our_output) - normalized_score(their_output)) < TIE_TOLERANCE
 
 
 @torch.inference_mode()
@@ -208,29 +226,33 @@ def teacher_forced_logits(run: Run, samples: ExportSamples) -> list[Tensor]:
         if target_ids:
             # token ids must be integers; an empty source was padded to a tensor of floats
             source = source.long() if run.model.source_features is None else source
-            logits.append(run.model(source, source_lengths, *run.pad_batch([target_ids]))[0])
+            target, target_lengths = run.pad_batch([target_ids])
+            logits.append(run.model(source, source_lengths, target, target_lengths)[0])
         else:
             logits.append(run.model(source, source_lengths)[0])
     return logits
 
 
 def relative_error(ours: Sequence[Tensor], theirs: Sequence[Any]) -> float:
-    """Return the largest difference divided by the largest absolute value, the maximum over all samples."""
+    """Return the largest relative error of another library's results, over all samples.
+
+    For a sample it is the largest difference divided by the largest absolute value of ours; NaN counts as infinity.
+    """
     errors = []
-    for mine, other in zip(ours, theirs, strict=True):
-        other = torch.as_tensor(other).to(mine.device, mine.dtype)
-        if other.shape != mine.shape:
+    for our_values, other in zip(ours, theirs, strict=True):
+        their_values = torch.as_tensor(other).to(our_values.device, our_values.dtype)
+        if their_values.shape != our_values.shape:
             raise UserError(
-                f"the other library returns numbers of shape {list(other.shape)} for the exported model, but the run "
-                f"{list(mine.shape)}. Please report this"
+                f"the other library returns numbers of shape {list(their_values.shape)} for the exported model, but "
+                f"the run {list(our_values.shape)}: the export is wrong, please report this"
             )
-        difference = (mine - other).abs().max() / mine.abs().max().clamp(min=1e-12)
-        errors.append(float(difference.nan_to_num(nan=float("inf"))))
+        error = (our_values - their_values).abs().max() / our_values.abs().max().clamp(min=1e-12)
+        errors.append(float(error.nan_to_num(nan=float("inf"))))
     return max(errors, default=0.0)
 
 
 def with_rounded_weights(run: Run, dtype: torch.dtype) -> Run:
-    """Return the run with weights rounded to another number format, as an export stores them."""
+    """Return a copy of the run whose weights are rounded to another number format, as an export stores them."""
     if dtype == torch.float32:
         return run
     rounded = copy(run)

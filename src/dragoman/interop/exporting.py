@@ -135,7 +135,10 @@ def export_run(
     exporter = create_exporter(to, options)
     check_export_folder(out)
     if run.ensemble_members:
-        raise UserError(f"{run.folder} is an ensemble, but one model is exported: name one of {run.member_folders}")
+        raise UserError(
+            f"{run.folder} is an ensemble, but only a single model can be exported: name one of its runs, "
+            f"{', '.join(map(str, run.member_folders))}"
+        )
     with exclusive_folder(out) as unfinished:
         log(f"writing {out}")
         try:
@@ -149,8 +152,8 @@ def export_run(
             check = exporter.verify(sampled, unfinished, sample_pairs(sampled, sentences))
             if not check.passed:
                 raise UserError(
-                    f"the export was not kept, because {check.library} computes something else than the run: {check}. "
-                    "Please report this"
+                    f"the export was not kept, because {check.library} computes something else than the run "
+                    f"({check}): please report this"
                 )
         files = tuple(
             sorted(path.relative_to(unfinished).as_posix() for path in unfinished.rglob("*") if path.is_file())
@@ -168,7 +171,10 @@ def export_run(
 
 
 def create_exporter(to: str, options: ExportOptions) -> Exporter:
-    """Return the exporter of the format `to`; raise a UserError for an unknown one or a number format that it lacks."""
+    """Return the exporter of the format `to`, such as "onnx".
+
+    Raise a UserError if there is no such format, or if it cannot store weights in the number format of the options.
+    """
     if to not in EXPORTERS:
         raise unknown_name("format of an export", to, EXPORTERS)
     module, _, name = EXPORTERS[to].partition(":")

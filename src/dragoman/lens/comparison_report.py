@@ -60,17 +60,17 @@ def comparison_page(comparison: SystemComparison, command: Sequence[str]) -> str
     flops_and_score = {
         system.name: (fmean(run.flops for run in system.runs), MeanStd.of(system.scores).mean) for system in systems
     }
-    # `exact_by_length` has pairs of a range of source lengths ("5 to 8" words) and the exact match there in percent;
-    # the ranges are numbered on the x axis
+    # `exact_match_by_length` has pairs of a range of source lengths ("5 to 8" words) and the exact match there in
+    # percent; the ranges are numbered on the x axis
     curves = [
-        (system.name, [(number, percent) for number, (_, percent) in enumerate(system.exact_by_length(), 1)])
+        (system.name, [(number, percent) for number, (_, percent) in enumerate(system.exact_match_by_length(), 1)])
         for system in systems
     ]
     length_charts = [
         line_chart(dict(curves[first : first + MAX_CURVES]), "Exact match by length, %", "length group")
         for first in range(0, len(curves), MAX_CURVES)
     ]
-    length_groups = (f"{number}: {words}" for number, (words, _) in enumerate(systems[0].exact_by_length(), 1))
+    length_groups = (f"{number}: {words}" for number, (words, _) in enumerate(systems[0].exact_match_by_length(), 1))
     return render(
         "comparison.html",
         comparison=comparison,

@@ -217,7 +217,7 @@ class CheckpointManager:
         if state is None:
             return None
         last = self._path(state.step)
-        checkpoint.load_weights(self.model, last, shard_like, frozen=self.base_weights is None)
+        checkpoint.load_weights(self.model, last, shard_like, include_frozen=self.base_weights is None)
         if self.weight_average is not None:
             self.weight_average.load_state_tensors(self._stored_weights(self.model))
         tensors = self._trainer_tensors()  # of this process, to be overwritten
@@ -339,7 +339,7 @@ class CheckpointManager:
 
         `self.base_weights` is None if no weight is frozen; otherwise the digest of the initial weights.
         """
-        return checkpoint.named_weights(model, frozen=self.base_weights is None)
+        return checkpoint.named_weights(model, include_frozen=self.base_weights is None)
 
     def _base_values(self) -> dict[str, Any]:
         """Return the digest of the initial weights for the manifest of a checkpoint that lacks the frozen weights.
@@ -353,7 +353,7 @@ class CheckpointManager:
 
         If `self.base_weights` is set, the checkpoint lacks the frozen weights, and those of the model stay.
         """
-        checkpoint.load_weights(model, self.folder / "best", frozen=self.base_weights is None)
+        checkpoint.load_weights(model, self.folder / "best", include_frozen=self.base_weights is None)
 
     def _trainer_tensors(self) -> dict[str, Tensor]:
         """Return the tensors of this process that only training needs, by name: the optimizer state.

@@ -115,12 +115,15 @@ class CTranslate2Exporter:
         run.special_tokens = replace(run.special_tokens, suppressed=())
         ctranslate2.set_log_level(logging.ERROR)  # a CPU that computes float16 weights in float32 is no problem
         with torch.inference_mode():
+            outputs: Sequence[list[int]] | None = None  # token ids that a beam search finds
             if not run.model.can_generate:
-                quantity, error, outputs = *_compare_encoder(run, ctranslate2.Encoder(str(folder)), samples), None
+                quantity, error = "hidden states", _compare_encoder(run, ctranslate2.Encoder(str(folder)), samples)
             elif run.model.is_decoder_only:
-                quantity, error, outputs = _compare_generator(run, ctranslate2.Generator(str(folder)), samples)
+                quantity = "logits"
+                error, outputs = _compare_generator(run, ctranslate2.Generator(str(folder)), samples)
             else:
-                quantity, error, outputs = _compare_translator(run, ctranslate2.Translator(str(folder)), samples)
+                quantity = "scores"
+                error, outputs = _compare_translator(run, ctranslate2.Translator(str(folder)), samples)
         return ExportCheck(
             f"CTranslate2 {ctranslate2.__version__}",
             len(samples),
@@ -182,10 +185,10 @@ def _target_names(run: Run) -> list[str]:
     return target_vocabulary(run)
 
 
-def _compare_translator(run: Run, translator: Any, samples: ExportSamples) -> tuple[str, float, Sequence[list[int]]]:
+def _compare_translator(run: Run, translator: Any, samples: ExportSamples) -> tuple[float, Sequence[list[int]]]:
     """Compare log p of the target tokens of each pair.
 
-    Returns what was compared ("scores"), the largest relative error, and the token ids that a beam search finds.
+    Returns the largest relative error, and the token ids that a beam search of CTranslate2 finds for each source.
     """
     from dragoman.interop.ctranslate2.model_conversion import vocabulary
 
@@ -211,16 +214,14 @@ def _compare_translator(run: Run, translator: Any, samples: ExportSamples) -> tu
     )
     token_ids = {token: token_id for token_id, token in enumerate(target_names)}
     outputs = [[token_ids[token] for token in result.hypotheses[0]] for result in results]
-    return "scores", max(float(error.nan_to_num(nan=torch.inf)) for error in errors), outputs
+    return max(float(error.nan_to_num(nan=torch.inf)) for error in errors), outputs
 
 
-def _compare_generator(
-    run: Run, generator: Any, samples: ExportSamples
-) -> tuple[str, float, Sequence[list[int]] | None]:
-    """Compare the logits of each sequence.
+def _compare_generator(run: Run, generator: Any, samples: ExportSamples) -> tuple[float, Sequence[list[int]] | None]:
+    """Compare the logits of each sequence of a decoder-only model.
 
-    Returns what was compared ("logits"), the largest relative error, and the token ids that a beam search finds after
-    each source (None for a language model, which has no sources).
+    Returns the largest relative error, and the token ids that a beam search of CTranslate2 finds after each source
+    (None for a language model, which has no sources).
     """
     sequences = [[*source, *target] for source, target in zip(samples.source_ids, samples.target_ids, strict=True)]
     theirs = []
@@ -229,7 +230,7 @@ def _compare_generator(
         theirs.append(logits[len(sequence) - len(target) :])
     error = relative_error(teacher_forced_logits(run, samples), theirs)
     if run.is_language_model:
-        return "logits", error, None
+        return error, None
     names = _target_names(run)
     prompts = [[names[token] for token in (*ids, run.framing.bos)] for ids in samples.source_ids]
     results = generator.generate_batch(
@@ -239,11 +240,11 @@ def _compare_generator(
         max_length=(limit := _beam_limit(run)),
         **_beam_options(run, limit),
     )
-    return "logits", error, [list(result.sequences_ids[0]) for result in results]
+    return error, [list(result.sequences_ids[0]) for result in results]
 
 
 def _beam_limit(run: Run) -> int:
-    """Return the length limit of the searches that are compared."""
+    """Return the maximum target length, in tokens, of the searches whose outputs are compared."""
     limit = verification_search(run).length_limit.max
     assert limit is not None
     return limit
@@ -258,8 +259,8 @@ def _beam_options(run: Run, limit: int) -> dict[str, Any]:
     return {"beam_size": search.size, "length_penalty": search.length_penalty, "patience": limit}
 
 
-def _compare_encoder(run: Run, encoder: Any, samples: ExportSamples) -> tuple[str, float]:
-    """Compare the hidden states of each sample; return what was compared and the largest relative error."""
+def _compare_encoder(run: Run, encoder: Any, samples: ExportSamples) -> float:
+    """Compare the hidden states of each sample; return the largest relative error."""
     ours: list[Tensor] = []
     for ids in samples.source_ids:
         source, lengths = run.pad_batch([ids])
@@ -267,4 +268,4 @@ def _compare_encoder(run: Run, encoder: Any, samples: ExportSamples) -> tuple[st
         features = run.model.forward_features(source, Layout.padded(len(ids), lengths), no_target, no_layout)
         ours.append(features.output[0])
     theirs = [np.array(encoder.forward_batch([ids]).last_hidden_state)[0] for ids in samples.source_ids]
-    return "hidden states", relative_error(ours, theirs)
+    return relative_error(ours, theirs)

@@ -92,13 +92,15 @@ def _language_model(run: Run) -> specs.TransformerDecoderModelSpec:
 def _encoder_model(run: Run) -> specs.TransformerEncoderModelSpec:
     """Return the specification of an encoder-only model without its output layer, which CTranslate2 does not have."""
     model: Any = run.model.main_encoder
-    spec, types = model.spec, model.types
-    options = {"num_source_embeddings": 2, "embeddings_merge": specs.EmbeddingsMerge.ADD} if types is not None else {}
+    spec, type_embedding = model.spec, model.types  # types of tokens, such as first and second sentence; None: no types
+    options: dict[str, Any] = {}
+    if type_embedding is not None:  # a second embedding, which is added to that of tokens
+        options = {"num_source_embeddings": 2, "embeddings_merge": specs.EmbeddingsMerge.ADD}
     encoder = convert_encoder(spec.encoder, model.encoder, _max_positions(run), **options)
     encoder.embeddings[0].weight = tensor(model.source_embedding.weight)
     encoder.scale_embeddings = model.source_embedding.scale
-    if types is not None:  # CTranslate2 scales these embeddings too, our model does not
-        encoder.embeddings[1].weight = tensor(types.weight) / model.source_embedding.scale
+    if type_embedding is not None:  # CTranslate2 scales these embeddings too, our model does not
+        encoder.embeddings[1].weight = tensor(type_embedding.weight) / model.source_embedding.scale
     converted = specs.TransformerEncoderModelSpec(encoder, pooling_layer=model.pooler is not None)
     if model.pooler is not None:
         set_linear(converted.pooler_dense, model.pooler.dense)
@@ -122,12 +124,12 @@ def _fill_decoder_ends(decoder: specs.TransformerDecoderSpec, model: Any) -> Non
 
 
 def _max_positions(run: Run) -> int:
-    """Return how many positions are stored, if there is no limit: enough for all texts that the run translates."""
+    """Return how many positions to store of a model without a limit: enough for all texts that the run translates."""
     return max(MIN_POSITIONS, run.max_source_length, run.length_limit.max or 0)
 
 
 def target_vocabulary(run: Run) -> list[str]:
-    """Return the target token of each row of the output layer."""
+    """Return the names of the target tokens, one for each row of the output layer; they differ from each other."""
     return vocabulary(run.target_tokenizer, run.model.vocab_size)
 
 
@@ -138,9 +140,9 @@ def vocabulary(tokenizer: Tokenizer, size: int) -> list[str]:
     """
     names = tokenizer.vocabulary()[:size]
     names += [f"<unused:{token_id}>" for token_id in range(len(names), size)]
-    first: dict[str, int] = {}
+    first_ids: dict[str, int] = {}  # lowest id of each name
     for token_id, name in enumerate(names):
-        if first.setdefault(name, token_id) != token_id:
+        if first_ids.setdefault(name, token_id) != token_id:
             names[token_id] = f"{name}<{token_id}>"
     return names
 

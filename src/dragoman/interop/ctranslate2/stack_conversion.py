@@ -108,7 +108,10 @@ def norm_epsilon(spec: Spec) -> float | None:
 
 
 def _common_options(spec: Stack, layers: list[TransformerLayer]) -> dict[str, Any]:
-    """Return the arguments that encoder and decoder specifications share."""
+    """Return the arguments that CTranslate2's encoder and decoder specifications share: sizes, norms, positions.
+
+    Raise an error (`obstacle`) for what CTranslate2 cannot compute.
+    """
     attention, feed_forward = _same_in_all_layers(layers)
     if (activation := CT2_ACTIVATIONS.get(feed_forward.activation)) is None:
         raise obstacle(
@@ -266,7 +269,7 @@ def norm_spec(norm: Any) -> LayerNormSpec:
 
 
 def set_linear(spec: LinearSpec, layer: Any) -> None:
-    """Copy weight and bias of a linear layer."""
+    """Copy weight and bias of our linear `layer` into CTranslate2's specification `spec`."""
     spec.weight = tensor(layer.weight)
     if layer.bias is not None:
         spec.bias = tensor(layer.bias)

@@ -60,16 +60,16 @@ def transformer_layers(spec: Stack, modules: list[nn.Module], is_decoder: bool) 
     `modules` are those of the stack's parts, in order. A decoder must be causal, an encoder must see all tokens.
     """
     parts = [part for _ in range(spec.depth) for part in spec.block]
-    sublayers = [sublayer for part, module in zip(parts, modules, strict=True) for sublayer in _split(part, module)]
+    sublayers = [sublayer for part, module in zip(parts, modules, strict=True) for sublayer in _sublayers(part, module)]
     if len({(sublayer.pre_norm, sublayer.parallel) for sublayer in sublayers}) > 1:
         raise obstacle("norms in different places of its layers", f"{OTHER_FORMAT}, or use PreNorm in all layers")
     for sublayer in sublayers:
         _check_supported(sublayer.spec, is_decoder)
-    return list(_group(sublayers))
+    return list(_group_into_layers(sublayers))
 
 
-def _split(part: Spec, module: Any) -> Iterator[Sublayer]:
-    """Yield the sublayers of a part of a stack: one, or two if they are parallel."""
+def _sublayers(part: Spec, module: Any) -> Iterator[Sublayer]:
+    """Yield the sublayers of a part of a stack: one, or two if they are parallel; `module` is what the part builds."""
     match part:
         case PreNorm(body):
             yield Sublayer(body, module.body, norm=module.before, pre_norm=True)
@@ -111,8 +111,8 @@ def _check_supported(part: Spec, is_decoder: bool) -> None:
         raise obstacle("values of another dimension than keys (value_dim)", "leave out value_dim")
 
 
-def _group(sublayers: list[Sublayer]) -> Iterator[TransformerLayer]:
-    """Yield Transformer layers: self-attention, optional cross-attention, feed-forward network."""
+def _group_into_layers(sublayers: list[Sublayer]) -> Iterator[TransformerLayer]:
+    """Yield the Transformer layers of a stack, each of which ends with a feed-forward network."""
     group: list[Sublayer] = []
     for sublayer in sublayers:
         group.append(sublayer)
@@ -124,7 +124,7 @@ def _group(sublayers: list[Sublayer]) -> Iterator[TransformerLayer]:
 
 
 def _layer(group: list[Sublayer]) -> TransformerLayer:
-    """Return the Transformer layer of some sublayers, the last of which is the feed-forward network."""
+    """Return a Transformer layer: self-attention, optional cross-attention, feed-forward network; else an error."""
     match [sublayer.spec for sublayer in group]:
         case [SelfAttention(), FeedForward()]:
             return TransformerLayer(group[0], cross_attention=None, feed_forward=group[1])

@@ -36,48 +36,48 @@ TASK_FIELDS = ("qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds", "tie
 Head = Callable[[BertFamily, HFConfig, StoredWeights, Conversion], Conversion]
 
 
-def convert_encoder(family: BertFamily, head: Head, hf: HFConfig, weights: StoredWeights) -> Conversion:
+def convert_encoder(family: BertFamily, head: Head, config: HFConfig, weights: StoredWeights) -> Conversion:
     """Convert a checkpoint of BERT or a similar encoder (`family`), with the output layer that `head` adds."""
-    return head(family, hf, weights, _body(family, hf))
+    return head(family, config, weights, _encoder_without_head(family, config))
 
 
-def _body(family: BertFamily, hf: HFConfig) -> Conversion:
-    """Return our spec of the encoder without an output layer, and where its weights are stored.
+def _encoder_without_head(family: BertFamily, config: HFConfig) -> Conversion:
+    """Return our spec (description) of the encoder without an output layer, and where its weights are stored.
 
-    Unsupported values of config.json (`hf.expect`) raise an error.
+    Fields of config.json are read with transformers' defaults; unsupported values (`config.expect`) raise an error.
     """
-    hf.expect("is_decoder", False)
-    hf.expect("add_cross_attention", False)
-    hf.expect("position_embedding_type", "absolute")
+    config.expect("is_decoder", False)
+    config.expect("add_cross_attention", False)
+    config.expect("position_embedding_type", "absolute")
     name = family.field_name
-    heads = hf.integer(name("num_attention_heads"), family.heads)
-    dim, embedding_dim = hf.integer(name("hidden_size"), family.hidden_size), _embedding_dim(family, hf)
+    heads = config.integer(name("num_attention_heads"), family.heads)
+    dim, embedding_dim = config.integer(name("hidden_size"), family.hidden_size), _embedding_dim(family, config)
     # rows of the position table that no token uses
-    offset = hf.get("pad_token_id", 1) + 1 if family.positions_after_padding else 0
-    max_positions = hf.integer("max_position_embeddings", 512)
+    offset = config.get("pad_token_id", 1) + 1 if family.positions_after_padding else 0
+    max_positions = config.integer("max_position_embeddings", 512)
     if max_positions <= offset:
-        raise UserError(f"{hf.path}: max_position_embeddings must be above {offset}, but is {max_positions}")
-    hf.ignore(*TASK_FIELDS)
+        raise UserError(f"{config.path}: max_position_embeddings must be above {offset}, but is {max_positions}")
+    config.ignore(*TASK_FIELDS)
     transforms: dict[str, WeightTransform] = {"encoder.position.table": without_first_rows(offset)}
     computed = {}
-    rotary_values = family.rotary and hf.boolean("rotary_value", False)
+    rotary_values = family.rotary and config.boolean("rotary_value", False)
     if family.rotary:
         transforms = _rotary_transforms(heads, rotary_values)
         # stored sinusoids, which our model computes instead
         computed = {"encoder.embed_positions.weight": Sinusoidal(sines_first=True).build(dim // heads)}
-    dropout, norm = hf.number(name("hidden_dropout_prob"), 0.1), _norm(family, hf)
+    dropout, norm = config.number(name("hidden_dropout_prob"), 0.1), _norm(family, config)
     attention = SelfAttention(
         heads,
         visibility=Full(),
         position=Rotary() if family.rotary else NoPosition(),
-        dropout=hf.number(name("attention_probs_dropout_prob"), 0.1),
+        dropout=config.number(name("attention_probs_dropout_prob"), 0.1),
         rotary_values=rotary_values,
     )
-    ffn_dim = hf.integer(name("intermediate_size"), family.ffn_dim)
-    feed_forward = FeedForward(ffn_dim, activation=hf.activation(name("hidden_act"), "gelu"))
+    ffn_dim = config.integer(name("intermediate_size"), family.ffn_dim)
+    feed_forward = FeedForward(ffn_dim, activation=config.activation(name("hidden_act"), "gelu"))
     stack = Stack(
         tuple(PostNorm(part, norm=norm, dropout=dropout) for part in (attention, feed_forward)),
-        depth=hf.integer(name("num_hidden_layers"), family.layers),
+        depth=config.integer(name("num_hidden_layers"), family.layers),
         position=NoPosition() if family.rotary else Learned(max_positions - offset),
         dropout=dropout,
         input_norm=norm,
@@ -85,33 +85,33 @@ def _body(family: BertFamily, hf: HFConfig) -> Conversion:
     )
     spec = EncoderOnly(
         dim,
-        hf.integer("vocab_size", family.vocab_size),
+        config.integer("vocab_size", family.vocab_size),
         stack,
         Embedding(width=embedding_dim),
-        token_types=hf.integer("type_vocab_size", family.token_types) if family.token_types else 0,
-        initialization=Normal(hf.number("initializer_range", 0.02)),
+        token_types=config.integer("type_vocab_size", family.token_types) if family.token_types else 0,
+        initialization=Normal(config.number("initializer_range", 0.02)),
     )
     return Conversion(
         family.system,
         spec,
         family.modules,
-        _framing(family, hf),
+        _framing(family, config),
         transforms,
         unused=UNUSED_WEIGHTS,
         computed=computed,
     )
 
 
-def _norm(family: BertFamily, hf: HFConfig) -> LayerNorm:
-    """Return the norm of all layers, with the ε of the family or of config.json."""
-    return LayerNorm(hf.number("layer_norm_eps", 1e-12) if family.norm_eps is None else family.norm_eps)
+def _norm(family: BertFamily, config: HFConfig) -> LayerNorm:
+    """Return the layer norm of all layers, whose ε is a constant of the family, or else a field of config.json."""
+    return LayerNorm(config.number("layer_norm_eps", 1e-12) if family.norm_eps is None else family.norm_eps)
 
 
-def _embedding_dim(family: BertFamily, hf: HFConfig) -> int | None:
+def _embedding_dim(family: BertFamily, config: HFConfig) -> int | None:
     """Return the dimension of the embeddings if it differs from that of the model, else None."""
-    dim = hf.integer(family.field_name("hidden_size"), family.hidden_size)
+    dim = config.integer(family.field_name("hidden_size"), family.hidden_size)
     embedding_dim = (
-        hf.integer("embedding_size", family.embedding_size or dim) if family.separate_embedding_size else dim
+        config.integer("embedding_size", family.embedding_size or dim) if family.separate_embedding_size else dim
     )
     return None if embedding_dim == dim else embedding_dim
 
@@ -143,52 +143,57 @@ def _rotary_transforms(heads: int, rotary_values: bool) -> dict[str, WeightTrans
     return transforms | ({"encoder.layers.*.0.body.output": permutation(reorder_output)} if rotary_values else {})
 
 
-def _framing(family: BertFamily, hf: HFConfig) -> Framing:
-    """Return the framing: padding, and the special tokens around a text.
+def _framing(family: BertFamily, config: HFConfig) -> Framing:
+    """Return the padding token and the special tokens around a text ("framing").
 
     config.json has them for RoBERTa and XLM-RoBERTa only. For the others they stay empty here, and the tokenizer adds
     them later.
     """
     if not family.positions_after_padding:
-        return Framing(hf.token_id("pad_token_id", 0), bos=0, eos=0, source_prefix=(), source_suffix=(), suppressed=())
-    pad, bos, eos = (hf.token_id(f"{name}_token_id", default) for name, default in (("pad", 1), ("bos", 0), ("eos", 2)))
+        return Framing(
+            config.token_id("pad_token_id", 0), bos=0, eos=0, source_prefix=(), source_suffix=(), suppressed=()
+        )
+    bos, eos = config.token_id("bos_token_id", 0), config.token_id("eos_token_id", 2)
+    pad = config.token_id("pad_token_id", 1)
     return Framing(pad, bos, eos, source_prefix=(bos,), source_suffix=(eos,), suppressed=())
 
 
-def no_head(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
+def no_head(family: BertFamily, config: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
     """Add no output layer to the encoder `body`: the model returns the hidden states of the last layer.
 
     `family` and `weights` are not needed: all heads have the same signature (`Head`).
     """
-    hf.boolean("tie_word_embeddings", True)  # read, but without effect
+    config.boolean("tie_word_embeddings", True)  # read, but without effect
     return _with_head(body, {}, num_labels=0, tied_embeddings=False)
 
 
-def token_classification(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
+def token_classification(family: BertFamily, config: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
     """Add the output layer of a token classifier to the encoder `body`: a label for every token.
 
     `family` and `weights` are not needed: all heads have the same signature (`Head`).
     """
-    hf.boolean("tie_word_embeddings", True)  # read, but without effect
-    labels = hf.label_names()
+    config.boolean("tie_word_embeddings", True)  # read, but without effect
+    labels = config.label_names()
     conversion = _with_head(body, {"output": "classifier"}, num_labels=len(labels), tied_embeddings=False)
     return replace(conversion, system="tagger", labels=labels)
 
 
-def sequence_classification(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
+def sequence_classification(
+    family: BertFamily, config: HFConfig, weights: StoredWeights, body: Conversion
+) -> Conversion:
     """Add the output layers of a text classifier to the encoder `body`: a label from the state of the first token.
 
     Only one label per text is supported: neither several independent ones nor a number (regression). `weights` are
     not needed: all heads have the same signature (`Head`).
     """
-    hf.boolean("tie_word_embeddings", True)  # without effect: read so that it is not reported as unknown
-    labels, problem = hf.label_names(), hf.get("problem_type", None)
+    config.boolean("tie_word_embeddings", True)  # without effect: read so that it is not reported as unknown
+    labels, problem = config.label_names(), config.get("problem_type", None)
     if problem not in (None, "single_label_classification"):
-        raise hf.unsupported("problem_type", problem, "only single_label_classification is")
+        raise config.unsupported("problem_type", problem, "only single_label_classification is")
     if len(labels) < 2:
-        raise hf.unsupported("num_labels", len(labels), "a model with one output predicts a number (regression)")
+        raise config.unsupported("num_labels", len(labels), "a model with one output predicts a number (regression)")
     modules = {"output.transform.dense": family.pooler, "output": family.classifier}
-    activation = family.pooler_activation or hf.activation(family.field_name("hidden_act"), "gelu")
+    activation = family.pooler_activation or config.activation(family.field_name("hidden_act"), "gelu")
     transform = Transform(activation)
     conversion = _with_head(
         body, modules, num_labels=len(labels), tied_embeddings=False, transform=transform, labels_sequence=True
@@ -196,52 +201,57 @@ def sequence_classification(family: BertFamily, hf: HFConfig, weights: StoredWei
     return replace(conversion, system="classifier", labels=labels)
 
 
-def replaced_token_detection(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
+def replaced_token_detection(
+    family: BertFamily, config: HFConfig, weights: StoredWeights, body: Conversion
+) -> Conversion:
     """Add the output layer of ELECTRA's discriminator to the encoder `body`: whether each token was replaced.
 
     `family` and `weights` are not needed: all heads have the same signature (`Head`).
     """
-    hf.boolean("tie_word_embeddings", True)  # read, but without effect
+    config.boolean("tie_word_embeddings", True)  # read, but without effect
     modules = {
         "output.transform.dense": "discriminator_predictions.dense",
         "output": "discriminator_predictions.dense_prediction",
     }
-    transform = Transform(hf.activation("hidden_act", "gelu"))
+    transform = Transform(config.activation("hidden_act", "gelu"))
     return _with_head(body, modules, num_labels=1, tied_embeddings=False, transform=transform)
 
 
-def masked_lm(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
+def masked_lm(family: BertFamily, config: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
     """Add the output layer of masked language modeling to the encoder `body`: logits of masked tokens.
 
     It is a dense layer and a norm, then the tied embeddings or an output matrix of its own.
     """
-    activation = family.head_activation or hf.activation(family.field_name("hidden_act"), "gelu")
+    activation = family.head_activation or config.activation(family.field_name("hidden_act"), "gelu")
     matrix, bias = f"{family.output}.weight", weights.first_present(f"{family.output}.bias", family.output_bias)
-    tied = hf.boolean("tie_word_embeddings", True) and weights.equal(WORD_EMBEDDINGS, matrix)
+    tied = config.boolean("tie_word_embeddings", True) and weights.equal(WORD_EMBEDDINGS, matrix)
     modules = {
         "output.transform.dense": family.transform_dense,
         "output.transform.norm": family.transform_norm,
         "output.weight": matrix,
         "output.bias": bias,
     }
-    transform = Transform(activation, norm=_norm(family, hf), width=None if tied else _embedding_dim(family, hf))
+    transform = Transform(
+        activation, norm=_norm(family, config), width=None if tied else _embedding_dim(family, config)
+    )
     unused = tuple(map(re.escape, (matrix, f"{family.output}.bias", family.output_bias)))  # copies, if tied
     return _with_head(body, modules, unused, tied_embeddings=tied, transform=transform)
 
 
-def pretraining(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
+def pretraining(family: BertFamily, config: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
     """Add output layers to the encoder `body`: masked tokens, and next-sentence prediction from the first token."""
     modules = {"pooler.dense": "pooler.dense", "pooler.output": "cls.seq_relationship"}
-    return _with_head(masked_lm(family, hf, weights, body), modules, pooled_labels=2)
+    return _with_head(masked_lm(family, config, weights, body), modules, pooled_labels=2)
 
 
 def _with_head(body: Conversion, modules: dict[str, str], unused: tuple[str, ...] = (), **changes: Any) -> Conversion:
     """Return the conversion of the encoder `body` with an output layer.
 
     Args:
-        modules: our module names → those of the checkpoint, of the output layer.
-        unused: patterns of stored weights that the model does not need.
-        changes: fields of the model's spec with other values.
+        body: spec of the encoder, and where its weights are stored.
+        modules: names of our modules of the output layer → names of the checkpoint's modules.
+        unused: patterns of names of stored weights that the model does not need.
+        changes: fields of the model's spec that get other values.
     """
     spec = replace(body.spec, **changes)  # type: ignore[type-var]  # every spec is a dataclass
     return replace(body, spec=spec, modules={**body.modules, **modules}, unused=(*body.unused, *unused))

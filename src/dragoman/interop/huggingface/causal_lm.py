@@ -50,47 +50,50 @@ LLAMA_MODULES = {
 }
 
 
-def convert_gpt2(hf: HFConfig, weights: StoredWeights) -> Conversion:
+def convert_gpt2(config: HFConfig, weights: StoredWeights) -> Conversion:
     """Convert a GPT-2 checkpoint: our spec (description) of the model, and where its weights are stored.
 
-    Fields of config.json are read with transformers' defaults; unsupported values (`hf.expect`) raise an error.
+    Fields of config.json are read with transformers' defaults; unsupported values (`config.expect`) raise an error.
     """
-    hf.expect("is_decoder", False, True)  # both values are accepted: the model is the same
-    hf.expect("add_cross_attention", False)
-    dim, layers = hf.integer("n_embd", 768, "hidden_size"), hf.integer("n_layer", 12, "num_hidden_layers")
-    norm, dropout = LayerNorm(hf.number("layer_norm_epsilon", 1e-5)), hf.number("resid_pdrop", 0.1)
+    config.expect("is_decoder", False, True)  # both values are accepted: the model is the same
+    config.expect("add_cross_attention", False)
+    dim, layers = config.integer("n_embd", 768, "hidden_size"), config.integer("n_layer", 12, "num_hidden_layers")
+    norm, dropout = LayerNorm(config.number("layer_norm_epsilon", 1e-5)), config.number("resid_pdrop", 0.1)
     attention = SelfAttention(
-        hf.integer("n_head", 12, "num_attention_heads"),
+        config.integer("n_head", 12, "num_attention_heads"),
         visibility=Causal(),
-        dropout=hf.number("attn_pdrop", 0.1),
-        scale=None if hf.boolean("scale_attn_weights", True) else 1.0,
+        dropout=config.number("attn_pdrop", 0.1),
+        scale=None if config.boolean("scale_attn_weights", True) else 1.0,
     )
-    feed_forward = FeedForward(hf.integer("n_inner", 4 * dim), hf.activation("activation_function", "gelu_new"))
+    feed_forward = FeedForward(config.integer("n_inner", 4 * dim), config.activation("activation_function", "gelu_new"))
     block = tuple(PreNorm(part, norm=norm, dropout=dropout) for part in (attention, feed_forward))
-    position = Learned(hf.integer("n_positions", 1024, "max_position_embeddings"))
+    position = Learned(config.integer("n_positions", 1024, "max_position_embeddings"))
     spec = DecoderOnly(
         dim,
-        hf.integer("vocab_size", 50257),
-        Stack(block, depth=layers, position=position, dropout=hf.number("embd_pdrop", 0.1), norm=norm),
-        tied_embeddings=hf.boolean("tie_word_embeddings", True) and weights.equal("wte.weight", OUTPUT_MATRIX),
-        initialization=Normal(hf.number("initializer_range", 0.02)),
+        config.integer("vocab_size", 50257),
+        Stack(block, depth=layers, position=position, dropout=config.number("embd_pdrop", 0.1), norm=norm),
+        tied_embeddings=config.boolean("tie_word_embeddings", True) and weights.equal("wte.weight", OUTPUT_MATRIX),
+        initialization=Normal(config.number("initializer_range", 0.02)),
     )
     # the linear layers of GPT-2 store their matrices transposed
     transforms: dict[str, WeightTransform] = {module: transposed for module in GPT2_MODULES if ".body." in module}
-    if hf.boolean("scale_attn_by_inverse_layer_idx", False):
+    if config.boolean("scale_attn_by_inverse_layer_idx", False):
         transforms["decoder.layers.*.0.body.project"] = _divide_queries(dim)
-    eos = hf.token_id("eos_token_id", 50256)
-    framing = _framing(hf, pad=eos, bos=hf.token_id("bos_token_id", 50256), eos=eos, source_prefix=())
+    eos = config.token_id("eos_token_id", 50256)
+    framing = _framing(config, pad=eos, bos=config.token_id("bos_token_id", 50256), eos=eos, source_prefix=())
     attention_masks = r"h\.\d+\.attn\.(masked_)?bias"
     unused = (re.escape(OUTPUT_MATRIX), attention_masks)
     return Conversion("gpt", spec, GPT2_MODULES, framing, transforms, unused=unused)
 
 
 def _divide_queries(dim: int) -> WeightTransform:
-    """Return a transform that divides the queries, and so the attention scores, by the number of the layer from 1."""
+    """Return a transform that divides the queries, and so the attention scores, by the layer's number (from 1).
+
+    `dim` is the dimension of the model, and so of the queries.
+    """
 
     def transform(weight: Tensor, layer: int) -> Tensor:
-        """Divide the queries, the first `dim` rows of the transposed matrix or bias, by the layer's number from 1."""
+        """Transpose a matrix or bias, and divide its first `dim` rows, the queries; `layer` counts from 0."""
         weight = transposed(weight, layer).clone()  # rows: queries, keys, values
         weight[:dim] /= layer + 1
         return weight
@@ -132,124 +135,129 @@ QWEN2 = LlamaFamily(
 SLIDING_WINDOW, MAX_WINDOW_LAYERS = 4096, 28  # defaults of Mistral and Qwen2
 
 
-def convert_llama(family: LlamaFamily, hf: HFConfig, weights: StoredWeights) -> Conversion:
+def convert_llama(family: LlamaFamily, config: HFConfig, weights: StoredWeights) -> Conversion:
     """Convert a checkpoint of LLaMA, Mistral or Qwen2: our spec of the model, and where its weights are stored.
 
-    Fields of config.json are read with transformers' defaults; unsupported values (`hf.expect`) raise an error.
+    Fields of config.json are read with transformers' defaults; unsupported values (`config.expect`) raise an error.
     """
-    hf.expect("is_decoder", False, True)  # both values are accepted: the model is the same
-    dim, heads = hf.integer("hidden_size", 4096), hf.integer("num_attention_heads", 32)
-    norm = RMSNorm(hf.number("rms_norm_eps", 1e-6))
-    bias = hf.boolean("attention_bias", False) if family.optional_bias else family.input_bias
+    config.expect("is_decoder", False, True)  # both values are accepted: the model is the same
+    dim, heads = config.integer("hidden_size", 4096), config.integer("num_attention_heads", 32)
+    norm = RMSNorm(config.number("rms_norm_eps", 1e-6))
+    bias = config.boolean("attention_bias", False) if family.optional_bias else family.input_bias
     attention = SelfAttention(
         heads,
-        kv_heads=hf.integer("num_key_value_heads", family.kv_heads or heads),
-        head_dim=hf.integer("head_dim", dim // heads),
-        position=_rotary(hf),
+        kv_heads=config.integer("num_key_value_heads", family.kv_heads or heads),
+        head_dim=config.integer("head_dim", dim // heads),
+        position=_rotary(config),
         bias=bias,
-        dropout=hf.number("attention_dropout", 0.0),
+        dropout=config.number("attention_dropout", 0.0),
         output_bias=False if family.input_bias else None,
     )
     feed_forward = FeedForward(
-        hf.integer("intermediate_size", family.ffn_dim),
-        hf.activation("hidden_act", "silu"),
+        config.integer("intermediate_size", family.ffn_dim),
+        config.activation("hidden_act", "silu"),
         gated=True,
-        bias=family.optional_bias and hf.boolean("mlp_bias", False),
+        bias=family.optional_bias and config.boolean("mlp_bias", False),
     )
-    visibilities = _visibilities(family, hf)
-    blocks = [
-        (PreNorm(replace(attention, visibility=visibility), norm=norm), PreNorm(feed_forward, norm=norm))
-        for visibility in visibilities
+    masks = _attention_masks(family, config)
+    layers = [
+        (PreNorm(replace(attention, visibility=mask), norm=norm), PreNorm(feed_forward, norm=norm)) for mask in masks
     ]
-    modules, stack = LLAMA_MODULES, Stack(blocks[0], depth=len(blocks), norm=norm)
-    if len(set(visibilities)) > 1:  # a stack repeats equal layers: these become one block
-        modules, stack = (
-            _modules_of_one_block(len(blocks)),
-            Stack(tuple(part for block in blocks for part in block), norm=norm),
-        )
+    if len(set(masks)) == 1:
+        modules, stack = LLAMA_MODULES, Stack(layers[0], depth=len(layers), norm=norm)
+    else:  # a stack repeats one block, which holds all layers if they differ
+        modules = _modules_of_one_block(len(layers))
+        stack = Stack(tuple(part for layer in layers for part in layer), norm=norm)
     spec = DecoderOnly(
         dim,
-        hf.integer("vocab_size", family.vocab_size),
+        config.integer("vocab_size", family.vocab_size),
         stack,
-        tied_embeddings=hf.boolean("tie_word_embeddings", False)
+        tied_embeddings=config.boolean("tie_word_embeddings", False)
         and weights.equal("embed_tokens.weight", OUTPUT_MATRIX),
-        initialization=Normal(hf.number("initializer_range", 0.02)),
+        initialization=Normal(config.number("initializer_range", 0.02)),
     )
     unused = (re.escape(OUTPUT_MATRIX), r".*rotary_emb\.inv_freq")
-    return Conversion("llama", spec, modules, _llama_framing(family, hf), unused=unused)
+    return Conversion("llama", spec, modules, _llama_framing(family, config), unused=unused)
 
 
-def _visibilities(family: LlamaFamily, hf: HFConfig) -> list[Visibility]:
-    """Return the mask of every layer: causal, or a window of the last `sliding_window` tokens.
+def _attention_masks(family: LlamaFamily, config: HFConfig) -> list[Visibility]:
+    """Return the attention mask of every layer: causal, or a window of the last `sliding_window` tokens.
 
     Mistral has windows in all layers unless `sliding_window` is null; Qwen2, if `use_sliding_window` is true, in those
     from number `max_window_layers` on, or as `layer_types` says.
     """
-    layers = hf.integer("num_hidden_layers", 32)
+    layers = config.integer("num_hidden_layers", 32)
     if "sliding_window" not in family.windows:
         return [Causal()] * layers
-    has_window = hf.values.get("sliding_window", SLIDING_WINDOW) is not None
-    window = Window(hf.integer("sliding_window", SLIDING_WINDOW))
+    has_window = config.values.get("sliding_window", SLIDING_WINDOW) is not None
+    window = Window(config.integer("sliding_window", SLIDING_WINDOW))
     first = 0  # first layer with a window
     if "use_sliding_window" in family.windows:
-        has_window = hf.boolean("use_sliding_window", False) and has_window
-        first = hf.get("max_window_layers", MAX_WINDOW_LAYERS)
+        has_window = config.boolean("use_sliding_window", False) and has_window
+        first = config.get("max_window_layers", MAX_WINDOW_LAYERS)
         if not isinstance(first, int) or isinstance(first, bool) or first < 0:
-            raise UserError(f"{hf.path}: max_window_layers must be a whole number from 0, but is {first!r}")
+            raise UserError(f"{config.path}: max_window_layers must be a whole number from 0, but is {first!r}")
     by_type = {"full_attention": Causal(), "sliding_attention": window if has_window else Causal()}
     default = ["sliding_attention" if has_window and layer >= first else "full_attention" for layer in range(layers)]
-    types = hf.get("layer_types", default) if "layer_types" in family.windows else default
+    types = config.get("layer_types", default) if "layer_types" in family.windows else default
     if not isinstance(types, list) or len(types) != layers or not set(types) <= by_type.keys():
         raise UserError(
-            f"{hf.path}: layer_types must be full_attention or sliding_attention for each of the {layers} layers, but "
-            f"is {types!r}"
+            f"{config.path}: layer_types must be full_attention or sliding_attention for each of the {layers} layers, "
+            f"but is {types!r}"
         )
     return [by_type[layer_type] for layer_type in types]
 
 
 def _modules_of_one_block(layers: int) -> dict[str, str]:
-    """Return the modules of a stack whose only block holds all layers: parts 2n and 2n + 1 are layer n."""
-    modules = {ours: theirs for ours, theirs in LLAMA_MODULES.items() if "*" not in ours}
-    for ours, theirs in LLAMA_MODULES.items() - modules.items():
-        stack, part, module = re.split(r"\*\.(\d)", ours)  # "decoder.layers.", number of the part, ".body.project"
+    """Return our module names → those of LLaMA, for a stack of one block that holds all `layers` layers.
+
+    The parts 2n and 2n + 1 of the block are attention and feed-forward network of layer n: part 0 of layer 3,
+    "decoder.layers.*.0.body" in LLAMA_MODULES, becomes "decoder.layers.*.6.body".
+    """
+    modules: dict[str, str] = {}
+    for ours, theirs in LLAMA_MODULES.items():
+        if "*" not in ours:
+            modules[ours] = theirs
+            continue
+        prefix, part, suffix = re.split(r"\*\.(\d)", ours)
         for layer in range(layers):
-            modules[f"{stack}*.{2 * layer + int(part)}{module}"] = theirs.replace("*", str(layer))
+            modules[f"{prefix}*.{2 * layer + int(part)}{suffix}"] = theirs.replace("*", str(layer))
     return modules
 
 
-def _llama_framing(family: LlamaFamily, hf: HFConfig) -> Framing:
+def _llama_framing(family: LlamaFamily, config: HFConfig) -> Framing:
     """Return the framing (special tokens): texts begin with BOS, unless the family has none."""
-    eos = hf.token_id("eos_token_id", family.eos)
+    eos = config.token_id("eos_token_id", family.eos)
     if eos is None:
-        raise UserError(f"{hf.path} has no eos_token_id, the token that ends a text: add its id")
-    bos = hf.token_id("bos_token_id", eos if family.bos is None else family.bos)
-    return _framing(hf, pad=eos, bos=bos, eos=eos, source_prefix=() if family.bos is None else (bos,))
+        raise UserError(f"{config.path} has no eos_token_id, the token that ends a text: add its id")
+    bos = config.token_id("bos_token_id", eos if family.bos is None else family.bos)
+    return _framing(config, pad=eos, bos=bos, eos=eos, source_prefix=() if family.bos is None else (bos,))
 
 
-def _rotary(hf: HFConfig) -> Spec:
+def _rotary(config: HFConfig) -> Spec:
     """Return our description of the rotary positions in config.json: default, linear or llama3.
 
     The fields are `rope_parameters` with `rope_type`; in older configurations `rope_scaling`, `type` and `rope_theta`.
     Unsupported and unknown fields raise an error.
     """
-    scaling = hf.get("rope_scaling", None)
-    values = scaling or hf.get("rope_parameters", None) or {}
+    scaling = config.get("rope_scaling", None)
+    values = scaling or config.get("rope_parameters", None) or {}
     if not isinstance(values, dict):
-        raise UserError(f"{hf.path}: rope_parameters must be a JSON object, but is {values!r}")
-    rope = HFConfig(values, generation={}, path=hf.path)
-    hf.expect("partial_rotary_factor", 1.0)
+        raise UserError(f"{config.path}: rope_parameters must be a JSON object, but is {values!r}")
+    rope = HFConfig(values, generation={}, path=config.path)
+    config.expect("partial_rotary_factor", 1.0)
     rope.expect("partial_rotary_factor", 1.0)
-    hf.ignore("max_sequence_length")  # of its training: rotary positions have no limit
+    config.ignore("max_sequence_length")  # of its training: rotary positions have no limit
     kind = rope.get("rope_type", rope.get("type", "default"))
-    base = rope.number("rope_theta", hf.number("rope_theta", 10000.0))
-    max_positions = hf.integer("max_position_embeddings", 2048)
+    base = rope.number("rope_theta", config.number("rope_theta", 10000.0))
+    max_positions = config.integer("max_position_embeddings", 2048)
     original_length = rope.integer("original_max_position_embeddings", max_positions)
-    original_length = hf.integer("original_max_position_embeddings", original_length)
+    original_length = config.integer("original_max_position_embeddings", original_length)
 
     def required(name: str) -> float:
         """Return a number that this type of rotary positions needs."""
         if rope.get(name, None) is None:
-            raise UserError(f"{hf.path}: rotary positions of type {kind} need the field {name}, which is missing")
+            raise UserError(f"{config.path}: rotary positions of type {kind} need the field {name}, which is missing")
         return rope.number(name, None)  # no default
 
     position: Spec
@@ -267,15 +275,15 @@ def _rotary(hf: HFConfig) -> Spec:
             original_max_length=original_length,
         )
     else:
-        raise hf.unsupported("rope_type", kind, "supported are default, linear, llama3")
-    rope.refuse_unread()
+        raise config.unsupported("rope_type", kind, "supported are default, linear, llama3")
+    rope.refuse_unread()  # fields that may change the positions in an unknown way
     return position
 
 
-def _framing(hf: HFConfig, pad: int, bos: int, eos: int, source_prefix: tuple[int, ...]) -> Framing:
+def _framing(config: HFConfig, pad: int, bos: int, eos: int, source_prefix: tuple[int, ...]) -> Framing:
     """Return the framing (special tokens around a text): texts begin with `source_prefix` and have no suffix.
 
     `pad`, `bos` and `eos` are token ids; `pad` is used unless the configuration has a padding token.
     """
-    pad = hf.token_id("pad_token_id", pad)
-    return Framing(pad, bos, eos, source_prefix=source_prefix, source_suffix=(), suppressed=hf.suppressed_tokens())
+    pad = config.token_id("pad_token_id", pad)
+    return Framing(pad, bos, eos, source_prefix=source_prefix, source_suffix=(), suppressed=config.suppressed_tokens())

@@ -21,9 +21,17 @@ HALF_TYPES = (torch.float16, torch.bfloat16)
 WeightTransform = Callable[[Tensor, int], Tensor]  # of a weight and the number of its layer
 
 
+class StoredSource(NamedTuple):
+    """Where a parameter of our model comes from: stored weights to concatenate, their transform, and their layer."""
+
+    names: list[str]
+    transform: WeightTransform
+    layer: int
+
+
 @dataclass(frozen=True)
 class Conversion:
-    """A spec, the sources of its weights, and the framing of texts.
+    """How a checkpoint becomes a model of ours: its spec, the sources of its weights, and special tokens (framing).
 
     Attributes:
         system: name of the most similar named system.
@@ -54,14 +62,13 @@ class Conversion:
     first_layer: int = 0
     config_name: str = "config.json"
 
-    def source(self, parameter: str) -> tuple[list[str], WeightTransform, int]:
+    def source(self, parameter: str) -> StoredSource:
         """Look up where a parameter of our model, such as `encoder.layers.3.0.body.output.bias`, is stored.
 
         Keys of `modules` have `*` for the number of the layer and `norm` for the norms `before` or `after` a branch.
-        Returns the names of the stored weights, which are concatenated, their transform, and the number of the layer.
         """
         match = re.search(r"\.layers\.(\d+)\.", parameter)
-        layer = match[1] if match else "0"
+        layer = int(match[1]) if match else 0
         key = parameter.replace(f".layers.{layer}.", ".layers.*.", 1)
         key = re.sub(r"\.(before|after)\.(?=weight|bias)", ".norm.", key)
         module, _, kind = key.rpartition(".")  # kind: weight or bias
@@ -69,41 +76,45 @@ class Conversion:
             names = _expand(self.modules[key])
         else:
             names = [f"{stored}.{kind}" for stored in _expand(self.modules[module])]
+        stored_layer = str(layer + self.first_layer)
         transform = self.transforms.get(key, self.transforms.get(module, unchanged))
-        return [name.replace("*", str(int(layer) + self.first_layer)) for name in names], transform, int(layer)
+        return StoredSource([name.replace("*", stored_layer) for name in names], transform, layer)
 
     def convert(
-        self, weights: StoredWeights, shapes: Mapping[str, torch.Size], fields: Mapping[str, Any]
+        self, weights: StoredWeights, shapes: Mapping[str, torch.Size], config_fields: Mapping[str, Any]
     ) -> ConvertedWeights:
-        """Return the parameters of our model; missing, unused or misshapen weights are an error that names them.
+        """Return the parameters of our model, each converted from stored weights when it is accessed.
+
+        Raise a UserError with examples if stored weights are missing, are not used, or have other shapes.
 
         Args:
-            weights: the stored weights of the checkpoint, which are read when the result is used.
+            weights: the stored weights of the checkpoint.
             shapes: shapes of the parameters of our model by name.
-            fields: the fields of config.json, for the message: those that say another dimension.
+            config_fields: the fields of config.json; the error names those that contradict a stored shape.
         """
         converted = ConvertedWeights(self, weights, shapes)
         missing: list[str] = []
         misshapen: list[str] = []
         used: set[str] = set()
         for parameter, shape in shapes.items():
-            names, _, _ = self.source(parameter)  # of the stored weights; transform and layer are not needed
+            names = self.source(parameter).names
             absent = [name for name in names if name not in weights]
             if absent and parameter in self.optional:
                 continue
             missing += absent
-            used |= set(names)
+            used.update(names)
             for name in set(names) - set(absent):
-                weights.dtype(name)  # integers are refused
-            if not absent and (stored := converted.stored_shape(parameter)) != shape:
-                shown = " and ".join(f"{name} of {list(weights.shape(name))}" for name in names)
-                misshapen.append(f"{shown} instead of {list(shape)}{self._contradiction(fields, stored, shape)}")
-        ignored = [*self.unused, *map(re.escape, self.computed)]  # patterns of names
-        unused = [name for name in weights if name not in used and not any(re.fullmatch(p, name) for p in ignored)]
+                weights.dtype(name)  # raises an error for integers
+            if not absent and (stored_shape := converted.stored_shape(parameter)) != shape:
+                stored = " and ".join(f"{name} of {list(weights.shape(name))}" for name in names)
+                contradiction = self._contradiction(config_fields, stored_shape, shape)
+                misshapen.append(f"{stored} instead of {list(shape)}{contradiction}")
+        ignored = re.compile("|".join([*self.unused, *map(re.escape, self.computed)]))
+        unused = [name for name in weights if name not in used and not ignored.fullmatch(name)]
         problems = [
-            f"{len(names)} {problem}, such as {names[0]}"
-            for problem, names in (("missing", missing), ("not used", unused), ("of another shape", misshapen))
-            if names
+            f"{len(examples)} {problem}, such as {examples[0]}"
+            for problem, examples in (("missing", missing), ("not used", unused), ("of another shape", misshapen))
+            if examples
         ]
         if problems:
             raise UserError(
@@ -112,12 +123,17 @@ class Conversion:
             )
         return converted
 
-    def _contradiction(self, fields: Mapping[str, Any], stored: torch.Size | None, shape: torch.Size) -> str:
-        """Return in words which `fields` of the configuration give a weight its `shape`, unlike the stored one."""
-        if stored is None or len(stored) != len(shape):
+    def _contradiction(
+        self, config_fields: Mapping[str, Any], stored_shape: torch.Size | None, expected_shape: torch.Size
+    ) -> str:
+        """Return in words which fields of config.json say another dimension than a stored weight has; "" for none.
+
+        A field is named if its value is the expected dimension.
+        """
+        if stored_shape is None or len(stored_shape) != len(expected_shape):
             return ""
-        for found, expected in zip(stored, shape):
-            names = [name for name, value in fields.items() if value == expected and type(value) is int]
+        for found, expected in zip(stored_shape, expected_shape):
+            names = [name for name, value in config_fields.items() if value == expected and type(value) is int]
             if found != expected and names:
                 return f" ({self.config_name} has {' and '.join(names)} {expected}, the weights have {found})"
         return ""
@@ -143,7 +159,7 @@ class ConvertedWeights(Mapping[str, Tensor]):
     """
 
     def __init__(self, conversion: Conversion, weights: StoredWeights, shapes: Mapping[str, torch.Size]) -> None:
-        """`shapes` are those of the parameters of our model by name."""
+        """Convert stored `weights` by `conversion`; `shapes` are those of the parameters of our model by name."""
         self.conversion, self.weights, self.shapes = conversion, weights, shapes
 
     def __len__(self) -> int:
@@ -173,8 +189,8 @@ class ConvertedWeights(Mapping[str, Tensor]):
         One that a large file stores just so is not read now, but stays mapped into memory (mmap).
         """
         names, transform, layer = self.conversion.source(parameter)
-        if any(name not in self.weights for name in names):
-            return torch.zeros(self.shapes[parameter], dtype=dtype, device=device)  # optional parameters
+        if any(name not in self.weights for name in names):  # an optional parameter, which is not stored
+            return torch.zeros(self.shapes[parameter], dtype=dtype, device=device)
         if transform is unchanged and len(names) == 1:
             return self.weights.load(names[0], dtype, device)
         working_dtype = dtype if transform is unchanged else torch.float32
@@ -221,9 +237,10 @@ def permutation(apply: WeightTransform) -> ReversibleTransform:
     """Return a transform that only reorders the numbers of a weight, with its inverse, which follows from it."""
 
     def undo(weight: Tensor, layer: int) -> Tensor:
-        """Put every number where `apply` takes it from."""
-        positions = apply(torch.arange(weight.numel()).view(weight.shape), layer).flatten().to(weight.device)
-        return torch.empty_like(weight.flatten()).scatter_(0, positions, weight.flatten()).view(weight.shape)
+        """Put every number back where `apply` has taken it from."""
+        indices = torch.arange(weight.numel()).view(weight.shape)
+        taken_from = apply(indices, layer).flatten().to(weight.device)
+        return torch.empty_like(weight.flatten()).scatter_(0, taken_from, weight.flatten()).view(weight.shape)
 
     return ReversibleTransform(apply, undo)
 
@@ -239,7 +256,10 @@ flattened = ReversibleTransform(lambda bias, layer: bias.flatten(), lambda bias,
 
 
 def without_first_rows(rows: int) -> ReversibleTransform:
-    """Return a transform that removes the first `rows` rows, which are not used, of an embedding matrix."""
+    """Return a transform that removes the first `rows` rows, which are not used, of a table such as that of positions.
+
+    The inverse transform puts rows of zeros there.
+    """
     return ReversibleTransform(
         lambda weight, layer: weight[rows:],
         lambda weight, layer: torch.cat((weight.new_zeros(rows, *weight.shape[1:]), weight)),
@@ -260,12 +280,16 @@ class EmbeddingTables(NamedTuple):
 def find_embedding_tables(weights: StoredWeights, share: bool, tie: bool) -> EmbeddingTables:
     """Find under which names an encoder–decoder checkpoint stores its two embedding tables and its output matrix.
 
-    `share`: its configuration shares the tables of source and target; `tie`: the output matrix is the target table.
     Shared and tied tables are stored under one or several names. If they differ nevertheless, they stay separate, as
     in transformers. Untied tables may come from one table, which older versions shared.
+
+    Args:
+        weights: the stored weights.
+        share: whether config.json shares the embedding table of source and target.
+        tie: whether config.json ties the output matrix to the target's embedding table.
     """
     shared, encoder, decoder, head = EMBEDDING_TABLES
-    all_tied = share and tie
+    all_tied = share and tie  # a table may then be stored under the name of any other
     source = weights.first_present(encoder, shared, *((decoder, head) if all_tied else ()))
     target = weights.first_present(decoder, shared, *((encoder,) if all_tied else ()), *((head,) if tie else ()))
     output = weights.first_present(head, *((shared, decoder) if tie else ()), *((encoder,) if all_tied else ()))

@@ -61,10 +61,13 @@ class LayerSizes:
 
     @staticmethod
     def of(stack: Stack, dim: int) -> LayerSizes | None:
-        """Return the sizes of a stack in a model of width `dim`; None if it is no Transformer."""
-        attention, feed_forward = (next(find_specs(stack, kind), None) for kind in (SelfAttention, FeedForward))
+        """Return the sizes of a stack of layers in a model of dimension `dim`; None if it is no Transformer."""
+        attention, feed_forward = (
+            next(find_specs(stack, SelfAttention), None),
+            next(find_specs(stack, FeedForward), None),
+        )
         residual = next((part for part in stack.block if isinstance(part, PreNorm | PostNorm)), None)
-        if not isinstance(attention, SelfAttention) or not isinstance(feed_forward, FeedForward) or residual is None:
+        if attention is None or feed_forward is None or residual is None:
             return None
         inner_dim = feed_forward.inner_dim or 4 * dim
         return LayerSizes(attention, feed_forward, inner_dim, dropout=residual.dropout, norm=residual.norm)
@@ -86,7 +89,7 @@ def activation_name(activation: Activation) -> str:
 
 
 def _standard_deviation(spec: Any) -> float:
-    """Return the standard deviation of newly initialized weights: transformers' default unless it is known."""
+    """Return the standard deviation with which a model's weights are initialized; transformers' default if unknown."""
     return spec.initialization.std if isinstance(spec.initialization, Normal) else 0.02
 
 
@@ -270,22 +273,29 @@ def describe_llama(family: LlamaFamily, spec: ModelSpec, framing: Framing, max_p
 
 
 def _describe_windows(family: LlamaFamily, attentions: list[SelfAttention], depth: int) -> dict[str, Any]:
-    """Return the fields of attention to a window of the last tokens, for the families that have it.
+    """Return the fields of config.json for the number of layers and for attention to a window of the last tokens.
 
-    Layers that differ form one block of a stack of depth 1, which contains one attention part per layer.
+    `attentions` are the attention layers of a block, which is repeated `depth` times. Layers that differ from each
+    other form one block, which contains all of them.
     """
     if not family.windows:
         return {"num_hidden_layers": depth}
-    sizes = [part.visibility.size if isinstance(part.visibility, Window) else None for part in attentions] * depth
-    fields: dict[str, Any] = {"num_hidden_layers": len(sizes), "sliding_window": max(filter(None, sizes), default=None)}
+    window_sizes: list[int | None] = []  # of each layer; None: it sees all earlier tokens
+    for attention in attentions * depth:
+        window_sizes.append(attention.visibility.size if isinstance(attention.visibility, Window) else None)
+    fields: dict[str, Any] = {"num_hidden_layers": len(window_sizes)}
+    fields["sliding_window"] = max(filter(None, window_sizes), default=None)
     if "layer_types" in family.windows:
-        types = ["full_attention" if size is None else "sliding_attention" for size in sizes]
-        fields |= {"use_sliding_window": any(sizes), "layer_types": types}
+        fields["use_sliding_window"] = any(window_sizes)
+        fields["layer_types"] = ["full_attention" if size is None else "sliding_attention" for size in window_sizes]
     return fields
 
 
 def _describe_rotary(position: Spec) -> dict[str, Any]:
-    """Return the fields of rotary positions, under the names that all versions of transformers read."""
+    """Return the fields of config.json for rotary positions, under the names that all versions of transformers read.
+
+    There are none if `position`, our description of the positions of an attention layer, is not rotary.
+    """
     if isinstance(position, InterpolatedRotary):
         scaling = {"rope_type": "linear", "factor": position.factor}
     elif isinstance(position, Llama3Rotary):

@@ -39,7 +39,7 @@ class ModelForm:
     weights: dict[str, Tensor]
 
     def change(self, **fields: Any) -> None:
-        """Change fields of the spec."""
+        """Give fields of the spec other values."""
         self.spec = replace(self.spec, **fields)
 
     def scale(self, name: str, factor: float, rows: slice = slice(None)) -> None:
@@ -50,15 +50,18 @@ class ModelForm:
 
 
 def rewrite(spec: ModelSpec, weights: dict[str, Tensor], target: ModelSpec) -> ModelForm:
-    """Return an equivalent model that is closer to the spec `target`; equal to it if the rewrites suffice."""
+    """Return a model that computes the same as `spec` with `weights`, and whose spec is closer or equal to `target`."""
     form = ModelForm(spec, dict(weights))
-    for change in REWRITES:
-        change(form, target)
+    for rewrite_step in REWRITES:
+        rewrite_step(form, target)
     return form
 
 
 def remaining_differences(form: ModelForm, target: ModelSpec) -> list[tuple[str, Any, Any]]:
-    """Return in what the form and the spec `target` compute something else: path, value of the form, of the target."""
+    """Return where the spec of a rewritten model still differs from `target`, apart from training.
+
+    A difference is the path of a field, such as "encoder.norm", its value in the model, and its value in `target`.
+    """
     return list(differences(canonical(form.spec), canonical(target)))
 
 
@@ -73,7 +76,7 @@ def canonical(spec: Any) -> Any:
 
 
 def _explicit_attention(part: Any, dim: int) -> Spec:
-    """Return the spec of an attention layer with all its sizes."""
+    """Return the spec of an attention layer in a model of dimension `dim`, with defaults replaced by their values."""
     head_dim = part.head_dim or dim // part.heads
     is_default_scale = part.scale is not None and math.isclose(part.scale, head_dim**-0.5)
     return replace(
@@ -90,7 +93,7 @@ def _explicit_attention(part: Any, dim: int) -> Spec:
 
 
 def _only_target_has(target: ModelSpec, form: ModelForm, field: str) -> bool:
-    """Whether both specs have a field, and it is set in the target and not in the form."""
+    """Whether a field that both specs have is set in `target`, and is 0, None or False in the model `form`."""
     return bool(getattr(target, field, None)) and getattr(form.spec, field, True) in (0, None, False)
 
 
@@ -120,9 +123,9 @@ def _unshare_embeddings(form: ModelForm, target: ModelSpec) -> None:
 
 
 def _move_embedding_scale(form: ModelForm, target: ModelSpec) -> None:
-    """Multiply embedding tables by √D instead of the embeddings, if the spec `target` does not scale embeddings.
+    """Multiply embedding tables by √D, instead of embeddings when they are looked up, if `target` scales none.
 
-    A tied output layer then divides by √D.
+    A tied output layer, which uses the same table, then divides by √D.
     """
     ours, theirs = getattr(form.spec, "embedding", None), getattr(target, "embedding", None)
     if ours is None or theirs is None or not ours.scaled or theirs.scaled:
@@ -137,7 +140,10 @@ def _move_embedding_scale(form: ModelForm, target: ModelSpec) -> None:
 
 
 def _move_attention_scale(form: ModelForm, target: ModelSpec) -> None:
-    """Multiply the weights of queries by 1/√E, E being the dimension of a head, instead of the attention scores."""
+    """Multiply the weights of queries by 1/√E, E being the dimension of a head, instead of the attention scores.
+
+    It is done if the attention of `target` does not scale scores (scale 1).
+    """
     kinds: tuple[tuple[type[Any], str], ...] = ((SelfAttention, "project"), (CrossAttention, "query"))
     for kind, name in kinds:
         ours, theirs = list(find_specs(form.spec, kind)), list(find_specs(target, kind))
@@ -152,7 +158,10 @@ def _move_attention_scale(form: ModelForm, target: ModelSpec) -> None:
 
 
 def _put_sines_first(form: ModelForm, target: ModelSpec) -> None:
-    """Reorder the dimensions of all vectors, so that sines come before cosines instead of alternating with them."""
+    """Reorder the dimensions of all vectors, so that the sines of positions come before the cosines.
+
+    It is done if they alternate in the model `form`, and `target` has all sines first.
+    """
     alternating, sines_first = Sinusoidal(), Sinusoidal(sines_first=True)
     ours, theirs = ([stack.position for stack in find_specs(spec, Stack)] for spec in (form.spec, target))
     if set(ours) != {alternating} or set(theirs) != {sines_first}:

@@ -53,7 +53,11 @@ class ExportClass:
 def _encoder_classes(
     name: str, model_type: str, family: bert_families.BertFamily, *endings: str
 ) -> Iterator[ExportClass]:
-    """Yield the classes of an encoder family with these endings, and those that all families have."""
+    """Yield the model classes of an encoder family, such as BertForMaskedLM, that can also be imported.
+
+    A class name is `name` and an ending: one of `endings`, or one of those that all families have. `model_type` is
+    transformers' name of the family.
+    """
     for ending in (*endings, "ForMaskedLM", "ForTokenClassification", "ForSequenceClassification", "Model"):
         if f"{name}{ending}" not in ARCHITECTURES:
             continue
@@ -90,7 +94,7 @@ class PlannedWeights(StoredWeights):
     """The names of weights that an export will store, for a conversion that asks what is tied."""
 
     def __init__(self, names: frozenset[str]) -> None:
-        """`names` lack the prefix of the base model."""
+        """Plan to store weights with these names, which lack the prefix of the base model, such as "bert."."""
         super().__init__({}, Path("export"), base_prefix="")
         self._full_names = {name: name for name in sorted(names)}
 
@@ -119,7 +123,10 @@ def plan_export(
     preferred: str = "",
     labels: tuple[str, ...] = (),
 ) -> ExportPlan | None:
-    """Return the plan with the fewest obstacles; None if the model is unlike all classes.
+    """Find the class of transformers that is most like a model, and return how the model is written as this class.
+
+    The class is the one with the fewest obstacles, fields in which it differs from the model. None if the model is
+    unlike all classes.
 
     Args:
         spec: the spec of the model.
@@ -150,7 +157,7 @@ def plan_export(
 def _plan(
     export_class: ExportClass, description: Description, spec: ModelSpec, framing: Framing, labels: tuple[str, ...]
 ) -> ExportPlan | None:
-    """Return the plan of an export as one class; None if an import would refuse the config.json so described."""
+    """Return the plan of an export as one class; None if an import would refuse the config.json of `description`."""
     fields = {
         "architectures": [export_class.name],
         "model_type": export_class.model_type,

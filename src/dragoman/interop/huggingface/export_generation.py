@@ -14,7 +14,7 @@ DEFAULT_TOP_P = 0.95  # of `Run.generate`
 
 
 def generation_fields(run: Run) -> tuple[dict[str, Any], list[str]]:
-    """Return the fields of generation_config.json, and which settings of the run's search transformers lacks."""
+    """Return the fields of generation_config.json, and notes on settings of the run's search that it cannot have."""
     framing = run.framing
     fields = token_fields(framing, encoder_decoder=not run.model.is_decoder_only)
     if suppressed := suppressed_tokens(run):
@@ -44,16 +44,19 @@ def generation_fields(run: Run) -> tuple[dict[str, Any], list[str]]:
 
 
 def _max_new_tokens(run: Run) -> int:
-    """Return the length limit of the longest source of the training data, or the run's maximum if it is lower."""
+    """Return one length limit for all sources: that of the longest source that may be in the training data.
+
+    It is at most the run's maximum of target tokens, which is also used if the limit is 0.
+    """
     limit = run.length_limit
-    longest = math.ceil((limit.ratio or 0) * run.config.data.max_length + (limit.offset or 0))
-    return min(max_target_tokens(run), longest) or max_target_tokens(run)
+    limit_of_longest = math.ceil((limit.ratio or 0) * run.config.data.max_length + (limit.offset or 0))
+    return min(max_target_tokens(run), limit_of_longest) or max_target_tokens(run)
 
 
 def suppressed_tokens(run: Run) -> list[list[int]]:
-    """Return the tokens that are never generated, as forbidden words of one token each.
+    """Return the tokens that are never generated, as `bad_words_ids`: words of one token each.
 
-    Transformers applies these before it forces a BOS, and `suppress_tokens` after that.
+    Transformers forbids these before it forces a BOS, which may be one of them, and `suppress_tokens` after that.
     """
     return [[token] for token in run.framing.suppressed if token < run.model.vocab_size]
 

@@ -48,14 +48,14 @@ def write_tokenizer(run: Run, folder: Path, max_length: int) -> list[str]:
         return [
             "the export has no tokenizer files, because the ids of the tokenizer were shifted (text.tokenizer_from)"
         ]
-    _write(run, source, folder, max_length, is_source=True)
+    _write_learned_tokenizer(run, source, folder, max_length, is_source=True)
     notes = []
     if source.unknown_word_tokens:
         notes.append("the exported tokenizer gives <unk> for all unknown words, the run one of several tokens")
     if not run.model.can_generate or target is source:
         return notes
     (folder / TARGET_TOKENIZER_FOLDER).mkdir()
-    _write(run, target, folder / TARGET_TOKENIZER_FOLDER, max_length, is_source=False)
+    _write_learned_tokenizer(run, target, folder / TARGET_TOKENIZER_FOLDER, max_length, is_source=False)
     notes.append(
         f"source and target have different vocabularies: the tokenizer of the folder is that of the source, the one in "
         f"{TARGET_TOKENIZER_FOLDER} decodes the output"
@@ -73,10 +73,11 @@ def _write_original_files(tokenizer: ImportedTokenizer, folder: Path) -> list[st
     return []
 
 
-def _write(run: Run, tokenizer: Tokenizer, folder: Path, max_length: int, is_source: bool) -> None:
+def _write_learned_tokenizer(run: Run, tokenizer: Tokenizer, folder: Path, max_length: int, is_source: bool) -> None:
     """Write tokenizer.json and tokenizer_config.json of a tokenizer that Dragoman has learned.
 
-    `max_length` is the number of tokens that the model reads at most; `is_source`: not the target's tokenizer.
+    `max_length` is the number of tokens that the model reads at most. The tokenizer of the source (`is_source`) adds
+    the special tokens around a source, that of the target only EOS.
     """
     document = json.loads(tokenizer.to_json())
     document["model"].pop("dragoman")  # settings of ours, which the library does not know
@@ -107,12 +108,12 @@ def _write(run: Run, tokenizer: Tokenizer, folder: Path, max_length: int, is_sou
 
 
 def _normalization_steps(normalizer: TextNormalizer) -> list[normalizers.Normalizer]:
-    """Return a run's normalization of text as steps of the `tokenizers` library."""
+    """Return a run's normalization of text (Unicode form, case, white space) as steps of the `tokenizers` library."""
     steps: list[normalizers.Normalizer] = []
-    form = [] if normalizer.unicode_form == "none" else [getattr(normalizers, normalizer.unicode_form)()]
-    steps += form
+    unicode_steps = [] if normalizer.unicode_form == "none" else [getattr(normalizers, normalizer.unicode_form)()]
+    steps += unicode_steps
     if normalizer.lowercase:
-        steps += [normalizers.Lowercase(), *form]
+        steps += [normalizers.Lowercase(), *unicode_steps]  # lower-casing may undo the normalization
     if normalizer.whitespace:
         # as Python's str.split, which also splits at some control characters
         steps += [
@@ -157,5 +158,5 @@ def check_tokenizer(run: Run, folder: Path, sources: list[str]) -> None:
         if theirs != ours and len(ours) < run.max_source_length:
             raise UserError(
                 f"the export was not kept, because the tokenizer of transformers gives other ids than the run for the "
-                f"text {text!r}: {theirs} instead of {ours}. Please report this"
+                f"text {text!r} ({theirs} instead of {ours}): please report this"
             )

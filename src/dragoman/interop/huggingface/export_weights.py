@@ -46,13 +46,14 @@ def stored_weights(plan: ExportPlan) -> Iterator[tuple[str, Tensor]]:
                 f"the weight {parameter} cannot be exported, because the conversion of its import cannot be undone: "
                 "choose another format with --to"
             )
-        yield from zip(names, weight.split(_block_sizes(model, parameter) if names[1:] else len(weight)), strict=True)
+        rows = _block_sizes(model, parameter) if len(names) > 1 else [len(weight)]  # of each stored weight
+        yield from zip(names, weight.split(rows), strict=True)
 
 
 def _block_sizes(model: torch.nn.Module, parameter: str) -> list[int]:
     """Return the rows of each matrix that is stacked in a weight, such as queries, keys and values."""
-    owner, layer, _ = parameter.rsplit(".", 2)  # a bias is stacked like the matrix
-    return list(model.get_submodule(owner).blocks[f"{layer}.weight"])  # type: ignore[index]
+    module, layer, _ = parameter.rsplit(".", 2)  # such as "decoder.layers.0.0.body", "project", "weight"
+    return list(model.get_submodule(module).blocks[f"{layer}.weight"])  # type: ignore[index]  # also of a bias
 
 
 def computed_tables(plan: ExportPlan) -> dict[str, Tensor]:

@@ -65,12 +65,12 @@ class HFConfig:
     """The values of config.json and of generation_config.json; remembers which fields were read."""
 
     def __init__(self, values: dict[str, Any], generation: dict[str, Any], path: Path) -> None:
-        """`values` are those of config.json at `path`, `generation` the settings of generation.
+        """Read fields from `values`, those of config.json at `path`, and from `generation`, settings of generation.
 
-        `_read` collects the names of fields that were read or may be ignored; `refuse_unread` refuses all others.
+        `refuse_unread` later refuses fields that were never read.
         """
         self.values, self.generation, self.path = values, generation, path
-        self._read = set(IGNORED_FIELDS)
+        self._read = set(IGNORED_FIELDS)  # names of fields that were read or may be ignored
 
     @staticmethod
     def from_folder(folder: Path) -> HFConfig:
@@ -173,7 +173,7 @@ class HFConfig:
 
     def unsupported(self, field: str, value: Any, hint: str) -> UserError:
         """Return the error for a field of config.json whose value is not supported; `hint` says what to do."""
-        return UserError(f"the config.json of the checkpoint has {field} {value!r}, which is not supported: {hint}")
+        return UserError(f"{self.path} has {field} {value!r}, which is not supported: {hint}")
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -183,7 +183,9 @@ def read_json_object(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(f"{path.parent} has no {path.name}: name a folder with a transformers checkpoint") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged: {error}") from None
+        raise UserError(f"{path} is damaged: it is no valid JSON ({error}); get the file again") from None
     if not isinstance(document, dict):
-        raise UserError(f"{path} is damaged: expected a JSON object, got {type(document).__name__}")
+        raise UserError(
+            f"{path} is damaged: expected a JSON object, but found a {type(document).__name__}; get the file again"
+        )
     return document

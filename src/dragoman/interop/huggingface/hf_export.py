@@ -86,18 +86,17 @@ class HuggingFaceExporter:
         ours = teacher_forced_logits(run, samples)
         if getattr(run.spec, "labels_sequence", False):  # one label for a text, at its first token
             ours = [logits[0, :, None] for logits in ours]
-        error = relative_error(
-            ours, [_logits(run, model, *pair) for pair in zip(samples.source_ids, samples.target_ids)]
-        )
-        equal = None
+        theirs = [_logits(run, model, source, target) for source, target in zip(samples.source_ids, samples.target_ids)]
+        error = relative_error(ours, theirs)
+        equal_outputs = None
         if run.model.can_generate and not run.is_language_model:
-            equal = count_equal_outputs(run, samples, _generate(run, model, samples.source_ids))
+            equal_outputs = count_equal_outputs(run, samples, _generate(run, model, samples.source_ids))
         return ExportCheck(
             f"transformers {transformers.__version__}",
             len(samples),
             max_relative_error=error,
             tolerance=ROUNDING_TOLERANCES[self.options.dtype],
-            equal_outputs=equal,
+            equal_outputs=equal_outputs,
             outputs_must_agree=self.options.dtype == "float32",
         )
 
@@ -124,7 +123,7 @@ def plan_run(run: Run) -> ExportPlan:
 
 
 def plan_positions(run: Run) -> int:
-    """Return how many positions the exported model has, unless they are learned."""
+    """Return how many positions the exported model has if its position table is computed, not learned."""
     return max(MIN_EXPORTED_POSITIONS, run.max_source_length)
 
 
@@ -145,12 +144,15 @@ def has_no_tokenizer(run: Run) -> bool:
 
 
 def preferred_class(run: Run) -> str:
-    """Return the name of the class that a run was imported from, or else of its system."""
-    imported = [run.checkpoint]
+    """Return the name of the class of transformers that a run was imported from, or else that of its system.
+
+    A checkpoint that was opened directly has the class as name of the run's checkpoint; an import stores it.
+    """
+    candidates = [run.checkpoint]
     if checkpoints.is_complete(run.checkpoint_folders[0]):
-        imported.append(str(checkpoints.read_values(run.checkpoint_folders[0]).get("architecture")))
-    names = {export_class.name for export_class in EXPORT_CLASSES}
-    return next((name for name in imported if name in names), run.config.system.name or "")
+        candidates.append(str(checkpoints.read_values(run.checkpoint_folders[0]).get("architecture")))
+    class_names = {export_class.name for export_class in EXPORT_CLASSES}
+    return next((name for name in candidates if name in class_names), run.config.system.name or "")
 
 
 def _open_model(folder: Path, device: torch.device) -> Any:
@@ -166,7 +168,10 @@ def _open_model(folder: Path, device: torch.device) -> Any:
     problems = {"missing": missing} if missing else {}
     problems |= {"not used": sorted(report["unexpected_keys"])} if report["unexpected_keys"] else {}
     if problems:
-        raise UserError(f"transformers finds other weights in the export than it needs: {problems}")
+        raise UserError(
+            f"the export was not kept, because transformers needs other weights than it holds ({problems}): please "
+            "report this"
+        )
     return model.eval().to(device)
 
 
@@ -192,12 +197,18 @@ def _generate(run: Run, model: Any, sources: Sequence[list[int]]) -> list[list[i
     search, framing, is_decoder_only = verification_search(run), run.framing, run.model.is_decoder_only
     prompts = [[*source, framing.bos] if is_decoder_only else source for source in sources]
     width = max(map(len, prompts))
-    padding = [[framing.pad] * (width - len(prompt)) for prompt in prompts]  # prompts of decoders are padded left
-    rows = [[*pad, *ids] if is_decoder_only else [*ids, *pad] for pad, ids in zip(padding, prompts)]
-    masks = [[0] * len(pad) + [1] * len(ids) for pad, ids in zip(padding, prompts)]
+    rows, masks = [], []  # padded token ids, and 1 for tokens that are no padding
+    for prompt in prompts:
+        padding = [framing.pad] * (width - len(prompt))
+        if is_decoder_only:  # left, so that the generated tokens follow the prompt
+            rows.append([*padding, *prompt])
+            masks.append([0] * len(padding) + [1] * len(prompt))
+        else:
+            rows.append([*prompt, *padding])
+            masks.append([1] * len(prompt) + [0] * len(padding))
     output = model.generate(
         input_ids=torch.tensor(rows, device=run.device),
-        attention_mask=torch.tensor([mask if is_decoder_only else mask[::-1] for mask in masks], device=run.device),
+        attention_mask=torch.tensor(masks, device=run.device),
         num_beams=search.size,
         length_penalty=search.length_penalty,
         early_stopping=search.early_stopping if search.size > 1 else False,

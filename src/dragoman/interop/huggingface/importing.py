@@ -77,8 +77,8 @@ def _encoders(
 ) -> dict[str, Architecture]:
     """Return how to convert the model classes of an encoder family, by class name such as BertForMaskedLM.
 
-    A class name is `name` and an ending; `heads` maps endings to the functions that add their output layers. The base
-    model's weights start with `base_prefix`, by default the name.
+    A class name is `name` and an ending; `heads` maps further endings to functions that add their output layers. The
+    names of the base model's weights start with `base_prefix`, by default the lower-case name and a dot.
     """
     all_heads = {
         "ForMaskedLM": bert.masked_lm,
@@ -134,37 +134,38 @@ def read_checkpoint(folder: Path) -> ConvertedCheckpoint:
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: name one with config.json and model.safetensors")
-    hf = HFConfig.from_folder(folder)
-    class_name, architecture = _architecture(hf)
-    hf.expect("quantization_config", None)  # quantized weights are refused
+    hf_config = HFConfig.from_folder(folder)
+    class_name, architecture = _architecture(hf_config)
+    hf_config.expect("quantization_config", None)  # quantized weights are refused
     weights = open_weights(folder, architecture.base_prefix, class_name)
-    conversion = architecture.convert(hf, weights)
-    hf.refuse_unread()  # fields of config.json that the conversion does not know
+    conversion = architecture.convert(hf_config, weights)
+    hf_config.refuse_unread()  # fields of config.json that the conversion does not know
     conversion.check_computed_tables(weights)
     shapes = {name: weight.shape for name, weight in meta_model(conversion.spec).named_parameters()}
-    converted = conversion.convert(weights, shapes, hf.values)
+    converted = conversion.convert(weights, shapes, hf_config.values)
     return ConvertedCheckpoint(
         class_name,
         system=conversion.system,
         spec=conversion.spec,
         weights=converted,
         framing=conversion.framing,
-        generation=hf.generation,
+        generation=hf_config.generation,
         labels=conversion.labels,
         feature_settings=conversion.feature_settings,
     )
 
 
-def _architecture(hf: HFConfig) -> tuple[str, Architecture]:
+def _architecture(hf_config: HFConfig) -> tuple[str, Architecture]:
     """Return the name of the model class in transformers (the first of `architectures`), and how to convert it."""
-    class_names, supported = hf.values.get("architectures"), ", ".join(ARCHITECTURES)
+    class_names, supported = hf_config.values.get("architectures"), ", ".join(ARCHITECTURES)
     if not isinstance(class_names, list) or not class_names:
         raise UserError(
-            f"{hf.path} has no field 'architectures': add it with the class name of the model, one of {supported}"
+            f"{hf_config.path} has no field 'architectures': add it with the class name of the model, one of "
+            f"{supported}"
         )
     if class_names[0] not in ARCHITECTURES:
         raise UserError(
-            f"{hf.path.parent} holds a model of class {class_names[0]}, which cannot be imported: supported are "
+            f"{hf_config.path.parent} holds a model of class {class_names[0]}, which cannot be imported: supported are "
             f"{supported}"
         )
     return class_names[0], ARCHITECTURES[class_names[0]]
@@ -187,7 +188,7 @@ class NoTokenizer:
     """Placeholder of a missing tokenizer: every use raises a UserError with the reason."""
 
     def __init__(self, reason: str) -> None:
-        """`reason` is the message of the error: why there is no tokenizer."""
+        """Keep the `reason` why there is no tokenizer: the message of the error."""
         self.reason = reason
 
     def __getattr__(self, name: str) -> Any:
@@ -263,10 +264,10 @@ def _open_checkpoint(folder: Path) -> OpenedCheckpoint:
 
 
 def _with_tokenizers(folder: Path, checkpoint: ConvertedCheckpoint) -> tuple[ConvertedCheckpoint, Tokenizer, Tokenizer]:
-    """Read the source and target tokenizers, and return the checkpoint with their special tokens, and both.
+    """Read the tokenizers in a folder; return the checkpoint, the source tokenizer and the target tokenizer.
 
-    The special tokens around a text (framing) are those that the source tokenizer adds. A classifier has its labels as
-    target tokens.
+    The checkpoint gets the special tokens around a text (framing) that the source tokenizer adds. The target tokenizer
+    of a classifier has its labels as tokens.
     """
     values = json.loads((folder / CONFIG_JSON).read_text(encoding="utf-8"))
     source, target = tokenizers_from_folder(folder, values)
@@ -300,13 +301,14 @@ def _config(checkpoint: ConvertedCheckpoint, shared_vocabulary: bool) -> config.
     if max_length is not None:
         max_length += prompt_length
     elif isinstance(generation.get("max_length"), int):
-        uncounted = prompt_length + 1 if prompt_length else 0  # of a prompt, BOS is not counted either
-        max_length = generation["max_length"] - 1 + uncounted  # without BOS
+        max_length = generation["max_length"] - 1  # without BOS
+        if prompt_length:
+            max_length += prompt_length + 1  # with a prompt, transformers counts neither BOS nor the prompt
     model = meta_model(checkpoint.spec)
     if prompt_length and (limit := position_limit(model.decoder)):
         max_length = min(limit - 1, max_length or limit)
     if min_length is None and isinstance(generation.get("min_length"), int):
-        min_length = max(0, generation["min_length"] - 1)  # BOS
+        min_length = max(0, generation["min_length"] - 1)  # without BOS
     early_stopping = generation.get("early_stopping")
     search = {
         "beam_size": generation.get("num_beams", 1),
@@ -332,7 +334,10 @@ def _config(checkpoint: ConvertedCheckpoint, shared_vocabulary: bool) -> config.
 
 
 def _unsupported_generation_settings(generation: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the generation settings that our search does not have, and forbidden words of several tokens."""
+    """Return the settings of generation_config.json that our search lacks and that would change its results.
+
+    Forbidden words (`bad_words_ids`) are among them only if they consist of several tokens.
+    """
     unsupported = {
         name: value
         for name, value in generation.items()

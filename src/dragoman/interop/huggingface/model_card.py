@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -84,28 +85,31 @@ def _data(run: Run) -> list[str]:
 
 
 def _results(run: Run) -> dict[str, str]:
-    """Return the results of the last validation up to the exported checkpoint, by metric."""
-    step = int(run.checkpoint) if run.checkpoint.isdecimal() else None
-    records = [record for record in run.metrics() if record.get("kind") == "valid"]
-    records = [record for record in records if step is None or int(record.get("step", 0)) <= step]
-    values = records[-1] if records else {}
-    numbers = {
-        name: value
-        for name, value in values.items()
+    """Return the formatted results of the last validation up to the exported checkpoint, by metric; {} for none."""
+    last_step = int(run.checkpoint) if run.checkpoint.isdecimal() else None
+    validation: dict[str, Any] = {}
+    for record in run.metrics():
+        if record.get("kind") == "valid" and (last_step is None or int(record.get("step", 0)) <= last_step):
+            validation = record
+    return {
+        name.replace("_", " "): f"{value:.4g}"
+        for name, value in validation.items()
         if isinstance(value, int | float) and name not in NOT_METRICS and not name.endswith("seconds")
     }
-    return {name.replace("_", " "): f"{value:.4g}" for name, value in numbers.items()}
 
 
 def _settings(run: Run) -> str:
     """Return the settings that describe the model and its training as YAML; paths of files are left out."""
     values = yaml.safe_load(config.to_yaml(run.config))
-    chosen = {section: values[section] for section in CARD_SECTIONS if section in values}
-    for section in chosen.values():
-        for name, value in list(section.items()):
-            if value in (None, "", [], {}) or (isinstance(value, str) and "/" in value):
-                del section[name]
-    return yaml.safe_dump(chosen, sort_keys=False, allow_unicode=True)
+    shown = {
+        section: {
+            name: value
+            for name, value in values[section].items()
+            if value not in (None, "", [], {}) and not (isinstance(value, str) and "/" in value)
+        }
+        for section in CARD_SECTIONS
+    }
+    return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
 
 
 def example_program(run: Run, plan: ExportPlan) -> str:

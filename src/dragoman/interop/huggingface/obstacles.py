@@ -23,11 +23,11 @@ def not_exportable(run: Run, plan: ExportPlan | None) -> UserError:
     if plan is None:
         reason = f"transformers has no class for a model of kind {type(run.spec).__name__} with these layers"
     else:
-        shown = list(dict.fromkeys(_obstacle_names(plan)))
-        more = f" and {len(shown) - MAX_OBSTACLES} more" if len(shown) > MAX_OBSTACLES else ""
+        obstacles = list(dict.fromkeys(_obstacle_names(plan)))
+        more = f" and {len(obstacles) - MAX_OBSTACLES} more" if len(obstacles) > MAX_OBSTACLES else ""
         reason = (
-            f"no class of transformers has {', '.join(shown[:MAX_OBSTACLES])}{more} in such a model (the nearest one "
-            f"is {plan.export_class.name})"
+            f"no class of transformers has {', '.join(obstacles[:MAX_OBSTACLES])}{more} in such a model (the nearest "
+            f"one is {plan.export_class.name})"
         )
     return UserError(f"{run.folder} cannot be exported: {reason}. {_advice(run)}")
 
@@ -47,7 +47,7 @@ def _obstacle_names(plan: ExportPlan) -> Iterator[str]:
 
 
 def _name(value: Any) -> str:
-    """Return the class of a part, or a plain value, in words."""
+    """Return the class name of a part of a model, such as "LayerNorm", or a plain value as text."""
     return type(value).__name__ if isinstance(value, Configurable) else str(value)
 
 
@@ -66,22 +66,25 @@ def _advice(run: Run) -> str:
 
 
 def _vocabulary(spec: Any, joint: bool) -> VocabularySizes:
-    """Return small vocabulary sizes, which differ if those of the model do.
+    """Return small vocabulary sizes, with which it is tried which systems can be exported.
 
-    With them, it is tried which systems can be exported; `joint`: source and target share a vocabulary.
+    Source and target share a vocabulary if `joint`; otherwise their sizes differ if those of the model `spec` do.
     """
-    sizes = (getattr(spec, "source_vocab_size", 0), getattr(spec, "target_vocab_size", 0))
-    return VocabularySizes(300, 300, joint=True) if joint else VocabularySizes(300, 300 + (sizes[0] != sizes[1]))
+    if joint:
+        return VocabularySizes(source=300, target=300, joint=True)
+    sizes_differ = getattr(spec, "source_vocab_size", 0) != getattr(spec, "target_vocab_size", 0)
+    return VocabularySizes(source=300, target=301 if sizes_differ else 300)
 
 
 def _exportable_recipes(
     system: str, vocabulary: VocabularySizes, recipes: tuple[str, ...] = RECIPES
 ) -> Iterator[tuple[str, str]]:
-    """Yield the recipes with which a system can be exported, and the class that it is exported as."""
-    known = SYSTEMS[system]
+    """Yield the recipes (sets of defaults) with which a system can be exported, and the class it is exported as."""
+    definition = SYSTEMS[system]
     for recipe in recipes:
-        settings = get_recipe(known.default_recipe if recipe == "auto" else recipe, known).system
-        spec: ModelSpec = known.spec(vocabulary, "tiny", **{k: v for k, v in settings.items() if k in known.settings()})
+        recipe_settings = get_recipe(definition.default_recipe if recipe == "auto" else recipe, definition).system
+        settings = {name: value for name, value in recipe_settings.items() if name in definition.settings()}
+        spec: ModelSpec = definition.spec(vocabulary, "tiny", **settings)
         spec = getattr(spec, "discriminator", spec)  # of ELECTRA, only the discriminator is exported
         plan = plan_export(spec, {}, spec.default_framing, max_positions=1024, preferred=system)
         if plan is not None and not plan.obstacles:

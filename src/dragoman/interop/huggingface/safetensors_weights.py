@@ -28,9 +28,9 @@ class StoredWeights:
     """
 
     def __init__(self, files: dict[str, TensorFile], folder: Path, base_prefix: str) -> None:
-        """Map the names of weights without `base_prefix` to their full names; old files say gamma and beta in norms.
+        """Map names without `base_prefix`, and with weight and bias for gamma and beta, to the stored (full) names.
 
-        `files` holds the safetensors file of every full name; `folder`, that of the checkpoint, is for messages.
+        `files` has the safetensors file of every full name; `folder`, that of the checkpoint, is for messages.
         """
         self.folder, self._files = folder, files
         self._full_names: dict[str, str] = {}

@@ -33,7 +33,7 @@ SIDES = ("encoder", "decoder")
 
 @dataclass(frozen=True)
 class BartFamily:
-    """The differences between the families."""
+    """The differences between the families of encoder–decoders: BART, mBART, M2M-100, Marian and Pegasus."""
 
     system: str
     vocab_size: int
@@ -94,36 +94,36 @@ BART_MODULES = {
 }
 
 
-def convert_bart(family: BartFamily, hf: HFConfig, weights: StoredWeights) -> Conversion:
-    """Convert a checkpoint of one of these families: our spec of the model, and where its weights are stored.
+def convert_bart(family: BartFamily, config: HFConfig, weights: StoredWeights) -> Conversion:
+    """Convert a checkpoint of BART, mBART, M2M-100, Marian or Pegasus: our spec of the model, and its stored weights.
 
-    `family` holds what differs between them; `hf` is config.json.
+    `family` holds what differs between them. Fields of config.json are read with transformers' defaults.
     """
-    _check_bart_fields(hf, family)
-    share = not family.separate_vocabularies or hf.boolean("share_encoder_decoder_embeddings", True)
-    tie = hf.boolean("tie_word_embeddings", True)
+    _check_bart_fields(config, family)
+    share = not family.separate_vocabularies or config.boolean("share_encoder_decoder_embeddings", True)
+    tie = config.boolean("tie_word_embeddings", True)
     tables = find_embedding_tables(weights, share=share, tie=tie)
-    dim, vocab_size = hf.integer("d_model", 1024, "hidden_size"), hf.integer("vocab_size", family.vocab_size)
-    target_vocab_size = hf.integer("decoder_vocab_size", vocab_size) if family.separate_vocabularies else vocab_size
+    dim, vocab_size = config.integer("d_model", 1024, "hidden_size"), config.integer("vocab_size", family.vocab_size)
+    target_vocab_size = config.integer("decoder_vocab_size", vocab_size) if family.separate_vocabularies else vocab_size
     spec = EncoderDecoder(
         dim,
         vocab_size,
         vocab_size if share and tie else target_vocab_size,
-        encoder=_bart_stack(hf, family, "encoder"),
-        decoder=_bart_stack(hf, family, "decoder"),
-        embedding=Embedding(scaled=hf.boolean("scale_embedding", family.scale_embedding)),
+        encoder=_bart_stack(config, family, "encoder"),
+        decoder=_bart_stack(config, family, "decoder"),
+        embedding=Embedding(scaled=config.boolean("scale_embedding", family.scale_embedding)),
         shared_embeddings=tables.shared,
         tied_embeddings=tables.tied,
         output_bias=family.output_bias,
-        initialization=Normal(hf.number("init_std", 0.02)),
+        initialization=Normal(config.number("init_std", 0.02)),
     )
-    sinusoids = _sinusoids(hf, family).build(dim)
+    sinusoids = _sinusoids(config, family).build(dim)
     trim = without_first_rows(UNUSED_POSITION_ROWS)  # BART's position tables start with two unused rows
     return Conversion(
         family.system,
         spec,
         BART_MODULES | tables.modules,
-        _bart_framing(hf, family),
+        _bart_framing(config, family),
         transforms={f"{side}.position.table": trim for side in SIDES} | {"output.bias": flattened},
         optional=frozenset({"output.bias"}),  # zeros if it is not stored
         # old M2M-100 files hold sinusoids that no version reads
@@ -133,71 +133,77 @@ def convert_bart(family: BartFamily, hf: HFConfig, weights: StoredWeights) -> Co
     )
 
 
-def _check_bart_fields(hf: HFConfig, family: BartFamily) -> None:
-    """Raise an error if a field of config.json, present in older ones, contradicts what the family computes."""
-    hf.expect("is_decoder", False)
-    hf.expect("add_bias_logits", False)
-    hf.expect("do_blenderbot_90_layernorm", False)
-    hf.expect("normalize_before", family.pre_norm)
-    hf.expect("add_final_layer_norm", family.pre_norm)
-    hf.expect("normalize_embedding", family.learned_positions)
-    hf.expect("static_position_embeddings", not family.learned_positions)
+def _check_bart_fields(config: HFConfig, family: BartFamily) -> None:
+    """Raise an error if a field of config.json contradicts what the family computes; newer files lack these fields."""
+    config.expect("is_decoder", False)
+    config.expect("add_bias_logits", False)
+    config.expect("do_blenderbot_90_layernorm", False)
+    config.expect("normalize_before", family.pre_norm)
+    config.expect("add_final_layer_norm", family.pre_norm)
+    config.expect("normalize_embedding", family.learned_positions)
+    config.expect("static_position_embeddings", not family.learned_positions)
     if family.learned_positions:
-        hf.expect("extra_pos_embeddings", UNUSED_POSITION_ROWS)
+        config.expect("extra_pos_embeddings", UNUSED_POSITION_ROWS)
     else:
-        hf.ignore("extra_pos_embeddings")
+        config.ignore("extra_pos_embeddings")
     if not family.separate_vocabularies:
-        hf.expect("share_encoder_decoder_embeddings", True)
+        config.expect("share_encoder_decoder_embeddings", True)
 
 
-def _bart_stack(hf: HFConfig, family: BartFamily, side: str) -> Stack:
+def _bart_stack(config: HFConfig, family: BartFamily, side: str) -> Stack:
     """Return the spec of the encoder's or the decoder's layers; `side` is "encoder" or "decoder"."""
     encoder = side == "encoder"
-    dropout, attention_dropout = hf.number("dropout", 0.1), hf.number("attention_dropout", family.attention_dropout)
+    dropout, attention_dropout = (
+        config.number("dropout", 0.1),
+        config.number("attention_dropout", family.attention_dropout),
+    )
     # the encoder's fields have aliases without a side
-    heads = hf.integer(f"{side}_attention_heads", 16, *(["num_attention_heads"] if encoder else []))
-    depth = hf.integer(f"{side}_layers", 12, *(["num_hidden_layers"] if encoder else []))
+    heads = config.integer(f"{side}_attention_heads", 16, *(["num_attention_heads"] if encoder else []))
+    depth = config.integer(f"{side}_layers", 12, *(["num_hidden_layers"] if encoder else []))
     parts: list[Spec] = [SelfAttention(heads, visibility=Full() if encoder else Causal(), dropout=attention_dropout)]
     if not encoder:
         parts.append(CrossAttention(heads, dropout=attention_dropout))
-    ffn_dim, activation = hf.integer(f"{side}_ffn_dim", 4096), hf.activation("activation_function", family.activation)
-    parts.append(FeedForward(ffn_dim, activation=activation, dropout=hf.number("activation_dropout", 0.0)))
+    ffn_dim, activation = (
+        config.integer(f"{side}_ffn_dim", 4096),
+        config.activation("activation_function", family.activation),
+    )
+    parts.append(FeedForward(ffn_dim, activation=activation, dropout=config.number("activation_dropout", 0.0)))
     residual = PreNorm if family.pre_norm else PostNorm
-    max_positions = hf.integer("max_position_embeddings", 1024)
+    max_positions = config.integer("max_position_embeddings", 1024)
     return Stack(
         tuple(residual(part, norm=LayerNorm(), dropout=dropout) for part in parts),
         depth=depth,
-        position=Learned(max_positions) if family.learned_positions else _sinusoids(hf, family),
+        position=Learned(max_positions) if family.learned_positions else _sinusoids(config, family),
         dropout=dropout,
         norm=LayerNorm() if family.pre_norm else None,
         input_norm=LayerNorm() if family.learned_positions else None,
     )
 
 
-def _sinusoids(hf: HFConfig, family: BartFamily) -> Sinusoidal:
+def _sinusoids(config: HFConfig, family: BartFamily) -> Sinusoidal:
     """Return the sinusoidal positions of a family; those of fairseq begin after the number of the padding token."""
     if not family.fairseq_positions:
         return Sinusoidal(sines_first=True)
-    first = hf.token_id("pad_token_id", family.pad) + 1
+    first = config.token_id("pad_token_id", family.pad) + 1
     return Sinusoidal(sines_first=True, first_position=first, full_range=True)
 
 
-def _bart_framing(hf: HFConfig, family: BartFamily) -> Framing:
+def _bart_framing(config: HFConfig, family: BartFamily) -> Framing:
     """Return the framing (special tokens around source and target) of the family.
 
     mBART decoders start with EOS, or with a forced language code.
     """
-    bos, eos = hf.token_id("bos_token_id", 0), hf.token_id("eos_token_id", family.eos)
-    start = hf.token_id("decoder_start_token_id", family.decoder_start)
-    forced = hf.token_id("forced_bos_token_id", None)
-    if hf.get("force_bos_token_to_be_generated", False) and forced is None:
+    bos, eos = config.token_id("bos_token_id", 0), config.token_id("eos_token_id", family.eos)
+    start = config.token_id("decoder_start_token_id", family.decoder_start)
+    forced = config.token_id("forced_bos_token_id", None)
+    if config.get("force_bos_token_to_be_generated", False) and forced is None:
         forced = bos
     return Framing(
-        pad=hf.token_id("pad_token_id", family.pad),
+        pad=config.token_id("pad_token_id", family.pad),
         bos=eos if start is None else start,
         eos=eos,
         source_prefix=(bos,) if family.bos_before_source else (),
         source_suffix=(eos,),
         forced_bos=() if forced is None else (forced,),
-        suppressed=hf.suppressed_tokens(),
+        suppressed=config.suppressed_tokens(),
     )

@@ -61,30 +61,30 @@ T5_MODULES = {
 UNUSED_BIAS = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
 
 
-def convert_t5(family: T5Family, hf: HFConfig, weights: StoredWeights) -> Conversion:
-    """Convert a checkpoint of T5, mT5 or UMT5: our spec of the model, and where its weights are stored.
+def convert_t5(family: T5Family, config: HFConfig, weights: StoredWeights) -> Conversion:
+    """Convert a checkpoint of T5, mT5 or UMT5: our spec (description) of the model, and where its weights are stored.
 
-    `family` holds what differs between them; `hf` is config.json.
+    `family` holds what differs between them. Fields of config.json are read with transformers' defaults.
     """
-    tie = hf.boolean("tie_word_embeddings", True)
+    tie = config.boolean("tie_word_embeddings", True)
     if family.scales_output is None:  # version 1.0, whose output is tied, scales what the output layer reads
-        output_scaled = hf.boolean("scale_decoder_outputs", tie)
+        output_scaled = config.boolean("scale_decoder_outputs", tie)
     else:
-        hf.expect("scale_decoder_outputs", family.scales_output)
+        config.expect("scale_decoder_outputs", family.scales_output)
         output_scaled = family.scales_output
-    hf.expect("is_decoder", False)
-    hf.ignore("n_positions")  # positions are relative
-    vocab_size = hf.integer("vocab_size", family.vocab_size)
-    layers = hf.integer("num_layers", family.layers, "num_hidden_layers")
-    feed_forward = _t5_feed_forward(hf, family)
+    config.expect("is_decoder", False)
+    config.ignore("n_positions")  # positions are relative
+    vocab_size = config.integer("vocab_size", family.vocab_size)
+    layers = config.integer("num_layers", family.layers, "num_hidden_layers")
+    feed_forward = _t5_feed_forward(config, family)
     # the output is tied unless its matrix is stored, whatever tie_word_embeddings says
     tables = find_embedding_tables(weights, share=True, tie=True)
     spec = EncoderDecoder(
-        hf.integer("d_model", 512, "hidden_size"),
+        config.integer("d_model", 512, "hidden_size"),
         vocab_size,
         vocab_size,
-        encoder=_t5_stack(hf, family, feed_forward, layers, encoder=True),
-        decoder=_t5_stack(hf, family, feed_forward, hf.integer("num_decoder_layers", layers), encoder=False),
+        encoder=_t5_stack(config, family, feed_forward, layers, encoder=True),
+        decoder=_t5_stack(config, family, feed_forward, config.integer("num_decoder_layers", layers), encoder=False),
         shared_embeddings=tables.shared,
         tied_embeddings=tables.tied,
         output_bias=False,
@@ -96,40 +96,40 @@ def convert_t5(family: T5Family, hf: HFConfig, weights: StoredWeights) -> Conver
         modules[f"{side}.layers.*.{number}.body.widen"] = f"{dense}.wi_0" if feed_forward.gated else f"{dense}.wi"
         modules[f"{side}.layers.*.{number}.body.gate"] = f"{dense}.wi_1"
     unused = (*map(re.escape, EMBEDDING_TABLES), UNUSED_BIAS)
-    return Conversion("t5", spec, modules, _t5_framing(hf), unused=unused)
+    return Conversion("t5", spec, modules, _t5_framing(config), unused=unused)
 
 
-def _t5_feed_forward(hf: HFConfig, family: T5Family) -> FeedForward:
+def _t5_feed_forward(config: HFConfig, family: T5Family) -> FeedForward:
     """Return the feed-forward layer. `feed_forward_proj` is its activation, such as relu or gated-gelu.
 
     The fields `dense_act_fn` and `is_gated_act` of config.json override it.
     """
-    kind = str(hf.get("feed_forward_proj", family.feed_forward_proj))
+    kind = str(config.get("feed_forward_proj", family.feed_forward_proj))
     gate, _, activation = kind.rpartition("-")
     if gate not in ("", "gated"):
         raise UserError(
-            f"{hf.path}: feed_forward_proj must be an activation, such as relu or gated-gelu, but is {kind!r}"
+            f"{config.path}: feed_forward_proj must be an activation, such as relu or gated-gelu, but is {kind!r}"
         )
     # in gated-gelu, GELU means the approximation by tanh
-    activation = hf.get("dense_act_fn", "gelu_new" if kind == "gated-gelu" else activation)
+    activation = config.get("dense_act_fn", "gelu_new" if kind == "gated-gelu" else activation)
     return FeedForward(
-        hf.integer("d_ff", family.ffn_dim),
-        activation=hf.supported_activation("feed_forward_proj", activation),
-        gated=hf.boolean("is_gated_act", bool(gate)),
+        config.integer("d_ff", family.ffn_dim),
+        activation=config.supported_activation("feed_forward_proj", activation),
+        gated=config.boolean("is_gated_act", bool(gate)),
         bias=False,
-        dropout=hf.number("dropout_rate", 0.1),
+        dropout=config.number("dropout_rate", 0.1),
     )
 
 
-def _t5_stack(hf: HFConfig, family: T5Family, feed_forward: FeedForward, depth: int, encoder: bool) -> Stack:
+def _t5_stack(config: HFConfig, family: T5Family, feed_forward: FeedForward, depth: int, encoder: bool) -> Stack:
     """Return the spec of `depth` layers of the `encoder` or (False) decoder, with relative position biases."""
-    heads = hf.integer("num_heads", family.heads, "num_attention_heads")
-    head_dim, dropout = hf.integer("d_kv", 64, "head_dim"), hf.number("dropout_rate", 0.1)
-    norm = RMSNorm(hf.number("layer_norm_epsilon", 1e-6))
+    heads = config.integer("num_heads", family.heads, "num_attention_heads")
+    head_dim, dropout = config.integer("d_kv", 64, "head_dim"), config.number("dropout_rate", 0.1)
+    norm = RMSNorm(config.number("layer_norm_epsilon", 1e-6))
     bias = RelativeBias(
         heads,
-        buckets=hf.integer("relative_attention_num_buckets", 32),
-        max_distance=hf.integer("relative_attention_max_distance", 128),
+        buckets=config.integer("relative_attention_num_buckets", 32),
+        max_distance=config.integer("relative_attention_max_distance", 128),
         bidirectional=encoder,
     )
     of_layer, of_stack = (bias, NoPosition()) if family.bias_in_each_layer else (NoPosition(), bias)
@@ -150,8 +150,8 @@ def _t5_stack(hf: HFConfig, family: T5Family, feed_forward: FeedForward, depth: 
     return Stack(block, depth=depth, position=of_stack, dropout=dropout, norm=norm)
 
 
-def _t5_framing(hf: HFConfig) -> Framing:
+def _t5_framing(config: HFConfig) -> Framing:
     """Return the framing (special tokens): sources end with EOS; targets start with the padding token."""
-    pad, eos = hf.token_id("pad_token_id", 0), hf.token_id("eos_token_id", 1)
-    bos = hf.token_id("decoder_start_token_id", pad)
-    return Framing(pad, bos, eos, source_prefix=(), source_suffix=(eos,), suppressed=hf.suppressed_tokens())
+    pad, eos = config.token_id("pad_token_id", 0), config.token_id("eos_token_id", 1)
+    bos = config.token_id("decoder_start_token_id", pad)
+    return Framing(pad, bos, eos, source_prefix=(), source_suffix=(eos,), suppressed=config.suppressed_tokens())

@@ -83,27 +83,31 @@ def tokenizer_framing(folder: Path, checkpoint: ConvertedCheckpoint, tokenizer: 
 def _find_languages(
     class_names: list[str], tokenizer: ImportedTokenizer
 ) -> tuple[LanguageScheme | None, dict[str, int]]:
-    """Return how a tokenizer writes language codes, and the token ids of the codes that it has.
+    """Return how a tokenizer writes language codes, and the token id of each code; None and {} if it has none.
 
     `class_names` are those of tokenizer and model, the most reliable first. A model of M2M-100's class may have the
     codes of NLLB.
     """
-    named = [scheme for name in class_names for prefix, scheme in LANGUAGE_SCHEMES.items() if name.startswith(prefix)]
-    if named and named[-1] is LANGUAGE_SCHEMES["M2M100"]:
-        named.append(LANGUAGE_SCHEMES["Nllb"])
-    for scheme in named:
-        matches = ((re.fullmatch(scheme.token, name), index) for name, index in tokenizer.special_token_ids.items())
-        ids = {match[1]: index for match, index in sorted(matches, key=lambda item: item[1]) if match}
+    schemes = [scheme for name in class_names for prefix, scheme in LANGUAGE_SCHEMES.items() if name.startswith(prefix)]
+    if schemes and schemes[-1] is LANGUAGE_SCHEMES["M2M100"]:
+        schemes.append(LANGUAGE_SCHEMES["Nllb"])
+    special_tokens = sorted(tokenizer.special_token_ids.items(), key=lambda name_and_id: name_and_id[1])
+    for scheme in schemes:
+        ids = {match[1]: token_id for name, token_id in special_tokens if (match := re.fullmatch(scheme.token, name))}
         if ids:
             return scheme, ids
     return None, {}
 
 
 def _with_languages(framing: Framing, scheme: LanguageScheme, ids: dict[str, int], settings: Settings) -> Framing:
-    """Return the framing with language codes in place of those that the checkpoint's own framing has.
+    """Return special tokens (framing) with places for language codes, instead of the fixed codes that it may have.
 
-    The default languages are those of `settings` and of the generation settings: a forced BOS or, in mBART-25, a
-    decoder start token that is a code.
+    Args:
+        framing: the special tokens of the checkpoint.
+        scheme: where the codes stand.
+        ids: token ids by language code.
+        settings: fields of tokenizer_config.json. The default languages are those of `src_lang` and `tgt_lang`, unless
+            a forced BOS or, in mBART-25, the decoder start token is a code.
     """
     code_of = {index: code for code, index in ids.items()}
     source_position = scheme.source_position

@@ -65,9 +65,10 @@ WHISPER_MODULES = {
 
 
 def _with_zero_key_bias(before: int) -> ReversibleTransform:
-    """Return a transform that inserts zeros as the biases of keys, which change no attention weight.
+    """Return a transform that inserts zeros as the biases of keys, which Whisper's keys do not have.
 
-    The stored biases are `before` parts of equal size, after which those of the keys come, and then one part.
+    Our bias is that of queries, keys and values in self-attention, or of keys and values in cross-attention: `before`
+    (1 or 0) is the number of parts of equal size before the keys, and one part follows.
     """
 
     def insert(bias: Tensor, layer: int) -> Tensor:
@@ -102,22 +103,25 @@ def _linear_to_convolution(weight: Tensor, layer: int) -> Tensor:
 CONVOLUTION = ReversibleTransform(_convolution_to_linear, _linear_to_convolution)
 
 
-def convert_whisper(hf: HFConfig, weights: StoredWeights) -> Conversion:
-    """Convert a checkpoint of Whisper: our spec of the model, and where its weights are stored."""
-    hf.expect("is_decoder", False)
-    hf.ignore(*UNREAD_FIELDS)
-    dim, vocab_size = hf.integer("d_model", 384, "hidden_size"), hf.integer("vocab_size", 51865)
-    tied = hf.boolean("tie_word_embeddings", True) and weights.equal("decoder.embed_tokens.weight", OUTPUT_WEIGHT)
-    mel_bins, positions = hf.integer("num_mel_bins", 80), hf.integer("max_source_positions", 1500)
+def convert_whisper(config: HFConfig, weights: StoredWeights) -> Conversion:
+    """Convert a checkpoint of Whisper: our spec (description) of the model, and where its weights are stored.
+
+    Fields of config.json are read with transformers' defaults; unsupported values (`config.expect`) raise an error.
+    """
+    config.expect("is_decoder", False)
+    config.ignore(*UNREAD_FIELDS)
+    dim, vocab_size = config.integer("d_model", 384, "hidden_size"), config.integer("vocab_size", 51865)
+    tied = config.boolean("tie_word_embeddings", True) and weights.equal("decoder.embed_tokens.weight", OUTPUT_WEIGHT)
+    mel_bins, positions = config.integer("num_mel_bins", 80), config.integer("max_source_positions", 1500)
     spec = EncoderDecoder(
         dim,
         0,  # no source vocabulary: the source consists of frames
         vocab_size,
-        encoder=_stack(hf, "encoder", positions),
-        decoder=_stack(hf, "decoder", hf.integer("max_target_positions", 448)),
+        encoder=_stack(config, "encoder", positions),
+        decoder=_stack(config, "decoder", config.integer("max_target_positions", 448)),
         tied_embeddings=tied,
         output_bias=False,
-        initialization=Normal(hf.number("init_std", 0.02)),
+        initialization=Normal(config.number("init_std", 0.02)),
         input=Frames(mel_bins, stride=2, activation="gelu", full_rate_layer=True, projection=False),
     )
     transforms = {
@@ -128,30 +132,30 @@ def convert_whisper(hf: HFConfig, weights: StoredWeights) -> Conversion:
         "decoder.layers.*.1.body.project.bias": _with_zero_key_bias(before=0),
     }
     unused = (re.escape(OUTPUT_WEIGHT),)
-    settings = _feature_settings(hf, mel_bins, positions)
+    settings = _feature_settings(config, mel_bins, positions)
     return Conversion(
-        "speech", spec, WHISPER_MODULES, _framing(hf), transforms, unused=unused, feature_settings=settings
+        "speech", spec, WHISPER_MODULES, _framing(config), transforms, unused=unused, feature_settings=settings
     )
 
 
-def _stack(hf: HFConfig, side: str, max_positions: int) -> Stack:
+def _stack(config: HFConfig, side: str, max_positions: int) -> Stack:
     """Return the spec of the encoder's or the decoder's layers; `side` is "encoder" or "decoder".
 
     The positions of both are stored tables; those of the encoder are sinusoids.
     """
     encoder = side == "encoder"
-    dropout, attention_dropout = hf.number("dropout", 0.0), hf.number("attention_dropout", 0.0)
-    heads = hf.integer(f"{side}_attention_heads", 6, *(["num_attention_heads"] if encoder else []))
-    depth = hf.integer(f"{side}_layers", 4, *(["num_hidden_layers"] if encoder else []))
+    dropout, attention_dropout = config.number("dropout", 0.0), config.number("attention_dropout", 0.0)
+    heads = config.integer(f"{side}_attention_heads", 6, *(["num_attention_heads"] if encoder else []))
+    depth = config.integer(f"{side}_layers", 4, *(["num_hidden_layers"] if encoder else []))
     parts: list[Spec] = [SelfAttention(heads, visibility=Full() if encoder else Causal(), dropout=attention_dropout)]
     if not encoder:
         parts.append(CrossAttention(heads, dropout=attention_dropout))
-    activation = hf.activation("activation_function", "gelu")
+    activation = config.activation("activation_function", "gelu")
     parts.append(
         FeedForward(
-            hf.integer(f"{side}_ffn_dim", 1536),
+            config.integer(f"{side}_ffn_dim", 1536),
             activation=activation,
-            dropout=hf.number("activation_dropout", 0.0),
+            dropout=config.number("activation_dropout", 0.0),
         )
     )
     block = tuple(PreNorm(part, norm=LayerNorm(), dropout=dropout) for part in parts)
@@ -161,15 +165,15 @@ def _stack(hf: HFConfig, side: str, max_positions: int) -> Stack:
 # ---- the prompt: language, task, no timestamps
 
 
-def _framing(hf: HFConfig) -> Framing:
+def _framing(config: HFConfig) -> Framing:
     """Return the framing of transcripts: BOS, then language, task and "no timestamps" as a prompt.
 
     They come from `language`, `task` and `no_timestamps_token_id` of generation_config.json, or from its older
     `forced_decoder_ids`. Without a language, a multilingual model recognizes it.
     """
-    generation = hf.generation
-    forced = _forced_tokens(hf)
-    tasks, languages = generation.get("task_to_id") or {}, _language_ids(hf)
+    generation = config.generation
+    forced = _forced_tokens(config)
+    tasks, languages = generation.get("task_to_id") or {}, _language_ids(config)
     codes = None
     if languages:
         by_id = {token: code for code, token in languages.items()}
@@ -178,63 +182,71 @@ def _framing(hf: HFConfig) -> Framing:
         codes = codes.with_default(target=str(default)) if default is not None else codes
     task = generation.get("task") or next((name for name in tasks if tasks[name] in forced), "transcribe")
     if tasks and task not in tasks:
-        raise hf.unsupported("task", task, f"the model knows {', '.join(tasks)}")
+        raise config.unsupported("task", task, f"the model knows {', '.join(tasks)}")
     prompt = [tasks[task]] if tasks else [token for token in forced if token is not None]
     prompt = [token for token in prompt if token not in languages.values()]
     no_timestamps = generation.get("no_timestamps_token_id")
     if no_timestamps is not None and no_timestamps not in prompt:
         prompt.append(no_timestamps)
-    eos = hf.token_id("eos_token_id", 50256)
+    eos = config.token_id("eos_token_id", 50256)
     return Framing(
-        pad=hf.token_id("pad_token_id", eos),
-        bos=hf.token_id("decoder_start_token_id", 50257),
+        pad=config.token_id("pad_token_id", eos),
+        bos=config.token_id("decoder_start_token_id", 50257),
         eos=eos,
         source_prefix=(),
         source_suffix=(),
         forced_bos=tuple(prompt),
-        suppressed=tuple(token for token in hf.suppressed_tokens() if token >= 0),
+        suppressed=tuple(token for token in config.suppressed_tokens() if token >= 0),
         languages=codes,
         suppressed_first=tuple(generation.get("begin_suppress_tokens") or ()),
         forced_is_prompt=True,
     )
 
 
-def _forced_tokens(hf: HFConfig) -> list[int | None]:
+def _forced_tokens(config: HFConfig) -> list[int | None]:
     """Return the tokens of `forced_decoder_ids`, pairs of position and token, from position 1 on; None: any token."""
-    pairs = hf.generation.get("forced_decoder_ids") or []
+    pairs = config.generation.get("forced_decoder_ids") or []
     try:
         numbered = [(int(position), None if token is None else int(token)) for position, token in pairs]
     except (TypeError, ValueError):
-        raise UserError(f"forced_decoder_ids must be a list of pairs of position and token, but is {pairs!r}") from None
+        raise UserError(
+            f"forced_decoder_ids in generation_config.json must be a list of pairs of position and token id, but is "
+            f"{pairs!r}: get the file again"
+        ) from None
     if [position for position, _ in numbered] != list(range(1, len(numbered) + 1)):
-        raise UserError(f"the positions of forced_decoder_ids must be 1, 2, …, but it is {pairs!r}")
+        raise UserError(
+            f"the positions of forced_decoder_ids in generation_config.json must be 1, 2, …, but it is {pairs!r}: get "
+            "the file again"
+        )
     return [token for _, token in numbered]
 
 
-def _language_ids(hf: HFConfig) -> dict[str, int]:
+def _language_ids(config: HFConfig) -> dict[str, int]:
     """Return the ids of language tokens by code: `lang_to_id` has names such as <|en|>."""
-    ids = hf.generation.get("lang_to_id") or {}
+    ids = config.generation.get("lang_to_id") or {}
     if not isinstance(ids, dict) or not all(isinstance(token, int) for token in ids.values()):
-        raise UserError(f"lang_to_id must map languages to token ids, but is {ids!r}")
+        raise UserError(
+            f"lang_to_id in generation_config.json must map languages to token ids, but is {ids!r}: get the file again"
+        )
     return {name.removeprefix("<|").removesuffix("|>"): token for name, token in ids.items()}
 
 
 # ---- features
 
 
-def _feature_settings(hf: HFConfig, mel_bins: int, positions: int) -> dict[str, Any]:
+def _feature_settings(config: HFConfig, mel_bins: int, positions: int) -> dict[str, Any]:
     """Return the settings of our section `features`, by preprocessor_config.json or else those of published models.
 
     Newer versions of transformers store them in processor_config.json, as `feature_extractor`.
     """
     values: dict[str, Any] = {}
     for name, key in (("preprocessor_config.json", None), ("processor_config.json", "feature_extractor")):
-        path = hf.path.parent / name
+        path = config.path.parent / name
         if path.is_file():
             document = read_json_object(path)
             values = document if key is None else document.get(key) or {}
             break
-    extractor = HFConfig(values, generation={}, path=hf.path.parent / "preprocessor_config.json")
+    extractor = HFConfig(values, generation={}, path=config.path.parent / "preprocessor_config.json")
     rate = extractor.integer("sampling_rate", SAMPLE_RATE)
     hop, window = extractor.integer("hop_length", HOP_SAMPLES), extractor.integer("n_fft", WINDOW_SAMPLES)
     extractor.expect("feature_size", mel_bins)
@@ -244,7 +256,7 @@ def _feature_settings(hf: HFConfig, mel_bins: int, positions: int) -> dict[str, 
     seconds = extractor.number("chunk_length", 2 * positions * hop / rate)
     if round(seconds * rate) // hop != 2 * positions:
         raise UserError(
-            f"{hf.path} has max_source_positions {positions}, which are {2 * positions} frames, but recordings of "
+            f"{config.path} has max_source_positions {positions}, which are {2 * positions} frames, but recordings of "
             f"{seconds:g} s have {round(seconds * rate) // hop}: correct chunk_length in {extractor.path.name}"
         )
     milliseconds = 1000 / rate

@@ -159,7 +159,10 @@ def _sentencepiece_file(folder: Path, side: str, vocabulary: Path) -> Path | Non
 def _check_sizes(
     options: MarianOptions, paths: tuple[Path, Path], source: dict[str, int], target: dict[str, int]
 ) -> None:
-    """Raise a UserError if a vocabulary has more tokens than the model has embeddings."""
+    """Raise a UserError if a vocabulary has more tokens than the model has embeddings.
+
+    `source` and `target` are the ids of the tokens in the vocabulary files `paths`.
+    """
     for path, ids, size in zip(paths, (source, target), options.vocabulary_sizes()):
         if max(ids.values()) >= size:
             raise UserError(
@@ -169,7 +172,10 @@ def _check_sizes(
 
 
 def _generation(decoding: MarianOptions, eos: int) -> dict[str, Any]:
-    """Return the settings of the search, under transformers' names, from the options of Marian's decoder."""
+    """Return the settings of the search, under transformers' names, from the options of Marian's decoder.
+
+    A target that reaches the maximum length ends with the token id `eos`.
+    """
     return {
         "num_beams": decoding.integer("beam-size", MARIAN_BEAM_SIZE),
         "length_penalty": decoding.number("normalize", 0.0),

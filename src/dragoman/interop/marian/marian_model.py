@@ -159,10 +159,11 @@ def _names_of_weights(options: MarianOptions) -> tuple[dict[str, str], dict[str,
         for ours, theirs in (("weight", "scale"), ("bias", "bias")):
             modules[f"{side}.input_norm.{ours}"] = f"{side}_emb_ln_{theirs}_pre"
             modules[f"{side}.norm.{ours}"] = f"{side}_top_ln_{theirs}"
-    transforms = {
-        ours: _transpose_blocks(theirs.count(",") + 1) if ".body." in ours and ours.endswith(".weight") else _flatten
-        for ours, theirs in modules.items()
-    }
+    transforms: dict[str, WeightTransform] = {}
+    for ours, theirs in modules.items():
+        is_matrix = ".body." in ours and ours.endswith(".weight")
+        matrices = theirs.count(",") + 1  # "self_{Wq,Wk,Wv}" are three
+        transforms[ours] = _transpose_blocks(matrices) if is_matrix else _flatten
     return modules, transforms
 
 
@@ -182,5 +183,5 @@ def _with_zero_rows(count: int) -> WeightTransform:
 
 
 def _append_zeros(weight: Tensor, count: int) -> Tensor:
-    """Append zeros along the first dimension."""
+    """Append `count` zeros, or rows of zeros, along the first dimension."""
     return torch.cat((weight, weight.new_zeros(count, *weight.shape[1:])))

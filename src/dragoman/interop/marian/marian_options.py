@@ -52,7 +52,7 @@ class MarianOptions:
     """Options by name, read with types and Marian's defaults; `origin` names their file in messages."""
 
     def __init__(self, values: Mapping[str, Any], origin: str) -> None:
-        """`values` are texts, lists and dictionaries of them, by the names of options; `origin` is their file."""
+        """Read options from `values`: texts, lists and dictionaries of them, by option name; `origin` is their file."""
         self.values, self.origin = values, origin
 
     @classmethod
@@ -101,7 +101,10 @@ class MarianOptions:
         return self.text(name, "false").lower() in ("true", "yes", "on", "1")
 
     def operations(self, name: str, default: str, supported: str) -> str:
-        """Return the letters of dropout (d), addition (a) and norm (n) of an option; others are a UserError."""
+        """Return an option whose letters are operations of a layer: d dropout, a addition of the input, n norm.
+
+        `supported` are the letters that are allowed; any other one is a UserError.
+        """
         value = self.text(name, default)
         if unknown := set(value) - set(supported):
             raise self.unsupported(

@@ -27,19 +27,18 @@ def write_graph(graph: Graph, folder: Path) -> None:
     dynamic = torch.export.Dim.DYNAMIC
     with torch.no_grad(), _quiet():
         try:
+            dynamic_axes = {name: dict.fromkeys(axes, dynamic) for name, axes in graph.axes.items()}
             program = torch.export.export(
                 graph.module,
                 tuple(graph.inputs.values()),
-                dynamic_shapes=_nested_axes(
-                    graph, {name: dict.fromkeys(axes, dynamic) for name, axes in graph.axes.items()}
-                ),
+                dynamic_shapes=_axes_by_argument(graph, dynamic_axes),
                 strict=False,
             )
             converted = torch.onnx.export(
                 program,
                 input_names=list(graph.inputs),
                 output_names=graph.outputs,
-                dynamic_shapes=_nested_axes(graph, graph.axes),  # their names
+                dynamic_shapes=_axes_by_argument(graph, graph.axes),  # their names
                 custom_translation_table={torch.ops.dragoman.recurrent_layer.default: recurrent_layer},
                 verbose=False,
             )
@@ -52,14 +51,14 @@ def write_graph(graph: Graph, folder: Path) -> None:
     converted.save(str(folder / f"{graph.name}.onnx"), external_data=size > MAX_SINGLE_FILE_BYTES)
 
 
-def _nested_axes(graph: Graph, axes: dict[str, Any]) -> dict[str, Any]:
-    """Return the dynamic axes by argument of the module; those after the named arguments belong to `*tensors`.
+def _axes_by_argument(graph: Graph, axes: dict[str, Any]) -> dict[str, Any]:
+    """Return the dynamic axes of a graph's inputs, given by input name, as torch.export wants them: by argument.
 
-    Inputs with a "/" in their names, such as past/…, are passed as `*tensors`.
+    The graph's module has named arguments, then `*tensors`: the inputs with a "/" in their names, such as past/….
     """
-    named = {name: axes[name] for name in graph.inputs if "/" not in name}
-    others = tuple(axes[name] for name in graph.inputs if "/" in name)
-    return named | ({"tensors": others} if others else {})
+    by_argument = {name: axes[name] for name in graph.inputs if "/" not in name}
+    variadic = tuple(axes[name] for name in graph.inputs if "/" in name)
+    return by_argument | ({"tensors": variadic} if variadic else {})
 
 
 def _tracing_error(graph: Graph, error: Exception) -> UserError:

@@ -115,7 +115,7 @@ class OnnxExporter:
 
 
 def greedy_search(run: Run) -> Beam:
-    """Return the greedy search of the verification."""
+    """Return the greedy search whose outputs are compared, with the same length limit for all sources."""
     limit = verification_search(run).length_limit
     return Beam(size=1, length_penalty=0.0, length_limit=limit, rank_unfinished="by_score")
 
@@ -139,7 +139,10 @@ class GraphSessions:
         self.states = [output.name.replace("present/", "past/") for output in self.decoder.get_outputs()[1:]]
 
     def start(self, run: Run, source_ids: list[Any]) -> Arrays:
-        """Encode sources, padded to a batch, and return the inputs of the first decoding step but its tokens."""
+        """Encode sources, and return the inputs of the first decoding step by name, all but its tokens.
+
+        `source_ids` are the token ids (or vectors) of each source; they are padded to a batch.
+        """
         # an empty source becomes one padding token, so that the batch has a column
         source, _ = run.pad_batch([ids if len(ids) else [run.framing.pad] for ids in source_ids])
         lengths = torch.tensor([len(ids) for ids in source_ids])
@@ -148,7 +151,10 @@ class GraphSessions:
         return dict(zip(names, self.encoder.run(None, feeds), strict=True))
 
     def step(self, feeds: Arrays, tokens: NDArray[Any]) -> tuple[NDArray[Any], Arrays]:
-        """Read one token per row; return the logits, B V, and the inputs of the next step but its tokens."""
+        """Make a decoding step: read one token per row (`tokens`, B) and the other inputs by name (`feeds`).
+
+        Return the logits of the next tokens, B V, and the inputs of the next step, all but its tokens.
+        """
         logits, *states = self.decoder.run(None, feeds | {"tokens": tokens})
         return logits, feeds | dict(zip(self.states, states)) | {"positions": feeds["positions"] + 1}
 

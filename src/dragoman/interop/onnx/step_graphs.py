@@ -107,7 +107,7 @@ class _EncoderModule(nn.Module):
     """Sources and their lengths → what decoding steps read, as named by `names`."""
 
     def __init__(self, model: Model, bos: int, names: Sequence[str]) -> None:
-        """Keep the model, the first token of a target, and the names of the outputs."""
+        """Encode with `model`; `bos` is the first token of a target, `names` are those of the outputs in order."""
         super().__init__()
         self.model, self.bos, self.names = model, bos, names
 
@@ -122,19 +122,22 @@ class _StepModule(nn.Module):
     """A decoding step: tokens and their positions, memory and state → logits of the next tokens, and the new state."""
 
     def __init__(self, model: Model, state: State, names: Sequence[str], growing: Mapping[str, int]) -> None:
-        """Keep the model, and the names of the tensors after tokens and positions.
+        """Decode with `model`; `state` is an example of its decoder's state, of which only the keys are used.
 
-        `state` is an example of the decoder's state, of which only the keys are used; `growing` are the axes along
-        which caches grow.
+        `names` are those of the inputs after tokens and positions, "memory/…" and "past/…"; `growing` is the axis along
+        which each cache grows by one position, by input name.
         """
         super().__init__()
         self.model, self.example_state, self.names, self.growing = model, state, names, growing
 
     def forward(self, tokens: Tensor, positions: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Tokens B at positions B → logits B V, and the tensors of the new state."""
+        """Tokens B at positions B → logits of the next tokens B V, and the tensors of the new state.
+
+        `tensors` are those that `names` names: the encoded source ("memory/…") and the decoder's state ("past/…").
+        """
         named = dict(zip(self.names, tensors, strict=True))
         past = {name: tensor.clone() for name, tensor in named.items() if name.startswith("past/")}
-        past |= {name: _grown(named[name], axis) for name, axis in self.growing.items()}
+        past |= {name: _with_one_more_position(named[name], axis) for name, axis in self.growing.items()}
         state = _nest_like(self.example_state, "past/", past)
         memory = _memory(named) if "memory/mask" in named else None
         logits, new = self.model.decode(tokens[:, None], Context(Layout.continuation(positions), memory), state)
@@ -147,7 +150,7 @@ class _LabellingModule(nn.Module):
     """Sources and their lengths → logits of every position."""
 
     def __init__(self, model: Model) -> None:
-        """Keep the model."""
+        """Label with `model`."""
         super().__init__()
         self.model = model
 
@@ -158,7 +161,7 @@ class _LabellingModule(nn.Module):
 
 
 def _labelling_graph(model: Model) -> Graph:
-    """Return the graph of a model that labels its source."""
+    """Return the only graph of a model that labels its source: source and lengths → logits of every position."""
     source, lengths = _example_source(model, BATCH, LENGTH)
     axes: dict[str, Axes] = {"source": {0: "batch", 1: "source_length"}, "source_lengths": {0: "batch"}}
     inputs = {"source": source, "source_lengths": lengths}
@@ -217,16 +220,22 @@ def _flatten(prefix: str, nested: Mapping[str, Any]) -> Iterator[tuple[str, Tens
 
 
 def _nest_like(example: State, prefix: str, tensors: Mapping[str, Tensor]) -> State:
-    """Return nested dicts with the keys of `example` and the `tensors` that `_flatten` has named."""
-    return {
-        name: tensors[key] if isinstance(value, Tensor) else _nest_like(value, f"{key}/", tensors)
-        for name, value in example.items()
-        for key in [f"{prefix}{name}"]
-    }
+    """Return nested dicts with the keys of `example`, filled with `tensors`: the inverse of `_flatten`.
+
+    The tensor at the keys a, b of the nested dicts is called `prefix` a/b in `tensors`.
+    """
+    nested: State = {}
+    for name, value in example.items():
+        path = f"{prefix}{name}"
+        nested[name] = tensors[path] if isinstance(value, Tensor) else _nest_like(value, f"{path}/", tensors)
+    return nested
 
 
 def _memory(tensors: Mapping[str, Tensor]) -> Memory:
-    """Return the encoded source; the encoder's output is replaced by zeros if no decoding step reads it."""
+    """Return the encoded source from tensors with names such as "memory/mask" and "memory/projections/LAYER/key".
+
+    The encoder's output is replaced by zeros if no decoding step reads it.
+    """
     parts: dict[str, dict[str, Tensor]] = {}  # such as "projections/decoder.layers.0.1.body": {"key": …, "value": …}
     for name, tensor in tensors.items():
         part, _, last = name.rpartition("/")
@@ -243,23 +252,24 @@ def _memory(tensors: Mapping[str, Tensor]) -> Memory:
     )
 
 
-def _grown(cache: Tensor, axis: int) -> Tensor:
-    """Return a cache with room for one more position at the end of `axis`."""
+def _with_one_more_position(cache: Tensor, axis: int) -> Tensor:
+    """Return a cache with zeros for one more position at the end of `axis`."""
     shape = [1 if number == axis else size for number, size in enumerate(cache.shape)]
     return torch.cat((cache, cache.new_zeros(shape)), axis)
 
 
 def _dynamic_axes(tensor: Tensor, other: Tensor, name: str) -> Axes:
-    """Return the axes whose sizes differ between two examples, under this name."""
+    """Return the axes whose sizes differ between two examples of a tensor, each with the name of its size."""
     return {axis: name for axis, (size, other_size) in enumerate(zip(tensor.shape, other.shape)) if size != other_size}
 
 
 def _growing_axes(
     start: dict[str, Tensor], longer: dict[str, Tensor], axes: dict[str, Axes], positions: int
 ) -> dict[str, int]:
-    """Return the axis along which each cache grows; an error if it does not grow by one per token.
+    """Return the axis along which each cache grows, by its name; an error if it does not grow by one per token.
 
-    `longer` are the tensors of a search that is longer by this number of `positions`.
+    `start` are the tensors of a search by name, `longer` those of a search with `positions` more target positions,
+    `axes` the names of the dynamic axes of each tensor; that of a cache is "cache_length".
     """
     growing = {name: axis for name, named in axes.items() for axis, size in named.items() if size == "cache_length"}
     for name, axis in growing.items():
@@ -274,21 +284,20 @@ def _growing_axes(
 
 @torch.no_grad()
 def _is_read(model: Model, state: State, start: dict[str, Tensor], name: str) -> bool:
-    """Whether a decoding step reads a tensor of the memory: if it is NaN, or all its integers 0, outputs change.
+    """Whether a decoding step reads the tensor `name` of `start`: whether its outputs change if the tensor does.
 
-    The first step may read other tensors than those that follow.
+    The tensor is filled with NaN, or with 0 if it holds integers. The first step may read other tensors than those
+    that follow, so that two are tried.
     """
     names = [other for other in start if other != "positions"]
+    step = _StepModule(model, state, names, growing={})
     changed = start | {name: torch.full_like(start[name], torch.nan if start[name].is_floating_point() else 0)}
     for position in (0, 1):
         positions = torch.full_like(start["positions"], position)
-        results = [
-            _StepModule(model, state, names, growing={})(
-                torch.zeros_like(positions), positions, *(tensors[n] for n in names)
-            )
-            for tensors in (start, changed)
-        ]
-        if not all(torch.equal(*pair) for pair in zip(*results, strict=True)):
+        tokens = torch.zeros_like(positions)
+        outputs = step(tokens, positions, *(start[other] for other in names))
+        changed_outputs = step(tokens, positions, *(changed[other] for other in names))
+        if not all(map(torch.equal, outputs, changed_outputs)):
             return True
     return False
 
