@@ -280,6 +280,7 @@ def _read_test_set(config: Config) -> tuple[list[Any], list[str]] | None:
     pairs = list(data.detect_data_format(corpora[0]).read(corpora))
     if any(pair.target is None for pair in pairs):
         return None
+    # `features` are the vectors of an image or recording, None for text
     sources = [pair.source if pair.features is None else pair.features for pair in pairs]
     return sources, [pair.target or "" for pair in pairs]
 

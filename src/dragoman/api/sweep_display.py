@@ -29,6 +29,7 @@ class SweepDisplay:
         self.active: dict[str, dict[str, Any]] = {}  # last progress of each active run
         self.started, self.work_at_start = time.monotonic(), self.work_done()
         self.last_line = time.monotonic()
+        # the present rung: its name (empty before the first), fraction of the training, finished runs and all runs
         self.rung_text, self.rung_fraction, self.done_runs, self.rung_runs = "", 1.0, 0, 0
 
     def __enter__(self) -> Self:
@@ -98,7 +99,7 @@ class SweepDisplay:
 
     def refresh(self) -> None:
         """Redraw the bar of the sweep; without a terminal, print a line if the last one is old enough."""
-        if not self.rung_text:
+        if not self.rung_text:  # no run is being trained yet
             return
         text = self.summary()
         self.bar.update(self.sweep_task, completed=self.work_done(), total=self.work_total(), description=text)

@@ -85,7 +85,10 @@ def import_(
 
 
 def _example_languages(codes: LanguageCodes | None) -> str:
-    """Return options that choose two languages of a model that has no default pair, or ''."""
+    """Return options that choose two languages of a multilingual model, as an example: "--from en --to de".
+
+    They are empty if the model has a default pair, or detects the language of its source itself.
+    """
     if codes is None or codes.has_default or codes.detected or len(codes.ids) < 2:
         return ""
     source, target = codes.source or codes.examples[0], codes.target or codes.examples[1]

@@ -234,6 +234,7 @@ def read_pairs(
         return [dialogue.before for dialogue in dialogues], [dialogue.reply for dialogue in dialogues]
     sources, targets = [], []
     for pair in pairs:
+        # `features` are the vectors of an image or recording, None for text
         sources.append(pair.source_with_features if pair.features is None else pair.features)
         targets.append(pair.target or "")
     return sources, targets

@@ -119,7 +119,10 @@ def mean_over_seeds(results: Sequence[RecipeResult], num_seeds: int) -> list[Rec
 
 
 def mean_over_variants(recipe: TaskRecipe, name: str, results: Sequence[RecipeResult]) -> list[RecipeResult]:
-    """Return the means over several variants, called `name`, of each system on each test set."""
+    """Return the mean of each metric, system and test set over several variants of the corpus, such as languages.
+
+    `name` is what the variants have in common. Results on a category, a part of a test set, are left out.
+    """
     grouped: dict[tuple[str, ...], list[RecipeResult]] = {}
     for result in results:
         if not result.category:

@@ -246,9 +246,10 @@ class SearchOptions:
         return Rerank(candidates, weights, **models, n_best=self.n_best or 1)
 
     def _length_limit(self, limit: LengthLimit) -> LengthLimit:
-        """Return the length limit of targets, in tokens, with the changes of --max-new-tokens and --min-length.
+        """Return the length limit of targets with the changes of --max-new-tokens and --min-length.
 
-        --max-new-tokens is a fixed maximum, which does not depend on the length of the source (`ratio` 0).
+        A target has at most ratio · source tokens + offset tokens, but no more than `max`: --max-new-tokens makes this
+        a fixed maximum.
         """
         if self.max_new_tokens is not None:
             limit = replace(limit, ratio=0.0, offset=self.max_new_tokens, max=self.max_new_tokens)

@@ -154,7 +154,7 @@ def edit_counts(hypotheses: Sequence[str], references: References) -> Counts:
 
 
 def character_edit_counts(hypotheses: Sequence[str], references: References) -> Counts:
-    """For each hypothesis, return its edit distance in characters to the closest reference, and its length."""
+    """For each hypothesis, return its edit distance in characters to the closest reference, and that one's length."""
     return _closest_counts(
         hypotheses,
         references,

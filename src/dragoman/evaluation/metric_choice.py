@@ -144,7 +144,10 @@ LANGUAGE_TOKENIZERS: Mapping[str, Callable[[], BleuTokenizerChoice]] = {
 
 
 def unspaced_language(texts: Sequence[str]) -> str:
-    """Return the language or script without spaces between words that the texts are written in; empty for others."""
+    """Return the language or script of texts whose words are not separated by spaces; "" if they are separated.
+
+    Of the languages that `_language` recognizes, only Korean separates words.
+    """
     return "" if (language := _language(texts)) == "Korean" else language
 
 

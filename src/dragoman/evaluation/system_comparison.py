@@ -307,12 +307,12 @@ class SystemComparison:
         if self.machine_dependent:
             findings.append(f"The budget is time ({self.budget}): results depend on this machine and on its load.")
         findings += self._about_not_learned()
-        if len(self.learned) > 1:
+        if len(self.learned) > 1:  # systems that have learned to translate
             findings.append(self._about_best())
-        # whether there are systems with attention, without, or both
+        # True: systems with attention, False: without
         kinds = {system.attention for system in self.systems}
         learned_kinds = {system.attention for system in self.learned}
-        if any(test.metric != self.metric_name for test in self.differences):
+        if any(test.metric != self.metric_name for test in self.differences):  # the test of attention has its own
             findings.append(self._about_attention())
         elif len(kinds) == 2 and len(learned_kinds) == 1:
             findings.append("Attention is not compared: only systems of one kind have learned to translate.")

@@ -142,11 +142,11 @@ def sample_texts(run: Run, sentences: Sequence[str] | None) -> tuple[list[Source
 
 
 def _texts_of_own_tokens(run: Run, count: int) -> list[str]:
-    """Return `count` texts of a few tokens of the source vocabulary each, spread over the vocabulary."""
+    """Return up to `count` texts of nine tokens each, which are taken from all parts of the source vocabulary."""
     tokenizer, length = run.source_tokenizer, 9  # tokens per text
     stride = max(1, tokenizer.vocab_size // (count * length))
     ids = [stride * number % tokenizer.vocab_size for number in range(count * length)]
-    # \ufffd: bytes of a byte-level token that are no character
+    # every text gets every `count`-th of the ids; \ufffd: bytes of a byte-level token that are no character
     texts = [tokenizer.decode(ids[start::count]).replace("\ufffd", "") for start in range(count)]
     return [text for text in texts if text.strip()]
 

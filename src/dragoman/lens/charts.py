@@ -31,7 +31,10 @@ NO_DATA = "nothing has been measured yet"
 def attention_heatmap(attention: SentenceAttention, title: str = "Cross-attention") -> str:
     """Return an SVG heatmap of the cross-attention (`cross`, T S: mean over heads and layers) of a sentence pair."""
     if attention.cross is None:
-        raise UserError("there is no attention to draw: the decoder of this system has no cross-attention")
+        raise UserError(
+            "there is no attention to draw, because the decoder of this system has no cross-attention: use a run of a "
+            "system with attention, such as transformer"
+        )
     return heatmap(attention.cross, attention.target, attention.source, title)
 
 

@@ -62,7 +62,10 @@ def select_attention(
     None selects all kinds or layers. With `head`, from 1, the maps are reduced to that head.
     """
     if not inspection.attention:
-        raise UserError(f"there is no attention to show: the system {inspection.system} has no attention layers")
+        raise UserError(
+            f"there is no attention to show, because the system {inspection.system} has no attention layers: use a run "
+            "of a system with attention, such as transformer"
+        )
     selected = [
         attention
         for attention in inspection.attention

@@ -60,7 +60,9 @@ def position_encodings(model: Model, count: int = 64) -> list[PositionEncoding]:
     are omitted.
     """
     if count < 2:
-        raise UserError(f"the number of positions to show (--num-positions) must be at least 2, but is {count}")
+        raise UserError(
+            f"the number of positions to show (--num-positions) must be at least 2, but is {count}: raise it"
+        )
     encodings: list[PositionEncoding] = []
     for path, module in model.named_modules():
         encoding = _encoding(module, path, layer_name(model, path), count) if isinstance(module, Position) else None

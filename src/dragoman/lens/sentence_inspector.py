@@ -71,7 +71,8 @@ def inspect_sentence(
         raise UserError("there is nothing to inspect: the source sentence is empty; give its text")
     if alternatives < 1:
         raise UserError(
-            f"alternatives, the number of tokens listed at each position, must be at least 1, but is {alternatives}"
+            f"alternatives, the number of tokens listed at each position, must be at least 1, but is {alternatives}: "
+            "raise it"
         )
     search_requested = search is not None or prefix is not None
     if target is not None and search_requested:
@@ -79,7 +80,10 @@ def inspect_sentence(
     inspector = SentenceInspector(run, alternatives)
     if not run.model.can_generate:
         if target is not None or search_requested:
-            raise UserError(f"{run.folder} is an encoder-only model: it labels its source and generates no translation")
+            raise UserError(
+                f"{run.folder} is an encoder-only model, which labels its source and generates no translation: leave "
+                "out the target, search and prefix"
+            )
         return inspector.inspect_labels(source)
     scores_text = run.objective is not None and run.is_language_model and target is None and not search_requested
     if isinstance(source, str) and scores_text:

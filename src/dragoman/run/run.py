@@ -404,7 +404,8 @@ class Run:
         for argument, values in (("prefixes", prefixes), ("include", include)):
             if values is not None and len(values) != len(texts):
                 raise UserError(
-                    f"the argument {argument} must have one entry for each of {len(texts)} texts, but has {len(values)}"
+                    f"the argument {argument} must have one entry for each of {len(texts)} texts, but has "
+                    f"{len(values)}: give as many"
                 )
         stream = self.with_languages(source_language, target_language).translate_stream(
             texts,

@@ -53,7 +53,7 @@ class ValueRange:
         if not (-math.inf < self.low < self.high < math.inf) or (self.log and self.low <= 0):
             raise UserError(
                 f"the range of {setting} must go from a smaller to a larger number, both above 0 on a logarithmic "
-                f"scale, got {self.low:g}..{self.high:g}"
+                f"scale, but is {self.low:g}..{self.high:g}: change its limits"
             )
 
     def at(self, position: float) -> float | int:
@@ -206,7 +206,8 @@ def read_space(path: Path) -> dict[str, Values]:
         ) from None
     if not isinstance(content, dict) or not content:
         raise UserError(
-            f"{path} must map settings to values, such as 'training.batch_tokens: [1024, 4096]', got {content!r}"
+            f"the search space {path} must map settings to values, such as 'training.batch_tokens: [1024, 4096]', but "
+            f"holds {content!r}: correct it"
         )
     return space_from_mapping(content)
 

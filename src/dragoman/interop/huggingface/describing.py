@@ -239,7 +239,8 @@ def describe_gpt2(spec: ModelSpec, framing: Framing, max_positions: int) -> Desc
         "initializer_range": _standard_deviation(spec),
         "tie_word_embeddings": spec.tied_embeddings,
     }
-    return Description(fields, stored=frozenset(() if spec.tied_embeddings else (HEAD_TABLE, "wte.weight")))
+    stored = () if spec.tied_embeddings else (HEAD_TABLE, "wte.weight")  # both tables exist only if they are not tied
+    return Description(fields, stored=frozenset(stored))
 
 
 def describe_llama(family: LlamaFamily, spec: ModelSpec, framing: Framing, max_positions: int) -> Description | None:
@@ -269,7 +270,8 @@ def describe_llama(family: LlamaFamily, spec: ModelSpec, framing: Framing, max_p
     }
     if family.optional_bias:
         fields |= {"attention_bias": attention.bias, "mlp_bias": layer.feed_forward.bias}
-    return Description(fields, stored=frozenset(() if spec.tied_embeddings else (HEAD_TABLE, "embed_tokens.weight")))
+    stored = () if spec.tied_embeddings else (HEAD_TABLE, "embed_tokens.weight")  # both exist only if not tied
+    return Description(fields, stored=frozenset(stored))
 
 
 def _describe_windows(family: LlamaFamily, attentions: list[SelfAttention], depth: int) -> dict[str, Any]:

@@ -167,9 +167,9 @@ def _put_sines_first(form: ModelForm, target: ModelSpec) -> None:
     if set(ours) != {alternating} or set(theirs) != {sines_first}:
         return
     form.spec = replace_everywhere(form.spec, Stack, position=sines_first)
-    order = torch.cat((torch.arange(0, form.spec.dim, 2), torch.arange(1, form.spec.dim, 2)))
+    order = torch.cat((torch.arange(0, form.spec.dim, 2), torch.arange(1, form.spec.dim, 2)))  # sines, cosines
     for name, weight in form.weights.items():
-        for pattern, dimension in RESIDUAL_DIMENSIONS.items():
+        for pattern, dimension in RESIDUAL_DIMENSIONS.items():  # dimension of a weight that reads or writes vectors
             if re.search(f"{pattern}$", name):
                 form.weights[name] = weight.index_select(dimension, order.to(weight.device))
 

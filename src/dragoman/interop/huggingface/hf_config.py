@@ -28,7 +28,7 @@ HF_ACTIVATIONS: dict[str, Activation] = {
 
 
 def field_names(text: str) -> frozenset[str]:
-    """Split field names that are separated by white space."""
+    """Return the set of field names in a text, where they are separated by white space."""
     return frozenset(text.split())
 
 

@@ -91,7 +91,7 @@ class StoredWeights:
         """Whether two weights are equal (tied), or one of them is not stored, so that nothing contradicts it."""
         if first == second or first not in self or second not in self:
             return True
-        first, second = self._full_names[first], self._full_names[second]
+        first, second = self._full_names[first], self._full_names[second]  # as they are stored, with a prefix
         return self._files[first].equal(first, self._files[second], second)
 
 

@@ -181,7 +181,11 @@ def _bart_stack(config: HFConfig, family: BartFamily, side: str) -> Stack:
 
 
 def _sinusoids(config: HFConfig, family: BartFamily) -> Sinusoidal:
-    """Return the sinusoidal positions of a family; those of fairseq begin after the number of the padding token."""
+    """Return the sinusoidal positions of a family, with all sines before all cosines.
+
+    As in fairseq, those of some families begin at the id of the padding token + 1 instead of 0, and have frequencies
+    down to exactly 1/10000 (`full_range`).
+    """
     if not family.fairseq_positions:
         return Sinusoidal(sines_first=True)
     first = config.token_id("pad_token_id", family.pad) + 1

@@ -159,13 +159,16 @@ class GraphSessions:
         return logits, feeds | dict(zip(self.states, states)) | {"positions": feeds["positions"] + 1}
 
     def forced_logits(self, run: Run, samples: ExportSamples) -> list[NDArray[Any]]:
-        """Return the logits of each sample, T V, from decoding steps that read its target; all are one batch."""
-        targets, lengths = run.pad_batch(samples.target_ids)
-        feeds, steps = self.start(run, list(samples.source_ids)), []
+        """Return teacher-forced logits of each sample, T V, from one decoding step for each token of its target.
+
+        All samples are one batch. `feeds` are the inputs of a decoding step by name, all but its tokens.
+        """
+        targets, lengths = run.pad_batch(samples.target_ids)  # B T, B
+        feeds, logits_by_step = self.start(run, list(samples.source_ids)), []
         for tokens in targets.cpu().numpy().T:
             logits, feeds = self.step(feeds, tokens)
-            steps.append(logits)
-        by_sample = np.stack(steps, 1)  # B T V
+            logits_by_step.append(logits)
+        by_sample = np.stack(logits_by_step, 1)  # B T V
         return [logits[:length] for logits, length in zip(by_sample, lengths.tolist(), strict=True)]
 
     def greedy(self, run: Run, source_ids: list[Any], max_length: int) -> list[list[int]]:

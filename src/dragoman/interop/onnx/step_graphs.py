@@ -170,7 +170,10 @@ def _labelling_graph(model: Model) -> Graph:
 
 
 def _example_source(model: Model, batch: int, length: int) -> tuple[Tensor, Tensor]:
-    """Return sources as the model reads them, tokens B S or vectors B S F, and their lengths."""
+    """Return example sources as the model reads them, tokens B S or vectors B S F, and their lengths B.
+
+    The first source has `length` positions, the others are padded. The numbers have no meaning.
+    """
     device = next(model.parameters()).device
     if model.source_features is not None:
         source = torch.linspace(-1, 1, batch * length * model.source_features, device=device)

@@ -39,7 +39,10 @@ def diagnose(
     """
     run.check_usage("translate")
     if not run.model.can_generate or run.model.source_features is not None:
-        raise UserError(f"{run.folder} does not translate text: only text-to-text translation can be diagnosed")
+        raise UserError(
+            f"{run.folder} does not translate text, but only text-to-text translation can be diagnosed: name another "
+            "run"
+        )
     if not any(source.strip() for source in sources):
         raise UserError("there is nothing to diagnose: all source sentences are empty; give others with --source")
     for name, items in (("references", references), ("gold alignments", gold)):

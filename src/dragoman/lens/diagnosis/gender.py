@@ -161,11 +161,14 @@ def load_templates(pair: str, file: Path | None) -> list[GenderTemplate]:
         try:
             text = file.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{file} (--templates) cannot be read as UTF-8 text: {error}") from None
+            raise UserError(f"{file} (--templates) cannot be read as UTF-8 text ({error}): name another file") from None
         added = parse_templates(text, str(file))
         if pair not in added:
             available = ", ".join(added) or "no language pair"
-            raise UserError(f"{file} has no gender templates for the language pair {pair}: it has {available}")
+            raise UserError(
+                f"{file} has no gender templates for the language pair {pair}, but for {available}: add a line "
+                f"'[{pair}]' with templates after it"
+            )
         templates += added[pair]
     return templates
 
