@@ -37,8 +37,7 @@ class BulkOptions:
         str, "With --input, where: local, ray (a cluster on this machine), or ray://HOST:PORT of a cluster.", "PLACE"
     ] = "local"
     block_kib: Annotated[
-        int,
-        typer.Option(help="With --input, KiB of text in a block, which one worker processes at a time.", min=1),
+        int, typer.Option(help="With --input, KiB of text in a block, which one worker processes at a time.", min=1)
     ] = 256
     result_column: Annotated[
         str, "With --input, key or column of the result in JSON lines and Parquet. Default: by command.", "NAME"

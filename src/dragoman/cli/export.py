@@ -42,14 +42,7 @@ def export(
 
     texts = None if sentences is None else read_texts(sentences)
     result = export_run(
-        run,
-        out,
-        to,
-        dtype=dtype,
-        checkpoint=model.checkpoint,
-        device=model.device,
-        sentences=texts,
-        license=license,
+        run, out, to, dtype=dtype, checkpoint=model.checkpoint, device=model.device, sentences=texts, license=license
     )
     if as_json:
         check = None if result.check is None else asdict(result.check)

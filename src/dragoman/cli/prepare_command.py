@@ -24,8 +24,7 @@ def prepare(
         "PLACE",
     ] = "local",
     num_workers: Annotated[
-        int | None,
-        typer.Option(help="Number of processes or Ray tasks. Default: by cores and amount of text.", min=1),
+        int | None, typer.Option(help="Number of processes or Ray tasks. Default: by cores and amount of text.", min=1)
     ] = None,
     processes: Annotated[
         int,

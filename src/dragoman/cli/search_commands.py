@@ -102,10 +102,7 @@ def shortlist(
     ] = 100,
     frequent_tokens: Annotated[
         int,
-        typer.Option(
-            help="Number of most frequent target tokens that are possible outputs for every source.",
-            min=0,
-        ),
+        typer.Option(help="Number of most frequent target tokens that are possible outputs for every source.", min=0),
     ] = 100,
     max_pairs: Annotated[
         int, typer.Option(help="Maximum number of training pairs from which the shortlist is learned.", min=1)

@@ -53,15 +53,8 @@ EXCLUDES: dict[str, tuple[str, ...]] = {
     "exact": (*BEAM_ONLY, "sample", "n_best", "no_repeat_ngram_size", "mbr", *RERANKING),
     "mbr": RERANKING,
     "draft_model": (
-        "beam_size",
-        "num_groups",
-        "n_best",
-        "coverage_penalty",
-        "early_stopping",
-        "num_finished",
-        "mbr",
+        *("beam_size", "num_groups", "n_best", "coverage_penalty", "early_stopping", "num_finished", "mbr", "exact"),
         *RERANKING,
-        "exact",
     ),
 }
 

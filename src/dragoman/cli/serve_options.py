@@ -116,8 +116,7 @@ class LimitOptions:
     ] = 256
     timeout: Annotated[float, _at_least(0.1, "Maximum seconds until a request is answered.")] = 60.0
     batch_delay_ms: Annotated[
-        float,
-        typer.Option(help="Milliseconds that a request waits for others to form a batch.", min=0, max=10_000),
+        float, typer.Option(help="Milliseconds that a request waits for others to form a batch.", min=0, max=10_000)
     ] = 5.0
     max_batch_tokens: Annotated[
         int | None,

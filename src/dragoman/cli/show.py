@@ -441,13 +441,7 @@ def history(
     options.print({"source": sentence, "final": final, "history": entries}, lines, draw)
 
 
-def saliency(
-    run: RunFolder,
-    sentence: Sentence,
-    target: Target = None,
-    *,
-    options: ShowOptions,
-) -> None:
+def saliency(run: RunFolder, sentence: Sentence, target: Target = None, *, options: ShowOptions) -> None:
     """Show how strongly each source and earlier target token influences each token of the translation.
 
     The share of the norm of the gradient of its log-probability by the embeddings. Unlike attention it covers the whole

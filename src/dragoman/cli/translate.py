@@ -14,12 +14,7 @@ import typer
 
 from dragoman.cli.bulk_jobs import BulkOptions, LoadRun, is_bulk_job, run_bulk_job
 from dragoman.cli.checks import check_run
-from dragoman.cli.document_files import (
-    DocumentOptions,
-    check_document_options,
-    read_document,
-    translate_document,
-)
+from dragoman.cli.document_files import DocumentOptions, check_document_options, read_document, translate_document
 from dragoman.cli.inputs import DocumentLayout, Input, SourceFormat, SourceLayout
 from dragoman.cli.options import ModelOptions, PrecisionOptions, RunFolder, TargetLanguage, choose_languages
 from dragoman.cli.search_options import SearchOptions

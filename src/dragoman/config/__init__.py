@@ -33,34 +33,8 @@ from dragoman.config.training_settings import (
     TrainingConfig,
 )
 
-__all__ = [
-    "SECTIONS",
-    "TRAINING_DEFAULTS",
-    "CleaningConfig",
-    "Config",
-    "DataConfig",
-    "FeatureConfig",
-    "LoRAConfig",
-    "ObjectiveConfig",
-    "SearchDefaults",
-    "Section",
-    "SelectionMetric",
-    "Setting",
-    "SystemConfig",
-    "TextConfig",
-    "TrainingConfig",
-    "convert",
-    "flatten_settings",
-    "from_dict",
-    "from_yaml",
-    "is_automatic",
-    "override_settings",
-    "parse_settings",
-    "record_automatic_settings",
-    "replace_settings",
-    "setting_type",
-    "settings_by_name",
-    "settings_of",
-    "to_yaml",
-    "without_automatic_settings",
-]
+__all__ = ["SECTIONS", "TRAINING_DEFAULTS", "CleaningConfig", "Config", "DataConfig", "FeatureConfig", "LoRAConfig"]
+__all__ += ["ObjectiveConfig", "SearchDefaults", "Section", "SelectionMetric", "Setting", "SystemConfig", "TextConfig"]
+__all__ += ["TrainingConfig", "convert", "flatten_settings", "from_dict", "from_yaml", "is_automatic"]
+__all__ += ["override_settings", "parse_settings", "record_automatic_settings", "replace_settings", "setting_type"]
+__all__ += ["settings_by_name", "settings_of", "to_yaml", "without_automatic_settings"]

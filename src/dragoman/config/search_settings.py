@@ -56,8 +56,8 @@ class SearchDefaults(Section, section="search"):
     )
     batch_tokens: int = setting(
         8192,
-        "Maximum number of source tokens, padding included, that are translated in one batch; lower it if there is "
-        "not enough memory.",
+        "Maximum number of source tokens of a batch, padding included, times the beam size; lower it if there is not "
+        "enough memory.",
         min=1,
         max=10**9,
     )

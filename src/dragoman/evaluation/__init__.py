@@ -34,28 +34,9 @@ from dragoman.evaluation.text_metrics import (
     text_metric,
 )
 
-__all__ = [
-    "LIKELIHOOD_METRICS",
-    "PAIRED_TESTS",
-    "TEXT_METRICS",
-    "Link",
-    "MeanStd",
-    "MetricChoice",
-    "MetricScore",
-    "PairedTestResult",
-    "alignment_error_rate",
-    "bleu",
-]
-__all__ += ["check_metric_names", "choose_bleu_tokenizer", "choose_metrics", "chrf", "error_rate_for", "evaluate"]
-__all__ += ["first_references", "metric_key", "metric_name", "metrics_around", "text_metric"]
-__all__ += ["exact_match", "format_csv", "format_latex", "format_table"]
-__all__ += [
-    "is_text_metric",
-    "lead_sentences",
-    "likelihood_metric",
-    "paired_test",
-    "parse_pharaoh",
-    "parse_sure_and_possible",
-    "perplexity",
-]
-__all__ += ["score_by_length", "ter"]
+__all__ = ["LIKELIHOOD_METRICS", "PAIRED_TESTS", "TEXT_METRICS", "Link", "MeanStd", "MetricChoice", "MetricScore"]
+__all__ += ["PairedTestResult", "alignment_error_rate", "bleu", "check_metric_names", "choose_bleu_tokenizer"]
+__all__ += ["choose_metrics", "chrf", "error_rate_for", "evaluate", "first_references", "metric_key", "metric_name"]
+__all__ += ["exact_match", "format_csv", "format_latex", "format_table", "metrics_around", "text_metric"]
+__all__ += ["is_text_metric", "lead_sentences", "likelihood_metric", "paired_test", "parse_pharaoh"]
+__all__ += ["parse_sure_and_possible", "perplexity", "score_by_length", "ter"]

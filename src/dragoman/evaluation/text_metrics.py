@@ -433,10 +433,7 @@ def check_metric_names(names: Iterable[str], other_metrics: Iterable[str] = ()) 
 
 
 def evaluate(
-    names: Iterable[str],
-    hypotheses: Sequence[str],
-    references: References,
-    sources: Sequence[str] | None = None,
+    names: Iterable[str], hypotheses: Sequence[str], references: References, sources: Sequence[str] | None = None
 ) -> dict[str, MetricScore]:
     """Compute the metrics of these names for the same hypotheses; return scores by name. Only COMET needs sources."""
     metrics = {name: text_metric(name) for name in names}
