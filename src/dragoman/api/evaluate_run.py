@@ -187,7 +187,8 @@ class _Evaluator:
             raise UserError(f"{run.folder} translates, but the test set has no references: pass them (--reference)")
         if translate or alignments is not None:
             raise UserError(
-                "a language model scores texts and writes no translations: leave --output and --alignments out"
+                f"{run.folder} is a language model, which scores texts and writes no translations: leave --output and "
+                "--alignments out"
             )
         if run.model.can_generate:
             metrics = self.metrics or list(evaluation.LIKELIHOOD_METRICS)

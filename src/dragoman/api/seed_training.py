@@ -118,7 +118,9 @@ def resume_seeds(
     document = read_ensemble(folder)
     members, log = ensemble_members(folder), log_function(callback)
     if num_seeds is not None and num_seeds < len(members):
-        raise UserError(f"{folder} has {len(members)} seeds: give at least as many, or leave --seeds out")
+        raise UserError(
+            f"{folder} has {len(members)} runs, but --seeds is {num_seeds}: give at least as many, or leave it out"
+        )
     if settings:
         changed = [change_resumed_run(member, settings) for member in members]
         write_file(folder / CONFIG_FILE, configuration.to_yaml(without_choice(changed[0])))
@@ -195,7 +197,10 @@ def _train_seeds(
 
     if parallel > 1 and len(remaining) > 1:
         if custom_parts or callback is not None:
-            raise UserError("custom parts and callbacks need parallel=1, because other processes do not have them")
+            raise UserError(
+                f"custom parts and callbacks exist in this process only, but parallel={parallel} trains in other ones: set "
+                "it to 1"
+            )
         interrupted = train_in_processes(remaining, parallel, record, log)
     else:
         interrupted = False

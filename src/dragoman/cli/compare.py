@@ -165,7 +165,10 @@ def compare(
     training.check_systems(names)
     check_metric_names(metric_names)
     if any(name.startswith("comet") for name in metric_names):
-        raise UserError(f"--metrics of a comparison must be metrics of texts without sources, got {metrics!r}")
+        raise UserError(
+            f"--metrics of a comparison must be metrics of texts without sources, which comet needs, but are {metrics!r}: "
+            "leave comet out"
+        )
     seed_list = parse_seeds(seeds)
     if ensembles and len(seed_list) < 2:
         raise UserError("--ensembles averages the seeds of each system: name at least two, such as --seeds 1,2,3")

@@ -395,7 +395,7 @@ def positions(
 
     encodings = position_encodings(loaded.model, num_positions)
     if options.has_figure and not encodings:
-        raise UserError(f"there is no figure to draw: the model of {run} has no position encoding")
+        raise UserError(f"the model of {run} has no position encoding that could be drawn: leave --svg and --png out")
     options.print(encodings, text_view.position_lines(encodings), lambda: map(figures.positions_figure, encodings))
 
 
@@ -417,7 +417,9 @@ def history(
     """
     loaded = options.open(run)
     if loaded.model.source_features is not None or not loaded.model.can_generate:
-        raise UserError(f"{run} does not translate text: the history of a sentence is shown for text-to-text runs")
+        raise UserError(
+            f"{run} does not translate text, but the history is that of a translation: name a run that does"
+        )
 
     from dragoman.evaluation import format_table
     from dragoman.lens.charts import line_chart

@@ -129,7 +129,9 @@ def train(
             finish_seeds(resume_seeds(run, settings, seeds, parallel=parallel), as_json)
             return
         if seeds is not None:
-            raise UserError(f"{run} is not a folder of several seeds: leave --seeds out, or train a new one")
+            raise UserError(
+                f"{run} holds a single run, not several seeds: leave --seeds out, or choose a new folder for several"
+            )
         check_run(run)
         with page:
             finish(run, resume_run(run, settings), as_json)

@@ -50,7 +50,29 @@ Schedule = Literal["inverse-sqrt", "cosine", "linear", "constant", "stable", "ha
 Optimizer = Literal["adamw", "adam", "sgd", "adadelta", "adafactor", "muon"]
 
 
-SelectionMetric = Literal["auto", "bleu", "chrf", "chrf++", "ter", "rouge_1", "rouge_2", "rouge_l", "rouge_1_stem", "rouge_2_stem", "rouge_l_stem", "exact_match", "ier", "wer", "ser", "per", "cer", "span_f1", "bracket_f1", "accuracy", "loss"]
+SelectionMetric = Literal[
+    "auto",
+    "bleu",
+    "chrf",
+    "chrf++",
+    "ter",
+    "rouge_1",
+    "rouge_2",
+    "rouge_l",
+    "rouge_1_stem",
+    "rouge_2_stem",
+    "rouge_l_stem",
+    "exact_match",
+    "ier",
+    "wer",
+    "ser",
+    "per",
+    "cer",
+    "span_f1",
+    "bracket_f1",
+    "accuracy",
+    "loss",
+]
 
 
 @dataclass(frozen=True)

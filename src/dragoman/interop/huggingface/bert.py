@@ -56,7 +56,9 @@ def _encoder_without_head(family: BertFamily, config: HFConfig) -> Conversion:
     offset = config.get("pad_token_id", 1) + 1 if family.positions_after_padding else 0
     max_positions = config.integer("max_position_embeddings", 512)
     if max_positions <= offset:
-        raise UserError(f"{config.path}: max_position_embeddings must be above {offset}, but is {max_positions}")
+        raise UserError(
+            f"{config.path}: max_position_embeddings must be above {offset}, but is {max_positions}: correct it"
+        )
     config.ignore(*TASK_FIELDS)
     transforms: dict[str, WeightTransform] = {"encoder.position.table": without_first_rows(offset)}
     computed = {}

@@ -196,7 +196,9 @@ def _attention_masks(family: LlamaFamily, config: HFConfig) -> list[Visibility]:
         has_window = config.boolean("use_sliding_window", False) and has_window
         first = config.get("max_window_layers", MAX_WINDOW_LAYERS)
         if not isinstance(first, int) or isinstance(first, bool) or first < 0:
-            raise UserError(f"{config.path}: max_window_layers must be a whole number from 0, but is {first!r}")
+            raise UserError(
+                f"{config.path}: max_window_layers must be a whole number from 0, but is {first!r}: correct it"
+            )
     by_type = {"full_attention": Causal(), "sliding_attention": window if has_window else Causal()}
     default = ["sliding_attention" if has_window and layer >= first else "full_attention" for layer in range(layers)]
     types = config.get("layer_types", default) if "layer_types" in family.windows else default
@@ -243,7 +245,7 @@ def _rotary(config: HFConfig) -> Spec:
     scaling = config.get("rope_scaling", None)
     values = scaling or config.get("rope_parameters", None) or {}
     if not isinstance(values, dict):
-        raise UserError(f"{config.path}: rope_parameters must be a JSON object, but is {values!r}")
+        raise UserError(f"{config.path}: rope_parameters must be a JSON object, but is {values!r}: correct it")
     rope = HFConfig(values, generation={}, path=config.path)
     config.expect("partial_rotary_factor", 1.0)
     rope.expect("partial_rotary_factor", 1.0)

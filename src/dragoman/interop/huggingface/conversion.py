@@ -148,7 +148,7 @@ class Conversion:
                 if table.shape != formula.shape or not torch.allclose(table, formula, rtol=0, atol=2e-3):
                     raise UserError(
                         f"{weights.folder} cannot be imported: it has a learned position table {name}, but only "
-                        "sinusoidal positions are supported for this architecture"
+                        "sinusoidal positions are supported for this architecture: use another checkpoint"
                     )
 
 

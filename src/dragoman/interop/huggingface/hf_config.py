@@ -85,21 +85,21 @@ class HFConfig:
         """Read a positive integer; the default if the field and its aliases (other names) are missing."""
         value = self.get(field, default, *aliases)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise UserError(f"{self.path}: {field} must be a whole number above 0, but is {value!r}")
+            raise UserError(f"{self.path}: {field} must be a whole number above 0, but is {value!r}: correct it")
         return value
 
     def number(self, field: str, default: float | None) -> float:
         """Read a number; with the default None, a missing field is an error."""
         value = self.get(field, default)
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise UserError(f"{self.path}: {field} must be a number, but is {value!r}")
+            raise UserError(f"{self.path}: {field} must be a number, but is {value!r}: correct it")
         return float(value)
 
     def boolean(self, field: str, default: bool) -> bool:
         """Read true or false; the default if the field is missing."""
         value = self.get(field, default)
         if not isinstance(value, bool):
-            raise UserError(f"{self.path}: {field} must be true or false, but is {value!r}")
+            raise UserError(f"{self.path}: {field} must be true or false, but is {value!r}: correct it")
         return value
 
     def get(self, name: str, default: Any, *aliases: str) -> Any:
@@ -143,7 +143,7 @@ class HFConfig:
         value = self.generation.get(field, self.values.get(field))
         value = value[0] if isinstance(value, list) and value else value
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-            raise UserError(f"{self.path}: {field} must be a token id, but is {value!r}")
+            raise UserError(f"{self.path}: {field} must be a token id, but is {value!r}: correct it")
         return default if value is None or value < 0 else value
 
     def suppressed_tokens(self) -> tuple[int, ...]:

@@ -64,7 +64,9 @@ class StoredWeights:
         try:
             return self._files[full].load(full, dtype, device)
         except OSError as error:
-            raise UserError(f"the weight {full} of {self.folder} cannot be read: {error}") from None
+            raise UserError(
+                f"the weight {full} of {self.folder} cannot be read ({error}): get the file again"
+            ) from None
 
     def shape(self, name: str) -> torch.Size:
         """Return the shape of a weight, which is not read."""
@@ -79,7 +81,7 @@ class StoredWeights:
             found, *supported = (str(kind).removeprefix("torch.") for kind in (dtype, *FLOAT_TYPES))
             raise UserError(
                 f"the weight {full} of {self.folder} has the data type {found}, but only {', '.join(supported)} "
-                "are supported"
+                "are supported: use another checkpoint"
             )
         return dtype
 
@@ -154,5 +156,5 @@ def _read_index(folder: Path) -> dict[str, str]:
         if not isinstance(shard_of, dict) or any(Path(str(name)).name != name for name in shard_of.values()):
             raise ValueError("weight_map must give a file in the same folder for every weight")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged: {error}") from None
+        raise UserError(f"{path} is damaged: {error}; get the file again") from None
     return shard_of

@@ -71,7 +71,9 @@ def tokenizer_framing(folder: Path, checkpoint: ConvertedCheckpoint, tokenizer: 
         else:
             prefix, suffix = _family_affixes(checkpoint, tokenizer, settings)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-        raise UserError(f"{folder / 'tokenizer.json'} is damaged: its post_processor is not supported") from None
+        raise UserError(
+            f"{folder / 'tokenizer.json'} is damaged: its post_processor cannot be read; get it again"
+        ) from None
     if prefix and suffix and not meta_model(checkpoint.spec).can_generate:  # CLS and SEP; most config.json have neither
         framing = replace(framing, bos=prefix[0], eos=suffix[-1])
     return replace(framing, source_prefix=prefix, source_suffix=suffix)

@@ -79,14 +79,16 @@ class MarianOptions:
         """Return an option as text."""
         value = self.values.get(name, default)
         if not isinstance(value, str):
-            raise UserError(f"{self.origin} is damaged: {name} must be a single value, but is {value}")
+            raise UserError(
+                f"{self.origin} is damaged: {name} must be a single value, but is {value}; get the file again"
+            )
         return value
 
     def integer(self, name: str, default: int | None = None) -> int:
         """Return an option that is a whole number above 0; without a default, a missing one is an error."""
         value = self.text(name, "" if default is None else str(default))
         if not value.isdecimal() or not 0 < int(value) < 1 << 31:
-            raise UserError(f"{self.origin} must have a whole number above 0 as {name}, but has {value!r}")
+            raise UserError(f"{self.origin} must have a whole number above 0 as {name}, but has {value!r}: correct it")
         return int(value)
 
     def number(self, name: str, default: float) -> float:
@@ -94,7 +96,9 @@ class MarianOptions:
         try:
             return float(self.text(name, str(default)))
         except ValueError:
-            raise UserError(f"{self.origin} must have a number as {name}, but has {self.values[name]!r}") from None
+            raise UserError(
+                f"{self.origin} must have a number as {name}, but has {self.values[name]!r}: correct it"
+            ) from None
 
     def flag(self, name: str) -> bool:
         """Return an option that is true or false, by default false."""
