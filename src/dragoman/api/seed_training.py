@@ -198,8 +198,8 @@ def _train_seeds(
     if parallel > 1 and len(remaining) > 1:
         if custom_parts or callback is not None:
             raise UserError(
-                f"custom parts and callbacks exist in this process only, but parallel={parallel} trains in other ones: set "
-                "it to 1"
+                f"custom parts and callbacks exist in this process only, but parallel={parallel} trains in other ones: "
+                "set it to 1"
             )
         interrupted = train_in_processes(remaining, parallel, record, log)
     else:

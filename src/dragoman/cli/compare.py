@@ -166,8 +166,8 @@ def compare(
     check_metric_names(metric_names)
     if any(name.startswith("comet") for name in metric_names):
         raise UserError(
-            f"--metrics of a comparison must be metrics of texts without sources, which comet needs, but are {metrics!r}: "
-            "leave comet out"
+            f"--metrics of a comparison must be metrics of texts without sources, which comet needs, but are "
+            f"{metrics!r}: leave comet out"
         )
     seed_list = parse_seeds(seeds)
     if ensembles and len(seed_list) < 2:

@@ -82,8 +82,8 @@ def from_dict(values: Any, where: str = "the configuration") -> Config:
             raise unknown_name(f"section in {where}:", section, SECTIONS)
         if not isinstance(settings, dict):
             raise UserError(
-                f"{where}: the section {section} must map settings to values, but is {settings!r}: write one 'NAME: VALUE' "
-                "per line"
+                f"{where}: the section {section} must map settings to values, but is {settings!r}: write one "
+                "'NAME: VALUE' per line"
             )
         known = settings_of(SECTIONS[section])
         for name in settings:
