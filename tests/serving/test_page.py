@@ -592,6 +592,35 @@ def test_unreachable_service_is_tried_again(show: Opening) -> None:
     sync_api.expect(page.locator("#notice")).to_be_hidden()
 
 
+def test_views_that_failed_are_loaded_again(show: Opening) -> None:
+    page = show(text=SENTENCE, expected="Failed to load resource")
+    page.locator(".stage").wait_for()
+    again = page.get_by_role("button", name="Try again")
+    for tab, address, content in (("Walk", "walk", ".card-step"), ("Positions", "runs/*/positions", "#views figure")):
+        page.route(f"**/v1/{address}", lambda route: route.abort())
+        page.get_by_role("tab", name=tab).click()
+        sync_api.expect(page.locator("#views .empty")).to_contain_text("cannot be reached")
+        page.unroute(f"**/v1/{address}")
+        again.click()
+        page.locator(content).first.wait_for()
+    page.get_by_role("tab", name="Attention").click()
+    page.route("**/v1/lens", lambda route: route.abort())
+    page.locator("#source").fill("The man sleeps.")
+    sync_api.expect(page.locator("#views .empty")).to_contain_text("cannot be reached")
+    page.unroute("**/v1/lens")
+    again.click()
+    page.locator(".stage").wait_for()
+
+
+def test_interrupted_stream_is_tried_again(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
+    page = show(expected="Failed to load resource")
+    event = 'event: tokens\ndata: {"sentence": 0, "text": "Der", "tentative_text": ""}\n\n'
+    page.route("**/v1/stream", lambda route: route.fulfill(status=200, body=event), times=1)
+    page.locator("#source").fill(SENTENCE)
+    sync_api.expect(page.locator("#notice")).to_contain_text("The connection was interrupted.")
+    sync_api.expect(page.locator(".sentence")).to_have_text(own(runs, 0))  # it was tried again
+
+
 def test_page_waits_for_a_service_that_starts(show: Opening, home: str) -> None:
     page = show(expected="Failed to load resource")
     page.route("**/v1/runs", lambda route: route.abort(), times=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from copy import copy
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,40 @@ def test_character_count_and_limit(show: Opening, runs: Runs) -> None:
         expect(page.locator("#source")).to_be_focused()
         expect(notice).to_be_hidden()
         page.close()
+
+
+def test_typed_text_is_not_lost(show: Opening, runs: Runs) -> None:
+    """What was typed a moment before a menu is used is translated; removed text comes back with Ctrl+Z."""
+    page = show(text=SENTENCE)
+    page.locator(".stage").wait_for()
+    page.locator("#source").fill("The man sleeps.")
+    page.locator("#beam").focus()
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("#beam")).to_have_value("1")
+    expect(page.locator("#source")).to_have_value("The man sleeps.")
+    expect(page.locator(".translation")).to_have_text(runs[0][0].translate(["The man sleeps."], 1)[0].text)
+    page.locator("#user-translation").fill("Der Mann schläft.")
+    page.locator("#user-translation").press("Tab")
+    wait_for_link(page, "translation=Der")
+    page.get_by_role("button", name="Clear").click()
+    expect(page.locator("#source")).to_have_value("")
+    page.keyboard.press("Control+z")
+    expect(page.locator("#source")).to_have_value("The man sleeps.")
+
+
+def test_page_works_where_storage_is_blocked(show: Opening, runs: Runs) -> None:
+    page = show()
+    for name in ("localStorage", "sessionStorage"):
+        page.add_init_script(f"Object.defineProperty(window, '{name}', {{ get() {{ throw new Error('blocked'); }} }})")
+    page.goto("about:blank")
+    page.go_back()
+    page.locator("#source").fill(SENTENCE)
+    expect(page.locator(".translation")).to_have_text(own(runs, 0))
+    page.locator("#theme").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    page.get_by_role("button", name="History").click()
+    expect(page.get_by_role("dialog", name="History")).to_contain_text(SENTENCE)
+    page.close()  # it has no storage
 
 
 # ---- languages
@@ -260,26 +295,28 @@ def test_text_files_are_opened_and_dropped(show: Opening, tmp_path: Path) -> Non
     expect(page.locator("#source")).to_have_value("The man sleeps.")
     expect(page.locator(".sentence")).to_have_count(1)
     expect(page.locator("#busy")).to_have_text("")
-    page.evaluate(drop.replace("dropped.txt", "program.exe"), "x")
+    page.evaluate(drop.replace("dropped.txt", "program.exe").replace("getElementById('translator')", "body"), "x")
     expect(page.locator("#notice")).to_contain_text("program.exe cannot be translated")
 
 
-def test_files_are_translated_by_the_service(show: Opening) -> None:
-    page = show()
+def test_files_are_translated_by_the_service(show: Opening, runs: Runs) -> None:
+    """Files are translated one after the other, by the run that is selected."""
+    page = show(run="recurrent")
     page.locator(".examples button").first.wait_for()
-    settings = page.evaluate("fetch('/frontend/settings').then((answer) => answer.json())")
-    if not settings["filesTranslation"]:
-        pytest.skip("this service translates no files")
     drop = """() => { const data = new DataTransfer();
-      data.items.add(new File(['<p>The man sleeps.</p>'], 'page.html', { type: 'text/html' }));
+      for (const text of ['The man sleeps.', 'The girl sees the dog.'])
+        data.items.add(new File([`<p>${text}</p>`], `${text}html`, { type: 'text/html' }));
+      data.items.add(new File(['no subtitles'], 'empty.srt'));
       const dropped = new DragEvent('drop', { dataTransfer: data, bubbles: true, cancelable: true });
-      document.getElementById('translator').dispatchEvent(dropped); }"""
+      document.body.dispatchEvent(dropped); }"""
     page.evaluate(drop)
-    link = page.locator("#file-result a")
-    link.wait_for()
-    with page.expect_download() as saved:
-        link.click()
-    assert "<p>" in Path(saved.value.path()).read_text(encoding="utf-8")
+    expect(page.locator("#file-result li")).to_contain_text(["is translated", "is translated", "no subtitles"])
+    for link, text in zip(page.locator("#file-result a").all(), ("The man sleeps.", "The girl sees the dog.")):
+        with page.expect_download() as saved:
+            link.click()
+        assert unescape(Path(saved.value.path()).read_text(encoding="utf-8")) == f"<p>{own(runs, 1, text)}</p>"
+    page.get_by_role("button", name="Close").click()
+    expect(page.locator("#file-result")).to_be_hidden()
 
 
 def test_history_is_kept_cleared_and_switched_off(show: Opening, runs: Runs) -> None:
@@ -307,6 +344,58 @@ def test_history_is_kept_cleared_and_switched_off(show: Opening, runs: Runs) -> 
     expect(page.locator(".sentence")).to_have_text(own(runs, 0, "The man sleeps."))
     expect(page.locator("#busy")).to_have_text("")
     assert page.evaluate(stored) == []
+
+
+# ---- speech
+
+SPEECH = """
+Object.defineProperty(window, 'speechSynthesis', { value: Object.assign(new EventTarget(), {
+  speaking: false, said: [], getVoices: () => ['en_GB', 'de-DE'].map((lang) => ({ lang })),
+  speak(one) { this.speaking = true; this.said.push([one.text, one.lang]); this.last = one; },
+  cancel() { if (this.speaking) { this.speaking = false; this.last.onend(); } } }) });
+window.SpeechSynthesisUtterance = class { constructor(text) { this.text = text; } };
+window.SpeechRecognition = class {
+  start() { window.recognition = this; }
+  stop() { this.onend(); }
+  abort() { this.onend(); }
+  hear(...texts) { this.onresult({ results: texts.map((transcript) => [{ transcript }]) }); }
+};
+"""
+
+
+def test_translation_is_read_out_and_text_dictated(show: Opening, runs: Runs) -> None:
+    """With objects in place of those of the browser, which needs voices and a microphone."""
+    page = show()
+    page.add_init_script(SPEECH)
+    page.goto("about:blank")
+    page.go_back()
+    source, listen, dictate = (page.locator(f"#{name}") for name in ("source", "speak", "dictate"))
+    expect(listen).to_be_hidden()
+    source.fill(SENTENCE)
+    listen.click()
+    assert page.evaluate("speechSynthesis.said") == [[own(runs, 0), "de-DE"]]
+    expect(listen).to_have_attribute("aria-pressed", "true")
+    listen.click()
+    expect(listen).to_have_text("Listen")
+    listen.click()
+    page.get_by_role("button", name="Clear").click()  # what is read is gone
+    page.wait_for_function("() => !speechSynthesis.speaking")
+    dictate.click()
+    assert page.evaluate("recognition.lang") == "en"
+    page.evaluate("recognition.hear('The man ', 'sleeps.')")
+    expect(page.locator(".translation")).to_have_text(own(runs, 0, "The man sleeps."))
+    source.fill("The man sleeps.!")
+    page.evaluate("recognition.hear('The man ', 'sleeps. The girl')")  # what the user has typed stays
+    expect(source).to_have_value("The man sleeps.!")
+    expect(dictate).to_have_attribute("aria-pressed", "false")
+    dictate.click()
+    page.evaluate("recognition.onerror({ error: 'not-allowed' })")
+    expect(page.locator("#notice")).to_contain_text("does not allow this page to use the microphone")
+    page.locator("#to").select_option("he")  # the browser has no such voice
+    expect(page.locator(".translation")).to_have_attribute("lang", "he")
+    page.locator(".stage").wait_for()
+    expect(listen).to_be_hidden()
+    page.close()
 
 
 # ---- presentation mode, shortcuts

@@ -313,6 +313,26 @@ schläft im Garten.
     assert translate_file(windows, "a.srt").decode("utf-8-sig") == expected.replace("\n", "\r\n")
 
 
+def test_subtitles_with_missing_and_additional_empty_lines() -> None:
+    """A number that follows the text directly is none of its lines; a text may have an empty line."""
+    content = """\
+1
+00:00:01,000 --> 00:00:02,000
+The man laughs.
+2
+00:00:03,000 --> 00:00:04,000
+The woman sleeps.
+
+The man laughs.
+
+3
+00:00:05,000 --> 00:00:06,000
+1984
+"""
+    expected = content.replace("The man laughs.", "Der Mann lacht.").replace("The woman sleeps.", "Die Frau schläft.")
+    assert translate_file(content.encode(), "a.srt").decode() == expected
+
+
 def test_webvtt_keeps_headers_notes_and_settings() -> None:
     content = """\
 WEBVTT - Title
@@ -328,9 +348,12 @@ first
 
 00:03.000 --> 00:04.000
 <00:03.500>The woman sleeps.
+
+00:05.000 --> 00:06.000
+a &lt; b &amp; c
 """
     expected = content.replace("The man <c.loud>laughs</c>", "Der Mann <c.loud>lacht</c>")
-    expected = expected.replace("The woman sleeps", "Die Frau schläft")
+    expected = expected.replace("The woman sleeps", "Die Frau schläft").replace("a &lt; b &amp; c", "A &lt; B &amp; C")
     assert translate_file(content.encode(), "a.vtt").decode() == expected
 
 

@@ -79,6 +79,10 @@ BOLD, RED = "<w:rPr><w:b/></w:rPr>", '<w:rPr><w:color w:val="FF0000"/></w:rPr>'
             run("two one") + "<w:r><w:footnoteReference w:id='1'/></w:r>" + run("."),
         ),
         (
+            "<w:r><w:footnoteRef/></w:r>" + run(" one two."),  # at the beginning of a footnote
+            "<w:r><w:footnoteRef/></w:r>" + run(" two one."),
+        ),
+        (
             run("one ")
             + "<w:r><w:fldChar w:fldCharType='begin'/></w:r><w:r><w:instrText>PAGE</w:instrText></w:r>"
             + "<w:r><w:fldChar w:fldCharType='separate'/></w:r>"
@@ -140,9 +144,10 @@ def test_spans_of_open_documents_follow_the_aligned_words() -> None:
     text = (
         "<o><text:h>one  two</text:h><text:p>a <text:span text:style-name='B'>b c</text:span> d<text:note><text:p>x y"
     )
-    text += "</text:p></text:note>.</text:p></o>"
+    text += "</text:p></text:note>.</text:p><text:p>Page <text:page-number/></text:p></o>"
     moved = "<o><text:h>two one</text:h><text:p>d<text:note><text:p>y x</text:p></text:note> "
-    moved += "<text:span text:style-name='B'>c b</text:span> a.</text:p></o>"
+    moved += "<text:span text:style-name='B'>c b</text:span> a.</text:p>"
+    moved += "<text:p>Page <text:page-number/></text:p></o>"
     files: dict[str, str | bytes] = {"mimetype": "application/vnd.oasis.opendocument.text", "content.xml": text}
     assert translate(archive(files), "a.odt")["content.xml"].decode() == moved
 

@@ -79,5 +79,7 @@ async def _translate(service: Service, fields: schemas.FileRequest, file: Upload
     served = run_or_none(service, source, fields.target)
     if served is None:
         return file.content
+    if fields.run is not None:
+        served = service.resolve_run(fields.run, source, fields.target)
     best_version, *_ = await translate_blocks(service, served, document.blocks, Preserve(fields.preserve))
     return await asyncio.to_thread(document.render, best_version, served.target_language)

@@ -92,6 +92,7 @@ class FileRequest(ApiRequest):
 
     source: str = Field(description="The language of the document, or 'auto'.", examples=["en"])
     target: str = Field(description="The language to translate into.", examples=["de"])
+    run: str | None = Field(None, description="A run or route for these languages; by default the first one.")
     preserve: PreserveName = PRESERVE_FIELD
     translate_attributes: bool = ATTRIBUTES_FIELD
 

@@ -1,5 +1,7 @@
 // Requests to the service, and server-sent events.
 
+import { sessionStore } from "./storage.js";
+
 const STORAGE_KEY = "dragoman key";
 /** A random id of this page: many users may share an address, and each gets a fair share of the service. */
 const CLIENT_ID = Array.from(crypto.getRandomValues(new Uint32Array(4)), (number) => number.toString(36)).join("");
@@ -13,13 +15,13 @@ export class ServiceError extends Error {
   }
 }
 
-export const hasApiKey = () => Boolean(sessionStorage.getItem(STORAGE_KEY));
-export const setApiKey = (key) => sessionStorage.setItem(STORAGE_KEY, key);
-export const removeApiKey = () => sessionStorage.removeItem(STORAGE_KEY);
+export const hasApiKey = () => Boolean(sessionStore.get(STORAGE_KEY));
+export const setApiKey = (key) => sessionStore.set(STORAGE_KEY, key);
+export const removeApiKey = () => sessionStore.set(STORAGE_KEY, null);
 
 async function request(path, body, signal) {
   const headers = { "x-client-id": CLIENT_ID };
-  const key = sessionStorage.getItem(STORAGE_KEY);
+  const key = sessionStore.get(STORAGE_KEY);
   if (key) headers.authorization = `Bearer ${key}`;
   const isForm = body instanceof FormData;
   if (body && !isForm) headers["content-type"] = "application/json";
@@ -52,14 +54,15 @@ export async function downloadPage(path, fileName) {
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 
-/** Send a request and call `onEvent(name, data)` for every server-sent event of the response. */
+/** Send a request and call `onEvent(name, data)` for every server-sent event of the response, the last of which is "done". */
 export async function streamEvents(path, body, signal, onEvent) {
   const response = await request(path, body, signal);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let buffer = "";
+  let [buffer, isComplete] = ["", false];
   try {
     for (;;) {
       const { value, done } = await reader.read();
+      if (done && !isComplete) throw new ServiceError(0, "The connection was interrupted.");
       if (done) return;
       const events = (buffer + value).split("\n\n");
       buffer = events.pop();
@@ -68,6 +71,7 @@ export async function streamEvents(path, body, signal, onEvent) {
         const data = JSON.parse(text);
         if (name === "error") throw new ServiceError(500, capitalized(data.error));
         onEvent(name, data);
+        isComplete = name === "done";
       }
     }
   } catch (error) {

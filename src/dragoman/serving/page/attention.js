@@ -1,6 +1,6 @@
 // Attention: linked words with one or several heads in colors, a heatmap, and all layers and heads as small maps.
 
-import { emptyMessage, formatNumber, formatPercent, html, dataTable, rovingFocus, runSection, select, svg, toggleGroup } from "./dom.js";
+import { dataTable, formatNumber, formatPercent, html, missingMessage, rovingFocus, runSection, select, svg, toggleGroup } from "./dom.js";
 import { colorScale, figureSvg, framedFigure, labelWidth, matrixPaths, round, shorten, textClass } from "./figures.js";
 import { attentionAxes, direction, meanMatrix, mergeWeights } from "./tokens.js";
 
@@ -91,7 +91,7 @@ function panelView(panel, kind, { state, panels, change, selectHead }) {
   const maps = mapsOfKind(panel, kind);
   if (!maps.length) {
     const reason = inspection?.attention.length ? `This system has no attention ${KINDS[kind]}.` : NO_ATTENTION;
-    return runSection(panel, panels, emptyMessage(panel.error ?? (inspection ? reason : "Loading …")));
+    return runSection(panel, panels, missingMessage(panel, inspection ? reason : "Loading …"));
   }
   const selected = selectWeights(maps, state);
   const [rows, columns] = attentionAxes(inspection, selected.map, state.unit);

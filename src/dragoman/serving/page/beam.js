@@ -1,6 +1,6 @@
 // The beam search as a tree, step by step: hypotheses that were kept, pruned, finished or truncated.
 
-import { emptyMessage, formatNumber, formatProbability, html, rovingFocus, runSection, svg } from "./dom.js";
+import { formatNumber, formatProbability, html, missingMessage, rovingFocus, runSection, svg } from "./dom.js";
 import { figureSvg, framedFigure, labelWidth, round, shorten, swatchLegend } from "./figures.js";
 import { displayToken, joinTokens } from "./tokens.js";
 
@@ -56,7 +56,7 @@ export function show(container, { state, panels, change }) {
     playback = { timer: setInterval(advance, PLAY_INTERVAL), onStop: () => showButton("Play") };
   }
 
-  const content = (panel, n) => views[n]?.element ?? emptyMessage(panel.error ?? missingReason(panel.inspection));
+  const content = (panel, n) => views[n]?.element ?? missingMessage(panel, missingReason(panel.inspection));
   container.replaceChildren(...(last ? [toolbar] : []), html("div", { class: "panels" }, panels.map((panel, n) => runSection(panel, panels, content(panel, n)))));
   for (const view of views) view?.listen({ goTo: (step) => goTo(step), moveBy: (by) => goTo(currentStep() + by), togglePlayback });
   if (last) goTo(currentStep());

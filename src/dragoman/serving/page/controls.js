@@ -9,7 +9,7 @@ import { showNotice } from "./notices.js";
 import { showPresentation } from "./presentation.js";
 import { change, findRun, languagesOf, page } from "./session.js";
 import { direction, languageTag } from "./tokens.js";
-import { onSourceTyped, translate } from "./translating.js";
+import { translate } from "./translating.js";
 
 const BEAM_SIZES = [1, 2, 3, 4, 5, 8, 12];
 
@@ -85,7 +85,6 @@ async function showExamples() {
   const use = (text) => () => {
     byId("source").value = text;
     byId("source").dispatchEvent(new Event("input"));
-    onSourceTyped();
   };
   container.replaceChildren(...examples.map((text) => html("button", { type: "button", lang: languageTag(languagesOf(run).source), dir: "auto", click: use(text) }, text)));
   container.hidden = Boolean(page.state.text) || !examples.length;

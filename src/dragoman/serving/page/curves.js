@@ -1,7 +1,7 @@
 // Training curves of one run, or of two runs in the same charts.
 
 import { downloadPage, hasApiKey } from "./api.js";
-import { dataTable, emptyMessage, html, svg } from "./dom.js";
+import { dataTable, emptyMessage, failureMessage, html, svg } from "./dom.js";
 import { figureSvg, framedFigure, round, ticks } from "./figures.js";
 import { keepFocus, sentenceParts, statusParts } from "./progress.js";
 
@@ -37,7 +37,7 @@ export async function show(container, { panels, get }) {
   try {
     await Promise.all(names.map(load));
   } catch (error) {
-    if (!signal.aborted) container.replaceChildren(emptyMessage(error.message));
+    if (!signal.aborted) container.replaceChildren(failureMessage(error.message));
     return;
   }
   if (signal.aborted) return;

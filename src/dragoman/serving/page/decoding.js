@@ -1,6 +1,6 @@
 // Decoding: how temperature, top-k, top-p, beam size and penalties change the next token and the translation.
 
-import { debounce, emptyMessage, formatNumber, formatProbability, html, rovingFocus, runSection, svg, toggleGroup } from "./dom.js";
+import { debounce, emptyMessage, failureMessage, formatNumber, formatProbability, html, missingMessage, rovingFocus, runSection, svg, toggleGroup } from "./dom.js";
 import { figureSvg, framedFigure, labelWidth, round, shorten, swatchLegend } from "./figures.js";
 import { entropy, samplingProbabilities } from "./sampling.js";
 import { direction, displayToken } from "./tokens.js";
@@ -90,7 +90,7 @@ function slider(name, [label, min, max, step, explanation], value, onInput) {
 /** Create the distribution of the next token and the list of translations of one run. */
 function panelParts(panel, { state, change, post }) {
   const { inspection, run } = panel;
-  if (!inspection?.steps.length) return { element: emptyMessage(panel.error ?? (inspection ? "This system generates no tokens." : "Loading …")), draw() {}, translate() {} };
+  if (!inspection?.steps.length) return { element: missingMessage(panel, inspection ? "This system generates no tokens." : "Loading …"), draw() {}, translate() {} };
   const tokens = html("div", { class: "token-row", role: "group", "aria-label": "Token to predict", lang: run.target, dir: direction(run.target) });
   const chart = html("div", {}, emptyMessage("Loading …"));
   const results = html("div", { class: "decoded", "aria-live": "polite" });
@@ -102,11 +102,14 @@ function panelParts(panel, { state, change, post }) {
     if (walk) chart.replaceChildren(distributionFigure(walk, inspection.steps[current()], state.decoding === "sampling" ? truncation(settingsOf(state, run)) : null, run.name));
   }
   async function load() {
+    const step = current();
     try {
-      walk = await requestWalk(panel, { step: current() }, post);
+      const found = await requestWalk(panel, { step }, post);
+      if (step !== current()) return; // another token was selected in the meantime
+      walk = found;
       draw();
     } catch (error) {
-      chart.replaceChildren(emptyMessage(error.message));
+      chart.replaceChildren(failureMessage(error.message));
     }
   }
   async function translate() {
@@ -116,7 +119,7 @@ function panelParts(panel, { state, change, post }) {
       const response = await post("/v1/translate", { run: run.name, ...languages, text: inspection.source.text, search: searchOf(state, run) });
       if (number === latest) results.replaceChildren(hypothesisTable(response.translations[0].sentences, inspection.target.text, searchOf(state, run), run));
     } catch (error) {
-      if (number === latest) results.replaceChildren(emptyMessage(error.message));
+      if (number === latest) results.replaceChildren(failureMessage(error.message));
     }
   }
   inspection.steps.forEach((step, n) => tokens.append(html("button", { type: "button", "aria-pressed": String(n === current()), click: (event) => {

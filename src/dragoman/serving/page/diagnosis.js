@@ -1,6 +1,6 @@
 // The diagnosis of runs: known failures of translation, each as a number with its explanation and examples.
 
-import { emptyMessage, formatNumber, html, runSection } from "./dom.js";
+import { emptyMessage, failureMessage, formatNumber, html, runSection } from "./dom.js";
 import { languageQuery } from "./session.js";
 
 const POLL_INTERVAL = 2000; // milliseconds
@@ -26,7 +26,7 @@ async function measure(run, body, get, signal) {
       if (signal.aborted || !body.isConnected) return;
     }
   } catch (error) {
-    if (!signal.aborted) body.replaceChildren(emptyMessage(error.message));
+    if (!signal.aborted) body.replaceChildren(failureMessage(error.message));
   }
 }
 

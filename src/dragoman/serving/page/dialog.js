@@ -1,6 +1,7 @@
 // Modal dialogs.
 
 import { html } from "./dom.js";
+import { localStore } from "./storage.js";
 
 /** Create a modal dialog with a heading and a button that closes it; it is removed when it closes. */
 export function openDialog(id, title, ...content) {
@@ -17,8 +18,8 @@ export function openDialog(id, title, ...content) {
 
 /** Create a labeled checkbox that is stored in the browser. */
 export function storedCheckbox(label, storageKey, onChange = () => {}) {
-  const box = html("input", { type: "checkbox", checked: localStorage.getItem(storageKey) !== "off", change: () => {
-    localStorage.setItem(storageKey, box.checked ? "on" : "off");
+  const box = html("input", { type: "checkbox", checked: localStore.get(storageKey) !== "off", change: () => {
+    localStore.set(storageKey, box.checked ? "on" : "off");
     onChange(box.checked);
   } });
   return html("label", { class: "checkbox" }, box, label);

@@ -27,6 +27,13 @@ export const runSection = (panel, panels, ...children) =>
 
 export const emptyMessage = (text) => html("p", { class: "empty" }, text);
 
+/** Say why something could not be loaded, with a button that loads the view again: an event that `main.js` handles. */
+export const failureMessage = (text) => html("div", { class: "empty", role: "alert" }, html("p", {}, text),
+  html("button", { type: "button", click: ({ target }) => target.dispatchEvent(new Event("reload-view", { bubbles: true })) }, "Try again"));
+
+/** Say why the inspection of a panel failed, or else why there is nothing to show. */
+export const missingMessage = (panel, reason) => (panel.error ? failureMessage(panel.error) : emptyMessage(reason));
+
 /** Create a labeled select element. */
 export function select(label, options, value, onChange) {
   const list = html("select", { change: () => onChange(list.value) });
@@ -82,12 +89,24 @@ export function dataTable(heading, rows) {
 
 /** Return a function that calls `work` once it has not been called for `delay` milliseconds. */
 export function debounce(delay, work) {
-  let timer;
-  const run = (...args) => {
-    clearTimeout(timer);
-    timer = setTimeout(() => work(...args), delay);
+  let timer = null;
+  const run = () => {
+    run.cancel();
+    timer = setTimeout(() => {
+      timer = null;
+      work();
+    }, delay);
   };
-  run.cancel = () => clearTimeout(timer);
+  run.cancel = () => {
+    clearTimeout(timer);
+    timer = null;
+  };
+  /** Do what waits at once. */
+  run.flush = () => {
+    if (timer === null) return;
+    run.cancel();
+    work();
+  };
   return run;
 }
 

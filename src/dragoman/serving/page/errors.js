@@ -1,6 +1,6 @@
 // Error analysis: the test set as a table that is sorted, filtered and opened in the inspector; and the diagnosis.
 
-import { debounce, emptyMessage, formatNumber, html, select, toggleGroup } from "./dom.js";
+import { debounce, emptyMessage, failureMessage, formatNumber, html, select, toggleGroup } from "./dom.js";
 import { diagnosisView } from "./diagnosis.js";
 import { sentenceDetail } from "./error_detail.js";
 import { languageQuery } from "./session.js";
@@ -81,7 +81,8 @@ function errorsView(element, context, signal) {
     } catch (error) {
       if (signal.aborted) return;
       status.replaceChildren();
-      table.replaceChildren(emptyMessage(error.message));
+      table.replaceChildren(failureMessage(error.message));
+      shown = null;
       return;
     }
     showStatus();

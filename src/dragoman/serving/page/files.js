@@ -2,49 +2,62 @@
 
 import { upload } from "./api.js";
 import { byId, html } from "./dom.js";
+import { DETECT } from "./languages.js";
 import { showError, showNotice } from "./notices.js";
-import { excessCharacters } from "./source_box.js";
+import { excessCharacters, replaceSource } from "./source_box.js";
 import { page } from "./session.js";
+
+let request = new AbortController();
 
 const isPlainText = (file) => /\.(txt|text)$/i.test(file.name) || (file.type === "text/plain" && !/\.\w+$/.test(file.name));
 const extension = (name) => /\.\w+$/.exec(name)?.[0].toLowerCase() ?? "";
 
-/** Translate a file: as text in the page, or by the service. */
-export async function openFile(file) {
-  if (isPlainText(file)) {
-    const text = await file.text();
-    if (text.includes("\ufffd")) showNotice(`${file.name} is not UTF-8 text: some characters cannot be read.`);
+/** Translate files: a text in the page, others by the service. */
+async function openFiles(files) {
+  if (files.length === 1 && isPlainText(files[0])) {
+    const text = await files[0].text();
     if (excessCharacters(text) <= 0 || !page.settings.files) {
-      byId("source").value = text;
-      byId("source").dispatchEvent(new Event("input"));
+      replaceSource(text);
+      if (text.includes("\ufffd")) showNotice(`${files[0].name} is not UTF-8 text: some characters cannot be read.`);
       return;
     }
   }
   const formats = page.settings.fileFormats;
-  if (!page.settings.files || (formats.length && !formats.includes(extension(file.name)))) {
-    showNotice(`${file.name} cannot be translated: choose ${page.settings.files ? `one of ${formats.join(", ")}` : "a text file (.txt)"}.`);
-    return;
-  }
-  await translateFile(file);
+  const unknown = files.find((file) => !page.settings.files || (formats.length && !formats.includes(extension(file.name))));
+  if (unknown) showNotice(`${unknown.name} cannot be translated: choose ${page.settings.files ? `one of ${formats.join(", ")}` : "a text file (.txt)"}.`);
+  else await translateFiles(files);
 }
 
-async function translateFile(file) {
-  const result = byId("file-result");
-  result.hidden = false;
-  result.replaceChildren(`Translating ${file.name} …`);
-  const { source, target } = page.panels[0].run;
-  const form = new FormData();
-  for (const [name, value] of Object.entries({ file, source, target })) form.append(name, value);
-  try {
-    const { translatedFileUrl } = await upload("/translate_file", form);
-    const url = new URL(translatedFileUrl, location.href);
-    const name = decodeURIComponent(url.pathname.split("/").at(-1));
-    const close = html("button", { type: "button", click: () => { result.hidden = true; } }, "Close");
-    result.replaceChildren(`${file.name} is translated: `, html("a", { href: url.pathname + url.search, download: name }, `Download ${name}`), " ", close);
-  } catch (error) {
+/** Let the service translate files, one after the other. */
+async function translateFiles(files) {
+  const [result, list] = [byId("file-result"), html("ul")];
+  const close = html("button", { type: "button", click: () => {
+    request.abort();
     result.hidden = true;
-    showError(error);
+  } }, "Cancel");
+  request.abort();
+  request = new AbortController();
+  const { signal } = request;
+  const { name: run, source, target } = page.panels[0].run;
+  const languages = page.state.from === DETECT ? { source: DETECT, target } : { source, target, run };
+  result.hidden = false;
+  result.replaceChildren(list, close);
+  for (const file of files) {
+    const line = list.appendChild(html("li", {}, `Translating ${file.name} …`));
+    const form = new FormData();
+    for (const [name, value] of Object.entries({ file, ...languages })) form.append(name, value);
+    try {
+      const { translatedFileUrl } = await upload("/translate_file", form, signal);
+      const url = new URL(translatedFileUrl, location.href);
+      const name = decodeURIComponent(url.pathname.split("/").at(-1));
+      line.replaceChildren(`${file.name} is translated: `, html("a", { href: url.pathname + url.search, download: name }, `Download ${name}`));
+    } catch (error) {
+      if (signal.aborted) return;
+      line.textContent = `${file.name}: ${error.message}`;
+      if (error.status === 403) showError(error);
+    }
   }
+  close.textContent = "Close";
 }
 
 export function setUpFiles() {
@@ -54,20 +67,18 @@ export function setUpFiles() {
     input.click();
   });
   input.addEventListener("change", () => {
-    if (input.files[0]) openFile(input.files[0]);
+    const files = [...input.files];
     input.value = "";
+    if (files.length) openFiles(files);
   });
-  const hasFile = (event) => event.dataTransfer?.types.includes("Files");
-  card.addEventListener("dragover", (event) => {
-    if (!hasFile(event)) return;
+  // on the whole page: elsewhere the browser would open the file in its place
+  const onDrag = (isOver) => (event) => {
+    if (!event.dataTransfer?.types.includes("Files")) return;
     event.preventDefault();
-    card.classList.add("dropping");
-  });
-  card.addEventListener("dragleave", (event) => card.contains(event.relatedTarget) || card.classList.remove("dropping"));
-  card.addEventListener("drop", (event) => {
-    card.classList.remove("dropping");
-    if (!hasFile(event)) return;
-    event.preventDefault();
-    openFile(event.dataTransfer.files[0]);
-  });
+    card.classList.toggle("dropping", isOver);
+    if (event.type === "drop" && event.dataTransfer.files.length && !document.querySelector("dialog[open]")) openFiles([...event.dataTransfer.files]);
+  };
+  document.addEventListener("dragover", onDrag(true));
+  document.addEventListener("dragleave", onDrag(false));
+  document.addEventListener("drop", onDrag(false));
 }

@@ -1,6 +1,6 @@
 // Gradients: which tokens influence each token of the translation, and how far gradients reach in the model.
 
-import { dataTable, emptyMessage, formatPercent, html, runSection, svg } from "./dom.js";
+import { dataTable, emptyMessage, failureMessage, formatPercent, html, missingMessage, runSection, svg } from "./dom.js";
 import { figureSvg, framedFigure, round } from "./figures.js";
 import { matrixFigure } from "./matrix_figure.js";
 import { languageQuery, runFields } from "./session.js";
@@ -37,7 +37,7 @@ export async function show(container, { state, panels, get, post }) {
     sections.append(runSection(panel, panels, body));
     const sentence = panel.sentences[state.sentence];
     if (!sentence || !panel.inspection?.target) {
-      body.replaceChildren(emptyMessage(panel.error ?? "Enter a sentence above to inspect its translation."));
+      body.replaceChildren(missingMessage(panel, "Enter a sentence above to inspect its translation."));
       return;
     }
     const fields = { ...runFields(panel.run), text: sentence.source, translation: panel.inspection.target.text };
@@ -48,7 +48,7 @@ export async function show(container, { state, panels, get, post }) {
       const { gradients } = await cached(`reach ${panel.run.name}`, () => get(`/v1/runs/${encodeURIComponent(panel.run.name)}/gradients?${new URLSearchParams(languageQuery(panel.run))}`, signal));
       if (!signal.aborted && gradients) body.append(...reachFigures(gradients));
     } catch (error) {
-      if (!signal.aborted) body.append(emptyMessage(error.message));
+      if (!signal.aborted) body.append(failureMessage(error.message));
     }
   }));
 }

@@ -1,6 +1,6 @@
 // How the translation of the selected sentence changed in training: a slider over the checkpoints of a run.
 
-import { emptyMessage, formatNumber, formatPercent, html, runSection, svg, toggleGroup } from "./dom.js";
+import { emptyMessage, failureMessage, formatNumber, formatPercent, html, runSection, svg, toggleGroup } from "./dom.js";
 import { figureSvg, framedFigure, round, ticks } from "./figures.js";
 import { matrixFigure } from "./matrix_figure.js";
 import { runFields, searchConfig } from "./session.js";
@@ -33,7 +33,7 @@ export async function show(container, context) {
       history.steps = (await get(`/v1/runs/${encodeURIComponent(name)}/checkpoints`, signal)).checkpoints;
     }
   } catch (error) {
-    if (!signal.aborted) container.replaceChildren(emptyMessage(error.message));
+    if (!signal.aborted) container.replaceChildren(failureMessage(error.message));
     return;
   }
   if (signal.aborted) return;
@@ -140,7 +140,7 @@ function content(history, step, select) {
   const nearest = steps.filter((item) => item.step <= step).at(-1) ?? steps[0];
   const entry = nearest && history.entries.get(nearest.step);
   const parts = [];
-  if (error) parts.push(emptyMessage(error));
+  if (error) parts.push(failureMessage(error));
   else if (steps.length < 2) parts.push(emptyMessage(`Only ${steps.length} checkpoint of this run has been kept. ${HINT}`));
   else if (known.length < steps.length) parts.push(html("p", { class: "muted history-note", role: "status" }, `${known.length} of ${steps.length} checkpoints loaded …`));
   if (entry) parts.push(...translationLines(entry, panel));

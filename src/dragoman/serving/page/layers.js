@@ -1,6 +1,6 @@
 // Layers: the predictions of the output layer applied to the states after each layer.
 
-import { dataTable, emptyMessage, formatProbability, html, runSection } from "./dom.js";
+import { dataTable, formatProbability, html, missingMessage, runSection } from "./dom.js";
 import { framedFigure, tokenTable, tokenTableLegend } from "./figures.js";
 import { displayToken } from "./tokens.js";
 
@@ -12,7 +12,7 @@ export function show(container, { panels }) {
 
 function content(panel) {
   const { inspection } = panel;
-  if (!inspection?.layers.length) return emptyMessage(panel.error ?? (inspection ? "This system has no layers that can be read out one by one." : "Loading …"));
+  if (!inspection?.layers.length) return missingMessage(panel, inspection ? "This system has no layers that can be read out one by one." : "Loading …");
   const rows = inspection.layers.map((layer) => ({
     name: layer.name,
     cells: layer.steps.map((step) => {

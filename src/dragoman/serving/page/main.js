@@ -5,14 +5,14 @@ import { copyOnClick } from "./clipboard.js";
 import { applyState, fillSelects, setUpSelects, showRuns } from "./controls.js";
 import { byId, rovingFocus } from "./dom.js";
 import { setUpFiles } from "./files.js";
-import { setUpScrolling } from "./frame.js";
+import { invalidateViews, setUpScrolling, updateViews } from "./frame.js";
 import { force, onTranslationTyped, selectSentence, stepForced, stepsOfTranslation } from "./inspection.js";
 import { setUpLanguages } from "./languages.js";
 import { setUpPresentation } from "./presentation.js";
 import { setUpRetry, showAndRetry } from "./retry.js";
 import { linkToState, page } from "./session.js";
 import { setUpShortcuts } from "./shortcuts.js";
-import { setUpSourceBox } from "./source_box.js";
+import { replaceSource, setUpSourceBox } from "./source_box.js";
 import { setUpSpeech } from "./speech.js";
 import { parseState } from "./state.js";
 import { setUpTheme } from "./theme.js";
@@ -27,12 +27,15 @@ function addListeners() {
     byId("views").classList.add("stale");
     onSourceTyped();
   });
-  byId("clear").addEventListener("click", () => {
-    byId("source").value = "";
-    byId("source").dispatchEvent(new Event("input"));
-    byId("source").focus();
-  });
+  byId("source").addEventListener("change", onSourceTyped.flush); // whatever the user does next is about this text
+  byId("clear").addEventListener("click", () => replaceSource(""));
   byId("user-translation").addEventListener("input", onTranslationTyped);
+  byId("views").addEventListener("reload-view", () => {
+    invalidateViews();
+    selectSentence(page.state.sentence);
+    updateViews();
+  });
+  byId("user-translation").addEventListener("change", onTranslationTyped.flush);
   byId("undo").addEventListener("click", () => stepForced(true));
   byId("redo").addEventListener("click", () => stepForced(false));
   byId("key").addEventListener("submit", (event) => {

@@ -1,6 +1,6 @@
 // Neurons: how the query of one token is compared with every key, element by element, in one attention head.
 
-import { dataTable, emptyMessage, formatNumber, formatPercent, html, rovingFocus, runSection, select, svg } from "./dom.js";
+import { dataTable, emptyMessage, failureMessage, formatNumber, formatPercent, html, missingMessage, rovingFocus, runSection, select, svg } from "./dom.js";
 import { colorScale, figureSvg, framedFigure, labelWidth, round, shorten } from "./figures.js";
 import { direction, displayToken } from "./tokens.js";
 import { largestValue, stripPaths } from "./strips.js";
@@ -33,7 +33,7 @@ async function showPanel(section, panel, context) {
   const maps = inspection?.attention.filter((map) => KIND_NAMES[map.kind]) ?? [];
   const fill = (...children) => section.replaceChildren(...[...section.children].filter((child) => child.matches("h3")), ...children);
   if (!maps.length) {
-    fill(emptyMessage(panel.error ?? (inspection ? "This system has no attention, so there are no queries and keys." : "Loading …")));
+    fill(missingMessage(panel, inspection ? "This system has no attention, so there are no queries and keys." : "Loading …"));
     return;
   }
   const ofKind = (kind) => maps.filter((map) => map.kind === kind);
@@ -63,7 +63,7 @@ async function showPanel(section, panel, context) {
     const title = `${KIND_NAMES[kind]} layer ${layer}, head ${head}: “${displayToken(queries[index].token)}”`;
     content = steps["terms of the scores"] ? neuronFigure(title, steps, panel.run.name) : emptyMessage("This layer does not compare queries and keys, so it has no neurons to show.");
   } catch (error) {
-    content = emptyMessage(error.message);
+    content = failureMessage(error.message);
   }
   fill(toolbar, html("div", { class: "token-choice" }, html("span", { class: "name" }, "Query"), row), content);
 }

@@ -1,6 +1,6 @@
 // Position encodings of the runs, and the similarity of positions.
 
-import { emptyMessage, html, runSection, svg } from "./dom.js";
+import { emptyMessage, failureMessage, html, runSection, svg } from "./dom.js";
 import { colorScale, figureSvg, framedFigure, matrixPaths } from "./figures.js";
 
 export const needsSentence = false;
@@ -23,7 +23,7 @@ export async function show(container, { panels, get }) {
       const figures = cache.get(name).map((encoding) => encodingFigure(encoding, name));
       sections[n].lastChild.replaceWith(...(figures.length ? figures : [emptyMessage("This system has no position encodings: recurrence or convolution encode the order, if anything does.")]));
     } catch (error) {
-      sections[n].lastChild.textContent = error.message;
+      sections[n].lastChild.replaceWith(failureMessage(error.message));
     }
   }));
 }

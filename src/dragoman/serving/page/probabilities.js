@@ -1,6 +1,6 @@
 // Token probabilities: alternatives at every position, which can be forced to continue the translation from there.
 
-import { dataTable, emptyMessage, formatNumber, formatProbability, html, rovingFocus, runSection } from "./dom.js";
+import { dataTable, formatNumber, formatProbability, html, missingMessage, rovingFocus, runSection } from "./dom.js";
 import { framedFigure, tokenTable, tokenTableLegend } from "./figures.js";
 import { direction, displayToken, startsWord } from "./tokens.js";
 
@@ -26,7 +26,7 @@ function content(panel, { state, force }) {
   } }, "Back to the run's translation");
   if (!inspection) {
     const isForced = panel.error && state.forced[`${panel.index}.${state.sentence}`];
-    return [emptyMessage(panel.error ?? "Loading …"), ...(isForced ? [resetButton()] : [])];
+    return [missingMessage(panel, "Loading …"), ...(isForced ? [resetButton()] : [])];
   }
   const { steps, score } = inspection;
   const forceToken = (position, tokenId) => {

@@ -4,6 +4,7 @@ import { openDialog, storedCheckbox } from "./dialog.js";
 import { byId, html } from "./dom.js";
 import { togglePresentation } from "./presentation.js";
 import { page } from "./session.js";
+import { localStore } from "./storage.js";
 import { openHistory } from "./translation_history.js";
 import { VIEWS } from "./views.js";
 
@@ -49,7 +50,7 @@ export function setUpShortcuts() {
       else if (page.state.present && !document.querySelector("dialog[open]")) togglePresentation(false);
       return;
     }
-    if (isTyping || document.querySelector("dialog[open]") || localStorage.getItem(STORAGE_KEY) === "off") return;
+    if (isTyping || document.querySelector("dialog[open]") || localStore.get(STORAGE_KEY) === "off") return;
     const view = /^[1-9]$/.test(event.key) ? Object.keys(VIEWS)[event.key - 1] : undefined;
     const action = view ? () => byId(`tab-${view}`).click() : SHORTCUTS.find(([key]) => key === event.key.toLowerCase())?.[2];
     if (!action) return;

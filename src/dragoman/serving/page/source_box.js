@@ -68,6 +68,18 @@ function markedText(text, ranges) {
   return [...nodes, "\n"]; // a last empty line has a height, as in the text field
 }
 
+/** Replace the source text by another one, so that Ctrl+Z brings it back where the browser can do so. */
+export function replaceSource(text) {
+  const source = byId("source");
+  text = text.replace(/\r\n?/g, "\n"); // as the text field does
+  source.focus();
+  source.select();
+  const isReplaced = text ? document.execCommand("insertText", false, text) : document.execCommand("delete");
+  if (isReplaced && source.value === text) return; // the browser has sent the event
+  source.value = text;
+  source.dispatchEvent(new Event("input"));
+}
+
 export function setUpSourceBox() {
   byId("source").addEventListener("scroll", () => { byId("source-marks").scrollTop = byId("source").scrollTop; });
   byId("source").addEventListener("input", () => {

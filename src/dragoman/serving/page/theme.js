@@ -1,10 +1,11 @@
 // Color scheme and font size, which are stored in the browser and not in the link.
 
 import { byId } from "./dom.js";
+import { localStore } from "./storage.js";
 
 const THEMES = ["auto", "light", "dark"];
 const SIZES = [0.875, 1, 1.15, 1.35, 1.6, 2];
-const stored = { theme: localStorage.getItem("dragoman theme"), size: Number(localStorage.getItem("dragoman size")) };
+const stored = { theme: localStore.get("dragoman theme"), size: Number(localStore.get("dragoman size")) };
 const settings = { theme: THEMES.includes(stored.theme) ? stored.theme : "auto", size: SIZES.includes(stored.size) ? stored.size : 1 };
 
 function apply(changes) {
@@ -15,7 +16,7 @@ function apply(changes) {
   byId("theme").textContent = `Theme: ${settings.theme}`;
   byId("smaller").disabled = settings.size === SIZES[0];
   byId("larger").disabled = settings.size === SIZES.at(-1);
-  for (const [name, value] of Object.entries(settings)) localStorage.setItem(`dragoman ${name}`, value);
+  for (const [name, value] of Object.entries(settings)) localStore.set(`dragoman ${name}`, value);
 }
 
 export function setUpTheme() {

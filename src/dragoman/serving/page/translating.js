@@ -48,8 +48,8 @@ export async function translate(attempt = 0) {
   byId("views").classList.add("stale");
   byId("busy").textContent = "translating …";
   try {
-    await detectLanguage(signal);
     for (const panel of page.panels) Object.assign(panel, { sentences: [], error: null });
+    await detectLanguage(signal);
     await Promise.all(page.panels.map((panel) => translatePanel(panel, signal)));
     byId("announcement").textContent = page.panels.map((panel) => `${page.panels.length > 1 ? `${panel.run.name}: ` : ""}${panel.sentences.map((sentence) => sentence.text).join(" ")}`).join(" ");
     remember();

@@ -3,30 +3,25 @@
 import { openDialog, storedCheckbox } from "./dialog.js";
 import { byId, html } from "./dom.js";
 import { change, page } from "./session.js";
+import { localStore } from "./storage.js";
 
 const STORAGE_KEY = "dragoman history";
 const ENABLED_KEY = "dragoman history enabled";
 const MAX_ENTRIES = 50;
 const MAX_CHARACTERS = 2000; // longer texts are not stored
 
-const isEnabled = () => localStorage.getItem(ENABLED_KEY) !== "off";
+const isEnabled = () => localStore.get(ENABLED_KEY) !== "off";
 
 function readEntries() {
   try {
-    const entries = JSON.parse(localStorage.getItem(STORAGE_KEY) ?? "[]");
+    const entries = JSON.parse(localStore.get(STORAGE_KEY) ?? "[]");
     return Array.isArray(entries) ? entries.filter((entry) => typeof entry?.text === "string" && typeof entry?.translation === "string") : [];
   } catch {
     return []; // damaged
   }
 }
 
-function writeEntries(entries) {
-  try {
-    localStorage.setItem(STORAGE_KEY, JSON.stringify(entries.slice(0, MAX_ENTRIES)));
-  } catch {
-    localStorage.removeItem(STORAGE_KEY); // no space is left
-  }
-}
+const writeEntries = (entries) => localStore.set(STORAGE_KEY, JSON.stringify(entries.slice(0, MAX_ENTRIES)));
 
 /** Add the translation that is shown; one that continues the last text, as when typing, replaces it. */
 export function remember() {

@@ -1,6 +1,6 @@
 // A walk through the model: how one token of the translation is predicted, with the numbers of every layer.
 
-import { emptyMessage, formatNumber, formatProbability, html, rovingFocus, runSection, select } from "./dom.js";
+import { emptyMessage, failureMessage, formatNumber, formatProbability, html, missingMessage, rovingFocus, runSection, select } from "./dom.js";
 import { direction, displayToken } from "./tokens.js";
 import { barList, stripFigure } from "./strips.js";
 import { requestWalk } from "./walk_requests.js";
@@ -34,7 +34,7 @@ function tokenRow(label, tokens, selected, language, onSelect) {
 
 function panelView(panel, context) {
   const { inspection } = panel;
-  if (!inspection?.steps.length) return emptyMessage(panel.error ?? (inspection ? "This system predicts no tokens, so there is nothing to follow." : "Loading …"));
+  if (!inspection?.steps.length) return missingMessage(panel, inspection ? "This system predicts no tokens, so there is nothing to follow." : "Loading …");
   const view = html("div", { class: "walk" }, emptyMessage("Loading …"));
   load(view, panel, context);
   return view;
@@ -45,6 +45,8 @@ async function load(view, panel, context) {
   const { inspection } = panel;
   const step = Math.min(state.walkStep, inspection.steps.length - 1);
   const position = Math.min(state.walkPosition, Math.max(0, (inspection.source?.tokens.length ?? 1) - 1));
+  const choice = () => [state.walkStep, state.walkPosition, state.walkHead].join();
+  const chosen = choice();
   let walk;
   try {
     walk = await requestWalk(panel, { step, position, head: Math.max(1, state.walkHead) }, post);
@@ -52,7 +54,11 @@ async function load(view, panel, context) {
     if (state.walkHead > 1 && error.status === 400) { // the other run has fewer heads
       change({ walkHead: 1 });
       load(view, panel, context);
-    } else view.replaceChildren(emptyMessage(error.message));
+    } else view.replaceChildren(failureMessage(error.message));
+    return;
+  }
+  if (chosen !== choice()) { // something else was selected in the meantime
+    await load(view, panel, context);
     return;
   }
   const update = (patch, selector) => {

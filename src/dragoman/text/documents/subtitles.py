@@ -6,9 +6,11 @@ of the word alignment cross the cut.
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 from dragoman.errors import UserError
@@ -43,31 +45,36 @@ class SubtitleFile:
         lines: all lines, with their line breaks
         groups: subtitles that form a sentence or several
         blocks: the text of each group; a point named `CUT` is between two subtitles
+        is_webvtt: whether the characters &, < and > are escaped, as in HTML
     """
 
     lines: list[str]
     groups: list[list[Cue]]
     blocks: list[MarkedText]
-    encoding: str = "utf-8"
+    encoding: str
+    is_webvtt: bool
 
     @classmethod
     def parse(cls, content: bytes, translate_attributes: bool = False) -> SubtitleFile:
         """Read a file; a UserError if it has no time stamps. Subtitles have no attributes to translate."""
         text, encoding = decode_text(content)
         lines = re.findall(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+\Z", text)
-        cues = list(_cues(lines))
-        if not cues and text.strip() and not text.lstrip("\ufeff").startswith("WEBVTT"):
+        is_webvtt = text.lstrip("\ufeff").startswith("WEBVTT")
+        cues = list(_cues(lines, is_webvtt))
+        if not cues and text.strip() and not is_webvtt:
             raise UserError(
                 "the file has no subtitles: expected lines such as 00:00:01,000 --> 00:00:02,500 before each text"
             )
         groups = list(_groups(cues))
-        return cls(lines, groups, [_block(group) for group in groups], encoding)
+        unescape = html.unescape if is_webvtt else str
+        return cls(lines, groups, [_block(group, unescape) for group in groups], encoding, is_webvtt)
 
     def render(self, translated: Sequence[MarkedText], language: str = "") -> bytes:
         """Return the file with translated subtitles; it names no `language`."""
         lines: list[str] = [*self.lines]
+        escape = partial(html.escape, quote=False) if self.is_webvtt else str
         for group, block in zip(self.groups, translated):
-            for cue, text in zip(group, _cut(block, len(group))):
+            for cue, text in zip(group, _cut(block, len(group), escape)):
                 last = cue.line + len(cue.lines) - 1
                 ending = lines[last][len(lines[last].rstrip("\r\n")) :]
                 line_break = ending or "\n"
@@ -76,23 +83,31 @@ class SubtitleFile:
         return "".join(lines).encode(self.encoding)
 
 
-def _cues(lines: Sequence[str]) -> Iterator[Cue]:
-    """Yield the subtitles of a file that have text; a spoken line (“- Hello.”) is one of its own."""
-    number = 0
+def _cues(lines: Sequence[str], is_webvtt: bool) -> Iterator[Cue]:
+    """Yield the subtitles of a file that have text; a spoken line (“- Hello.”) is one of its own.
+
+    Text after an empty line belongs to the last time stamp as well; in WebVTT it is a comment, a style or a name.
+    """
+    number, start, end = 0, -1.0, -1.0
     while number < len(lines):
-        timing = _TIMING.match(lines[number])
-        number += 1
-        if not timing:
-            continue
+        if timing := _TIMING.match(lines[number]):
+            start, end, number = _seconds(timing[1]), _seconds(timing[2]), number + 1
         first = number
-        while number < len(lines) and lines[number].strip() and not _TIMING.match(lines[number]):
+        while number < len(lines) and lines[number].strip() and not (timing := _TIMING.match(lines[number])):
             number += 1
         texts = [line.strip() for line in lines[first:number]]
-        start, end = _seconds(timing[1]), _seconds(timing[2])
+        if number < len(lines) and timing and texts and texts[-1].isdecimal():
+            texts.pop()  # the number of the next subtitle, which no empty line may precede
+        if number < len(lines) and not lines[number].strip():
+            number += 1
+        if start < 0:
+            continue
         if any(_DIALOGUE.match(text) for text in texts):
             yield from (Cue((text,), start, end, first + n) for n, text in enumerate(texts))
         elif texts:
             yield Cue(tuple(texts), start, end, first)
+        if is_webvtt:
+            start = -1.0
 
 
 def _seconds(time: str) -> float:
@@ -120,19 +135,19 @@ def _groups(cues: Sequence[Cue]) -> Iterator[list[Cue]]:
             group = []
 
 
-def _block(group: Sequence[Cue]) -> MarkedText:
-    """Return the text of some subtitles with their tags, and a cut between each two."""
+def _block(group: Sequence[Cue], unescape: Callable[[str], str]) -> MarkedText:
+    """Return the unescaped text of some subtitles with their tags, and a cut between each two."""
     builder = MarkedTextBuilder(is_collapsed=True)
     for number, cue in enumerate(group):
         if number:
             builder.add_text(" ")
             builder.add_point("", name=CUT)
-        _add_cue(builder, " ".join(cue.lines))
+        _add_cue(builder, " ".join(cue.lines), unescape)
     return builder.build().stripped()
 
 
-def _add_cue(builder: MarkedTextBuilder, text: str) -> None:
-    """Append the text of a subtitle and its tags; a tag without a partner stands at its point."""
+def _add_cue(builder: MarkedTextBuilder, text: str, unescape: Callable[[str], str]) -> None:
+    """Append the unescaped text of a subtitle and its tags; a tag without a partner stands at its point."""
     if dash := re.match(r"\s*[-–—]\s*(?=\S)", text):  # who speaks is no part of the sentence
         builder.add_point(dash[0].lstrip())
         text = text[dash.end() :]
@@ -145,7 +160,7 @@ def _add_cue(builder: MarkedTextBuilder, text: str) -> None:
             partners |= {pending[-1]: number, number: pending.pop()}
     position = 0
     for number, tag in enumerate(tags):
-        builder.add_text(text[position : tag.start()])
+        builder.add_text(unescape(text[position : tag.start()]))
         position = tag.end()
         if number not in partners:
             builder.add_point(tag[0])
@@ -153,11 +168,11 @@ def _add_cue(builder: MarkedTextBuilder, text: str) -> None:
             builder.open(tag[0], tag["name"])
         else:
             builder.close(tag[0])
-    builder.add_text(text[position:])
+    builder.add_text(unescape(text[position:]))
 
 
-def _cut(block: MarkedText, count: int) -> list[str]:
-    """Return the texts of the `count` subtitles of a translated group.
+def _cut(block: MarkedText, count: int, escape: Callable[[str], str]) -> list[str]:
+    """Return the escaped texts of the `count` subtitles of a translated group.
 
     A tag across a cut, the border of two subtitles, is closed and opened again.
     """
@@ -169,7 +184,7 @@ def _cut(block: MarkedText, count: int) -> list[str]:
     for number, (start, end) in enumerate(pairwise(bounds)):
         within = _tags_within(block.tags, start, end, is_first=number == 0)
         tags = (tag.clamped(start, end).moved(-start) for tag in within)
-        parts.append(MarkedText(block.text[start:end], tuple(tags)).render().strip())
+        parts.append(MarkedText(block.text[start:end], tuple(tags)).render(escape).strip())
     return parts
 
 

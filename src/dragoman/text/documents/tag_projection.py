@@ -200,11 +200,11 @@ class _Projection:
         """
         before = [n for n, (start, _) in enumerate(self.source_words) if start < position]
         after = [n for n, (start, _) in enumerate(self.source_words) if start >= position]
-        if not before:
-            return len(self.target) - len(self.target.lstrip())
+        if not before:  # before or after the white space at the beginning, as in the source
+            return min(position, len(self.target) - len(self.target.lstrip()))
         is_attached = position <= self.source_words[before[-1]][1]  # to the word before, as a footnote mark is
-        if not after and not is_attached:
-            return len(self.target.rstrip())
+        if not after and not is_attached:  # in the white space at the end
+            return max(len(self.target.rstrip()), len(self.target) - len(self.source) + position)
         word = before[-1] if is_attached else after[0]
         for placed, (source_range, _) in zip(self.sentences, self.word_ranges):
             if is_attached and source_range and word == source_range[-1] and position >= placed.source_end:
