@@ -62,6 +62,7 @@ def test_references_are_hardly_ever_suspicious(checker: TranslationChecker, plac
     [
         ("The old man reads the book.", "Der alte Mann liest.", "uncovered", "“book” may be missing"),
         ("The old man reads the book.", "Der alte Mann liest liest liest das Buch.", "repetition", "“liest” occurs 3"),
+        ("The old man reads the book.", "Der alte Mann liest........", "repetition", "“.” occurs 8 times in a row"),
         ("I see the man.", "Ich sehe den Mann den Mann.", "repetition", "“den Mann” occurs 2 times in a row"),
         ("Der alte Mann liest heute das Buch.", "Der Mann liest.", "language", "looks like German, but this run"),
         ("Это совсем другой язык.", "Der Mann liest.", "language", "Only 0 % of the letter sequences"),

@@ -67,6 +67,13 @@ def test_compose_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     assert {volume.split(":")[1] for volume in SERVICE["volumes"]} <= {*folders, "/data/runs"}
 
 
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not installed")
+def test_docker_compose_accepts_the_file() -> None:
+    command = ["docker-compose", "--file", str(DEPLOY / "compose.yaml"), "config", "--quiet"]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
 def test_systemd_unit() -> None:
     (command,) = re.findall("^ExecStart=(.+)$", UNIT, re.M)
     assert shlex.split(command)[1:] == ["serve", "--config", "/etc/dragoman/service.yaml"]

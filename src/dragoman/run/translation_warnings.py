@@ -35,6 +35,7 @@ MAX_REPEATED_WORDS = 6  # words of a phrase whose repetition is noticed
 MIN_SPELLED_TOKENS, MAX_LETTERS_PER_TOKEN = 4, 1.5  # of a word that is split into about one token per letter
 MAX_SPELLED_SHARE = 0.01  # of such words in the training data: if there are more, they are not reported
 MAX_REPETITION_PAIRS = 2000  # training pairs in which usual repetitions are counted
+LETTER_LOOP = re.compile(r"([^\s\d]{1,8}?)\1{3,}")  # letters or marks that occur four times or more within a word
 NUMBER = re.compile(r"\d+(?:[.,'\u202f\u00a0]\d+)*")  # digits with separators of thousands and decimals
 
 Span = tuple[int, int]  # begin and end in a text, in characters
@@ -338,18 +339,22 @@ def _check_numbers(source: str, text: str) -> Iterator[TranslationWarning]:
 
 
 class Repetition(NamedTuple):
-    """A phrase that occurs several times in a row."""
+    """A phrase that occurs several times in a row, or some letters within a word."""
 
-    phrase: tuple[str, ...]  # its words
+    phrase: tuple[str, ...]  # its words, or the letters
     times: int  # how often it occurs
     span: Span  # of all occurrences together
 
 
 def _repetitions(text: str) -> list[Repetition]:
-    """Return phrases of up to MAX_REPEATED_WORDS words that occur several times in a row, ignoring punctuation."""
+    """Return phrases of up to MAX_REPEATED_WORDS words that occur several times in a row, ignoring punctuation.
+
+    Letters or marks within a word count as well: “haushaushaushaus”, “........”.
+    """
     spans = alignment_spans(text)  # of words, in characters
     words = [re.sub(r"\W+", "", text[begin:end]) for begin, end in spans]
-    repetitions = []
+    loops = LETTER_LOOP.finditer(text)
+    repetitions = [Repetition((loop[1],), len(loop[0]) // len(loop[1]), loop.span()) for loop in loops]
     for size in range(1, MAX_REPEATED_WORDS + 1):
         begin = 0
         while begin + 2 * size <= len(words):

@@ -24,7 +24,8 @@ export function setUserTranslation(translation) {
   change({ translation });
 }
 
-const inspectionRequest = (panel, sentence, fields) => ({ ...runFields(panel.run), text: sentence.source, search: searchConfig(panel.run), alternatives: 8, ...fields });
+/** Return the request that inspects the user's translation, or else the run's, which begins with `prefix`. */
+const inspectionRequest = (panel, sentence, { translation, prefix }) => ({ ...runFields(panel.run), text: sentence.source, alternatives: 8, ...(translation ? { translation } : { search: searchConfig(panel.run), prefix }) });
 
 /** Inspect the selected sentence of a panel; only the latest request of a panel counts. */
 export async function inspect(panel, signal = page.translation.signal) {
@@ -36,7 +37,7 @@ export async function inspect(panel, signal = page.translation.signal) {
     for (const other of page.panels) if (other !== panel) inspect(other, signal);
   }
   const translation = page.state.translation.trim() || undefined;
-  const prefix = translation ? undefined : page.state.forced[`${panel.index}.${page.state.sentence}`];
+  const prefix = page.state.forced[`${panel.index}.${page.state.sentence}`];
   const fields = inspectionRequest(panel, sentence, { translation, prefix });
   const request = JSON.stringify(fields);
   if (panel.request === request && (panel.isLoading || panel.inspection)) {
@@ -50,7 +51,7 @@ export async function inspect(panel, signal = page.translation.signal) {
     if (inspectionCache.size > MAX_CACHED_INSPECTIONS) inspectionCache.delete(inspectionCache.keys().next().value);
     if (panel.request !== request || signal.aborted) return;
     Object.assign(panel, { inspection: response.inspection, forced: response.forced_tokens, isLoading: false });
-    if (prefix) showForcedTranslation(sentence, response);
+    if (prefix && !translation) showForcedTranslation(sentence, response);
   } catch (error) {
     if (panel.request !== request) return;
     Object.assign(panel, { request: null, isLoading: false });
