@@ -270,6 +270,21 @@ def test_plain_text_keeps_its_lines() -> None:
     assert translate_file(content, "a.txt") == expected
 
 
+@pytest.mark.parametrize(
+    ("root", "translation", "language", "expected"),
+    [
+        ('<html lang="en" class="a">', "שלום", "he", '<html dir="rtl" lang="he" class="a">'),
+        ("<HTML dir=ltr lang=en>", "שלום", "he", '<html dir="rtl" lang=he>'),
+        ('<html lang="he" dir="rtl">', "Hello", "en", '<html dir="ltr" lang="en">'),
+        ("<html>", "Hallo", "de", "<html>"),
+        ('<html lang="en">', "שלום", "", '<html lang="en">'),
+    ],
+)
+def test_root_element_has_language_and_direction(root: str, translation: str, language: str, expected: str) -> None:
+    document = HtmlDocument.parse(f"{root}<p>text</p></html>")
+    assert document.render([MarkedText(translation)], language) == f"{expected}<p>{translation}</p></html>"
+
+
 def test_html_keeps_its_encoding() -> None:
     content = '<meta charset="latin-1"><p>The man laughs. Ä</p>'.encode("latin-1")
     assert translate_file(content, "a.HTML") == '<meta charset="latin-1"><p>Der Mann lacht. Ä</p>'.encode("latin-1")

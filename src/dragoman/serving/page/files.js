@@ -18,6 +18,7 @@ async function openFiles(files) {
     const text = await files[0].text();
     if (excessCharacters(text) <= 0 || !page.settings.files) {
       replaceSource(text);
+      byId("source").blur(); // translates at once; the keyboard of a phone would hide the translation
       if (text.includes("\ufffd")) showNotice(`${files[0].name} is not UTF-8 text: some characters cannot be read.`);
       return;
     }
@@ -49,7 +50,7 @@ async function translateFiles(files) {
     try {
       const { translatedFileUrl } = await upload("/translate_file", form, signal);
       const url = new URL(translatedFileUrl, location.href);
-      const name = decodeURIComponent(url.pathname.split("/").at(-1));
+      const name = decodeURIComponent(url.pathname.split("/").at(-1)).replace(/^[^.]*\./, ""); // without the secret before it
       line.replaceChildren(`${file.name} is translated: `, html("a", { href: url.pathname + url.search, download: name }, `Download ${name}`));
     } catch (error) {
       if (signal.aborted) return;

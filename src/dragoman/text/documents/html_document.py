@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -146,14 +148,17 @@ class HtmlDocument:
         return [part for part in self.parts if isinstance(part, MarkedText)] + [*map(MarkedText, self.attributes)]
 
     def render(self, translated: Sequence[MarkedText], language: str = "") -> str:
-        """Return the HTML with translated blocks; the language of the root element becomes `language`, if given."""
+        """Return the HTML with translated blocks; the root element gets their `language`, if given, and direction."""
         num_blocks = len(translated) - len(self.attributes)
         blocks = iter(translated[:num_blocks])
         values = [html.escape(value.text) for value in translated[num_blocks:]]
         text = "".join(part if isinstance(part, str) else next(blocks).render(_escape) for part in self.parts)
         if values:
             text = _SLOTS.sub(lambda slot: values[int(slot[1])] if int(slot[1]) < len(values) else slot[0], text)
-        return re.sub(_LANGUAGE, rf"\g<1>{language}\g<2>", text, count=1) if re.fullmatch(r"[\w-]+", language) else text
+        if not re.fullmatch(r"[\w-]+", language):
+            return text
+        text = re.sub(_LANGUAGE, rf"\g<1>{language}\g<2>", text, count=1)
+        return _with_direction(text, "".join(block.text for block in translated))
 
     def _with_slots(self, token: Token) -> Token:
         """Return a start tag whose translatable attributes are replaced by references to them."""
@@ -217,6 +222,19 @@ class HtmlDocument:
 
 
 _LANGUAGE = re.compile(r"(<html\b[^<>]*?\blang\s*=\s*[\"']?)[\w-]+([\"'\s>/])", re.IGNORECASE)
+_ROOT = re.compile(r"<html\b[^<>]*>", re.IGNORECASE)
+_DIRECTION = re.compile(r"\sdir\s*=\s*[\"']?\w+[\"']?", re.IGNORECASE)
+
+
+def _with_direction(text: str, translation: str) -> str:
+    """Return HTML whose root element says that the `translation` runs from right to left, if most letters do."""
+    directions = Counter(map(unicodedata.bidirectional, translation))
+    is_right_to_left = directions["R"] + directions["AL"] > directions["L"]
+    root = _ROOT.search(text)
+    if root is None or not (is_right_to_left or _DIRECTION.search(root[0])):
+        return text
+    attributes = _DIRECTION.sub("", root[0][len("<html") :])
+    return f'{text[: root.start()]}<html dir="{"rtl" if is_right_to_left else "ltr"}"{attributes}{text[root.end() :]}'
 
 
 def _escape(text: str) -> str:
