@@ -167,7 +167,7 @@ def test_pseudo_perplexity_of_a_masked_language_model(dragoman: Dragoman, runs: 
         ("bart", ["--source", "test.en"], "translates, but the test set has no references"),
         ("bart", ["--source", "test.en", "--reference", "test.de", "--alignments", "test.en"], "test.en, line 1"),
         ("bart", ["--source", "test.tsv", "--output", "no/where"], "create the folder no"),
-        ("gpt", ["--source", "test.en", "--output", "out"], "a language model scores texts"),
+        ("gpt", ["--source", "test.en", "--output", "out"], "is a language model, which scores texts"),
         ("tagger", ["--source", "test.tags.tsv", "--alignments", "test.align"], "has no word alignments"),
     ],
 )

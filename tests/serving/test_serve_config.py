@@ -86,7 +86,7 @@ def test_options_before_environment_before_file_before_default(
         ("port: {a: 1}", "'port' must be a number or text"),
         ("watch-runs: 1", "'watch-runs' must be true or false, but is 1"),
         ("log-format: xml", "'log-format' has a wrong value"),
-        ("- 1", "must have lines such as 'port: 8080'"),
+        ("- 1", "must map options to values in lines such as 'port: 8080'"),
         ("a: [", "not valid YAML (line"),
         ("\ta: 1", "not valid YAML (line 1)"),
         ("routes: [{name: a}]", "a route must have a name, and runs with weights"),
