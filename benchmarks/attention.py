@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.parts.attention_function import AttentionArgs
-from dragoman.parts.mixer import AttentionMasks, Layout
+from dragoman.parts.mixer import AttentionMasks, SequenceLayout
 from dragoman.parts.packed_attention import PACK_MULTIPLE, packed_attention, varlen_attention
 from dragoman.parts.visibility import Causal, Full, Visibility
 
@@ -58,7 +58,7 @@ def main() -> None:
         max_length = max(64, 4 * mean)
         lengths = sentence_lengths(tokens, mean, max_length)
         lengths.append(tokens - sum(lengths))
-        layout = Layout.packed_row(tokens, torch.tensor(lengths, device="cuda"), max(lengths))
+        layout = SequenceLayout.packed_row(tokens, torch.tensor(lengths, device="cuda"), max(lengths))
         shape = (1, options.heads, tokens, options.head_dim)
         query, key, value, gradient = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(4))
         inputs = [x.requires_grad_() for x in (query, key, value)]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from dragoman.models import Model, count_parameters
-from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.mixer import Context, SequenceLayout
 from dragoman.systems import SYSTEMS, VocabularySizes
 
 NAMES = ("transformer-dmca", "transformer-d")
@@ -87,7 +87,7 @@ def time_generation(model: Model, length: int, count: int, device: torch.device)
     tokens, state = begin.tokens, begin.state
     for step in range(count):
         logits, after = model.decode(
-            tokens[:, None], Context(Layout.continuation(begin.positions + step), begin.memory), state
+            tokens[:, None], Context(SequenceLayout.continuation(begin.positions + step), begin.memory), state
         )
         assert after is not None
         tokens, state = logits[:, 0, 4:].argmax(-1) + 4, after

@@ -118,7 +118,7 @@ FIELDS = _tables(
         tied=tied_embeddings initial=initialization
     DecoderOnly: vocabulary=vocab_size tied=tied_embeddings initial=initialization
     EncoderOnly: vocabulary=vocab_size types=token_types outputs=num_labels pooled=pooled_labels tied=tied_embeddings
-        initial=initialization
+        initial=initialization labels_sequence=one_label_per_sequence
     ReplacedTokens: shared=shared_embeddings
     Beam: best=n_best length=length_limit normalisation=length_normalization coverage=coverage_penalty
         unfinished=rank_unfinished no_repeat=no_repeat_ngram_size groups=num_groups diversity=diversity_penalty

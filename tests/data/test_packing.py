@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dragoman.data import IGNORE_INDEX, Batch, Batches, BatchRow, RowFormat, TokenStore
 from dragoman.data.batch_arrays import PACKED_ROW_MULTIPLE, pad_rows
-from dragoman.parts.mixer import Layout
+from dragoman.parts.mixer import SequenceLayout
 
 StoreOf = Callable[..., TokenStore]
 LAW = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -87,7 +87,7 @@ def test_the_layout_of_a_packed_row_restarts_at_each_sequence(store_of: StoreOf)
         (batch.source, batch.source_lengths, batch.max_lengths[0]),
         (batch.target, batch.target_lengths, batch.max_lengths[1]),
     ):
-        layout = Layout.packed_row(row.shape[1], lengths, longest)
+        layout = SequenceLayout.packed_row(row.shape[1], lengths, longest)
         assert layout.cu_seqlens is not None
         assert layout.segment_ids is not None
         numbers = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
@@ -187,7 +187,7 @@ def test_a_sequence_longer_than_all_stored_ones_keeps_its_positions(store_of: St
         (batch.source, batch.source_lengths, batch.max_lengths[0]),
         (batch.target, batch.target_lengths, batch.max_lengths[1]),
     ):
-        layout = Layout.packed_row(row.shape[1], lengths, longest)
+        layout = SequenceLayout.packed_row(row.shape[1], lengths, longest)
         for place, length in zip((lengths.cumsum(0) - lengths).tolist(), lengths.tolist()):
             assert layout.positions[0, place : place + length].tolist() == list(range(length))
 

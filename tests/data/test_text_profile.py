@@ -70,7 +70,7 @@ SCRIPTS = {
 
 def test_phonetic_transcriptions_are_of_one_script() -> None:
     assert {script_of(modifier) for modifier in "ːˑʼˈ"} == {None}
-    assert script_shares({letter: 1 for letter in "kʰaːtˤ"}) == {"Latin": 1.0}
+    assert script_shares(dict.fromkeys("kʰaːtˤ", 1)) == {"Latin": 1.0}
 
 
 def test_script_of_a_character() -> None:

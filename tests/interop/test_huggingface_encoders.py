@@ -28,7 +28,7 @@ from dragoman.errors import UserError
 from dragoman.interop.huggingface import ConvertedCheckpoint, read_checkpoint
 from dragoman.models import EncoderOnly, count_parameters
 from dragoman.parts.attention import SelfAttention
-from dragoman.parts.mixer import Layout
+from dragoman.parts.mixer import SequenceLayout
 from dragoman.parts.positions import Learned
 from dragoman.parts.spec import find_specs
 from dragoman.text.framing import Framing
@@ -66,7 +66,7 @@ def test_bert_for_pretraining(tmp_path: Path) -> None:
     _, mine = read(model, tmp_path)
     close_encoder(model, mine, kinds=2)
     ids = torch.randint(4, VOCABULARY, (2, 6))
-    pooled = mine.pooler(mine.forward_features(ids, Layout.padded(6, torch.tensor([6, 6])))[0])
+    pooled = mine.pooler(mine.forward_features(ids, SequenceLayout.padded(6, torch.tensor([6, 6])))[0])
     torch.testing.assert_close(pooled, model(ids).seq_relationship_logits, atol=1e-5, rtol=1e-5)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import dragoman
 from dragoman.errors import UserError
 from dragoman.interop.huggingface import import_checkpoint
-from dragoman.parts.mixer import Layout
+from dragoman.parts.mixer import SequenceLayout
 from dragoman.search import LengthLimit
 
 sentencepiece = pytest.importorskip("sentencepiece")
@@ -256,7 +256,7 @@ def test_pre_norm_other_norms_and_no_biases(tmp_path: Path, vocabulary: Path) ->
         x = x + torch.relu(norm(x, f"{layer}_ffn_ffn", "_pre") @ matrix(f"{layer}_ffn_W1")) @ matrix(f"{layer}_ffn_W2")
     x = norm(x, "encoder_top", "")
     model: Any = run.model
-    memory = model.encode(source, Layout.padded(3, torch.tensor([3])))
+    memory = model.encode(source, SequenceLayout.padded(3, torch.tensor([3])))
     torch.testing.assert_close(memory.states[0].detach(), x, atol=1e-5, rtol=1e-5)
 
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from dragoman.models import Model
 from dragoman.parts.inference import optimize_for_inference
-from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.mixer import Context, SequenceLayout
 
 
 def whole(model: Model, variant: str) -> Tensor:
@@ -71,7 +71,7 @@ def first_step(model: Model, variant: str) -> Tensor:
     p = pairs(variant)
     begin = model.start_decoding(p.source, p.source_lengths, beam=2, max_length=3, first=SYMBOLS.bos)
     return model.decode(
-        begin.tokens[:, None], Context(Layout.continuation(begin.positions), begin.memory), begin.state
+        begin.tokens[:, None], Context(SequenceLayout.continuation(begin.positions), begin.memory), begin.state
     )[0]
 
 

@@ -33,7 +33,7 @@ from dragoman.models import (
     model_to_dict,
     unallocated_model,
 )
-from dragoman.parts.mixer import Context, Layout, State, map_state
+from dragoman.parts.mixer import Context, SequenceLayout, State, map_state
 from dragoman.search import Beam, LengthLimit
 from dragoman.search.beam import BeamSearch
 from dragoman.search.engine import SearchEngine
@@ -56,7 +56,7 @@ def test_whole_equals_steps(variant: str) -> None:
     for chunks in ([1] * 6, [3, 1, 2], [2, 4]):
         state, at, parts = map_state(torch.clone, begin.state), 0, []
         for count in chunks:
-            layout = Layout.continuation(begin.positions + at, count)
+            layout = SequenceLayout.continuation(begin.positions + at, count)
             logits, state = model.decode(p.target[:, at : at + count], Context(layout, begin.memory), state)
             parts.append(logits)
             at += count
@@ -75,7 +75,9 @@ def test_rows_may_stand_at_different_positions(variant: str) -> None:
     for moves in pace:
         tokens = p.target.gather(1, at[:, None])
         logits, after = model.decode(
-            tokens, Context(Layout.continuation(begin.positions + at), begin.memory), map_state(torch.clone, state)
+            tokens,
+            Context(SequenceLayout.continuation(begin.positions + at), begin.memory),
+            map_state(torch.clone, state),
         )
         for row in range(3):
             close(logits[row, 0], whole[row, at[row]])
@@ -136,10 +138,10 @@ def test_several_targets_of_a_source_equal_repeated_sources(variant: str) -> Non
 PACKING = [variant for variant in VARIANTS if small_spec(variant).build().supports_packing]
 
 
-def packed(rows: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, Layout]:
+def packed(rows: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, SequenceLayout]:
     """Padded rows as one row, one after the other."""
     row = torch.cat([row[:n] for row, n in zip(rows, lengths)])
-    return row[None], Layout.packed_row(len(row), lengths, int(lengths.max()))
+    return row[None], SequenceLayout.packed_row(len(row), lengths, int(lengths.max()))
 
 
 @laws_over([variant for variant in PACKING if variant in WRITERS], always=PACKING)
@@ -207,7 +209,7 @@ def test_state_keeps_its_shape_and_a_step_compiles_to_one_graph(variant: str) ->
     form = {path: (t.shape, t.dtype, t.stride()) for path, t in leaves(begin.state).items()}
 
     def step(tokens: torch.Tensor, positions: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
-        return model.decode(tokens[:, None], Context(Layout.continuation(positions), begin.memory), state)
+        return model.decode(tokens[:, None], Context(SequenceLayout.continuation(positions), begin.memory), state)
 
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()

@@ -18,7 +18,7 @@ from dragoman.data import Batch, Batches, EncodedPair, SentencePair, TokenStore,
 from dragoman.models import EncoderDecoderModel, Model
 from dragoman.objectives import OBJECTIVES, Loss, Objective, TaskContext, build_objective
 from dragoman.objectives import masked_language_modeling as replaced_tokens
-from dragoman.parts.mixer import Layout
+from dragoman.parts.mixer import SequenceLayout
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import Tokenizer, learn_tokenizer
 from dragoman.training.train_step import batch_from_tensors
@@ -187,15 +187,15 @@ def test_a_packed_target_longer_than_its_source_row_stays_finite_without_gradien
     source, target = torch.arange(7, 13)[None], torch.arange(7, 17)[None]
     lengths = torch.tensor([4, 2]), torch.tensor([3, 5])
     layouts = (
-        Layout.packed_row(6, lengths[0], 4),
-        Layout.packed_row(10, lengths[1], 5),
+        SequenceLayout.packed_row(6, lengths[0], 4),
+        SequenceLayout.packed_row(10, lengths[1], 5),
     )  # 2 places of the target are left
     recorder: dict[str, list[Tensor]] | None = {} if recorded else None
     packed = model.forward_features(source, layouts[0], target, layouts[1], recorder)[0][0]
     assert packed.isfinite().all()
     for s, t in ((slice(0, 4), slice(0, 3)), (slice(4, 6), slice(3, 8))):
         one, other = source[:, s], target[:, t]
-        alone = [Layout.padded(side.shape[1], torch.tensor([side.shape[1]])) for side in (one, other)]
+        alone = [SequenceLayout.padded(side.shape[1], torch.tensor([side.shape[1]])) for side in (one, other)]
         torch.testing.assert_close(packed[t], model.forward_features(one, alone[0], other, alone[1])[0][0])
 
 

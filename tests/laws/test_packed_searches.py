@@ -67,6 +67,6 @@ def test_positions_beyond_the_sinusoidal_table(halves: bool, monkeypatch: pytest
     position = Sinusoidal(sines_first=halves).build(6)
     made = optimize_for_inference(torch.nn.ModuleDict({"position": position}))["position"]
     for width in (3, 4, 5, 9):
-        layout = packing.Layout.padded(width, torch.tensor([width]))
+        layout = packing.SequenceLayout.padded(width, torch.tensor([width]))
         x = torch.zeros(1, width, 6)
         torch.testing.assert_close(made.embed(x, layout), position.embed(x, layout))

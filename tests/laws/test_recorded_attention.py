@@ -26,7 +26,7 @@ from dragoman.parts.attention_function import AttentionArgs
 from dragoman.parts.attention_scores import AdditiveScore, ConcatScore, TanhProductScore
 from dragoman.parts.hard_alignment import HardAlignmentLayer
 from dragoman.parts.long_attention import LocalAttentionMixer
-from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.mixer import Context, SequenceLayout
 from dragoman.parts.positions import ShawKeys
 from dragoman.search import Beam, LengthLimit, Sample, build_engine
 from dragoman.search.forced_decoding import token_scores
@@ -44,8 +44,8 @@ class Call:
 
     query: Tensor
     key: Tensor
-    queries: Layout
-    keys: Layout
+    queries: SequenceLayout
+    keys: SequenceLayout
     look: AttentionArgs
     context: Context
     kernel: Tensor | None  # the weights as PyTorch's kernel has them
@@ -58,8 +58,15 @@ def overheard() -> Iterator[list[Call]]:
     original = attention.attend
 
     def attend(
-        query: Tensor, key: Tensor, value: Tensor, queries: Any, keys: Any, context: Context, look: AttentionArgs
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        query_layout: Any,
+        key_layout: Any,
+        context: Context,
+        args: AttentionArgs,
     ) -> Tensor:
+        queries, keys, look = query_layout, key_layout, args
         plain = replace(context, recorder=None)
         answer = original(query, key, value, queries, keys, context, look)
         torch.testing.assert_close(answer, original(query, key, value, queries, keys, plain, look), **TOLERANCE)
@@ -136,8 +143,8 @@ def test_attention_is_what_was_computed_and_its_rows_sum_to_one(variant: str) ->
 
 def copy_attention_by_hand(model: Any, source: Tensor, lengths: Tensor, target: Tensor, _: Tensor) -> Tensor:
     """B 1 T S: softmax of s_t·W h_i / √D over the tokens of the source, which are the first positions of the memory."""
-    memory = model.encode(source, Layout.padded(source.shape[1], lengths))
-    context = Context(Layout.padded(target.shape[1], torch.tensor([target.shape[1]])), memory)
+    memory = model.encode(source, SequenceLayout.padded(source.shape[1], lengths))
+    context = Context(SequenceLayout.padded(target.shape[1], torch.tensor([target.shape[1]])), memory)
     states = model.decoder(model.target_embedding(target), context).output
     keys = memory.states[:, : source.shape[1]] @ model.output.pointer.key.weight.T
     weights = torch.einsum("btd,bsd->bts", states, keys).div(math.sqrt(states.shape[-1])).softmax(-1)
@@ -154,7 +161,7 @@ def test_attention_of_decoding_equals_teacher_forcing(variant: str) -> None:
     first, state = int(begin.positions[0]), begin.state
     for t in range(target.shape[1]):
         recorder: dict[str, list[Tensor]] = {}
-        context = Context(Layout.continuation(begin.positions + t), begin.memory, recorder=recorder)
+        context = Context(SequenceLayout.continuation(begin.positions + t), begin.memory, recorder=recorder)
         _, state = model.decode(target[:, t : t + 1], context, state)
         for path, (weights,) in recorder.items():
             row = t if path in model.memory_paths else first + t
@@ -283,7 +290,7 @@ def test_inspection_leaves_no_hooks(variant: str) -> None:
     for part in model.modules():
         assert not part._forward_hooks
         assert not part._forward_pre_hooks
-    assert Context(Layout(torch.zeros(1, 1))).recorder is None
+    assert Context(SequenceLayout(torch.zeros(1, 1))).recorder is None
 
 
 @every_system

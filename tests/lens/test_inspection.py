@@ -33,7 +33,7 @@ from dragoman.lens.text_view import (
     gradient_lines,
     layer_lines,
 )
-from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.mixer import Context, SequenceLayout
 from dragoman.run import Run
 from dragoman.search import Beam, LengthLimit, Sample
 from dragoman.search.constraints import NO_CONSTRAINTS
@@ -254,7 +254,7 @@ def test_experts_of_a_sentence_are_those_of_the_router(experts_run: Run) -> None
         same(layer.gates.sum(-1), torch.ones(len(layer.tokens)))
         assert ((layer.gates > 0).sum(-1) == 2).all()
     model, (ids,) = experts_run.model, experts_run.encode_sources([SENTENCE])
-    context = Context(Layout.padded(len(ids), torch.tensor([len(ids)])))
+    context = Context(SequenceLayout.padded(len(ids), torch.tensor([len(ids)])))
     x = model.encoder.layers[0][0](model.source_embedding(torch.tensor([ids])), context).output[0]
     scores = x @ model.encoder.layers[0][1].body.router.weight.T
     kept = scores.masked_fill(scores < scores.sort(descending=True).values[:, 1:2], -torch.inf)

@@ -17,7 +17,7 @@ from dragoman.lens.walk import MAX_KEYS, Walk, WalkStep, walk_through
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.attention_quantities import term_quantity
 from dragoman.parts.feedforward import FeedForward
-from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.mixer import Context, SequenceLayout
 from dragoman.parts.norm import RMSNorm
 from dragoman.parts.positions import Rotary
 from dragoman.parts.tracing import Trace
@@ -153,7 +153,7 @@ def test_formulas_name_gates_norms_and_rotations() -> None:
     for number, layer in enumerate(layers):
         module = layer.build(8).eval()
         module.path = str(number)
-        module(torch.randn(1, 3, 8), Context(layout=Layout.padded(3, torch.tensor([3])), recorder=trace))
+        module(torch.randn(1, 3, 8), Context(layout=SequenceLayout.padded(3, torch.tensor([3])), recorder=trace))
     found = {(path, name): value for (path, name), value in trace.results.items()}
     assert [found["0", name].quantity.formula for name in ("query", "keys", "values", "scores")] == [
         "R(position) norm(W_Q x)",

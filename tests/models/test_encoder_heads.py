@@ -7,7 +7,7 @@ import torch
 from dragoman.models import EncoderOnly, ReplacedTokens, ReplacedTokensModel
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.embedding import Embedding, Transform
-from dragoman.parts.mixer import Layout
+from dragoman.parts.mixer import SequenceLayout
 from dragoman.parts.norm import LayerNorm
 from dragoman.parts.positions import Learned
 from dragoman.parts.stack import PostNorm, Stack
@@ -25,7 +25,9 @@ def encoder(**settings: object) -> EncoderOnly:
 
 def test_model_without_output_layer_returns_states() -> None:
     model = encoder(num_labels=0, tied_embeddings=False).build().eval()
-    torch.testing.assert_close(model(SOURCE, LENGTHS), model.forward_features(SOURCE, Layout.padded(4, LENGTHS))[0])
+    torch.testing.assert_close(
+        model(SOURCE, LENGTHS), model.forward_features(SOURCE, SequenceLayout.padded(4, LENGTHS))[0]
+    )
     assert model.vocab_size == 8
     assert [name for name, _ in model.named_parameters() if name.startswith("output")] == []
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from dragoman.models import DecoderOnly, count_flops, count_parameters, model_from_dict, model_to_dict
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.flops import Workload, module_flops
-from dragoman.parts.mixer import Context, Layout, Mixer, MixerOutput, State
+from dragoman.parts.mixer import Context, Mixer, MixerOutput, SequenceLayout, State
 from dragoman.parts.positions import Position
 from dragoman.parts.spec import Spec, build_part
 from dragoman.parts.stack import PreNorm, Stack
@@ -74,7 +74,9 @@ def test_a_new_part_decodes_as_it_reads_whole_sequences() -> None:
     start = model.start_decoding(tokens[:, :0], torch.tensor([0]), beam=1, max_length=4, first=3)
     state: State | None = start.state
     for t in range(4):
-        logits, state = model.decode(tokens[:, t : t + 1], Context(Layout.continuation(torch.tensor([t]))), state)
+        logits, state = model.decode(
+            tokens[:, t : t + 1], Context(SequenceLayout.continuation(torch.tensor([t]))), state
+        )
         torch.testing.assert_close(logits[:, 0], whole[:, t])
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.models import EncoderDecoderModel
-from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.mixer import Context, SequenceLayout
 from dragoman.systems import SYSTEMS, VocabularySizes
 
 VOCABULARY, WIDTH, HEADS, INNER = 11, 16, 4, 24
@@ -113,8 +113,8 @@ def test_transformer_equals_torchs(pre_norm: bool, training: bool) -> None:
     )
     expected = features @ table.T
 
-    memory = model.encode(SOURCE, Layout.padded(5, SOURCE_LENGTHS))
-    logits, _ = model.decode(TARGET, Context(Layout.padded(4, TARGET_LENGTHS), memory))
+    memory = model.encode(SOURCE, SequenceLayout.padded(5, SOURCE_LENGTHS))
+    logits, _ = model.decode(TARGET, Context(SequenceLayout.padded(4, TARGET_LENGTHS), memory))
     close(memory.states[~source_pads], states[~source_pads], "encoder")
     close(logits[~target_pads], expected[~target_pads], "logits")
 

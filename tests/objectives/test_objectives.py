@@ -19,7 +19,7 @@ from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel, Model
 from dragoman.objectives import Objective, TaskContext, build_objective, check_objective
 from dragoman.objectives.translation_objective import sample_tokens
-from dragoman.parts.mixer import Layout
+from dragoman.parts.mixer import SequenceLayout
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import Tokenizer, learn_tokenizer
 
@@ -211,7 +211,7 @@ def test_unified_rows_under_three_masks(tokenizer: Tokenizer, store_of: Any) -> 
 def test_unified_rows_are_attended_as_their_mask_says(tokenizer: Tokenizer) -> None:
     model = small("unilm", tokenizer.vocab_size, layers=2).eval()
     tokens, changed = torch.tensor([[2, 9, 10, 11, 12]]), torch.tensor([[2, 9, 10, 11, 13]])
-    layout = Layout.padded(5, torch.tensor([5]))
+    layout = SequenceLayout.padded(5, torch.tensor([5]))
     for prefix, sees in ((0, False), (3, False), (5, True)):
         one, other = (model.forward_tokens(t, layout, torch.tensor([prefix]))[0] for t in (tokens, changed))
         assert (not torch.allclose(one[:, 1], other[:, 1], atol=1e-6)) is sees
@@ -225,7 +225,7 @@ def test_masked_loss_equals_torch(tokenizer: Tokenizer, store_of: Any) -> None:
     objective = build_objective("masked-lm", material(model, tokenizer), {"next_sentence": True, "mask_rate": 0.5})
     batch = only(objective, store_of([[8, 9, 10, 11], [12, 13], [14, 15, 16]]))
     loss = objective(batch)
-    layout = Layout.padded(batch.source.shape[1], batch.source_lengths)
+    layout = SequenceLayout.padded(batch.source.shape[1], batch.source_lengths)
     features = model.forward_features(batch.source, layout, token_types=batch.token_type_ids).output
     words = F.cross_entropy(model.output(features).flatten(0, 1), answers_of(batch).flatten(), reduction="sum")
     next_one = F.cross_entropy(model.pooler(features), batch.sentence_labels)

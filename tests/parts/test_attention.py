@@ -12,7 +12,7 @@ from dragoman.errors import UserError
 from dragoman.parts.attention import CrossAttention, SelfAttention
 from dragoman.parts.attention_function import AttentionArgs, attend
 from dragoman.parts.attention_scores import ScaledDot, ScaledDotScore
-from dragoman.parts.mixer import Context, Layout, Memory, assign_paths
+from dragoman.parts.mixer import Context, Memory, SequenceLayout, assign_paths
 from dragoman.parts.positions import Position
 from dragoman.parts.stack import PreNorm, Stack
 from dragoman.parts.visibility import Causal, Full, Window
@@ -21,7 +21,7 @@ from dragoman.parts.visibility import Causal, Full, Window
 def weights_of(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """Attention of one query to all keys: the recorded weights and the output."""
     recorder: dict[str, list[Tensor]] = {}
-    queries, keys = Layout(torch.zeros(1, 1, dtype=torch.long)), Layout(torch.arange(len(key))[None])
+    queries, keys = SequenceLayout(torch.zeros(1, 1, dtype=torch.long)), SequenceLayout(torch.arange(len(key))[None])
     y = attend(
         query[None, None],
         key[None, None],
@@ -72,20 +72,20 @@ def test_query_equal_to_one_key_returns_its_value() -> None:
 
 def test_causal_mask_by_hand() -> None:
     positions = torch.arange(4)[None]
-    seen = Causal().mask(positions, positions, Context(Layout(positions)))[0].int()
+    seen = Causal().mask(positions, positions, Context(SequenceLayout(positions)))[0].int()
     assert seen.tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
 
 
 def test_window_mask_by_hand() -> None:
     positions = torch.arange(5)[None]
-    seen = Window(2).mask(positions, positions, Context(Layout(positions)))[0].int()
+    seen = Window(2).mask(positions, positions, Context(SequenceLayout(positions)))[0].int()
     assert seen.tolist() == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 1, 1, 0, 0], [0, 0, 1, 1, 0], [0, 0, 0, 1, 1]]
 
 
 def test_mask_is_applied_before_the_softmax() -> None:
     """Masked keys have weight 0 exactly, and the weights of visible keys sum to 1."""
     recorder: dict[str, list[Tensor]] = {}
-    layout = Layout(torch.arange(6).expand(2, 6))
+    layout = SequenceLayout(torch.arange(6).expand(2, 6))
     part = SelfAttention(heads=2, visibility=Causal()).build(8)
     part(torch.randn(2, 6, 8), Context(layout, recorder=recorder))
     weights = recorder[""][0]
@@ -126,9 +126,11 @@ def brute_force(query: Tensor, key: Tensor, value: Tensor, see: list[list[list[b
 SEGMENTS = torch.tensor([[0, 0, 0, 1, 1, 2], [0, 1, 1, 1, 1, 1]])
 LENGTHS = [6, 3]
 LAYOUTS = {
-    "whole": Layout(torch.arange(6).expand(2, 6)),
-    "padded": Layout.padded(6, torch.tensor(LENGTHS)),
-    "packed": Layout(torch.tensor([[0, 1, 2, 0, 1, 0], [0, 0, 1, 2, 3, 4]]), segment_ids=SEGMENTS, max_length=5),
+    "whole": SequenceLayout(torch.arange(6).expand(2, 6)),
+    "padded": SequenceLayout.padded(6, torch.tensor(LENGTHS)),
+    "packed": SequenceLayout(
+        torch.tensor([[0, 1, 2, 0, 1, 0], [0, 0, 1, 2, 3, 4]]), segment_ids=SEGMENTS, max_length=5
+    ),
 }
 VISIBILITIES = {"full": Full(), "causal": Causal(), "window": Window(2)}
 
@@ -176,8 +178,8 @@ def test_padding_never_changes_the_output_of_tokens(visibility: Window | Causal 
     stack = Stack((block,), depth=2).build(8)
     assign_paths(stack)
     x = torch.randn(2, 9, 8)
-    layout = Layout.padded(9, torch.tensor([9, 2]))
-    alone = stack(x[1:, :2], Context(Layout.padded(2, torch.tensor([2])))).output
+    layout = SequenceLayout.padded(9, torch.tensor([9, 2]))
+    alone = stack(x[1:, :2], Context(SequenceLayout.padded(2, torch.tensor([2])))).output
     recorders: tuple[dict[str, list[Tensor]] | None, ...] = (None, {})
     for recorder in recorders:
         stack.zero_grad()
@@ -196,7 +198,7 @@ def test_multi_query_attention_equals_repeated_keys() -> None:
         query, key, value = one.project.bias.split((8, 2, 2))
         many.project.bias.copy_(torch.cat((query, key.repeat(4), value.repeat(4))))
         many.output.load_state_dict(one.output.state_dict())
-    x, context = torch.randn(2, 5, 8), Context(Layout.padded(5, torch.tensor([5, 3])))
+    x, context = torch.randn(2, 5, 8), Context(SequenceLayout.padded(5, torch.tensor([5, 3])))
     torch.testing.assert_close(many(x, context)[0], one(x, context)[0], atol=1e-5, rtol=1e-5)
 
 
@@ -215,7 +217,10 @@ def test_self_attention_equals_torchs_multi_head_attention() -> None:
     pads = torch.arange(5) >= lengths[:, None]
     expected, weights = torchs(x, x, x, key_padding_mask=pads, average_attn_weights=False)
     recorder: dict[str, list[Tensor]] = {}
-    for context in (Context(Layout.padded(5, lengths)), Context(Layout.padded(5, lengths), recorder=recorder)):
+    for context in (
+        Context(SequenceLayout.padded(5, lengths)),
+        Context(SequenceLayout.padded(5, lengths), recorder=recorder),
+    ):
         torch.testing.assert_close(ours(x, context)[0][~pads], expected[~pads], atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(recorder[""][0], weights, atol=1e-6, rtol=1e-5)
 
@@ -224,12 +229,12 @@ def test_beam_rows_share_one_memory() -> None:
     part = CrossAttention(heads=2).build(8)
     states, lengths = torch.randn(2, 4, 8), torch.tensor([4, 2])
     x = torch.randn(6, 3, 8)  # three hypotheses a source
-    memory = Memory(states, Layout.padded(4, lengths))
+    memory = Memory(states, SequenceLayout.padded(4, lengths))
     memory.projections[""] = part.project_memory(memory)
-    together = part(x, Context(Layout(torch.arange(3).expand(6, 3)), memory)).output
-    repeated = Memory(states.repeat_interleave(3, 0), Layout.padded(4, lengths.repeat_interleave(3)))
+    together = part(x, Context(SequenceLayout(torch.arange(3).expand(6, 3)), memory)).output
+    repeated = Memory(states.repeat_interleave(3, 0), SequenceLayout.padded(4, lengths.repeat_interleave(3)))
     repeated.projections[""] = part.project_memory(repeated)
-    apart = part(x, Context(Layout(torch.arange(3).expand(6, 3)), repeated)).output
+    apart = part(x, Context(SequenceLayout(torch.arange(3).expand(6, 3)), repeated)).output
     torch.testing.assert_close(together, apart, atol=1e-6, rtol=1e-5)
 
 
@@ -239,7 +244,7 @@ def test_beam_rows_share_one_memory() -> None:
 @pytest.mark.parametrize("watched", [False, True])
 @torch.no_grad()
 def test_weights_are_dropped_only_in_training(watched: bool) -> None:
-    x, layout = torch.randn(1, 5, 8).expand(4000, 5, 8), Layout.padded(5, torch.full((4000,), 5))
+    x, layout = torch.randn(1, 5, 8).expand(4000, 5, 8), SequenceLayout.padded(5, torch.full((4000,), 5))
     with_dropout, without = SelfAttention(heads=2, dropout=0.5).build(8), SelfAttention(heads=2).build(8)
     without.load_state_dict(with_dropout.state_dict())
 
@@ -265,9 +270,9 @@ def test_heads_must_divide_the_width() -> None:
 
 
 def test_part_of_the_wrong_kind_is_named() -> None:
-    with pytest.raises(UserError, match="needs a Visibility, but has ScaledDot"):
+    with pytest.raises(UserError, match="has a ScaledDot in a place that needs a Visibility"):
         SelfAttention(visibility=ScaledDot()).build(8)
-    with pytest.raises(UserError, match="needs a Position, but has Causal"):
+    with pytest.raises(UserError, match="has a Causal in a place that needs a Position"):
         SelfAttention(position=Causal()).build(8)
-    with pytest.raises(UserError, match="needs a Mixer, but has Causal"):
+    with pytest.raises(UserError, match="has a Causal in a place that needs a Mixer"):
         Stack((Causal(),)).build(8)

@@ -12,7 +12,7 @@ from torch import Tensor
 from dragoman.errors import UserError
 from dragoman.parts.attention import CrossAttention, SelfAttention
 from dragoman.parts.attention_function import AttentionArgs, attend
-from dragoman.parts.mixer import AttentionMasks, Context, Layout, Memory
+from dragoman.parts.mixer import AttentionMasks, Context, Memory, SequenceLayout
 from dragoman.parts.packed_attention import packed_attention, varlen_attention
 from dragoman.parts.positions import Shaw
 from dragoman.parts.visibility import Causal, Full
@@ -26,7 +26,7 @@ def test_simplified_self_attention_of_cat_and_dog_by_hand() -> None:
     """cat·cat = 1.09, cat·dog = 1.05, dog·dog = 1.07; no scale: softmax(1.09, 1.05) and softmax(1.05, 1.07)."""
     x = torch.tensor([[[0.6, 0.3, 0.8], [0.5, 0.1, 0.9]]])
     recorder: dict[str, list[Tensor]] = {}
-    layout = Layout(torch.arange(2)[None])
+    layout = SequenceLayout(torch.arange(2)[None])
     part = SelfAttention(heads=1, visibility=Full(), projections=False).build(3)
     assert not list(part.parameters())
     watched = part(x, Context(layout, recorder=recorder)).output
@@ -40,7 +40,7 @@ def test_simplified_self_attention_of_cat_and_dog_by_hand() -> None:
 def test_masked_simplified_self_attention_by_hand() -> None:
     """α_ij for j ≤ i alone: the first word sees itself only."""
     x = torch.tensor([[[0.6, 0.3, 0.8], [0.5, 0.1, 0.9]]])
-    y = SelfAttention(heads=1, projections=False).build(3)(x, Context(Layout(torch.arange(2)[None]))).output
+    y = SelfAttention(heads=1, projections=False).build(3)(x, Context(SequenceLayout(torch.arange(2)[None]))).output
     b = 1 / (1 + math.exp(1.07 - 1.05))
     torch.testing.assert_close(y[0, 0], x[0, 0])
     torch.testing.assert_close(y[0, 1], b * x[0, 0] + (1 - b) * x[0, 1], atol=1e-6, rtol=0)
@@ -52,14 +52,14 @@ def test_simplified_self_attention_is_attention_with_identity_matrices(heads: in
     projected = SelfAttention(heads, visibility=Causal(), bias=False, scale=1.0).build(6)
     identity = {"project.weight": torch.eye(6).repeat(3, 1), "output.weight": torch.eye(6)}
     projected.load_state_dict(identity)
-    x, context = torch.randn(2, 5, 6), Context(Layout.padded(5, torch.tensor([5, 3])))
+    x, context = torch.randn(2, 5, 6), Context(SequenceLayout.padded(5, torch.tensor([5, 3])))
     torch.testing.assert_close(simplified(x, context).output, projected(x, context).output, atol=1e-5, rtol=1e-5)
 
 
 def test_order_of_the_inputs_does_not_matter_to_simplified_self_attention() -> None:
     part, context = (
         SelfAttention(2, visibility=Full(), projections=False).build(6),
-        Context(Layout(torch.arange(5)[None])),
+        Context(SequenceLayout(torch.arange(5)[None])),
     )
     x, order = torch.randn(1, 5, 6), torch.tensor([3, 0, 4, 1, 2])
     torch.testing.assert_close(part(x[:, order], context).output, part(x, context).output[:, order])
@@ -75,7 +75,7 @@ def test_weights_of_simplified_self_attention_are_recorded_in_a_model() -> None:
         "decoder.layers.0.0.body": (1, 1, 3, 3),
         "decoder.layers.0.1.body": (1, 1, 3, 4),
     }
-    x = model.encoder.position.embed(model.source_embedding(source), Layout(torch.arange(4)[None]))
+    x = model.encoder.position.embed(model.source_embedding(source), SequenceLayout(torch.arange(4)[None]))
     expected = (x @ x.mT).softmax(-1)
     torch.testing.assert_close(weights["encoder.layers.0.0.body"][:, 0], expected, atol=1e-5, rtol=1e-5)
 
@@ -106,7 +106,10 @@ def test_self_attention_with_another_value_width_equals_torch(value_dim: int, kv
     assert y.shape == (2, 4, 5, value_dim)
     expected = F.linear(y.transpose(1, 2).flatten(2), *part.output.parameters())
     recorder: dict[str, list[Tensor]] = {}
-    for context in (Context(Layout.padded(5, LENGTHS)), Context(Layout.padded(5, LENGTHS), recorder=recorder)):
+    for context in (
+        Context(SequenceLayout.padded(5, LENGTHS)),
+        Context(SequenceLayout.padded(5, LENGTHS), recorder=recorder),
+    ):
         torch.testing.assert_close(part(x, context).output[REAL], expected[REAL], atol=1e-5, rtol=1e-5)
     weights = (
         (query @ key.repeat_interleave(4 // kv_heads, 1).mT / math.sqrt(6)).masked_fill(~mask, -torch.inf).softmax(-1)
@@ -123,7 +126,7 @@ def test_cross_attention_with_another_value_width_equals_torch(value_dim: int) -
     query, key, value = (y.unflatten(-1, (2, -1)).transpose(1, 2) for y in (part.query(x), key, value))
     y = F.scaled_dot_product_attention(query, key, value, REAL[:, None, None])
     expected = part.output(y.transpose(1, 2).flatten(2))
-    context = Context(Layout(torch.arange(3).expand(2, 3)), Memory(states, Layout.padded(5, LENGTHS)))
+    context = Context(SequenceLayout(torch.arange(3).expand(2, 3)), Memory(states, SequenceLayout.padded(5, LENGTHS)))
     torch.testing.assert_close(part(x, context).output, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -149,7 +152,7 @@ def test_rows_of_stacked_matrices_follow_both_widths() -> None:
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("value_dim", [3, 24])
 def test_packed_attention_with_another_value_width(value_dim: int) -> None:
-    layout = Layout.packed_row(256, torch.tensor([100, 120, 36]), max_length=256)
+    layout = SequenceLayout.packed_row(256, torch.tensor([100, 120, 36]), max_length=256)
     query, key, value = torch.randn(1, 2, 256, 8), torch.randn(1, 2, 256, 8), torch.randn(1, 2, 256, value_dim)
     found = packed_attention(query, key, value, layout, layout, AttentionMasks(), AttentionArgs(Causal()))
     expected = attend(query, key, value, layout, layout, Context(layout), AttentionArgs(Causal()))
@@ -161,7 +164,7 @@ def test_packed_attention_with_another_value_width(value_dim: int) -> None:
 @pytest.mark.parametrize(("key_dim", "value_dim"), [(16, 32), (32, 16)])
 def test_kernels_on_a_gpu_with_another_value_width(key_dim: int, value_dim: int) -> None:
     torch.manual_seed(0)
-    layout = Layout.packed_row(256, torch.tensor([100, 120, 36], device="cuda"), max_length=256)
+    layout = SequenceLayout.packed_row(256, torch.tensor([100, 120, 36], device="cuda"), max_length=256)
     query, key = (torch.randn(1, 2, 256, key_dim, device="cuda") for _ in range(2))
     value = torch.randn(1, 2, 256, value_dim, device="cuda")
     recorded = Context(layout, recorder={})
@@ -171,7 +174,7 @@ def test_kernels_on_a_gpu_with_another_value_width(key_dim: int, value_dim: int)
     compiled = torch.compile(attend)
     found = compiled(query, key, value, layout, layout, Context(layout), AttentionArgs(Causal()))
     torch.testing.assert_close(found, expected, atol=2e-2, rtol=2e-2)  # TF32
-    padded = Layout.padded(9, torch.tensor([9, 4], device="cuda"))
+    padded = SequenceLayout.padded(9, torch.tensor([9, 4], device="cuda"))
     query, key = (torch.randn(2, 2, 9, key_dim, device="cuda") for _ in range(2))
     value = torch.randn(2, 2, 9, value_dim, device="cuda")
     with torch.no_grad():

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from dragoman.parts.embedding import Embedding, OutputLayer
 from dragoman.parts.feedforward import FeedForward
 from dragoman.parts.initialization import Glorot, Orthogonal, Uniform
-from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.mixer import Context, SequenceLayout
 from dragoman.parts.norm import LayerNorm, RMSNorm
 from dragoman.parts.recurrence import Recurrent
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import PostNorm, PreNorm, Residual, ResidualMixer, Stack
 
-CTX = Context(Layout.padded(4, torch.tensor([4, 4])))
+CTX = Context(SequenceLayout.padded(4, torch.tensor([4, 4])))
 
 
 # ---- norms
@@ -131,7 +131,7 @@ def test_narrow_embeddings_are_projected_by_the_stack_and_their_output_layer_bac
     x = table(torch.tensor([[1]]))
     assert x.shape == (1, 1, 4)
     stack = Stack((), input_dim=4, input_norm=LayerNorm(bias=False)).build(16)
-    context = Context(Layout.padded(1, torch.tensor([1])))
+    context = Context(SequenceLayout.padded(1, torch.tensor([1])))
     normal = (x - x.mean()) / (x.var(unbiased=False) + 1e-5).sqrt()
     torch.testing.assert_close(stack(x, context)[0], stack.project(normal))
     assert output.weight is table.weight

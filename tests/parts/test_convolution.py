@@ -26,12 +26,12 @@ from dragoman.parts.convolution import (
     WeightNormLinear,
 )
 from dragoman.parts.feedforward import FeedForward
-from dragoman.parts.mixer import Context, Layout, Memory
+from dragoman.parts.mixer import Context, Memory, SequenceLayout
 from dragoman.parts.stack import Stack
 
 
-def layout(lengths: list[int], width: int | None = None) -> Layout:
-    return Layout.padded(width or max(lengths), torch.tensor(lengths))
+def layout(lengths: list[int], width: int | None = None) -> SequenceLayout:
+    return SequenceLayout.padded(width or max(lengths), torch.tensor(lengths))
 
 
 # ---- the convolution itself
@@ -96,9 +96,9 @@ def test_convolution_in_chunks_equals_the_whole(kernel: int, dilation: int, chun
     x = torch.randn(3, 8, 2)
     whole, _ = convolution(x, layout([8, 8, 8]), None)
     state, parts, at = convolution.init_state(3, x), [], torch.zeros(3, dtype=torch.long)
-    assert state["seen"].shape == (3, (kernel - 1) * dilation, 2)
+    assert state["last_inputs"].shape == (3, (kernel - 1) * dilation, 2)
     for chunk in x.split(chunks, 1):
-        y, state = convolution(chunk, Layout.continuation(at, chunk.shape[1]), state)
+        y, state = convolution(chunk, SequenceLayout.continuation(at, chunk.shape[1]), state)
         parts.append(y)
         at = at + chunk.shape[1]
     torch.testing.assert_close(torch.cat(parts, 1), whole)
@@ -116,27 +116,27 @@ def test_convolution_state_of_rows_with_different_lengths() -> None:
         places = at[:, None] + torch.arange(width)
         real = places < (at + counts)[:, None]
         x = rows.gather(1, places[..., None].expand(-1, -1, 2)).masked_fill(~real[..., None], 99.0)
-        y, state = convolution(x, Layout(places, lengths=at + counts), state)
+        y, state = convolution(x, SequenceLayout(places, lengths=at + counts), state)
         for row in range(3):
             for t in range(counts[row]):
                 torch.testing.assert_close(y[row, t], whole[row, places[row, t]])
         at = at + counts
         for row in range(3):
             expected = F.pad(rows[row, : at[row]], (0, 0, 4, 0))[-4:]
-            torch.testing.assert_close(state["seen"][row], expected)
+            torch.testing.assert_close(state["last_inputs"][row], expected)
 
 
 @torch.no_grad()
 def test_the_state_of_one_row_keeps_its_strides_and_type() -> None:
     convolution = Convolution(nn.Linear(3 * 2, 2), 2, 3, 1, causal=True)
     state = convolution.init_state(1, torch.zeros(1))
-    form = (state["seen"].shape, state["seen"].stride(), state["seen"].dtype)
-    _, state = convolution(torch.randn(1, 5, 2), Layout.continuation(torch.tensor([0]), 5), state)
-    assert (state["seen"].shape, state["seen"].stride(), state["seen"].dtype) == form
+    form = (state["last_inputs"].shape, state["last_inputs"].stride(), state["last_inputs"].dtype)
+    _, state = convolution(torch.randn(1, 5, 2), SequenceLayout.continuation(torch.tensor([0]), 5), state)
+    assert (state["last_inputs"].shape, state["last_inputs"].stride(), state["last_inputs"].dtype) == form
 
 
 def test_non_causal_convolution_cannot_decode() -> None:
-    with pytest.raises(UserError, match="only causal convolutions can decode step by step"):
+    with pytest.raises(UserError, match="only causal convolutions can do"):
         Stack((GatedConvolution(causal=False),)).build(4).init_state(1, 9, torch.zeros(1))
 
 
@@ -235,7 +235,7 @@ def test_multi_step_attention_with_beams_is_that_of_a_repeated_source() -> None:
     nn.init.normal_(part.query.weight)
     memory = source([5, 2], 4)
     x, inputs = torch.randn(6, 2, 4), torch.randn(6, 2, 4)
-    steps = Layout.continuation(torch.zeros(6, dtype=torch.long), 2)
+    steps = SequenceLayout.continuation(torch.zeros(6, dtype=torch.long), 2)
     folded = part(x, Context(steps, prepared(part, memory), stack_inputs=inputs)).output
     assert memory.encoder_inputs is not None
     rows = [(memory.states[row, :m], memory.encoder_inputs[row, :m]) for row, m in ((0, 5), (1, 2)) for _ in range(3)]
@@ -243,7 +243,8 @@ def test_multi_step_attention_with_beams_is_that_of_a_repeated_source() -> None:
         alone = prepared(part, Memory(states[None], layout([len(states)]), encoder_inputs=entered[None]))
         one = slice(row, row + 1)
         y, *_ = part(
-            x[one], Context(Layout.continuation(torch.zeros(1, dtype=torch.long), 2), alone, stack_inputs=inputs[one])
+            x[one],
+            Context(SequenceLayout.continuation(torch.zeros(1, dtype=torch.long), 2), alone, stack_inputs=inputs[one]),
         )
         torch.testing.assert_close(folded[one], y)
 
@@ -299,7 +300,7 @@ def test_unfolding_adds_the_source_and_nothing_beyond_its_end() -> None:
     columns = memory.states @ part.project.weight.T + part.project.bias
     first = torch.tensor([0, 2, 0, 5])
     x = torch.randn(4, 2, 2)
-    y = part(x, Context(Layout.continuation(first, 2), memory)).output
+    y = part(x, Context(SequenceLayout.continuation(first, 2), memory)).output
     below = [
         [columns[0, 0], columns[0, 1]],
         [columns[0, 2], torch.zeros(2)],

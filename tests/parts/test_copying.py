@@ -16,7 +16,7 @@ from dragoman.objectives import cross_entropy
 from dragoman.objectives.objective import token_log_probs, token_loss
 from dragoman.parts.copying import Copying, CopyingOutput, coverage_loss
 from dragoman.parts.inference import optimize_for_inference
-from dragoman.parts.mixer import Context, CopyDistribution, Layout, Memory, MixerOutput
+from dragoman.parts.mixer import Context, CopyDistribution, Memory, MixerOutput, SequenceLayout
 from dragoman.search.forced_decoding import cross_attention, record_attention
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import learn_tokenizer
@@ -53,10 +53,10 @@ def test_the_mixture_by_hand() -> None:
         layer.pointer.gate.weight.copy_(torch.tensor([[0.5, -1.0, 0.25, 0.0]]))
         layer.pointer.gate.bias.fill_(0.125)
     states = torch.tensor([[[math.log(2), 0.0], [0.0, 1.0], [math.log(4), 0.0]]])
-    layout = Layout.padded(3, torch.tensor([3]))
+    layout = SequenceLayout.padded(3, torch.tensor([3]))
     memory = Memory(states, layout, copied_tokens=layer.copied_tokens(torch.tensor([[2, 1, 2]]), layout, 3))
     decoded = MixerOutput(torch.tensor([[[1.0, 0.0]]]), stack_inputs=torch.tensor([[[3.0, 0.0]]]))
-    features = layer.attend_to_source(decoded, Context(Layout.padded(1, torch.tensor([1])), memory))
+    features = layer.attend_to_source(decoded, Context(SequenceLayout.padded(1, torch.tensor([1])), memory))
     assert features.copying is not None
     # scores log 2, 0, log 4 → attention 2/7, 1/7, 4/7
     gate = 2 * (2 / 7 * math.log(2) + 4 / 7 * math.log(4)) + 0.5 * 1.0 + 0.25 * 3.0 + 0.125
@@ -71,13 +71,13 @@ def test_the_mixture_by_hand() -> None:
 def test_coverage_loss_by_hand() -> None:
     attention = torch.tensor([[[0.5, 0.5], [0.25, 0.75], [0.5, 0.5]]])
     # coverage (0, 0), (0.5, 0.5), (0.75, 1.25): minima 0, 0.25 + 0.5, 0.5 + 0.5
-    assert coverage_loss(attention, Layout.padded(3, torch.tensor([3]))).item() == pytest.approx(1.75 / 3)
-    assert coverage_loss(attention, Layout.padded(3, torch.tensor([2]))).item() == pytest.approx(0.75 / 2)
+    assert coverage_loss(attention, SequenceLayout.padded(3, torch.tensor([3]))).item() == pytest.approx(1.75 / 3)
+    assert coverage_loss(attention, SequenceLayout.padded(3, torch.tensor([2]))).item() == pytest.approx(0.75 / 2)
 
 
 def test_coverage_loss_is_added_with_its_weight() -> None:
     model = small_model(coverage_loss=0.5)
-    layouts = Layout.padded(4, SOURCE_LENGTHS), Layout.padded(3, TARGET_LENGTHS)
+    layouts = SequenceLayout.padded(4, SOURCE_LENGTHS), SequenceLayout.padded(3, TARGET_LENGTHS)
     recorder: dict[str, list[Tensor]] = {}
     features = model.forward_features(SOURCE, layouts[0], TARGET, layouts[1], recorder)
     attention = recorder["output.pointer"][0][:, 0]  # B T S
@@ -95,7 +95,7 @@ def test_probabilities_sum_to_one_and_padding_is_not_copied(system: str) -> None
     log_p = model(SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS)
     torch.testing.assert_close(log_p.logsumexp(-1), torch.zeros(2, 3))
     features = model.forward_features(
-        SOURCE, Layout.padded(4, SOURCE_LENGTHS), TARGET, Layout.padded(3, TARGET_LENGTHS)
+        SOURCE, SequenceLayout.padded(4, SOURCE_LENGTHS), TARGET, SequenceLayout.padded(3, TARGET_LENGTHS)
     )
     assert features.copying is not None
     assert (features.copying.copy_probs[1, :, 2:] == 0).all()
@@ -108,7 +108,7 @@ def test_a_source_without_tokens_to_copy_is_generated_from() -> None:
     model.output.copy_table.fill_(-1)
     log_p = model(SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS)
     features = model.forward_features(
-        SOURCE, Layout.padded(4, SOURCE_LENGTHS), TARGET, Layout.padded(3, TARGET_LENGTHS)
+        SOURCE, SequenceLayout.padded(4, SOURCE_LENGTHS), TARGET, SequenceLayout.padded(3, TARGET_LENGTHS)
     )
     torch.testing.assert_close(log_p, model.output(features.output).log_softmax(-1))
 
@@ -124,7 +124,7 @@ def test_copied_tokens_are_aligned_by_the_attention_that_copies() -> None:
 
 
 def features_of(model: EncoderDecoderModel) -> tuple[Tensor, CopyDistribution]:
-    layouts = Layout.padded(4, SOURCE_LENGTHS), Layout.padded(3, TARGET_LENGTHS)
+    layouts = SequenceLayout.padded(4, SOURCE_LENGTHS), SequenceLayout.padded(3, TARGET_LENGTHS)
     features = model.forward_features(SOURCE, layouts[0], TARGET, layouts[1])
     assert features.copying is not None
     return features.output, features.copying
@@ -201,7 +201,7 @@ def test_a_restricted_vocabulary_copies_under_its_own_ids() -> None:
     expected = model(SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS)[..., order]
     torch.testing.assert_close(restricted(SOURCE, SOURCE_LENGTHS, position[TARGET], TARGET_LENGTHS), expected)
     few = model.restrict_vocabulary(torch.tensor([2, 3, 5, 8]))
-    tokens = few.output.copied_tokens(SOURCE, Layout.padded(4, SOURCE_LENGTHS), 4)
+    tokens = few.output.copied_tokens(SOURCE, SequenceLayout.padded(4, SOURCE_LENGTHS), 4)
     assert tokens is not None
     assert tokens.tolist() == [[2, -1, 2, 1], [-1, 1, -1, -1]]
     assert model.copyable_tokens(SOURCE, SOURCE_LENGTHS).tolist() == [3, 5, 6, 7]
@@ -227,7 +227,7 @@ def test_separate_vocabularies_are_matched_by_their_tokens() -> None:
     model.match_vocabularies(source, target)
     assert isinstance(model.output, CopyingOutput)
     ids = torch.tensor([[*source.encode("Anna sees Köln"), source.eos]])
-    tokens = model.output.copied_tokens(ids, Layout.padded(4, torch.tensor([4])), 4)
+    tokens = model.output.copied_tokens(ids, SequenceLayout.padded(4, torch.tensor([4])), 4)
     assert tokens is not None
     assert tokens.tolist() == [[*target.encode("Anna"), -1, *target.encode("Köln"), target.eos]]
 
@@ -238,7 +238,7 @@ def test_settings_are_checked_and_specs_are_read() -> None:
     assert model_from_dict(model_to_dict(spec)) == spec
     with pytest.raises(UserError, match=r"set system.settings.copying to true"):
         SYSTEMS["transformer"].spec(sizes, "tiny", coverage_loss=1.0)
-    with pytest.raises(UserError, match="coverage_loss must be at least 0"):
+    with pytest.raises(UserError, match="weight of a loss and must be at least 0"):
         SYSTEMS["transformer"].spec(sizes, "tiny", copying=True, coverage_loss=-1.0).build()
     assert "copying" not in SYSTEMS["vision"].settings()
 

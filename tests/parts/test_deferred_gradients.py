@@ -59,7 +59,7 @@ def test_weight_gradient_is_one_product(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(
         CollectGradient,
         "backward",
-        staticmethod(lambda context, *g: (calls.append(len(context.uses)), backward(context, *g))[1]),
+        staticmethod(lambda context, *g: (calls.append(len(context.products)), backward(context, *g))[1]),
     )
     gradients(batched, True)
     assert sorted(calls) == [5, 5, 5]  # the weight; the memory as it is and transposed

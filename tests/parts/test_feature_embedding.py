@@ -8,11 +8,11 @@ import torch.nn.functional as F
 
 from dragoman.errors import UserError
 from dragoman.parts.embedding import FrameEmbedding, Frames, Patches
-from dragoman.parts.mixer import Layout
+from dragoman.parts.mixer import SequenceLayout
 
 
-def padded(lengths: list[int]) -> Layout:
-    return Layout.padded(max(lengths), torch.tensor(lengths))
+def padded(lengths: list[int]) -> SequenceLayout:
+    return SequenceLayout.padded(max(lengths), torch.tensor(lengths))
 
 
 def test_a_patch_is_a_matrix_product() -> None:
@@ -67,17 +67,17 @@ def test_padding_values_do_not_matter() -> None:
 
 def test_wrong_feature_shape_is_refused() -> None:
     for part in (Patches(features=3).build(4), Frames(features=3).build(4)):
-        with pytest.raises(UserError, match="batch × length × 3, but got 2 × 5 × 4"):
+        with pytest.raises(UserError, match=r"but got the shape 2 × 5 × 4"):
             part.embed_source(torch.zeros(2, 5, 4), padded([5, 5]))
-        with pytest.raises(UserError, match=r"but got 2 × 5:"):
+        with pytest.raises(UserError, match=r"but got the shape 2 × 5:"):
             part.embed_source(torch.zeros(2, 5, dtype=torch.long), padded([5, 5]))
 
 
 def test_frames_cannot_be_packed() -> None:
     part = Frames(features=3).build(4)
     assert not part.supports_packing
-    with pytest.raises(UserError, match="pass one recording per row"):
-        part.embed_source(torch.zeros(1, 4, 3), Layout.packed_row(4, torch.tensor([2, 2]), 2))
+    with pytest.raises(UserError, match=r"set training\.batch_layout to padded"):
+        part.embed_source(torch.zeros(1, 4, 3), SequenceLayout.packed_row(4, torch.tensor([2, 2]), 2))
 
 
 @pytest.mark.parametrize("stride", [3, 6])

@@ -8,7 +8,7 @@ import torch
 from dragoman.models import Model
 from dragoman.parts.embedding import Embedding
 from dragoman.parts.feature_marking import FeatureMarking, FeatureTypeEmbedding
-from dragoman.parts.mixer import Layout
+from dragoman.parts.mixer import SequenceLayout
 from dragoman.systems import SYSTEMS, VocabularySizes
 
 FIRST, COUNT = 10, 4  # the feature symbols are 10 to 13
@@ -24,7 +24,7 @@ def marking(scaled: bool = False, invariant: bool = True) -> FeatureTypeEmbeddin
 
 def test_features_are_at_position_0_and_tokens_count_from_1() -> None:
     source = torch.tensor([[11, 12, 4, 5, 6], [10, 4, 5, 0, 0], [4, 5, 6, 7, 8]])
-    layout = Layout.padded(5, torch.tensor([5, 3, 5]))
+    layout = SequenceLayout.padded(5, torch.tensor([5, 3, 5]))
     _, marked = marking()(torch.zeros(3, 5, 4), source, layout)
     assert marked.position_ids is not None
     assert marked.position_ids[0].tolist() == [0, 0, 1, 2, 3]
@@ -36,7 +36,7 @@ def test_features_are_at_position_0_and_tokens_count_from_1() -> None:
 
 def test_positions_of_packed_sequences() -> None:
     source = torch.tensor([[11, 12, 4, 5, 10, 6, 7, 8, 9, 0]])
-    layout = Layout.packed_row(10, torch.tensor([4, 3, 2]), max_length=4)
+    layout = SequenceLayout.packed_row(10, torch.tensor([4, 3, 2]), max_length=4)
     _, marked = marking()(torch.zeros(1, 10, 4), source, layout)
     assert marked.position_ids is not None
     assert marked.position_ids[0, :9].tolist() == [0, 0, 1, 2, 0, 1, 2, 1, 2]
@@ -44,14 +44,14 @@ def test_positions_of_packed_sequences() -> None:
 
 @pytest.mark.parametrize("scaled", [False, True])
 def test_a_vector_for_each_type_is_added(scaled: bool) -> None:
-    layout = Layout.padded(2, torch.tensor([2]))
+    layout = SequenceLayout.padded(2, torch.tensor([2]))
     marked, _ = marking(scaled)(torch.ones(1, 2, 4), torch.tensor([[13, 4]]), layout)
     scale = 2.0 if scaled else 1.0  # √4
     assert marked[0].tolist() == [[1, 1 + 2 * scale, 1, 1], [1 + scale, 1, 1, 1]]
 
 
 def test_sequential_positions_are_the_columns() -> None:
-    layout = Layout.padded(3, torch.tensor([3]))
+    layout = SequenceLayout.padded(3, torch.tensor([3]))
     _, marked = marking(invariant=False)(torch.zeros(1, 3, 4), torch.tensor([[11, 12, 4]]), layout)
     assert marked.encoded_positions.tolist() == [[0, 1, 2]]
 

@@ -13,7 +13,7 @@ from dragoman.models import HardAttentionModel
 from dragoman.parts import hard_alignment
 from dragoman.parts.hard_alignment import HardAlignment
 from dragoman.parts.inference import optimize_for_inference
-from dragoman.parts.mixer import Context, Layout, Memory
+from dragoman.parts.mixer import Context, Memory, SequenceLayout
 from dragoman.systems import SYSTEMS, VocabularySizes
 
 BOS, VOCABULARY, WIDTH = 2, 9, 8
@@ -50,8 +50,8 @@ def build(kind: str) -> HardAttentionModel:
 def states(model: HardAttentionModel, row: int) -> tuple[Tensor, Tensor]:
     """What encoder (S D) and decoder (T D) compute for a row, without its padding."""
     length = int(LENGTHS[row])
-    memory = model.encode(SOURCE[row : row + 1, :length], Layout.padded(length, LENGTHS[row : row + 1]))
-    context = Context(Layout.padded(4, torch.tensor([4])), memory)
+    memory = model.encode(SOURCE[row : row + 1, :length], SequenceLayout.padded(length, LENGTHS[row : row + 1]))
+    context = Context(SequenceLayout.padded(4, torch.tensor([4])), memory)
     decoded = model.decoder(model.target_embedding(TARGET[row : row + 1, :-1]), context).output
     return memory.states[0], decoded[0]
 
@@ -118,7 +118,7 @@ def test_monotonic_alignments_never_move_backward(kind: str) -> None:
     """From the last position nothing else can be reached, whatever follows; and there is no mass on padding."""
     model = build(kind)
     layer = model.alignment
-    memory = model.encode(SOURCE, Layout.padded(4, LENGTHS))
+    memory = model.encode(SOURCE, SequenceLayout.padded(4, LENGTHS))
     x = torch.randn(2, 3, WIDTH)
     mask = memory.layout.token_mask
     assert mask is not None
@@ -143,8 +143,8 @@ def test_gradients_equal_differences(kind: str) -> None:
     tokens = torch.tensor([[1, 4, 2], [1, 3, 3]])
 
     def log_p(x: Tensor, encoded: Tensor) -> Tensor:
-        memory = Memory(encoded, Layout.padded(3, torch.tensor([3, 2])))
-        return layer.log_probabilities(x, tokens, Context(Layout.padded(3, torch.tensor([3, 3])), memory))[0]
+        memory = Memory(encoded, SequenceLayout.padded(3, torch.tensor([3, 2])))
+        return layer.log_probabilities(x, tokens, Context(SequenceLayout.padded(3, torch.tensor([3, 3])), memory))[0]
 
     x, encoded = torch.randn(2, 3, 4, requires_grad=True), torch.randn(2, 3, 4, requires_grad=True)
     assert torch.autograd.gradcheck(log_p, (x, encoded))
@@ -175,6 +175,6 @@ def test_a_restricted_vocabulary_has_its_own_ids() -> None:
     start = restricted.start_decoding(SOURCE, LENGTHS, 1, 9, int(target[0, 0]))
     state = start.state
     for t in range(4):
-        context = Context(Layout.continuation(start.positions + t), start.memory)
+        context = Context(SequenceLayout.continuation(start.positions + t), start.memory)
         log_p, state = restricted.decode(target[:, t : t + 1], context, state)
         torch.testing.assert_close(log_p[:, 0], expected[:, t])

@@ -23,7 +23,7 @@ from dragoman.parts.long_attention import (
     LocalAttentionMixer,
     LongAttentionMixer,
 )
-from dragoman.parts.mixer import Context, Layout, State, map_state
+from dragoman.parts.mixer import Context, SequenceLayout, State, map_state
 from dragoman.search import Beam, LengthLimit, SpecialTokens
 from dragoman.systems import SYSTEMS, VocabularySizes
 from search.plain_search import search
@@ -51,14 +51,14 @@ def sequences(count: int, length: int) -> Tensor:
 
 
 def whole(mixer: LongAttentionMixer, x: Tensor, recorder: dict[str, list[Tensor]] | None = None) -> Tensor:
-    layout = Layout.padded(x.shape[1], torch.full((x.shape[0],), x.shape[1]))
+    layout = SequenceLayout.padded(x.shape[1], torch.full((x.shape[0],), x.shape[1]))
     y, state, *_ = mixer(x, Context(layout, recorder=recorder))
     assert state is None
     return y
 
 
 def go_on(mixer: LongAttentionMixer, x: Tensor, first: Tensor, state: State | None) -> tuple[Tensor, State]:
-    y, state, *_ = mixer(x, Context(Layout.continuation(first, x.shape[1])), state)
+    y, state, *_ = mixer(x, Context(SequenceLayout.continuation(first, x.shape[1])), state)
     assert state is not None
     return y, state
 
@@ -128,7 +128,7 @@ def test_cells_equal_a_strided_convolution() -> None:
     assert isinstance(mixer, CompressedAttentionMixer)
     kernel = mixer.compress["key"].weight.unflatten(1, (3, WIDTH)).transpose(1, 2)  # out, in, kernel
     expected = F.conv1d(raw.transpose(1, 2), kernel, mixer.compress["key"].bias, stride=3).transpose(1, 2)
-    slots = mixer._compress("key", raw.unflatten(-1, (HEADS, -1))).flatten(2)
+    slots = mixer._compress_sequences("key", raw.unflatten(-1, (HEADS, -1))).flatten(2)
     assert slots.shape == (2, 1 + 3, WIDTH)
     assert not slots[:, 0].any()
     torch.testing.assert_close(slots[:, 1:], expected)
@@ -179,7 +179,7 @@ def test_changing_a_token_changes_only_positions_that_see_it(name: str, length: 
 def test_padding_does_not_change_the_output(name: str) -> None:
     mixer, x = part(name), sequences(3, 11)
     lengths = torch.tensor([11, 6, 1])
-    y = mixer(x, Context(Layout.padded(11, lengths))).output
+    y = mixer(x, Context(SequenceLayout.padded(11, lengths))).output
     for row, length in enumerate(lengths.tolist()):
         torch.testing.assert_close(y[row, :length], whole(mixer, x[row : row + 1, :length])[0])
 
@@ -235,7 +235,7 @@ def test_rows_of_different_lengths_continue_in_any_chunks(name: str, chunking: t
     width = max(lengths)
     if width:
         prefill = x[:, :width].masked_fill(torch.arange(width)[None, :, None] >= at[:, None, None], 7.0)
-        y, after, *_ = mixer(prefill, Context(Layout.padded(width, at)), state)
+        y, after, *_ = mixer(prefill, Context(SequenceLayout.padded(width, at)), state)
         assert after is not None
         state = after
         for row, length in enumerate(lengths):
@@ -253,7 +253,9 @@ def test_a_prefilled_row_without_tokens_keeps_its_state(name: str) -> None:
     mixer, x = part(name), sequences(2, 9)
     expected, begun = whole(mixer, x), torch.tensor([5, 5])
     _, state = go_on(mixer, x[:, :5], torch.zeros(2, dtype=torch.long), mixer.init_state(2, 9, x))
-    layout = Layout(begun[:, None] + torch.arange(3), lengths=torch.tensor([5, 8]))  # the first row has nothing more
+    layout = SequenceLayout(
+        begun[:, None] + torch.arange(3), lengths=torch.tensor([5, 8])
+    )  # the first row has nothing more
     chunk = x[:, 5:8].clone()
     chunk[0] = 7.0
     state = mixer(chunk, Context(layout), state).state
@@ -332,7 +334,7 @@ def test_model_decodes_across_block_borders() -> None:
     begin = model.start_decoding(source, lengths, beam=1, max_length=10, first=2)
     state, at = begin.state, 0
     for count in (1, 1, 5, 1, 2):
-        layout = Layout.continuation(begin.positions + at, count)
+        layout = SequenceLayout.continuation(begin.positions + at, count)
         logits, state = model.decode(target[:, at : at + count], Context(layout), state)
         torch.testing.assert_close(logits, expected[:, at : at + count])
         at += count

@@ -117,7 +117,7 @@ def test_targets_are_words_or_patterns() -> None:
     assert len(adapted("all")) == len(adapted("attention", "feed-forward"))
     with pytest.raises(UserError, match=r"'q_proj'.*attention, feed-forward, all, query, key, value.*encoder\.layers"):
         adapted("q_proj")
-    with pytest.raises(UserError, match="this system has none"):
+    with pytest.raises(UserError, match="this system has no such layers"):
         find_adapted_layers(
             SYSTEMS["cho"].spec(VocabularySizes(13, 13, True), "tiny", model_dim=8).build(), ("attention",)
         )

@@ -12,7 +12,7 @@ from dragoman import checkpoint
 from dragoman.errors import UserError
 from dragoman.parts.feedforward import FeedForward
 from dragoman.parts.initialization import Glorot
-from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.mixer import Context, SequenceLayout
 from dragoman.parts.norm import BatchNorm, BatchNormModule, LayerNorm
 from dragoman.parts.positions import Sinusoidal
 from dragoman.parts.stack import PreNorm, Stack
@@ -21,9 +21,9 @@ from dragoman.training.checkpoint_manager import CheckpointManager, TrainState
 LENGTHS = torch.tensor([5, 2, 3])
 
 
-def batch() -> tuple[Tensor, Layout, Tensor]:
+def batch() -> tuple[Tensor, SequenceLayout, Tensor]:
     """Three rows of five places, where they lie, and which are real."""
-    layout = Layout.padded(5, LENGTHS)
+    layout = SequenceLayout.padded(5, LENGTHS)
     real = torch.arange(5) < LENGTHS[:, None]
     return 3 + 2 * torch.randn(3, 5, 4), layout, real
 
@@ -43,7 +43,7 @@ def pair(**settings: float) -> tuple[BatchNormModule, nn.BatchNorm1d]:
 def test_batch_norm_by_hand() -> None:
     """Tokens 1, 3 and, in the padding, 100: mean 2, variance 1; the running ones go a quarter of the way."""
     norm = BatchNorm(epsilon=0.0, momentum=0.25).build(1).train()
-    y = norm(torch.tensor([[[1.0], [3.0]], [[100.0], [100.0]]]), Layout.padded(2, torch.tensor([2, 0])))
+    y = norm(torch.tensor([[[1.0], [3.0]], [[100.0], [100.0]]]), SequenceLayout.padded(2, torch.tensor([2, 0])))
     assert y[0].flatten().tolist() == [-1.0, 1.0]
     assert float(norm.running_mean) == 0.5  # 0.75 · 0 + 0.25 · 2
     assert float(norm.running_var) == 1.25  # 0.75 · 1 + 0.25 · 2, the variance over n − 1 being 2
@@ -77,7 +77,7 @@ def test_batch_statistics_ignore_padding() -> None:
     y = plain(x, layout)
     torch.testing.assert_close(strange(torch.where(real[..., None], x, 1e4), layout)[real], y[real])
     wider = torch.cat((x, torch.full((3, 6, 4), -1e4)), 1)
-    torch.testing.assert_close(wide(wider, Layout.padded(11, LENGTHS))[:, :5][real], y[real])
+    torch.testing.assert_close(wide(wider, SequenceLayout.padded(11, LENGTHS))[:, :5][real], y[real])
     for other in (strange, wide):
         torch.testing.assert_close(other.running_mean, plain.running_mean)
         torch.testing.assert_close(other.running_var, plain.running_var)
@@ -87,14 +87,14 @@ def test_batch_statistics_ignore_padding() -> None:
 def test_batch_norm_without_padding_information() -> None:
     x, _, real = batch()
     expected = pair()[0].train()
-    packed = Layout.packed_row(int(LENGTHS.sum()), LENGTHS, 5)
+    packed = SequenceLayout.packed_row(int(LENGTHS.sum()), LENGTHS, 5)
     y = expected(x[real][None], packed)
-    torch.testing.assert_close(y[0], expected(x, Layout.padded(5, LENGTHS))[real])
+    torch.testing.assert_close(y[0], expected(x, SequenceLayout.padded(5, LENGTHS))[real])
 
 
 def test_batch_norm_of_one_token_is_finite() -> None:
     norm = BatchNorm().build(4).train()
-    assert norm(torch.randn(1, 1, 4), Layout.padded(1, torch.tensor([1]))).isfinite().all()
+    assert norm(torch.randn(1, 1, 4), SequenceLayout.padded(1, torch.tensor([1]))).isfinite().all()
     assert norm.running_var.isfinite().all()
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dragoman.parts.attention_function import AttentionArgs, attend
-from dragoman.parts.mixer import AttentionMasks, Context, Layout
+from dragoman.parts.mixer import AttentionMasks, Context, SequenceLayout
 from dragoman.parts.packed_attention import PACK_MULTIPLE, block_mask, packed_attention
 from dragoman.parts.positions import ALiBi, NoPosition, Position, RelativeBias
 from dragoman.parts.spec import Spec
@@ -36,9 +36,9 @@ POSITIONS: dict[str, Spec] = {
 }
 
 
-def layout_of(lengths: list[int], width: int = WIDTH, count: int = 8) -> Layout:
+def layout_of(lengths: list[int], width: int = WIDTH, count: int = 8) -> SequenceLayout:
     left = [0] * (count - len(lengths)) + [width - sum(lengths)]
-    return Layout.packed_row(width, torch.tensor(lengths + left), max_length=width)
+    return SequenceLayout.packed_row(width, torch.tensor(lengths + left), max_length=width)
 
 
 def heads(count: int, width: int = WIDTH) -> Tensor:
@@ -110,7 +110,7 @@ def test_each_target_sees_its_own_source_alone(lengths: str, others: list[int], 
         start, other = start + length, other + source
 
 
-def shown(layout: Layout, keys: Layout, sees: Visibility | None) -> tuple[Tensor, Tensor]:
+def shown(layout: SequenceLayout, keys: SequenceLayout, sees: Visibility | None) -> tuple[Tensor, Tensor]:
     """Which pairs of blocks are looked at, and which have a pair of tokens that may see each other."""
     mask = block_mask(layout, keys, sees)
     looked = torch.zeros(mask.kv_indices.shape[2:], dtype=torch.bool)
@@ -166,8 +166,8 @@ def test_block_mask_is_shared_by_layers() -> None:
 
 def test_unused_columns_may_be_several_segments() -> None:
     """More pieces of the target than of the source: some see nothing, which must not become anything but a number."""
-    queries = Layout.packed_row(384, torch.tensor([100, 50, 0, 100, 100, 34]), 100)
-    keys = Layout.packed_row(256, torch.tensor([90, 70, 0, 96, 0, 0]), 100)
+    queries = SequenceLayout.packed_row(384, torch.tensor([100, 50, 0, 100, 100, 34]), 100)
+    keys = SequenceLayout.packed_row(256, torch.tensor([90, 70, 0, 96, 0, 0]), 100)
     query, key, value = heads(HEADS), heads(HEADS, 256), heads(HEADS, 256)
     for tensor in (query, key, value):
         tensor.requires_grad_()
@@ -194,7 +194,7 @@ def test_compiled_packed_attention_is_the_same(visibility: str, position: str) -
     sees, place = VISIBILITIES[visibility], position_of(POSITIONS[position])
 
     def look(query: Tensor, key: Tensor, value: Tensor, positions: Tensor, segments: Tensor, starts: Tensor) -> Tensor:
-        layout = Layout(positions, segment_ids=segments, max_length=WIDTH, cu_seqlens=starts)
+        layout = SequenceLayout(positions, segment_ids=segments, max_length=WIDTH, cu_seqlens=starts)
         return packed_attention(query, key, value, layout, layout, AttentionMasks(), AttentionArgs(sees, (place,)))
 
     compiled = torch.compile(look, fullgraph=True, dynamic=False)

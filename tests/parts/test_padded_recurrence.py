@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from dragoman.parts.mixer import Layout
+from dragoman.parts.mixer import SequenceLayout
 from dragoman.parts.recurrence import CELLS, CellKind, run_padded, run_rows
 
 INPUTS, WIDTH = 5, 4
@@ -22,7 +22,7 @@ def test_padding_changes_nothing(cell: CellKind, both_ways: bool, layers: int) -
     one = CELLS[cell](INPUTS, WIDTH, layers, 0.0, both_ways)
     other = copy.deepcopy(one)
     x = torch.randn(5, 6, INPUTS, requires_grad=True)
-    layout = Layout.padded(6, LENGTHS)
+    layout = SequenceLayout.padded(6, LENGTHS)
     assert layout.token_mask is not None
     real = layout.token_mask[..., None]
     found, expected = run_padded(one, x, layout), run_rows(other, x, layout)
@@ -46,7 +46,7 @@ def test_padding_changes_nothing(cell: CellKind, both_ways: bool, layers: int) -
 def test_padding_values_do_not_matter(cell: CellKind) -> None:
     cells = CELLS[cell](INPUTS, WIDTH, 2, 0.0, True)
     x = torch.randn(5, 6, INPUTS)
-    layout = Layout.padded(6, LENGTHS)
+    layout = SequenceLayout.padded(6, LENGTHS)
     assert layout.token_mask is not None
     other = torch.where(layout.token_mask[..., None], x, 1e3 * torch.randn_like(x))
     (y, last), (again, last_again) = (run_padded(cells, one, layout) for one in (x, other))
@@ -63,9 +63,9 @@ def test_large_lstm_cell_is_unchanged_by_padding() -> None:
             weight.mul_(20.0)
     x = 10 * torch.randn(3, 9, INPUTS)
     lengths = torch.tensor([9, 5, 1])
-    _, padded = run_padded(cells, x, Layout.padded(9, lengths))
+    _, padded = run_padded(cells, x, SequenceLayout.padded(9, lengths))
     for row, length in enumerate(lengths.tolist()):
-        _, alone = run_padded(cells, x[row : row + 1, :length], Layout.padded(length, lengths[row : row + 1]))
+        _, alone = run_padded(cells, x[row : row + 1, :length], SequenceLayout.padded(length, lengths[row : row + 1]))
         torch.testing.assert_close(padded["cell"][row], alone["cell"][0], rtol=1e-6, atol=1e-6)
 
 
@@ -75,8 +75,8 @@ def test_dropout_between_layers_only_in_training(cell: CellKind) -> None:
     x = torch.randn(5, 6, INPUTS)
     for training, same in ((True, False), (False, True)):
         cells.train(training)
-        one, other = (run_padded(cells, x, Layout.padded(6, LENGTHS))[0] for _ in range(2))
+        one, other = (run_padded(cells, x, SequenceLayout.padded(6, LENGTHS))[0] for _ in range(2))
         assert torch.equal(one, other) is same
     single = CELLS[cell](INPUTS, WIDTH, 1, 0.5).train()
-    one, other = (run_padded(single, x, Layout.padded(6, LENGTHS))[0] for _ in range(2))
+    one, other = (run_padded(single, x, SequenceLayout.padded(6, LENGTHS))[0] for _ in range(2))
     assert torch.equal(one, other)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.feedforward import FeedForward
-from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.mixer import Context, SequenceLayout
 from dragoman.parts.norm import RMSNorm
 from dragoman.parts.stack import Parallel
 
@@ -17,7 +17,7 @@ SPEC = Parallel((SelfAttention(heads=2), FeedForward(5, "silu", gated=True), Fee
 @torch.no_grad()
 def test_parallel_block_equals_its_formula() -> None:
     part = SPEC.build(8)
-    x, context = torch.randn(2, 4, 8), Context(Layout.padded(4, torch.tensor([4, 3])))
+    x, context = torch.randn(2, 4, 8), Context(SequenceLayout.padded(4, torch.tensor([4, 3])))
     attention, gated, plain = part.bodies
     z = F.layer_norm(x, (8,))
     expected = x + attention(z, context)[0] + gated(z, context)[0] + plain(z, context)[0]
@@ -32,7 +32,7 @@ def test_without_attention_it_is_plain_arithmetic() -> None:
         body.widen.weight.copy_(torch.eye(2))
         body.narrow.weight.copy_(scale * torch.eye(2))
     x = torch.tensor([[[3.0, 4.0]]])
-    y = part(x, Context(Layout.padded(1, torch.tensor([1])))).output
+    y = part(x, Context(SequenceLayout.padded(1, torch.tensor([1])))).output
     torch.testing.assert_close(y, x + 3 * x / 12.5**0.5)
 
 
@@ -40,16 +40,16 @@ def test_without_attention_it_is_plain_arithmetic() -> None:
 def test_each_body_keeps_its_own_state() -> None:
     part = SPEC.build(8)
     x = torch.randn(2, 5, 8)
-    whole = part(x, Context(Layout.padded(5, torch.tensor([5, 5])))).output
+    whole = part(x, Context(SequenceLayout.padded(5, torch.tensor([5, 5])))).output
     state = part.init_state(2, 6, x)
     assert {name: sorted(inner) for name, inner in state.items()} == {"0": ["key", "value"], "1": [], "2": []}
     for t in range(5):
-        y, state, *_ = part(x[:, t : t + 1], Context(Layout.continuation(torch.full((2,), t))), state)
+        y, state, *_ = part(x[:, t : t + 1], Context(SequenceLayout.continuation(torch.full((2,), t))), state)
         torch.testing.assert_close(y[:, 0], whole[:, t], atol=1e-5, rtol=1e-5)
 
 
 def test_dropout_is_applied_to_each_body() -> None:
     part = Parallel((FeedForward(), FeedForward()), dropout=0.5).build(64).train()
     x = torch.randn(2, 4, 64)
-    untouched = (part(x, Context(Layout.padded(4, torch.tensor([4, 4]))))[0] == x).float().mean()
+    untouched = (part(x, Context(SequenceLayout.padded(4, torch.tensor([4, 4]))))[0] == x).float().mean()
     assert 0.15 < untouched < 0.35  # both dropped: a quarter

@@ -11,7 +11,7 @@ import torch
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel
 from dragoman.parts.attention import SelfAttention
-from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.mixer import Context, SequenceLayout
 from dragoman.parts.positions import Concatenated, Learned, NoPosition, Sinusoidal, SinusoidalPosition
 from dragoman.parts.stack import Stack
 from dragoman.parts.visibility import Full
@@ -50,7 +50,7 @@ def test_an_odd_width_ends_with_a_sine() -> None:
 
 def test_sinusoids_depend_on_positions_not_on_columns() -> None:
     part = Sinusoidal().build(4)
-    layout = Layout.packed_row(5, torch.tensor([3, 2]), 3)
+    layout = SequenceLayout.packed_row(5, torch.tensor([3, 2]), 3)
     added = part.embed(torch.zeros(1, 5, 4), layout)
     expected = torch.tensor([FIVE_BY_FOUR[p] for p in (0, 1, 2, 0, 1)])
     torch.testing.assert_close(added[0], expected, atol=1e-6, rtol=0)
@@ -59,7 +59,7 @@ def test_sinusoids_depend_on_positions_not_on_columns() -> None:
 def test_no_position_is_the_identity() -> None:
     part, x = NoPosition().build(4), torch.randn(1, 3, 4)
     positions = torch.arange(3)[None]
-    assert part.embed(x, Layout(positions)) is x
+    assert part.embed(x, SequenceLayout(positions)) is x
     assert part.rotate(x, positions) is x
     assert part.score_bias(x, positions, positions) is None
     assert part.value_bias(x, positions, positions) is None
@@ -94,13 +94,13 @@ def test_learned_positions_refuse_long_decoding() -> None:
     state = begin.state
     for position in range(5):
         logits, after = model.decode(
-            torch.tensor([[4]]), Context(Layout.continuation(torch.tensor([position])), begin.memory), state
+            torch.tensor([[4]]), Context(SequenceLayout.continuation(torch.tensor([position])), begin.memory), state
         )
         assert after is not None
         state = after
     torch.testing.assert_close(logits[0, 0], _whole(model, source, lengths), atol=1e-5, rtol=1e-5)
     assert model.start_decoding(source, lengths, beam=1, max_length=6, first=2).max_length == 5
-    with pytest.raises(UserError, match="has learned positions for 5 tokens, but the search needs 6"):
+    with pytest.raises(UserError, match="has learned positions for 5 tokens, but the search may generate 6"):
         model.decoder.init_state(1, 6, source)
 
 
@@ -121,10 +121,10 @@ def test_a_search_stays_within_learned_positions() -> None:
 
 def test_packed_rows_need_positions_for_the_longest_sequence() -> None:
     part = Learned(max_length=3).build(4)
-    fits = Layout.packed_row(7, torch.tensor([3, 3, 1]), 3)
+    fits = SequenceLayout.packed_row(7, torch.tensor([3, 3, 1]), 3)
     assert torch.equal(part.embed(torch.zeros(1, 7, 4), fits)[0, 3:6], part.table.weight)
     with pytest.raises(UserError, match="has learned positions for 3 tokens, but a sequence has 4"):
-        part.embed(torch.zeros(1, 5, 4), Layout.packed_row(5, torch.tensor([4, 1]), 4))
+        part.embed(torch.zeros(1, 5, 4), SequenceLayout.packed_row(5, torch.tensor([4, 1]), 4))
 
 
 def test_sinusoids_extend_past_every_length() -> None:
@@ -139,7 +139,7 @@ def test_sinusoids_extend_past_every_length() -> None:
 
 def test_without_positions_order_is_invisible_and_with_them_it_is_not() -> None:
     """Self-attention that sees everything is blind to order: turn the words and the outputs turn with them."""
-    x, context = torch.randn(1, 5, 8), Context(Layout.padded(5, torch.tensor([5])))
+    x, context = torch.randn(1, 5, 8), Context(SequenceLayout.padded(5, torch.tensor([5])))
     blind = Stack((SelfAttention(heads=2, visibility=Full()),)).build(8)
     sighted = Stack((SelfAttention(heads=2, visibility=Full()),), position=Sinusoidal()).build(8)
     torch.testing.assert_close(blind(x.flip(1), context)[0], blind(x, context)[0].flip(1), atol=1e-6, rtol=1e-5)
@@ -152,12 +152,12 @@ def test_without_positions_order_is_invisible_and_with_them_it_is_not() -> None:
 def test_concatenated_positions_follow_the_embedding() -> None:
     """[x; PE(pos)] with n = 3 and d = 4 for the positions: the embedding is unchanged, the sinusoids stand after it."""
     part, x = Concatenated(Sinusoidal(), 4).build(6), torch.tensor([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]])
-    y = part.embed(x, Layout.padded(3, torch.tensor([3])))
+    y = part.embed(x, SequenceLayout.padded(3, torch.tensor([3])))
     expected = [[*word, *FIVE_BY_FOUR[p]] for p, word in enumerate(x[0].tolist())]
     torch.testing.assert_close(y[0], torch.tensor(expected), atol=1e-6, rtol=0)
     learned = Concatenated(Learned(8), 3).build(5)
     table = learned.position.table.weight.detach()
-    y = learned.embed(x, Layout(torch.tensor([[7, 0, 2]])))
+    y = learned.embed(x, SequenceLayout(torch.tensor([[7, 0, 2]])))
     assert torch.equal(y[0], torch.cat((x[0], table[[7, 0, 2]]), -1))
 
 
@@ -170,7 +170,7 @@ def test_adding_is_concatenating_and_projecting_by_two_identities(position: Sinu
     weights = {name.replace("position.", "position.position."): w for name, w in added.state_dict().items()}
     identities = {"project.weight": torch.eye(4).repeat(1, 2), "project.bias": torch.zeros(4)}
     concatenated.load_state_dict(weights | identities)
-    x, context = torch.randn(2, 5, 4), Context(Layout.padded(5, torch.tensor([5, 3])))
+    x, context = torch.randn(2, 5, 4), Context(SequenceLayout.padded(5, torch.tensor([5, 3])))
     torch.testing.assert_close(concatenated(x, context).output[0], added(x, context).output[0], atol=1e-5, rtol=1e-5)
 
 
@@ -180,7 +180,7 @@ def test_a_transformer_with_concatenated_positions_divides_its_width() -> None:
     model = spec.build()
     assert isinstance(model, EncoderDecoderModel)
     assert model.source_embedding.weight.shape == (9, 5)
-    tokens, layout = torch.tensor([[4, 5, 6]]), Layout.padded(3, torch.tensor([3]))
+    tokens, layout = torch.tensor([[4, 5, 6]]), SequenceLayout.padded(3, torch.tensor([3]))
     x = model.eval().encode(tokens, layout).encoder_inputs
     expected = torch.cat((model.source_embedding(tokens), encoding(3, 3)[None]), -1)
     torch.testing.assert_close(x, expected)
@@ -194,4 +194,4 @@ def test_learned_positions_refuse_past_their_length_when_concatenated() -> None:
     part = Concatenated(Learned(4), 2).build(6)
     assert part.max_length == 4
     with pytest.raises(UserError, match="learned positions for 4 tokens, but a sequence has 5"):
-        part.embed(torch.zeros(1, 5, 4), Layout.padded(5, torch.tensor([5])))
+        part.embed(torch.zeros(1, 5, 4), SequenceLayout.padded(5, torch.tensor([5])))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.errors import UserError
-from dragoman.parts.mixer import Context, Layout, State
+from dragoman.parts.mixer import Context, SequenceLayout, State
 from dragoman.parts.recurrence import CELLS, CellKind, Recurrent, RecurrentMixer, flip
 
 WIDTH, LAYERS = 6, 3
@@ -43,7 +43,7 @@ def hidden_of(last: Any) -> Tensor:
 def test_a_padded_batch_equals_torch_on_each_row_alone(cell: CellKind, direction: str) -> None:
     ours, torchs = pair(cell, direction)
     x = torch.randn(4, 5, WIDTH)
-    context = Context(Layout.padded(5, LENGTHS))
+    context = Context(SequenceLayout.padded(5, LENGTHS))
     y, _, _, final_state, *_ = ours(x, context)
     assert final_state is not None
     for row, length in enumerate(LENGTHS.tolist()):
@@ -70,8 +70,8 @@ def test_a_padded_batch_equals_torch_on_each_row_alone(cell: CellKind, direction
 def test_outputs_and_gradients_equal_torch(cell: CellKind, direction: str) -> None:
     ours, torchs = pair(cell, direction)
     x = torch.randn(2, 4, WIDTH)
-    y = ours(x, Context(Layout.padded(4, torch.tensor([4, 4])))).output
-    unpadded = ours(x, Context(Layout(torch.arange(4).expand(2, 4)))).output
+    y = ours(x, Context(SequenceLayout.padded(4, torch.tensor([4, 4])))).output
+    unpadded = ours(x, Context(SequenceLayout(torch.arange(4).expand(2, 4)))).output
     expected, _ = torchs(x)
     close(y, expected)
     close(unpadded, expected)
@@ -126,7 +126,7 @@ def test_reading_in_chunks_equals_torch_on_the_whole(cell: CellKind, chunks: lis
     state: State | None = ours.init_state(2, 4, x)
     read = []
     for chunk in x.split(chunks, dim=1):
-        y, state, *_ = ours(chunk, Context(Layout(torch.zeros(0))), state)
+        y, state, *_ = ours(chunk, Context(SequenceLayout(torch.zeros(0))), state)
         read.append(y)
     assert state is not None
     close(torch.cat(read, 1), expected)
@@ -135,14 +135,17 @@ def test_reading_in_chunks_equals_torch_on_the_whole(cell: CellKind, chunks: lis
 
 def test_flip_reverses_each_row_within_its_length() -> None:
     x = torch.arange(10.0).view(2, 5, 1)
-    assert flip(x, Layout.padded(5, torch.tensor([5, 3])))[..., 0].tolist() == [[4, 3, 2, 1, 0], [7, 6, 5, 8, 9]]
-    assert flip(x, Layout(torch.arange(5).expand(2, 5)))[..., 0].tolist() == [[4, 3, 2, 1, 0], [9, 8, 7, 6, 5]]
+    assert flip(x, SequenceLayout.padded(5, torch.tensor([5, 3])))[..., 0].tolist() == [
+        [4, 3, 2, 1, 0],
+        [7, 6, 5, 8, 9],
+    ]
+    assert flip(x, SequenceLayout(torch.arange(5).expand(2, 5)))[..., 0].tolist() == [[4, 3, 2, 1, 0], [9, 8, 7, 6, 5]]
 
 
 @every_cell
 def test_dropout_between_layers_only_in_training(cell: CellKind) -> None:
     part = Recurrent(cell, 2, dropout=0.5).build(WIDTH)
-    x, context = torch.randn(1, 4, WIDTH), Context(Layout.padded(4, torch.tensor([4])))
+    x, context = torch.randn(1, 4, WIDTH), Context(SequenceLayout.padded(4, torch.tensor([4])))
     part.eval()
     assert torch.equal(part(x, context)[0], part(x, context)[0])
     part.train()
@@ -180,7 +183,7 @@ def test_loaded_weights_are_used_for_whole_sequences(way: Any) -> None:
     other, torchs = pair("lstm", "forward")
     ours = way(Recurrent("lstm", LAYERS).build(WIDTH), other)
     x = torch.randn(2, 4, WIDTH)
-    close(ours(x, Context(Layout.padded(4, torch.tensor([4, 4]))))[0], torchs(x)[0])
+    close(ours(x, Context(SequenceLayout.padded(4, torch.tensor([4, 4]))))[0], torchs(x)[0])
 
 
 def test_two_directions_need_an_even_width() -> None:
@@ -199,7 +202,7 @@ def test_reset_gate_before_the_product_by_hand() -> None:
     for weight in part.parameters():  # biases too
         nn.init.normal_(weight)
     x = torch.randn(2, 4, WIDTH)
-    y = part(x, Context(Layout.padded(4, torch.tensor([4, 4])))).output
+    y = part(x, Context(SequenceLayout.padded(4, torch.tensor([4, 4])))).output
     weights = (weight.detach().double().numpy() for weight in part.cells.layer_weights(0, backward=False))
     (W_r, W_z, W), (U_r, U_z, U), (b_r, b_z, b), (c_r, c_z, c) = (np.split(weight, 3) for weight in weights)
     for row in range(2):
@@ -225,7 +228,7 @@ def test_both_grus_agree_if_the_matrix_is_diagonal(direction: Any) -> None:
             elif name.startswith("bias_hh"):
                 weight[2 * width :] = 0
     after.load_state_dict(before.state_dict())
-    x, context = torch.randn(4, 5, WIDTH, requires_grad=True), Context(Layout.padded(5, LENGTHS))
+    x, context = torch.randn(4, 5, WIDTH, requires_grad=True), Context(SequenceLayout.padded(5, LENGTHS))
     real, answer = torch.arange(5) < LENGTHS[:, None], torch.randn(4, 5, WIDTH)
     found, expected = before(x, context), after(x, context)
     close(found.output[real], expected.output[real])
@@ -244,11 +247,11 @@ def test_both_grus_agree_if_the_matrix_is_diagonal(direction: Any) -> None:
 @pytest.mark.parametrize("chunks", [[1, 1, 1, 1], [2, 1, 1], [3, 1]])
 def test_reset_gate_before_the_product_in_chunks(chunks: list[int]) -> None:
     part, x = Recurrent(RESET_BEFORE, LAYERS).build(WIDTH), torch.randn(2, 4, WIDTH)
-    expected, _, _, final, *_ = part(x, Context(Layout.padded(4, torch.tensor([4, 4]))))
+    expected, _, _, final, *_ = part(x, Context(SequenceLayout.padded(4, torch.tensor([4, 4]))))
     state: State | None = part.init_state(2, 4, x)
     read = []
     for chunk in x.split(chunks, dim=1):
-        y, state, *_ = part(chunk, Context(Layout(torch.zeros(0))), state)
+        y, state, *_ = part(chunk, Context(SequenceLayout(torch.zeros(0))), state)
         read.append(y)
     assert state is not None
     assert final is not None
@@ -266,7 +269,7 @@ def test_projected_lstm_equals_torchs_on_each_row_alone(direction: Any) -> None:
     torchs = nn.LSTM(WIDTH, 10 // ways, 2, batch_first=True, bidirectional=ways == 2, proj_size=WIDTH // ways)
     torchs.load_state_dict(ours.cells.state_dict())
     x = torch.randn(4, 5, WIDTH)
-    result = ours(x, Context(Layout.padded(5, LENGTHS)))
+    result = ours(x, Context(SequenceLayout.padded(5, LENGTHS)))
     assert result.final_state is not None
     for row, length in enumerate(LENGTHS.tolist()):
         alone = x[row : row + 1, :length]
@@ -277,8 +280,8 @@ def test_projected_lstm_equals_torchs_on_each_row_alone(direction: Any) -> None:
     if direction == "forward":
         state = ours.init_state(4, 9, x)
         for t in range(5):
-            y, state, *_ = ours(x[:, t : t + 1], Context(Layout.continuation(torch.full((4,), t))), state)
-            close(y[:, 0], ours(x, Context(Layout.padded(5, torch.full((4,), 5)))).output[:, t])
+            y, state, *_ = ours(x[:, t : t + 1], Context(SequenceLayout.continuation(torch.full((4,), t))), state)
+            close(y[:, 0], ours(x, Context(SequenceLayout.padded(5, torch.full((4,), 5)))).output[:, t])
 
 
 @pytest.mark.parametrize(("cell", "cell_dim"), [("gru", 10), ("lstm", WIDTH)])

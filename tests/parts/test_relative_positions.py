@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.parts.attention import SelfAttention
-from dragoman.parts.mixer import Context, Layout, assign_paths
+from dragoman.parts.mixer import Context, SequenceLayout, assign_paths
 from dragoman.parts.positions import ALiBi, RelativeBias, Shaw, slopes
 from dragoman.parts.stack import Residual, Stack
 from dragoman.parts.visibility import Causal, Full
@@ -69,7 +69,7 @@ def test_the_layers_of_a_stack_share_one_table() -> None:
     recorder: dict[str, list[Tensor]] = {}
     torch.nn.init.zeros_(stack.position.table.weight)
     stack.position.table.weight[5] = 100.0  # all look at the next word, in every layer
-    stack(torch.randn(1, 4, 8), Context(Layout.padded(4, torch.tensor([4])), recorder=recorder))
+    stack(torch.randn(1, 4, 8), Context(SequenceLayout.padded(4, torch.tensor([4])), recorder=recorder))
     assert len(recorder) == 3
     for (weights,) in recorder.values():
         torch.testing.assert_close(weights[0, :, :3, 1:], torch.eye(3).expand(2, 3, 3))
@@ -101,7 +101,7 @@ def test_shaws_attention_pair_by_pair(with_values: bool) -> None:
     assert keys.shape == (5, 3)
     expected = [shaw_by_hand(query[:, h], key[:, h], value[:, h], keys, values, 2) for h in range(2)]
     for recorder in (None, {}):
-        y = part(x, Context(Layout.padded(5, torch.tensor([5])), recorder=recorder)).output
+        y = part(x, Context(SequenceLayout.padded(5, torch.tensor([5])), recorder=recorder)).output
         torch.testing.assert_close(y[0], part.output(torch.cat(expected, 1)), atol=1e-5, rtol=1e-5)
 
 
@@ -112,7 +112,7 @@ def test_attention_scale_applies_to_shaw_scores() -> None:
     usual.load_state_dict(scaled.state_dict())
     usual.project.weight[:8] *= 2  # √E: larger queries in place of a larger scale
     usual.project.bias[:8] *= 2
-    x, context = torch.randn(2, 5, 8), Context(Layout.padded(5, torch.tensor([5, 3])))
+    x, context = torch.randn(2, 5, 8), Context(SequenceLayout.padded(5, torch.tensor([5, 3])))
     torch.testing.assert_close(scaled(x, context)[0], usual(x, context)[0], atol=1e-5, rtol=1e-5)
 
 
@@ -126,12 +126,12 @@ def test_steps_of_rows_at_different_places_equal_the_whole() -> None:
     for position in (Shaw(2), RelativeBias(2, 8, 8, bidirectional=False), ALiBi(2)):
         part = SelfAttention(heads=2, position=position, visibility=Causal()).build(8)
         x = torch.randn(2, 6, 8)
-        whole = part(x, Context(Layout.padded(6, torch.tensor([6, 6])))).output
+        whole = part(x, Context(SequenceLayout.padded(6, torch.tensor([6, 6])))).output
         state = part.init_state(2, 9, x)
-        state = part(x[:, :3], Context(Layout.padded(3, torch.tensor([3, 1]))), state).state
+        state = part(x[:, :3], Context(SequenceLayout.padded(3, torch.tensor([3, 1]))), state).state
         at = torch.tensor([3, 1])
         for _ in range(3):
-            step, state, *_ = part(x[torch.arange(2), at][:, None], Context(Layout.continuation(at)), state)
+            step, state, *_ = part(x[torch.arange(2), at][:, None], Context(SequenceLayout.continuation(at)), state)
             torch.testing.assert_close(step[:, 0], whole[torch.arange(2), at], atol=1e-5, rtol=1e-5)
             at = at + 1
 
@@ -165,13 +165,13 @@ def test_another_number_of_heads_is_refused(position: RelativeBias | ALiBi) -> N
     stack = Stack((SelfAttention(4),), position=position).build(8)
     told = f"{type(position).__name__} has {position.heads} heads, but the attention has 4"
     with pytest.raises(UserError, match=told):
-        stack(torch.randn(1, 3, 8), Context(Layout.padded(3, torch.tensor([3]))))
+        stack(torch.randn(1, 3, 8), Context(SequenceLayout.padded(3, torch.tensor([3]))))
 
 
 def test_shaws_positions_belong_to_an_attention() -> None:
     stack = Stack((SelfAttention(4),), position=Shaw()).build(8)
     with pytest.raises(UserError, match="have width 8, but the heads have 2: set them as the position"):
-        stack(torch.randn(1, 3, 8), Context(Layout.padded(3, torch.tensor([3]))))
+        stack(torch.randn(1, 3, 8), Context(SequenceLayout.padded(3, torch.tensor([3]))))
 
 
 def test_too_few_buckets_are_refused() -> None:

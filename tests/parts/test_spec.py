@@ -110,8 +110,8 @@ def test_a_missing_field_is_named_and_those_with_defaults_are_not() -> None:
 
 def test_a_description_without_a_kind() -> None:
     assert wrong({"heads": 3, "bias": True}) == (
-        "the description of a part must have a field 'kind', the name of its class, but has only the fields "
-        "['bias', 'heads']: add it"
+        "the description of a part must have a field 'kind' with the name of its class, but has only the fields "
+        "['bias', 'heads']: add this field"
     )
     assert "must have a field 'kind'" in wrong({"kind": 3})
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dragoman.parts.attention import SelfAttention
-from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.mixer import Context, SequenceLayout
 from dragoman.parts.spec import Spec
 from dragoman.parts.visibility import Block, Causal, Full, Prefix, Visibility, Window
 
@@ -14,7 +14,7 @@ from dragoman.parts.visibility import Block, Causal, Full, Prefix, Visibility, W
 def mask(visibility: Visibility, width: int, prefix: list[int] | None = None) -> list[list[list[int]]]:
     positions = torch.arange(width).expand(len(prefix or [0]), width)
     told = None if prefix is None else torch.tensor(prefix)
-    return visibility.mask(positions, positions, Context(Layout(positions), prefix_lengths=told)).int().tolist()
+    return visibility.mask(positions, positions, Context(SequenceLayout(positions), prefix_lengths=told)).int().tolist()
 
 
 LEFT_TO_RIGHT = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
@@ -46,13 +46,13 @@ def test_attention_over_a_prefix_is_full_inside_and_causal_after_it() -> None:
     full, causal = SelfAttention(2, visibility=Full()).build(8), SelfAttention(2, visibility=Causal()).build(8)
     for other in (full, causal):
         other.load_state_dict(prefix.state_dict())
-    x, layout = torch.randn(3, 5, 8), Layout.padded(5, torch.tensor([5, 5, 5]))
+    x, layout = torch.randn(3, 5, 8), SequenceLayout.padded(5, torch.tensor([5, 5, 5]))
     y = prefix(x, Context(layout, prefix_lengths=torch.tensor([5, 0, 2]))).output
     close = torch.testing.assert_close
     close(y[0], full(x, Context(layout))[0][0])
     close(y[1:, 2:], causal(x, Context(layout))[0][1:, 2:])
     close(y[1], causal(x, Context(layout))[0][1])
-    close(y[2:, :2], full(x[2:, :2], Context(Layout.padded(2, torch.tensor([2]))))[0])
+    close(y[2:, :2], full(x[2:, :2], Context(SequenceLayout.padded(2, torch.tensor([2]))))[0])
 
 
 @pytest.mark.parametrize("visibility", [Prefix(), Causal(), Window(), Block(), Full()])

@@ -99,7 +99,9 @@ def test_lengths_are_exact_without_float64(monkeypatch: pytest.MonkeyPatch) -> N
     extension = SourceExtension(1.1, 0.0)
     lengths = torch.arange(1, 3000)
     monkeypatch.setattr("dragoman.parts.convolution.WITHOUT_FLOAT64", {"cpu"})
-    assert extension.lengths(lengths).tolist() == [extension.length(int(length)) for length in lengths]
+    assert extension.extended_lengths(lengths).tolist() == [
+        extension.extended_length(int(length)) for length in lengths
+    ]
 
 
 def test_continuations_are_selected_without_float64(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from dragoman.errors import UserError
 from dragoman.parts.inference import GPU_TABLE_LENGTH, to_bfloat16
-from dragoman.parts.mixer import Layout
+from dragoman.parts.mixer import SequenceLayout
 from dragoman.parts.positions import Sinusoidal, SinusoidalTable
 from dragoman.run.inference_weights import InferenceWeights
 from laws.small import pairs, small_model
@@ -31,14 +31,14 @@ def test_a_copy_in_bfloat16_differs_by_rounding(variant: str) -> None:
 def test_sines_are_those_of_the_formula() -> None:
     plain = Sinusoidal().build(16)
     sines = SinusoidalTable(plain, GPU_TABLE_LENGTH, torch.bfloat16)
-    near = Layout(torch.tensor([[0, 5, GPU_TABLE_LENGTH - 1]]), max_length=GPU_TABLE_LENGTH)
+    near = SequenceLayout(torch.tensor([[0, 5, GPU_TABLE_LENGTH - 1]]), max_length=GPU_TABLE_LENGTH)
     torch.testing.assert_close(
         sines.embed(torch.zeros(1, 3, 16, dtype=torch.bfloat16), near).float(),
         plain.encoding(near.positions),
         atol=4e-3,
         rtol=0,
     )
-    far = Layout(torch.tensor([[GPU_TABLE_LENGTH + 7]]), max_length=2 * GPU_TABLE_LENGTH)
+    far = SequenceLayout(torch.tensor([[GPU_TABLE_LENGTH + 7]]), max_length=2 * GPU_TABLE_LENGTH)
     torch.testing.assert_close(sines.embed(torch.zeros(1, 1, 16), far), plain.encoding(far.positions))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel, count_parameters
 from dragoman.parts.convolution import DilatedBlock, SourceExtension, WeightNormLinear
-from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.mixer import Context, SequenceLayout
 from dragoman.parts.spec import find_specs
 from dragoman.search.forced_decoding import attention_weights, cross_attention
 from dragoman.systems import SYSTEMS, VocabularySizes
@@ -192,7 +192,7 @@ def test_receptive_field_of_the_bytenet_encoder(far: int) -> None:
     model, middle = bytenet(layers=2, blocks_per_layer=2), 10
 
     def column(tokens: Tensor) -> Tensor:
-        return model.encode(tokens, Layout.padded(21, torch.tensor([21]))).states[0, middle]
+        return model.encode(tokens, SequenceLayout.padded(21, torch.tensor([21]))).states[0, middle]
 
     tokens = torch.arange(21)[None]
     for place in (middle - far, middle + far):
@@ -233,23 +233,27 @@ def test_bytenet_encodes_the_source_and_a_padding_vector_after_it() -> None:
     """|t̂| = 1.5 |s| + 1: rows of 4 and 2 words become 7 and 4 vectors, whatever the other row is."""
     model = bytenet(layers=1, blocks_per_layer=2, unfolding_ratio=1.5, unfolding_offset=1.0)
     source = torch.tensor([[5, 6, 7, 8], [9, 4, 0, 0]])
-    memory = model.encode(source, Layout.padded(4, torch.tensor([4, 2])))
+    memory = model.encode(source, SequenceLayout.padded(4, torch.tensor([4, 2])))
     assert memory.layout.lengths is not None
     assert memory.layout.lengths.tolist() == [7, 4]
     assert memory.states.shape[1] == 7
     padding = model.state_dict()["source_extension.padding"]
     for row, words, length in ((0, 4, 7), (1, 2, 4)):
         vectors = [*model.source_embedding(source[row, :words]), *[padding] * (length - words)]
-        alone = model.encoder(torch.stack(vectors)[None], Context(Layout.padded(length, torch.tensor([length]))))
+        alone = model.encoder(
+            torch.stack(vectors)[None], Context(SequenceLayout.padded(length, torch.tensor([length])))
+        )
         torch.testing.assert_close(memory.states[row, :length], alone.output[0])
 
 
 def test_extended_lengths_are_rounded_up() -> None:
     """1.2 · 3 = 3.6; 1.1 · 10 is 11, although 1.1 is a little more than eleven tenths in binary."""
     for ratio, offset, source, length in ((1.2, 0, 3, 4), (1.2, 0, 5, 6), (1.1, 0, 10, 11), (1.5, 4, 5, 12)):
-        assert SourceExtension(ratio, offset).length(source) == length
+        assert SourceExtension(ratio, offset).extended_length(source) == length
     for extension in (SourceExtension(), SourceExtension(1.1, 0.3), SourceExtension(1.5, 4)):
-        assert extension.lengths(torch.arange(300)).tolist() == [extension.length(n) for n in range(300)]
+        assert extension.extended_lengths(torch.arange(300)).tolist() == [
+            extension.extended_length(n) for n in range(300)
+        ]
     with pytest.raises(UserError, match=r"but system\.settings\.unfolding_ratio is 0\.9"):
         bytenet(unfolding_ratio=0.9)
 

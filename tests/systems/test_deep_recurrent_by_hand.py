@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dragoman.models import EncoderDecoderModel, count_parameters
 from dragoman.parts.experts import MixtureOfExperts, NoisyTopKGating
-from dragoman.parts.mixer import Layout
+from dragoman.parts.mixer import SequenceLayout
 from dragoman.parts.recurrence import Recurrent
 from dragoman.parts.spec import find_specs
 from dragoman.search.forced_decoding import attention_weights, cross_attention
@@ -81,7 +81,7 @@ def check(model: EncoderDecoderModel, row: int, memory: Tensor, features: Tensor
     """Encoder, logits and attention of a padded batch are those of one row alone, worked by hand."""
     weights = model.state_dict()
     S, T = int(SOURCE_LENGTHS[row]), int(TARGET_LENGTHS[row])
-    states = model.encode(SOURCE, Layout.padded(4, SOURCE_LENGTHS)).states
+    states = model.encode(SOURCE, SequenceLayout.padded(4, SOURCE_LENGTHS)).states
     torch.testing.assert_close(states[row, :S], memory, atol=1e-5, rtol=1e-5)
     logits = model(SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS)[row, :T]
     expected = features @ weights["output.weight"].T + weights["output.bias"]
@@ -215,9 +215,9 @@ def test_fast_forward_path_is_linear() -> None:
             elif "weight_ih" in name and ".layers.0.weight" not in name.removeprefix("encoder.layers.0.0."):
                 weight[:, 2 * D :] = 0  # h goes no further than its own layer
     weights["encoder.layers.0.0.project.weight"][:, : 2 * D] = 0
-    once = model.encode(SOURCE, Layout.padded(4, SOURCE_LENGTHS)).states
+    once = model.encode(SOURCE, SequenceLayout.padded(4, SOURCE_LENGTHS)).states
     weights["source_embedding.weight"].mul_(2)
-    twice = model.encode(SOURCE, Layout.padded(4, SOURCE_LENGTHS)).states
+    twice = model.encode(SOURCE, SequenceLayout.padded(4, SOURCE_LENGTHS)).states
     torch.testing.assert_close(twice[0], 2 * once[0])
     assert once[0].abs().max() > 0.1
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel
-from dragoman.parts.mixer import Context, Layout, Memory
+from dragoman.parts.mixer import Context, Memory, SequenceLayout
 from dragoman.search.forced_decoding import attention_weights, cross_attention
 from dragoman.systems import SYSTEMS, VocabularySizes
 
@@ -80,7 +80,7 @@ def maxout(w: Weights, state: Array, word: Array, context: Array) -> Array:
 
 
 def encode(model: EncoderDecoderModel) -> Memory:
-    return model.encode(SOURCE, Layout.padded(4, SOURCE_LENGTHS))
+    return model.encode(SOURCE, SequenceLayout.padded(4, SOURCE_LENGTHS))
 
 
 def states_of(memory: Memory, row: int) -> Array:
@@ -224,7 +224,7 @@ def test_rows_of_a_beam_share_one_memory(name: str) -> None:
     model = model_of(name)
     memory = encode(model)
     rows = torch.tensor([[2, 6, 8], [2, 5, 5], [2, 4, 7], [2, 9, 1]])
-    together, _ = model.decode(rows, Context(Layout.padded(3, torch.full((4,), 3)), memory))
+    together, _ = model.decode(rows, Context(SequenceLayout.padded(3, torch.full((4,), 3)), memory))
     apart = model(SOURCE.repeat_interleave(2, 0), SOURCE_LENGTHS.repeat_interleave(2), rows, torch.full((4,), 3))
     torch.testing.assert_close(together, apart, atol=1e-5, rtol=1e-5)
 

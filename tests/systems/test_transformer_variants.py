@@ -16,7 +16,7 @@ from dragoman.models import DecoderOnlyModel, EncoderDecoderModel, count_paramet
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.experts import MixtureOfExperts, NoisyTopKGating
 from dragoman.parts.feedforward import FeedForward
-from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.mixer import Context, SequenceLayout
 from dragoman.parts.positions import NoPosition, Rotary, Shaw
 from dragoman.parts.spec import differences, find_specs, replace_everywhere
 from dragoman.parts.stack import PostNorm, Stack
@@ -98,7 +98,7 @@ def test_shaw_encoder_depends_only_on_distances() -> None:
     """The same words further on in the row look the same to each other."""
     model = model_of("shaw", max_distance=2)
     words = torch.randn(1, 5, 8)
-    here, there = (Layout(torch.arange(5)[None] + first) for first in (0, 100))
+    here, there = (SequenceLayout(torch.arange(5)[None] + first) for first in (0, 100))
     y = model.encoder(words, Context(here)).output
     torch.testing.assert_close(model.encoder(words, Context(there))[0], y)
     assert not torch.allclose(model.encoder(words.flip(1), Context(here))[0].flip(1), y, atol=1e-3)
@@ -128,7 +128,7 @@ def test_rotary_encoder_equals_roformer_in_hugging_face() -> None:
     tokens, lengths = torch.randint(11, (2, 6)), torch.tensor([6, 4])
     real = torch.arange(6) < lengths[:, None]
     expected = theirs(tokens, attention_mask=real.long()).last_hidden_state
-    y = ours(theirs.embeddings(tokens), Context(Layout.padded(6, lengths))).output
+    y = ours(theirs.embeddings(tokens), Context(SequenceLayout.padded(6, lengths))).output
     torch.testing.assert_close(y[real], expected[real], atol=1e-5, rtol=1e-5)
 
 
@@ -191,7 +191,7 @@ def test_encoder_equals_plain_operations(kind: str, training: bool, norm: Norm, 
             buffer.add_(torch.rand_like(buffer))
     weights = {name: tensor.clone() for name, tensor in model.encoder.state_dict().items()}
     x = y = torch.randn(5, 8)
-    y = model.encoder.position.embed(y[None], Layout.padded(5, torch.tensor([5])))[0]
+    y = model.encoder.position.embed(y[None], SequenceLayout.padded(5, torch.tensor([5])))[0]
     for i in range(2):
         for part, body in enumerate((attend_all, feed_forward)):
             at = f"layers.{i}.{part}"
@@ -201,7 +201,7 @@ def test_encoder_equals_plain_operations(kind: str, training: bool, norm: Norm, 
                 y = norm(weights, f"{at}.after", y + body(weights, f"{at}.body", y))
     expected = norm(weights, "norm", y) if pre_norm else y
     padded = torch.cat((torch.cat((x, torch.full((2, 8), 9.0)))[None], torch.full((1, 7, 8), 9.0)))  # one row empty
-    given = model.train(training).encoder(padded, Context(Layout.padded(7, torch.tensor([5, 0])))).output
+    given = model.train(training).encoder(padded, Context(SequenceLayout.padded(7, torch.tensor([5, 0])))).output
     torch.testing.assert_close(given[0, :5], expected, atol=1e-5, rtol=1e-4)
 
 
@@ -238,7 +238,7 @@ def test_every_second_feed_forward_layer_is_a_mixture_of_experts() -> None:
 def test_every_mixture_of_experts_has_a_balance_loss_in_training() -> None:
     model = model_of("moe", layers=4)
     assert isinstance(model, EncoderDecoderModel)
-    tokens, layout = torch.randint(4, 11, (2, 5)), Layout.padded(5, torch.tensor([5, 3]))
+    tokens, layout = torch.randint(4, 11, (2, 5)), SequenceLayout.padded(5, torch.tensor([5, 3]))
     for training, losses in ((True, 4), (False, 0)):
         features = model.train(training).forward_features(tokens, layout, tokens, layout)
         assert len(features.auxiliary_losses) == losses
@@ -379,7 +379,7 @@ def test_prefix_mask_is_bidirectional_over_the_source_and_causal_over_the_target
 
     def states(source: Tensor, target: Tensor) -> Tensor:
         """What leaves the stack at every place of the joint sequence."""
-        layout = Layout.padded(9, torch.tensor([9]))
+        layout = SequenceLayout.padded(9, torch.tensor([9]))
         return model.forward_tokens(torch.cat((source, target), 1), layout, torch.tensor([5]))[0][0]
 
     def moved(source: Tensor, target: Tensor) -> list[bool]:
@@ -434,7 +434,7 @@ def test_unilm_over_a_prefix_equals_bert_in_hugging_face() -> None:
     ours.load_state_dict(mine | {"output.weight": mine["target_embedding.weight"]})
     tokens, lengths = torch.randint(11, (2, 6)), torch.tensor([6, 3])
     real = torch.arange(6) < lengths[:, None]
-    logits = ours.output(ours.forward_tokens(tokens, Layout.padded(6, lengths), lengths)[0])
+    logits = ours.output(ours.forward_tokens(tokens, SequenceLayout.padded(6, lengths), lengths)[0])
     expected = theirs(tokens, attention_mask=real.long()).logits
     torch.testing.assert_close(logits[real], expected[real], atol=1e-4, rtol=1e-4)
 

@@ -23,7 +23,7 @@ from dragoman.models.masked_decoder import (
     TARGET_SEGMENT,
 )
 from dragoman.objectives import Objective, TaskContext, build_objective
-from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.mixer import Context, SequenceLayout
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import learn_tokenizer
 from dragoman.text.special_tokens import BOS, EOS, MASK, PAD, SEP
@@ -77,11 +77,11 @@ def test_the_mask_is_replaced_by_the_token_in_the_cache() -> None:
         start = model.start_decoding(source, lengths, beam=1, max_length=6, first=SEP)
         state: Any = start.state
         for step, token in enumerate((SEP, 11, 8)):
-            context = Context(Layout.continuation(start.positions + step))
+            context = Context(SequenceLayout.continuation(start.positions + step))
             _, state = model.decode(torch.tensor([[token]]), context, state)
         read = model.start_decoding(source, lengths, beam=1, max_length=6, first=SEP).state
         whole = torch.tensor([[SEP, 11, 8]])
-        context = Context(Layout.continuation(torch.tensor([3]), 3))
+        context = Context(SequenceLayout.continuation(torch.tensor([3]), 3))
         plain: Any = model.decoder(model.embed(whole, TARGET_SEGMENT), context, read).state
     caches, expected = leaves(state), leaves(plain)
     assert len(caches) == len(expected) == 4  # keys and values of two layers
@@ -100,7 +100,7 @@ def changed_outputs(types: list[int], place: int) -> set[int]:
     tokens = torch.tensor([[BOS, 9, 12, 7, 15, EOS]])
     other = tokens.clone()
     other[0, place] = 21
-    layout, segments = Layout.padded(6, torch.tensor([6])), torch.tensor([types])
+    layout, segments = SequenceLayout.padded(6, torch.tensor([6])), torch.tensor([types])
     before, after = (model.forward_segments(row, layout, segments).output for row in (tokens, other))
     return set(((before - after).abs().amax(-1)[0] > 1e-9).nonzero()[:, 0].tolist())
 
@@ -125,9 +125,9 @@ def test_padding_is_invisible_under_every_mask() -> None:
     tokens = torch.tensor([[BOS, 9, 12, EOS]])
     for kind in (FIRST_SEGMENT, LEFT_TO_RIGHT, RIGHT_TO_LEFT):
         types = torch.full((1, 4), kind)
-        alone = model.forward_segments(tokens, Layout.padded(4, torch.tensor([4])), types).output
+        alone = model.forward_segments(tokens, SequenceLayout.padded(4, torch.tensor([4])), types).output
         padded, segments = (torch.cat((rows, torch.zeros(1, 3, dtype=torch.long)), 1) for rows in (tokens, types))
-        output = model.forward_segments(padded, Layout.padded(7, torch.tensor([4])), segments).output
+        output = model.forward_segments(padded, SequenceLayout.padded(7, torch.tensor([4])), segments).output
         assert bool(output.isfinite().all())
         torch.testing.assert_close(output[:, :4], alone)
 

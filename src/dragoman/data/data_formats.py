@@ -54,7 +54,7 @@ class DataFormat:
     has_target: ClassVar[bool] = True
     is_dialogue: ClassVar[bool] = False
     target_is_labels: ClassVar[bool] = False  # the target has one label per word of the source, or one for all
-    labels_sequence: ClassVar[bool] = False  # one label for the whole source
+    one_label_per_sequence: ClassVar[bool] = False  # one label for the whole source
     source_is_features: ClassVar[bool] = False  # feature vectors in place of source text
     max_chunk_pairs: ClassVar[int] = 10_000
     max_chunk_characters: ClassVar[int] = 2**22  # bounds chunks of long documents
@@ -206,7 +206,7 @@ class TaggingFormat(DataFormat):
 class LabeledTextFormat(DataFormat):
     """Texts, and one label for each of them."""
 
-    name, item_name, target_is_labels, labels_sequence = "labels", "texts", True, True
+    name, item_name, target_is_labels, one_label_per_sequence = "labels", "texts", True, True
 
     def _normalize(self, pair: SentencePair) -> SentencePair:
         """Normalize the text; the label stays as it is."""

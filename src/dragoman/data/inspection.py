@@ -113,7 +113,7 @@ def inspect_chunk(
     if not kept:
         return kept, counts
     pairs, has_features = [encoded.pair for encoded in kept], data_format.source_is_features
-    has_lengths = not has_features and not data_format.labels_sequence  # which can be compared
+    has_lengths = not has_features and not data_format.one_label_per_sequence  # which can be compared
     counts.pairs = len(kept)
     counts.hashes = _hash_pairs(pairs)
     if has_features:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from dragoman.errors import UserError
 from dragoman.lens.axes import evenly_spaced
-from dragoman.parts.mixer import Layout
+from dragoman.parts.mixer import SequenceLayout
 from dragoman.parts.precision import at_least_float32
 from dragoman.run import Run
 
@@ -113,8 +113,8 @@ def measure_gradient_reach(
     labels = [[*forced, *ids, framing.eos] for ids in run.target_tokenizer.encode_batch(list(targets))]
     target, lengths = run.pad_batch([[first_input, *ids[:-1]] for ids in labels])
     label_ids, _ = run.pad_batch(labels)
-    source_layout = Layout.padded(source.shape[1], source_lengths)
-    target_layout = Layout.padded(target.shape[1], lengths)
+    source_layout = SequenceLayout.padded(source.shape[1], source_lengths)
+    target_layout = SequenceLayout.padded(target.shape[1], lengths)
     # first target position in the concatenated gradients: joint sequences have no padding in between
     target_start = source_lengths[:, None] if model.is_decoder_only else source.shape[1]
     norms = {"encoder": NormsByDistance(), "source": NormsByDistance(), "target": NormsByDistance()}

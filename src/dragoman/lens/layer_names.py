@@ -9,7 +9,7 @@ from torch import nn
 
 
 def stack_of(path: str) -> Literal["encoder", "decoder"]:
-    """Return the stack to which a module belongs, by its path in the model, such as "encoder.layers.0.mixer"."""
+    """Return the stack to which a module belongs, by its path in the model, such as "encoder.layers.0.1"."""
     return "encoder" if "encoder" in path.split(".") else "decoder"
 
 

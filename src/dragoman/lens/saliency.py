@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.lens.gradients import embedding_leaves
-from dragoman.parts.mixer import Layout
+from dragoman.parts.mixer import SequenceLayout
 from dragoman.parts.precision import at_least_float32
 from dragoman.run import Run
 
@@ -46,7 +46,10 @@ def measure_saliency(run: Run, source: str, translation: str) -> Saliency:
     labels = [*framing.forced_bos, *tokenizer.encode(translation), framing.eos]
     inputs = [framing.bos, *labels[:-1]]
     (source_batch, source_lengths), (target_batch, lengths) = run.pad_batch([source_ids]), run.pad_batch([inputs])
-    source_layout, target_layout = Layout.padded(len(source_ids), source_lengths), Layout.padded(len(inputs), lengths)
+    source_layout, target_layout = (
+        SequenceLayout.padded(len(source_ids), source_lengths),
+        SequenceLayout.padded(len(inputs), lengths),
+    )
     rows = []
     with torch.enable_grad(), embedding_leaves(run) as (embedded, _):
         features = model.forward_features(source_batch, source_layout, target_batch, target_layout)

@@ -29,7 +29,7 @@ from dragoman.lens.layer_names import layer_name, stack_of
 from dragoman.lens.word_attention import word_labels
 from dragoman.models import Model
 from dragoman.parts.experts import record_gates
-from dragoman.parts.mixer import Context, CopyDistribution, Layout
+from dragoman.parts.mixer import Context, CopyDistribution, SequenceLayout
 from dragoman.parts.precision import at_least_float32
 from dragoman.parts.stack import StackMixer
 from dragoman.run import Run, Source
@@ -218,7 +218,7 @@ class SentenceInspector:
             layers = {name: pad(logits, (0, 1)) for name, logits in forward.layer_logits.items()}
             forward = replace(forward, logits=pad(forward.logits, (0, 1)), layer_logits=layers)
             token_name = DISCRIMINATOR_LABELS.__getitem__
-        if run.model.labels_sequence:  # only the label at the first token counts
+        if run.model.one_label_per_sequence:  # only the label at the first token counts
             layers = {name: logits[:1] for name, logits in forward.layer_logits.items()}
             forward = replace(forward, logits=forward.logits[:1], layer_logits=layers)
         label_ids = forward.logits.argmax(-1).tolist()
@@ -396,8 +396,8 @@ def record_forward(
     whose outputs have length S.
     """
     attention: dict[str, list[Tensor]] = {}  # module path → weights 1 H T S, in chunks along T
-    source_layout = Layout.padded(source.shape[1], source_lengths)
-    target_layout = Layout.padded(target.shape[1], target_lengths)
+    source_layout = SequenceLayout.padded(source.shape[1], source_lengths)
+    target_layout = SequenceLayout.padded(target.shape[1], target_lengths)
     with record_layers(model.output_stack) as layers, record_gates(model) as gates:
         features = model.forward_features(source, source_layout, target, target_layout, attention)
     num_outputs = features.output.shape[1]

@@ -12,7 +12,7 @@ from dragoman.errors import UserError
 from dragoman.lens.layer_names import layer_name, stack_of
 from dragoman.models import Model
 from dragoman.parts.attention_quantities import MASK, TERMS, term_quantity
-from dragoman.parts.mixer import STACK_OUTPUT, Layout
+from dragoman.parts.mixer import STACK_OUTPUT, SequenceLayout
 from dragoman.parts.precision import at_least_float32
 from dragoman.parts.tracing import Quantity, Trace, TracedValue
 from dragoman.run import Run, Source
@@ -161,14 +161,14 @@ def _traced_forward(
     target, target_lengths = run.pad_batch([input_ids])
     if not input_ids and source.dim() == 2:  # token ids, not feature vectors
         target = source[:, :0]
-    source_layout = Layout.padded(source.shape[1], source_lengths)
-    target_layout = Layout.padded(target.shape[1], target_lengths)
+    source_layout = SequenceLayout.padded(source.shape[1], source_lengths)
+    target_layout = SequenceLayout.padded(target.shape[1], target_lengths)
     trace = Trace()
     features = run.model.forward_features(source, source_layout, target, target_layout, trace)
     logits = at_least_float32(run.model.logits(features)[0])  # T V
     if input_ids:
         return trace, logits[-1]
-    return trace, logits[0 if run.model.labels_sequence else min(position, len(logits) - 1)]
+    return trace, logits[0 if run.model.one_label_per_sequence else min(position, len(logits) - 1)]
 
 
 @dataclass(frozen=True)

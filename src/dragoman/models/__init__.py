@@ -59,7 +59,10 @@ model_to_dict = to_dict
 
 
 def model_from_dict(data: Any, parts: dict[str, type[Spec]] | None = None) -> ModelSpec:
-    """Create a model's spec (description) from JSON values; `parts` are further building blocks, defined by a user."""
+    """Create the spec (description) of a model from JSON values, such as those of model.json.
+
+    `parts` are classes of parts that a user has defined, by name, in addition to those of this library.
+    """
     model = from_dict(data, PARTS | MODELS | (parts or {}))
     if not isinstance(model, ModelSpec):
         raise UserError(
@@ -77,7 +80,7 @@ def meta_model(spec: ModelSpec) -> Model:
 
 @lru_cache(maxsize=16)
 def _shared_model(spec: ModelSpec) -> Model:
-    """Build a model on the meta device (without memory for weights); calls with equal specs share it."""
+    """Build a model on torch's meta device, without memory for weights; calls with equal specs share one model."""
     return meta_model(spec)
 
 
@@ -115,10 +118,10 @@ def count_parameters(spec: ModelSpec) -> int:
 
 
 def count_flops(spec: ModelSpec, source: int, target: int) -> int:
-    """Count the FLOPs of a forward pass over `source` source and `target` target tokens, without padding."""
+    """Count the FLOPs of a forward pass over a pair of `source` and `target` tokens (numbers), without padding."""
     return described_model(spec).flops(Workload(tokens=target, source=source, width=spec.dim))
 
 
 def training_flops(spec: ModelSpec, source: int, target: int) -> int:
-    """Count the FLOPs of a training step over `source` source and `target` target tokens, without padding."""
+    """Count the FLOPs of a training step over a pair of `source` and `target` tokens (numbers), without padding."""
     return described_model(spec).training_flops(Workload(tokens=target, source=source, width=spec.dim))

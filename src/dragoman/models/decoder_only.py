@@ -14,7 +14,7 @@ from dragoman.models.usage import CONTINUE
 from dragoman.parts.embedding import Embedding, OutputLayer, TokenEmbedding, Transform
 from dragoman.parts.flops import Workload, module_flops
 from dragoman.parts.initialization import Glorot, Initialization
-from dragoman.parts.mixer import Context, Layout, MixerOutput, Recorder, assign_paths, map_state
+from dragoman.parts.mixer import Context, MixerOutput, Recorder, SequenceLayout, assign_paths, map_state
 from dragoman.parts.stack import Stack
 from dragoman.text.framing import DECODER_ONLY_FRAMING, Framing
 
@@ -47,6 +47,7 @@ class DecoderOnlyModel(Model):
 
     usage = CONTINUE
     is_decoder_only = True
+    positions_after_target = 0  # positions that the model needs after the last token
 
     def __init__(self, spec: DecoderOnly) -> None:
         """Build embeddings, decoder and output layer of the spec, and initialize the weights."""
@@ -74,12 +75,12 @@ class DecoderOnlyModel(Model):
 
     @property
     def max_source_length(self) -> int | None:
-        """Three quarters of the positions; the others are for the target. None if unlimited."""
+        """Largest number of source tokens: three quarters of the positions; the others are for the target. Or None."""
         limit = position_limit(self.decoder)
         return None if limit is None else max(1, 3 * limit // 4)
 
     def max_target_length(self, source_lengths: Tensor) -> Tensor | None:
-        """B: positions that the sources leave for the target; None if unlimited."""
+        """Return the largest number of target tokens for each source, B: the positions that it leaves; or None."""
         limit = position_limit(self.decoder)
         return None if limit is None else limit - source_lengths
 
@@ -90,32 +91,38 @@ class DecoderOnlyModel(Model):
     def forward_features(
         self,
         source: Tensor,
-        source_layout: Layout,
+        source_layout: SequenceLayout,
         target: Tensor,
-        target_layout: Layout,
+        target_layout: SequenceLayout,
         recorder: Recorder | None = None,
     ) -> MixerOutput:
-        """Read source and target as one sequence, and return the inputs of the output layer at target positions, B T D.
+        """Read each source and its target as one sequence; return what the output layer reads for the target, B T D.
 
-        The layouts hold the lengths of sources (B S, S may be 0) and targets (B T); `recorder` collects attention.
+        Source (ids B S; S may be 0) and target (ids B T) are padded, and have their lengths in the layouts. The source
+        is the prefix of the sequence, which is visible from all positions if the attention mask supports it.
+        `recorder`, if given, collects attention weights.
         """
         if not source.shape[1]:
             return self.forward_tokens(target, target_layout, recorder=recorder)
         if source_layout.lengths is None or target_layout.lengths is None:
             raise ValueError("packed sources and targets cannot be joined: join them before packing")
-        tokens, positions = join(source, source_layout.lengths, target)
-        layout = Layout.padded(tokens.shape[1], source_layout.lengths + target_layout.lengths)
-        features = self.forward_tokens(tokens, layout, prefix_lengths=source_layout.lengths, recorder=recorder)
-        x = features.output
-        return features.with_output(x.gather(1, positions[..., None].expand(-1, -1, x.shape[-1])))
+        tokens, positions = join(source, source_layout.lengths, target)  # B S+T and B T
+        layout = SequenceLayout.padded(tokens.shape[1], source_layout.lengths + target_layout.lengths)
+        joined = self.forward_tokens(tokens, layout, prefix_lengths=source_layout.lengths, recorder=recorder)
+        return select_positions(joined, positions)
 
     def forward_tokens(
-        self, tokens: Tensor, layout: Layout, prefix_lengths: Tensor | None = None, recorder: Recorder | None = None
+        self,
+        tokens: Tensor,
+        layout: SequenceLayout,
+        prefix_lengths: Tensor | None = None,
+        recorder: Recorder | None = None,
     ) -> MixerOutput:
-        """Read whole sequences, B T, and return the decoder's output (B T D) with its state.
+        """Run all layers but the output layer on whole sequences of tokens: ids B T → B T D.
 
-        The layout holds positions and lengths of the tokens. The first `prefix_lengths` (B) tokens of each sequence are
-        visible from all positions; `recorder` collects attention weights.
+        The layout holds positions and lengths of the sequences. The first `prefix_lengths` (B) tokens of each are a
+        prefix, which is visible from all positions if the attention mask supports it. `recorder`, if given, collects
+        attention weights.
         """
         context = Context(layout, prefix_lengths=prefix_lengths, recorder=recorder)
         return self.decoder(self.target_embedding(tokens), context)
@@ -123,22 +130,32 @@ class DecoderOnlyModel(Model):
     def start_decoding(
         self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
     ) -> DecodingStart:
-        """Read the sources (B S, of `lengths` B) once, and repeat the decoder state for the `beam` rows of each.
+        """Read the sources (ids B S, lengths B) once, and repeat the decoder state for the `beam` rows of each.
 
         `max_length` target tokens fit into the state after the source. `first` is the first input token of all rows, or
         of each source (B).
         """
         batch, width = source.shape
-        max_length = min(width + max_length, position_limit(self.decoder) or width + max_length)
-        state = self.decoder.init_state(batch, max_length, self.target_embedding.weight)
+        max_length = self.supported_length(width + max_length)
+        num_positions = max_length + self.positions_after_target
+        state = self.decoder.init_state(batch, num_positions, like=self.target_embedding.weight)
         if width:
-            context = Context(Layout.padded(width, lengths), prefix_lengths=lengths)
-            state = self.decoder(self.target_embedding(source), context, state).state
+            context = Context(SequenceLayout.padded(width, lengths), prefix_lengths=lengths)
+            state = self.decoder(self.embed_source(source), context, state).state
         if beam > 1:
             state = map_state(lambda tensor: tensor.repeat_interleave(beam, 0), state)
         tokens = first_tokens(first, batch, source.device).repeat_interleave(beam)
         positions = lengths.repeat_interleave(beam)  # the target follows the source
         return DecodingStart(memory=None, state=state, tokens=tokens, positions=positions, max_length=max_length)
+
+    def embed_source(self, source: Tensor) -> Tensor:
+        """Embed the tokens of a source, B S → B S D: here like those of a target."""
+        return self.target_embedding(source)
+
+    def supported_length(self, max_length: int) -> int:
+        """Return how many of `max_length` positions can be used for tokens."""
+        limit = position_limit(self.decoder)
+        return max_length if limit is None else min(max_length, limit - self.positions_after_target)
 
     def flops(self, work: Workload) -> int:
         """FLOPs: the decoder for source and target tokens, the output layer for `work.tokens` target tokens."""
@@ -147,10 +164,16 @@ class DecoderOnlyModel(Model):
 
 
 def join(source: Tensor, source_lengths: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Put each target (B T) right after its source (B S, of `source_lengths` B), padding last.
+    """Put the tokens of each target (B T) right after those of its source (B S, lengths B), padding last.
 
     Returns the joined tokens (B S+T), and the positions of the target tokens in them (B T).
     """
     positions = source_lengths[:, None] + torch.arange(target.shape[1], device=target.device)  # B T
     tokens = torch.cat((source, torch.zeros_like(target)), 1)
     return tokens.scatter(1, positions, target), positions
+
+
+def select_positions(result: MixerOutput, positions: Tensor) -> MixerOutput:
+    """Return a result whose output, B S D, is restricted to T positions (B T) of each row: B T D."""
+    x = result.output
+    return result.with_output(x.gather(1, positions[..., None].expand(-1, -1, x.shape[-1])))

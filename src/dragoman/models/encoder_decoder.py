@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from dragoman.parts.embedding import (
 from dragoman.parts.feature_marking import FeatureMarking
 from dragoman.parts.flops import Workload, module_flops
 from dragoman.parts.initialization import Glorot, Initialization
-from dragoman.parts.mixer import Context, Layout, Memory, Mixer, MixerOutput, Recorder, assign_paths
+from dragoman.parts.mixer import Context, Memory, Mixer, MixerOutput, Recorder, SequenceLayout, assign_paths
 from dragoman.parts.stack import Stack
 from dragoman.text.framing import ENCODER_DECODER_FRAMING, Framing
 
@@ -71,7 +71,11 @@ class EncoderDecoder(ModelSpec):
         return replace(self, source_vocab_size=source, target_vocab_size=target)
 
     def with_feature_symbols(self, first: int, count: int, invariant_positions: bool) -> EncoderDecoder:
-        """Return the spec of a model that marks the feature symbols in front of a source; see `FeatureMarking`."""
+        """Return the spec of a model that distinguishes feature symbols, such as PST, before a source from its tokens.
+
+        They have `count` ids from `first` on. With `invariant_positions`, all have position 0, so that their order does
+        not matter.
+        """
         return replace(self, feature_marking=FeatureMarking(first, count, invariant_positions))
 
     def build(self, dim: int = 0) -> EncoderDecoderModel:
@@ -114,13 +118,21 @@ class EncoderDecoderModel(Model):
     def build_output(self) -> OutputLayer:
         """Create the output layer of the spec, tied to the target embedding if the spec says so."""
         spec = self.spec
-        tied = self.target_embedding if spec.tied_embeddings else None
-        options = (spec.dim, tied, spec.output_bias, spec.transform, spec.output_scaled)
+        options: dict[str, Any] = {
+            "dim": spec.dim,
+            "tied": self.target_embedding if spec.tied_embeddings else None,
+            "bias": spec.output_bias,
+            "transform": spec.transform,
+            "scaled": spec.output_scaled,
+        }
         if spec.copying is None:
-            return OutputLayer(spec.target_vocab_size, *options)
+            return OutputLayer(spec.target_vocab_size, **options)
         if spec.input is not None:
-            raise UserError("copying needs a source of tokens, but this system reads vectors: leave out the copying")
-        return spec.copying.build_output((spec.source_vocab_size, spec.target_vocab_size), *options)
+            raise UserError(
+                "system.settings.copying copies tokens of the source, but the source of this system is images or "
+                "sound: leave out copying"
+            )
+        return spec.copying.build_output(vocab_sizes=(spec.source_vocab_size, spec.target_vocab_size), **options)
 
     @property
     def embedding_tables(self) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
@@ -130,7 +142,7 @@ class EncoderDecoderModel(Model):
 
     @property
     def memory_layers(self) -> list[Mixer]:
-        """Layers of decoder and output layer that attend to the source: those that project the encoder's output."""
+        """Layers of decoder and output layer that attend to the source: those that override `project_memory`."""
         modules = (*self.decoder.modules(), *self.output.modules())
         layers = [part for part in modules if isinstance(part, Mixer)]
         return [layer for layer in layers if type(layer).project_memory is not Mixer.project_memory]
@@ -142,22 +154,22 @@ class EncoderDecoderModel(Model):
 
     @property
     def max_source_length(self) -> int | None:
-        """Positions of the encoder, times the source tokens (or frames) per position; None if unlimited."""
+        """Largest number of source tokens (or frames): the encoder's positions, times tokens per position; or None."""
         limit = position_limit(self.encoder)
         if limit is None:
             return None
-        uncounted = 0 if self.feature_marking is None else 1  # position 0 is that of features
-        return limit * self.source_embedding.stride - uncounted
+        num_reserved = 0 if self.feature_marking is None else 1  # position 0 is that of feature symbols
+        return limit * self.source_embedding.stride - num_reserved
 
     def max_target_length(self, source_lengths: Tensor) -> Tensor | None:
-        """B: the number of positions of the decoder, whatever the source; None if unlimited."""
+        """Return the largest number of target tokens for each source, B: the decoder's positions; None if unlimited."""
         limit = position_limit(self.decoder)
         return None if limit is None else torch.full_like(source_lengths, limit)
 
-    def encode(self, source: Tensor, layout: Layout, recorder: Recorder | None = None) -> Memory:
-        """Encode tokens, B S, or vectors of F features, B S F; the result holds the encoder's output, B S D.
+    def encode(self, source: Tensor, layout: SequenceLayout, recorder: Recorder | None = None) -> Memory:
+        """Encode a source of tokens (ids B S) or of feature vectors (B S F); the result holds the output, B S D.
 
-        The layout holds their positions and lengths; `recorder` collects attention weights.
+        The layout holds their positions and lengths; `recorder`, if given, collects attention weights.
         """
         x, encoded_layout = self.source_embedding.embed_source(source, layout)
         if self.feature_marking is not None:
@@ -178,14 +190,15 @@ class EncoderDecoderModel(Model):
     def forward_features(
         self,
         source: Tensor,
-        source_layout: Layout,
+        source_layout: SequenceLayout,
         target: Tensor,
-        target_layout: Layout,
+        target_layout: SequenceLayout,
         recorder: Recorder | None = None,
     ) -> MixerOutput:
-        """Encode the source, and return the inputs of the output layer at all target positions, B T D.
+        """Run all layers but the output layer: what it reads at each target position, B T D, and auxiliary losses.
 
-        The layouts hold positions and lengths of the tokens; `recorder` collects attention weights.
+        Source (B S) and target (B T) are token ids, and their layouts hold positions and lengths of the sequences.
+        `recorder`, if given, collects attention weights.
         """
         memory = self.encode(source, source_layout, recorder)
         return self._decode_features(target, Context(target_layout, memory, recorder=recorder))
@@ -193,21 +206,25 @@ class EncoderDecoderModel(Model):
     def forward_targets(
         self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor, source_rows: Tensor
     ) -> MixerOutput:
-        """Encode each source once, and return the inputs of the output layer for R targets, several of each, R T D.
+        """Run all layers but the output layer for R targets, several of each source: what it reads, R T D.
 
-        Target r (R T, of `target_lengths` R) belongs to source `source_rows[r]` (of B S, `source_lengths` B).
+        Target r (ids R T, lengths R) belongs to source number `source_rows[r]` (ids B S, lengths B), which is encoded
+        once. All are padded.
         """
-        memory = self.encode(source, Layout.padded(source.shape[1], source_lengths)).select_rows(source_rows)
-        return self._decode_features(target, Context(Layout.padded(target.shape[1], target_lengths), memory))
+        memory = self.encode(source, SequenceLayout.padded(source.shape[1], source_lengths)).select_rows(source_rows)
+        return self._decode_features(target, Context(SequenceLayout.padded(target.shape[1], target_lengths), memory))
 
     def _decode_features(self, target: Tensor, context: Context) -> MixerOutput:
-        """Return the inputs of the output layer, B T D, and the auxiliary losses of encoder and decoder."""
+        """Run the decoder on targets (ids B T): what the output layer reads, B T D, and auxiliary losses.
+
+        The context holds positions and lengths of the targets, and the encoded source, with the encoder's losses.
+        """
         decoded = self.output.attend_to_source(self.decoder(self.target_embedding(target), context), context)
         encoder_losses = context.memory.auxiliary_losses if context.memory is not None else ()
         return decoded._replace(auxiliary_losses=encoder_losses + decoded.auxiliary_losses)
 
     def restrict_vocabulary(self, tokens: Tensor) -> EncoderDecoderModel:
-        """Return a model that generates only `tokens` (N), under new ids 0 … N−1; it shares the other modules."""
+        """Return a model that generates only N `tokens` (ids), under new ids 0 … N−1; it shares the other modules."""
         model = copy(self)
         model._modules = dict(self._modules)  # replace modules of the copy only
         model.vocab_size, model.output = len(tokens), self.output.restrict_vocabulary(tokens)
@@ -217,24 +234,25 @@ class EncoderDecoderModel(Model):
     def start_decoding(
         self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
     ) -> DecodingStart:
-        """Encode the sources (B S, of `lengths` B), and create an empty decoder state with `beam` rows per source.
+        """Encode the sources (ids B S, lengths B), and create an empty decoder state with `beam` rows per source.
 
         `max_length` target tokens fit into the state. `first` is the first input token of all rows, or of each source
         (B).
         """
-        memory = self.encode(source, Layout.padded(source.shape[1], lengths))
-        memory.projections.update((layer.path, layer.project_memory(memory)) for layer in self.memory_layers)
+        memory = self.encode(source, SequenceLayout.padded(source.shape[1], lengths))
+        for layer in self.memory_layers:  # computed once, not in every step
+            memory.projections[layer.path] = layer.project_memory(memory)
         max_length = min(max_length, position_limit(self.decoder) or max_length)
-        state = self.decoder.init_state(source.shape[0] * beam, max_length, memory.states)
+        state = self.decoder.init_state(batch=source.shape[0] * beam, max_length=max_length, like=memory.states)
         tokens = first_tokens(first, source.shape[0], source.device).repeat_interleave(beam)
         return DecodingStart(memory, state, tokens, positions=torch.zeros_like(tokens), max_length=max_length)
 
     def flops(self, work: Workload) -> int:
         """FLOPs: embedding and encoder for `work.source` tokens, decoder and output layer for `work.tokens`."""
         embedding = module_flops(self.source_embedding, work.with_tokens(work.source))
-        encoded = -(-work.source // self.source_embedding.stride)  # shortened by the embedding
+        encoded_length = -(-work.source // self.source_embedding.stride)  # ⌈S / stride⌉: the embedding may shorten it
         if self.spec.source_extension is not None:
-            encoded = self.spec.source_extension.length(encoded)
-        work = replace(work, source=encoded)
+            encoded_length = self.spec.source_extension.extended_length(encoded_length)
+        work = replace(work, source=encoded_length)
         encoder = module_flops(self.encoder, work.with_tokens(work.source))
         return embedding + encoder + module_flops(self.decoder, work) + module_flops(self.output, work)

@@ -15,7 +15,7 @@ from dragoman.models.usage import CLASSIFY, FILL, TAG
 from dragoman.parts.embedding import Embedding, IdentityOutput, OutputLayer, TokenEmbedding, Transform
 from dragoman.parts.flops import Workload, module_flops
 from dragoman.parts.initialization import Glorot, Initialization
-from dragoman.parts.mixer import Context, Layout, MixerOutput, Recorder, assign_paths
+from dragoman.parts.mixer import Context, MixerOutput, Recorder, SequenceLayout, assign_paths
 from dragoman.parts.stack import Stack, StackMixer
 from dragoman.text.framing import ENCODER_ONLY_FRAMING, Framing
 
@@ -26,8 +26,8 @@ class EncoderOnly(ModelSpec):
 
     The output layer has `num_labels` labels, by default the vocabulary; with 0 there is none, and the model returns
     hidden states. `token_types` adds an embedding of sentence A or B (Devlin et al. 2019, §3.1). `pooled_labels` labels
-    of the whole sequence are computed from its first token: W tanh(W' h_1). With `labels_sequence`, only the label at
-    the first token counts: it is that of the sequence, and the model classifies texts.
+    of the whole sequence are computed from its first token: W tanh(W' h_1). With `one_label_per_sequence`, only the
+    label at the first token counts: it is that of the sequence, and the model classifies texts.
     """
 
     architecture: ClassVar[str] = "encoder"
@@ -45,7 +45,7 @@ class EncoderOnly(ModelSpec):
     transform: Transform | None = None
     pooled_labels: int = 0
     initialization: Initialization = field(default_factory=Glorot)
-    labels_sequence: bool = False
+    one_label_per_sequence: bool = False
 
     def build(self, dim: int = 0) -> EncoderOnlyModel:
         """Create the model; the argument `dim` is unused, because the width is a field of this spec."""
@@ -54,12 +54,21 @@ class EncoderOnly(ModelSpec):
     def with_labels(self, num_labels: int, of_sequence: bool = False) -> EncoderOnly:
         """Return the spec of a tagger or classifier: the same encoder, with a new output layer for `num_labels` labels.
 
-        The labels are those of words, W h, or of the whole sequence, W tanh(W' h_1) (Devlin et al. 2019, §4.1); a spec
-        that is already that of a classifier keeps its activation.
+        The labels are those of words, W h, or, with `of_sequence`, of the whole sequence, W tanh(W' h_1) (Devlin et al.
+        2019, §4.1). A spec that is already that of a classifier keeps its layer before W (`transform`).
         """
-        transform = (self.transform if self.labels_sequence else Transform(activation="tanh")) if of_sequence else None
-        changes = {"num_labels": num_labels, "tied_embeddings": False, "pooled_labels": 0}
-        return replace(self, **changes, transform=transform, labels_sequence=of_sequence)  # type: ignore[arg-type]
+        if not of_sequence:
+            transform = None
+        else:
+            transform = self.transform if self.one_label_per_sequence else Transform(activation="tanh")
+        return replace(
+            self,
+            num_labels=num_labels,
+            tied_embeddings=False,
+            pooled_labels=0,
+            transform=transform,
+            one_label_per_sequence=of_sequence,
+        )
 
 
 @dataclass(frozen=True)
@@ -92,7 +101,10 @@ class ReplacedTokens(ModelSpec):
         return ReplacedTokensModel(self)
 
     def with_labels(self, num_labels: int, of_sequence: bool = False) -> EncoderOnly:
-        """Return the spec of a tagger or classifier with the discriminator's encoder."""
+        """Return the spec of a tagger with the discriminator's encoder, or with `of_sequence` of a classifier.
+
+        Its new output layer has `num_labels` labels.
+        """
         return self.discriminator.with_labels(num_labels, of_sequence)
 
 
@@ -113,7 +125,7 @@ class EncoderModel(Model):
 
     @property
     def embedding_tables(self) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
-        """The embedding table of the source; there is no target."""
+        """The embedding tables of source and target; the latter is None, because there is no target."""
         return self.main_encoder.source_embedding, None
 
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
@@ -123,15 +135,17 @@ class EncoderModel(Model):
     def forward_features(
         self,
         source: Tensor,
-        source_layout: Layout,
+        source_layout: SequenceLayout,
         target: Tensor | None = None,
-        target_layout: Layout | None = None,
+        target_layout: SequenceLayout | None = None,
         recorder: Recorder | None = None,
         token_types: Tensor | None = None,
     ) -> MixerOutput:
-        """Return the inputs of the output layer at all source positions, B S D; `token_types` (B S) default to 0.
+        """Run all layers but the output layer: what it reads at each source position (ids B S), B S D.
 
-        The layout holds positions and lengths of the tokens; `recorder` collects attention weights. There is no target.
+        The layout holds positions and lengths of the tokens; `recorder`, if given, collects attention weights.
+        `token_types` (B S) are the numbers of BERT's segments, by default 0. The arguments for a target, which other
+        models have, are not used.
         """
         model = self.main_encoder
         x = model.source_embedding(source)
@@ -147,8 +161,12 @@ class EncoderModel(Model):
         target_lengths: Tensor | None = None,
         token_types: Tensor | None = None,
     ) -> Tensor:
-        """Tokens, B S → logits of their labels, B S V; V = 1 is the logit that a token was replaced."""
-        layout = Layout.padded(source.shape[1], source_lengths)
+        """Compute the logits of the V labels of all source tokens: ids B S, lengths B → B S V.
+
+        `token_types` (B S) are the numbers of BERT's segments, by default 0. A target, as other models have, is not
+        used. V = 1 in the discriminator of ELECTRA: the logit that a token was replaced.
+        """
+        layout = SequenceLayout.padded(source.shape[1], source_lengths)
         return self.output(self.forward_features(source, layout, token_types=token_types).output)
 
     def flops(self, work: Workload) -> int:
@@ -167,18 +185,22 @@ class EncoderOnlyModel(EncoderModel):
         super().__init__()
         self.spec: EncoderOnly = spec
         self.num_labels = spec.num_labels or 0
-        self.labels_sequence = spec.labels_sequence
-        label_usage = CLASSIFY if spec.labels_sequence else TAG
-        self.usage = FILL if spec.num_labels is None else label_usage if spec.num_labels else None
+        self.one_label_per_sequence = spec.one_label_per_sequence
+        predicts_tokens = spec.num_labels is None
+        if predicts_tokens:
+            self.usage = FILL  # the command that uses the model
+        elif spec.num_labels:
+            self.usage = CLASSIFY if spec.one_label_per_sequence else TAG
         outputs = spec.vocab_size if spec.num_labels is None else spec.num_labels
         self.vocab_size = outputs or spec.dim
         self.encoder = spec.encoder.build(spec.dim)
         table = spec.embedding.build_embedding(spec.vocab_size, spec.dim)
         self.source_embedding = table if source_embedding is None else source_embedding
         self.types = nn.Embedding(spec.token_types, table.width) if spec.token_types else None
-        tied = table if spec.tied_embeddings and spec.num_labels is None else None
-        output = OutputLayer(outputs, spec.dim, tied, spec.output_bias, spec.transform) if outputs else IdentityOutput()
-        self.output: OutputLayer = output
+        tied = table if spec.tied_embeddings and predicts_tokens else None
+        self.output: OutputLayer = IdentityOutput()
+        if outputs:
+            self.output = OutputLayer(outputs, spec.dim, tied=tied, bias=spec.output_bias, transform=spec.transform)
         if tied is not None:
             self.output.weight = self.source_embedding.weight
         self.pooler = Pooler(spec.dim, spec.pooled_labels) if spec.pooled_labels else None
@@ -197,21 +219,21 @@ class EncoderOnlyModel(EncoderModel):
 
     @property
     def max_source_length(self) -> int | None:
-        """Number of positions of the encoder; None if unlimited."""
+        """Largest number of source tokens, that of the encoder's positions; None if unlimited."""
         return position_limit(self.encoder)
 
 
 class Pooler(nn.Module):
-    """W tanh(W' h_1), h_1 being the state of the first token."""
+    """W tanh(W' h_1), h_1 being the state of the first token: BERT's classifier of whole sequences."""
 
     def __init__(self, dim: int, labels: int) -> None:
-        """W tanh(W' h), h being the first token's state: `dense` is W' (dim → dim), `output` W (dim → labels)."""
+        """Create W' as `dense` (dim → dim) and W as `output` (dim → labels)."""
         super().__init__()
         self.dense = nn.Linear(dim, dim)
         self.output = nn.Linear(dim, labels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """W tanh(W' h) of the first token's state h: B S D → logits B labels."""
+        """Return W tanh(W' h) of the state h of each sequence's first token: x, B S D → logits B × labels."""
         return self.output(torch.tanh(self.dense(x[:, 0])))
 
 
@@ -240,7 +262,7 @@ class ReplacedTokensModel(EncoderModel):
         self.output = self.discriminator.output
 
     def _share_positions(self) -> None:
-        """Let the generator use the discriminator's position and token type embeddings, if both specs have the same."""
+        """Let the generator use the discriminator's position and segment embeddings, if both have the same kinds."""
         discriminator, generator = self.spec.discriminator, self.spec.generator
         if discriminator.encoder.position == generator.encoder.position:
             self.generator.encoder.position = self.discriminator.encoder.position
@@ -259,10 +281,10 @@ class ReplacedTokensModel(EncoderModel):
 
     @property
     def max_source_length(self) -> int | None:
-        """The smaller number of positions of both encoders; None if unlimited."""
+        """Largest number of source tokens that generator and discriminator have positions for; None if unlimited."""
         return position_limit(self)
 
     def training_flops(self, work: Workload) -> int:
-        """FLOPs of a training step over `work.source` tokens: forward and backward pass of both networks."""
+        """FLOPs of a training step over `work.source` tokens: forward and backward pass of both encoders."""
         generator_flops = self.generator.flops(replace(work, width=self.spec.generator.dim))
         return 3 * (self.flops(work) + generator_flops)  # a backward pass costs two forward passes

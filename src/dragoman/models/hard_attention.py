@@ -12,7 +12,7 @@ from dragoman.models.model import DecodingStart
 from dragoman.parts.embedding import LogProbabilityOutput
 from dragoman.parts.flops import Workload, module_flops
 from dragoman.parts.hard_alignment import HardAlignment
-from dragoman.parts.mixer import Context, Layout, Mixer, MixerOutput, State
+from dragoman.parts.mixer import Context, Mixer, MixerOutput, SequenceLayout, State
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,12 @@ class HardAttentionModel(EncoderDecoderModel):
     spec: HardAttention
 
     def build_output(self) -> LogProbabilityOutput:
-        """Create the alignment, which contains the weights of the output layer; the output layer itself has none."""
+        """Create the layer `alignment`, which computes log-probabilities, and an output layer that returns them."""
         spec = self.spec
         tied = self.target_embedding if spec.tied_embeddings else None
-        self.alignment = spec.alignment.build_layer(spec.target_vocab_size, spec.dim, tied, spec.output_bias)
+        self.alignment = spec.alignment.build_layer(
+            vocab_size=spec.target_vocab_size, dim=spec.dim, tied=tied, bias=spec.output_bias
+        )
         return LogProbabilityOutput()
 
     @property
@@ -47,32 +49,52 @@ class HardAttentionModel(EncoderDecoderModel):
         return [*super().memory_layers, self.alignment]
 
     def _decode_features(self, target: Tensor, context: Context) -> MixerOutput:
-        """Return log p of the next tokens, B T V, and the auxiliary losses of encoder and decoder."""
+        """Return log p of the next tokens, B T V, and auxiliary losses, for targets (ids B T) of an encoded source.
+
+        The context holds positions and lengths of the targets, and the source.
+        """
         decoded = super()._decode_features(target, context)
-        return decoded.with_output(self.alignment.log_probabilities(decoded.output, target, context)[0])
+        log_p, _ = self.alignment.log_probabilities(decoded.output, target, context)
+        return decoded.with_output(log_p)
 
     def layer_features(
-        self, states: Tensor, source: Tensor, source_layout: Layout, target: Tensor, target_layout: Layout
+        self,
+        states: Tensor,
+        source: Tensor,
+        source_layout: SequenceLayout,
+        target: Tensor,
+        target_layout: SequenceLayout,
     ) -> Tensor:
-        """Return log p of the next tokens, B T V, if the decoder's outputs were `states`, B T D."""
+        """Return log p of the next tokens, B T V, if the decoder's outputs were `states`, B T D.
+
+        Source (B S) and target (B T) are token ids, with positions and lengths in their layouts.
+        """
         context = Context(target_layout, self.encode(source, source_layout))
-        return self.alignment.log_probabilities(states, target, context)[0]
+        log_p, _ = self.alignment.log_probabilities(states, target, context)
+        return log_p
 
     @torch.inference_mode(False)  # because posteriors are derivatives
     @torch.no_grad()
     def posterior_alignment(
         self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor
     ) -> Tensor:
-        """Return p(a_t | y, x), the source position that the token after target[t] comes from: B T S."""
+        """Return p(a_t | y, x), the distribution over the source positions that each target token comes from: B T S.
+
+        Step t is about the token after `target[:, t]`. Sources (B S) and targets (B T) are padded.
+        """
         pairs = (source, source_lengths, target, target_lengths)
-        source, source_lengths, target, target_lengths = (tensor.clone() for tensor in pairs)
-        memory = self.encode(source, Layout.padded(source.shape[1], source_lengths))
-        context = Context(Layout.padded(target.shape[1], target_lengths), memory)
+        source, source_lengths, target, target_lengths = (tensor.clone() for tensor in pairs)  # no inference tensors
+        memory = self.encode(source, SequenceLayout.padded(source.shape[1], source_lengths))
+        context = Context(SequenceLayout.padded(target.shape[1], target_lengths), memory)
         states = self.decoder(self.target_embedding(target), context).output
         return self.alignment.posterior(states, target, context)
 
     def decode(self, target: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
-        """Target tokens, B T → log p of the next tokens, B T V, and the new state: of decoder and alignment."""
+        """Compute log p of the tokens that follow target tokens: ids B T → B T V, and the new state.
+
+        The state is that of decoder and alignment; with one, the tokens continue its sequences. The context holds the
+        tokens' positions and lengths, and the encoded source.
+        """
         decoder_state, alignment_state = (None, None) if state is None else (state["decoder"], state["alignment"])
         decoded = self.decoder(self.target_embedding(target), context, decoder_state)
         log_p, alignment_state = self.alignment.log_probabilities(decoded.output, target, context, alignment_state)
@@ -82,9 +104,10 @@ class HardAttentionModel(EncoderDecoderModel):
     def start_decoding(
         self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
     ) -> DecodingStart:
-        """Encode the sources (B S, of `lengths` B), and create empty states of decoder and alignment.
+        """Encode the sources (ids B S, lengths B), and create empty states of decoder and alignment.
 
-        They have `beam` rows per source and room for `max_length` target tokens; `first` is the first input token.
+        They have `beam` rows per source and room for `max_length` target tokens; `first` is the first input token of
+        all rows, or of each source (B).
         """
         start = super().start_decoding(source, lengths, beam, max_length, first)
         assert start.memory is not None
@@ -97,7 +120,7 @@ class HardAttentionModel(EncoderDecoderModel):
         return {"decoder": decoder_state, "alignment": self.alignment.reorder_state(state["alignment"], rows)}
 
     def grow_state(self, state: State, rows: int, max_length: int) -> tuple[State, int]:
-        """Return the state of `rows` hypotheses with room for `max_length` target positions, and their number.
+        """Return the state of `rows` hypotheses for up to `max_length` target positions, and the number of positions.
 
         The state of the alignment stays: its size depends on the source only.
         """
@@ -115,5 +138,5 @@ class HardAttentionModel(EncoderDecoderModel):
         return model
 
     def flops(self, work: Workload) -> int:
-        """FLOPs: those of encoder and decoder, and of the alignment for `work.tokens` and `work.source` tokens."""
+        """FLOPs of encoder, decoder and alignment for `work.source` source and `work.tokens` target tokens."""
         return super().flops(work) + module_flops(self.alignment, work)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from dragoman.models.decoder_only import DecoderOnly, DecoderOnlyModel, join
-from dragoman.models.model import DecodingStart, Model, first_tokens, position_limit
+from dragoman.models.decoder_only import DecoderOnly, DecoderOnlyModel, join, select_positions
+from dragoman.models.model import Model, position_limit
 from dragoman.models.usage import FILL
 from dragoman.parts.flops import Workload, module_flops
-from dragoman.parts.mixer import Context, Layout, MixerOutput, Recorder, State, map_state
+from dragoman.parts.mixer import Context, MixerOutput, Recorder, SequenceLayout, State
 from dragoman.text.framing import Framing
 from dragoman.text.special_tokens import BOS, EOS, MASK, SEP
 
@@ -51,9 +51,10 @@ class MaskedDecoderModel(DecoderOnlyModel):
 
     usage = FILL
     predicts_masks = True
+    positions_after_target = 1
 
     def __init__(self, spec: MaskedDecoder) -> None:
-        """Build the decoder and the embeddings of the segments."""
+        """Build the decoder and the embeddings of the segments (`types`)."""
         super().__init__(spec)
         self.mask = spec.mask
         self.types = nn.Embedding(spec.token_types, self.target_embedding.width)
@@ -61,122 +62,119 @@ class MaskedDecoderModel(DecoderOnlyModel):
 
     @property
     def mask_predictor(self) -> Model:
-        """The model with its bidirectional mask."""
+        """The same weights as a model that predicts masked tokens of its source from both sides."""
         return MaskPredictor(self)
 
     def max_target_length(self, source_lengths: Tensor) -> Tensor | None:
-        """B: positions that the sources leave for the target and a mask after it; None if unlimited."""
+        """Return the largest number of target tokens for each source, B: what it and a mask leave; or None."""
         limit = super().max_target_length(source_lengths)
-        return None if limit is None else limit - 1
+        return None if limit is None else limit - self.positions_after_target
 
     def embed(self, tokens: Tensor, token_types: Tensor | int) -> Tensor:
-        """Tokens and their segments, B T each, or one segment for all → embeddings B T D."""
+        """Embed tokens (ids B T) and their segments (B T, or one number for all): B T D.
+
+        A segment, such as `SOURCE_SEGMENT`, also tells the model which attention mask is used.
+        """
         if isinstance(token_types, int):
             return self.target_embedding(tokens) + self.types.weight[token_types]
         return self.target_embedding(tokens) + self.types(token_types)
 
     def forward_segments(
-        self, tokens: Tensor, layout: Layout, token_types: Tensor, recorder: Recorder | None = None
+        self, tokens: Tensor, layout: SequenceLayout, token_types: Tensor, recorder: Recorder | None = None
     ) -> MixerOutput:
-        """Read whole padded sequences, B T → B T D, under the mask that the segment of their first token stands for.
+        """Run all layers but the output layer on whole padded sequences: ids B T → B T D.
 
-        The layout holds the lengths of the rows; `recorder` collects attention weights.
+        The segment of a row's first token (`token_types`, B T) decides its attention mask: bidirectional,
+        left-to-right, right-to-left, or bidirectional over the tokens of `SOURCE_SEGMENT` only. The layout holds the
+        lengths of the rows; `recorder`, if given, collects attention weights.
         """
-        first = token_types[:, 0]
-        lengths = layout.lengths if layout.lengths is not None else torch.full_like(first, tokens.shape[1])
-        prefix = torch.where(first <= SECOND_SEGMENT, lengths, (token_types == SOURCE_SEGMENT).sum(1))
-        prefix = torch.where(first == RIGHT_TO_LEFT, -1, prefix)  # left-to-right rows have no source: 0
-        context = Context(layout, prefix_lengths=prefix, recorder=recorder)
+        first_type = token_types[:, 0]
+        lengths = layout.lengths if layout.lengths is not None else torch.full_like(first_type, tokens.shape[1])
+        num_source_tokens = (token_types == SOURCE_SEGMENT).sum(1)  # 0 in left-to-right rows
+        prefix_lengths = torch.where(first_type <= SECOND_SEGMENT, lengths, num_source_tokens)
+        prefix_lengths = torch.where(first_type == RIGHT_TO_LEFT, -1, prefix_lengths)  # −1 stands for that mask
+        context = Context(layout, prefix_lengths=prefix_lengths, recorder=recorder)
         return self.decoder(self.embed(tokens, token_types), context)
 
     def forward_masked_target(
         self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor
     ) -> MixerOutput:
-        """Read sources (B S) and targets (B T) with masked tokens; return the output layer's inputs for the targets."""
-        tokens, positions = join(source, source_lengths, target)
+        """Read sources (ids B S) and targets (ids B T) with masked tokens as one sequence each.
+
+        Returns what the output layer reads at the target positions, B T D. Sources and targets are padded.
+        """
+        tokens, positions = join(source, source_lengths, target)  # B S+T and B T
         columns = torch.arange(tokens.shape[1], device=tokens.device)
         types = torch.where(columns < source_lengths[:, None], SOURCE_SEGMENT, TARGET_SEGMENT)  # B S+T
-        layout = Layout.padded(tokens.shape[1], source_lengths + target_lengths)
+        layout = SequenceLayout.padded(tokens.shape[1], source_lengths + target_lengths)
         context = Context(layout, prefix_lengths=source_lengths)
-        features = self.decoder(self.embed(tokens, types), context)
-        x = features.output
-        return features.with_output(x.gather(1, positions[..., None].expand(-1, -1, x.shape[-1])))
+        return select_positions(self.decoder(self.embed(tokens, types), context), positions)
 
     def forward_features(
         self,
         source: Tensor,
-        source_layout: Layout,
+        source_layout: SequenceLayout,
         target: Tensor,
-        target_layout: Layout,
+        target_layout: SequenceLayout,
         recorder: Recorder | None = None,
     ) -> MixerOutput:
-        """Read source, target and a mask after every target token; return the output layer's inputs at the masks.
+        """Read source, target and, for every target token, a mask in the place of the next token, as one sequence.
 
-        The layouts hold the lengths of sources (B S, S may be 0) and targets (B T) → B T D. `recorder` collects the
-        attention of the tokens; that of the masks is left out.
+        Returns what the output layer reads at the masks, B T D. Source (ids B S; S may be 0) and target (ids B T) are
+        padded, with lengths in their layouts. The masks come last, but have the positions of the tokens that they stand
+        for. `recorder`, if given, collects the attention of the tokens; that of the masks is left out.
         """
         if source_layout.lengths is None or target_layout.lengths is None:
             raise ValueError("packed sources and targets cannot be joined: join them before packing")
-        lengths = source_layout.lengths
-        tokens, positions = join(source, lengths, target)
+        source_lengths = source_layout.lengths
+        tokens, target_positions = join(source, source_lengths, target)  # B S+T and B T
         width, masks = tokens.shape[1], torch.full_like(target, self.mask)
-        columns = torch.arange(width, device=tokens.device).expand(len(tokens), -1)
-        types = torch.where(columns < lengths[:, None], SOURCE_SEGMENT, TARGET_SEGMENT)
-        types = torch.cat((types, torch.full_like(target, TARGET_SEGMENT)), 1)
+        columns = torch.arange(width, device=tokens.device).expand(len(tokens), -1)  # B S+T
+        types = torch.where(columns < source_lengths[:, None], SOURCE_SEGMENT, TARGET_SEGMENT)
+        types = torch.cat((types, torch.full_like(target, TARGET_SEGMENT)), 1)  # B S+2T, with the masks
+        positions = torch.cat((columns, target_positions + 1), 1)  # B S+2T
         limit = position_limit(self.decoder)
-        places = torch.cat((columns, positions + 1), 1)  # B S+2T; beyond the limit there is only padding
-        layout = Layout(places if limit is None else places.clamp(max=limit - 1), max_length=width)
-        placeholders = (torch.arange(places.shape[1], device=tokens.device) >= width).expand_as(places)
+        if limit is not None:
+            positions = positions.clamp(max=limit - 1)  # beyond the limit there is only padding
+        is_mask = (torch.arange(positions.shape[1], device=tokens.device) >= width).expand_as(positions)
         recorded: Recorder | None = None if recorder is None else {}
-        context = Context(layout, prefix_lengths=lengths, placeholders=placeholders, recorder=recorded)
+        context = Context(
+            layout=SequenceLayout(positions, max_length=width),
+            prefix_lengths=source_lengths,
+            placeholders=is_mask,
+            recorder=recorded,
+        )
         features = self.decoder(self.embed(torch.cat((tokens, masks), 1), types), context)
         for path, weights in (recorded or {}).items():
             assert recorder is not None
             recorder.setdefault(path, []).extend(each[..., :width, :width] for each in weights)
         return features.with_output(features.output[:, width:])
 
-    def start_decoding(
-        self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
-    ) -> DecodingStart:
-        """Read the sources (B S, of `lengths` B) once, and repeat the decoder state for the `beam` rows of each.
-
-        `max_length` target tokens, and a mask, fit into the state after the source. `first` is the first input token of
-        all rows, or of each source (B).
-        """
-        batch, width = source.shape
-        max_length = self._supported_length(width + max_length)
-        state = self.decoder.init_state(batch, max_length + 1, self.target_embedding.weight)  # + 1: the mask
-        if width:
-            context = Context(Layout.padded(width, lengths), prefix_lengths=lengths)
-            state = self.decoder(self.embed(source, SOURCE_SEGMENT), context, state).state
-        if beam > 1:
-            state = map_state(lambda tensor: tensor.repeat_interleave(beam, 0), state)
-        tokens = first_tokens(first, batch, source.device).repeat_interleave(beam)
-        positions = lengths.repeat_interleave(beam)  # the target follows the source
-        return DecodingStart(memory=None, state=state, tokens=tokens, positions=positions, max_length=max_length)
-
-    def _supported_length(self, max_length: int) -> int:
-        """Return how many of `max_length` positions can be used, with a mask after them."""
-        limit = position_limit(self.decoder)
-        return max_length if limit is None else min(max_length, limit - 1)
+    def embed_source(self, source: Tensor) -> Tensor:
+        """Embed the tokens of a source and their segment: B S → B S D."""
+        return self.embed(source, SOURCE_SEGMENT)
 
     def grow_state(self, state: State, rows: int, max_length: int) -> tuple[State, int]:
-        """Return the state with room for `max_length` positions, or as many as supported, and this number."""
-        max_length = self._supported_length(max_length)
-        return super().grow_state(state, rows, max_length + 1)[0], max_length  # + 1: the mask after the tokens
+        """Return the state of `rows` hypotheses for up to `max_length` positions, and the supported number of them.
+
+        There is one more position, for the mask after the last token.
+        """
+        max_length = self.supported_length(max_length)
+        larger_state, _ = super().grow_state(state, rows, max_length + self.positions_after_target)
+        return larger_state, max_length
 
     def decode(self, target: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
-        """Tokens, B T → logits of the next tokens, B T V, and the new state.
+        """Compute the logits of the tokens that follow tokens (ids B T): B T V, and the new state.
 
-        Each token is predicted at a mask token, which is read after the tokens before it and is not kept in the state.
-        With a state, the tokens continue its sequences, one after another; without one, they are whole sequences,
-        read without a separate source.
+        Each is predicted at a mask token, which is read after the tokens before it and is not kept in the state. With a
+        state, the tokens continue its sequences, one after another; without one, they are whole sequences, read without
+        a separate source. The context holds their positions and lengths.
         """
         if state is None:
             lengths = context.layout.lengths
             if lengths is None:
                 lengths = torch.full_like(target[:, 0], target.shape[1])
-            no_source = Layout.padded(0, torch.zeros_like(lengths))
+            no_source = SequenceLayout.padded(0, torch.zeros_like(lengths))
             layout = replace(context.layout, lengths=lengths)
             features = self.forward_features(target[:, :0], no_source, target, layout, context.recorder)
             return self.output(features.output), None
@@ -191,19 +189,20 @@ class MaskedDecoderModel(DecoderOnlyModel):
     def _read(
         self, tokens: Tensor, positions: Tensor, context: Context, state: State, is_mask: bool = False
     ) -> MixerOutput:
-        """Read one token of the target per row, or a mask after it, whose attention is not recorded: R 1 → R 1 D.
+        """Read one target token per row at the given positions: ids R 1 → what the output layer reads, R 1 D.
 
-        R is the number of rows. Keys and values of the token are written into the caches of the state; in beam search,
-        `context.ancestors` (B K S) says which of the K rows of a source wrote each of them.
+        If it is a mask (`is_mask`), its attention is not recorded. Keys and values of the token are written into the
+        caches of the state. In beam search, `context.ancestors` (B K S) says which of the K rows of a source wrote each
+        of them, and gets one more column here, for the mask.
         """
         ancestors = context.ancestors
-        if ancestors is not None:  # room for a mask; a hypothesis sees its own
+        if ancestors is not None:
             batch, beam, _ = ancestors.shape
             ancestors = pad(ancestors, (0, 1))
             own_row = torch.arange(beam, device=tokens.device)[None, :, None].expand(batch, -1, 1)
             ancestors = ancestors.scatter(2, positions.view(batch, beam, 1), own_row)
         max_length = context.layout.max_length
-        layout = Layout(positions, max_length=None if max_length is None else max_length + 1)
+        layout = SequenceLayout(positions, max_length=None if max_length is None else max_length + 1)
         step = replace(context, layout=layout, ancestors=ancestors, recorder=None if is_mask else context.recorder)
         return self.decoder(self.embed(tokens, TARGET_SEGMENT), step, state)
 
@@ -219,7 +218,7 @@ class MaskPredictor(Model):
     can_generate = False
 
     def __init__(self, model: MaskedDecoderModel) -> None:
-        """Use the weights of a model, which are not registered a second time."""
+        """Use the weights of a model; the list keeps them from being registered a second time."""
         super().__init__()
         self._model = [model]
 
@@ -231,8 +230,11 @@ class MaskPredictor(Model):
         target_lengths: Tensor | None = None,
         token_types: Tensor | None = None,
     ) -> Tensor:
-        """B S → logits of tokens, B S V; without `token_types` (B S) a source is the first segment."""
+        """Compute the logits of all tokens at each source position: ids B S, lengths B → B S V.
+
+        `token_types` (B S) are segments, by default the first one. A target, as other models have, is not used.
+        """
         (model,) = self._model
         types = torch.full_like(source, FIRST_SEGMENT) if token_types is None else token_types
-        layout = Layout.padded(source.shape[1], source_lengths)
+        layout = SequenceLayout.padded(source.shape[1], source_lengths)
         return model.output(model.forward_segments(source, layout, types).output)

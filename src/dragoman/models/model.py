@@ -15,7 +15,7 @@ from dragoman.errors import UserError
 from dragoman.models.usage import Usage
 from dragoman.parts.embedding import OutputLayer, TokenEmbedding
 from dragoman.parts.flops import Workload
-from dragoman.parts.mixer import Context, Layout, Memory, MixerOutput, Recorder, State
+from dragoman.parts.mixer import Context, Memory, MixerOutput, Recorder, SequenceLayout, State
 from dragoman.parts.positions import Position
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import StackMixer
@@ -35,9 +35,10 @@ class ModelSpec(Spec):
         raise NotImplementedError
 
     def with_labels(self, num_labels: int, of_sequence: bool = False) -> ModelSpec:
-        """Return the spec of a tagger with the same encoder and a new output layer for `num_labels` labels of words.
+        """Return the spec of a tagger with this encoder and a new output layer for `num_labels` labels of words.
 
-        `of_sequence`: of a classifier, with labels of whole sequences. Here an error: only encoder-only models label.
+        With `of_sequence`, that of a classifier, whose labels are those of whole sequences. Only encoder-only models
+        support it: others raise a UserError.
         """
         raise UserError(
             "tagging and classification need an encoder-only system, but this one is of the kind "
@@ -46,33 +47,34 @@ class ModelSpec(Spec):
 
     @property
     def vocabulary_sizes(self) -> tuple[int, int]:
-        """Rows of the embedding tables of source and target; here an error, as for `with_vocabulary_sizes`."""
+        """Rows of the embedding tables of source and target; a UserError for models whose vocabulary cannot grow."""
         return self._cannot_grow()
 
     def with_vocabulary_sizes(self, source: int, target: int) -> ModelSpec:
-        """Return the spec of a model with larger vocabularies; here an error: only encoder–decoders support it."""
+        """Return the spec of a model with larger vocabularies; models other than encoder–decoders raise a UserError."""
         return self._cannot_grow()
 
     def _cannot_grow(self) -> Any:
-        """Raise the error of models whose vocabulary cannot grow."""
+        """Raise a UserError: no language can be added to this kind of model."""
         raise UserError(
-            f"a language can only be added to an encoder–decoder, but the model is {self.architecture}: leave out "
-            "--add-language"
+            "--add-language adds tokens to the vocabulary of an encoder–decoder, but this model has the architecture "
+            f"{self.architecture}: leave out --add-language, or start from an encoder–decoder"
         )
 
     def with_feature_symbols(self, first: int, count: int, invariant_positions: bool) -> ModelSpec:
-        """Return the spec of a model whose sources begin with feature symbols, which have `count` ids from `first`.
+        """Return the spec of a model that distinguishes feature symbols, such as PST, before a source from its tokens.
 
-        Here the same spec: features are tokens like others, in a sequence with all others.
+        They have `count` ids from `first` on; `invariant_positions` makes their order irrelevant. Only encoder–decoders
+        do so: others, as here, read features like other tokens, and their spec stays the same.
         """
         return self
 
 
 @dataclass
 class DecodingStart:
-    """The start of a search."""
+    """What a search begins with: encoded sources, decoder state and first tokens of R rows (hypotheses)."""
 
-    memory: Memory | None
+    memory: Memory | None  # None: a decoder-only model has read the sources into its state
     state: State
     tokens: Tensor  # R: first input token
     positions: Tensor  # R: its position
@@ -96,7 +98,7 @@ class Model(nn.Module):
     is_decoder_only = False  # whether source and target form one sequence
     source_features: int | None = None  # width of the vectors if the source is features (B S F), not tokens (B S)
     num_labels = 0  # labels of a tagger or classifier; 0 for models that predict tokens
-    labels_sequence = False  # whether the label at the first token is that of the whole sequence
+    one_label_per_sequence = False  # whether the label at the first token is that of the whole sequence
     usage: Usage | None = None  # the command that uses it, unless the objective of its training says otherwise
 
     @property
@@ -106,7 +108,7 @@ class Model(nn.Module):
 
     @property
     def output_stack(self) -> StackMixer:
-        """The stack of layers below the output layer: here the decoder."""
+        """The stack of layers below the output layer: the decoder, or the encoder of a model without a decoder."""
         return self.decoder
 
     def match_vocabularies(self, source: Tokenizer, target: Tokenizer) -> None:
@@ -121,53 +123,59 @@ class Model(nn.Module):
     def forward_features(
         self,
         source: Tensor,
-        source_layout: Layout,
+        source_layout: SequenceLayout,
         target: Tensor,
-        target_layout: Layout,
+        target_layout: SequenceLayout,
         recorder: Recorder | None = None,
     ) -> MixerOutput:
-        """Return the inputs of the output layer at all target positions, B T D, and auxiliary losses.
+        """Run all layers but the output layer: what it reads at each target position, B T D, and auxiliary losses.
 
-        The layouts hold positions and lengths of the tokens of source (B S) and target (B T). `recorder` collects
-        attention weights.
+        Source (B S) and target (B T) are token ids, and their layouts hold positions and lengths of the sequences.
+        `recorder`, if given, collects attention weights.
         """
         raise NotImplementedError
 
     def forward_targets(
         self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor, source_rows: Tensor
     ) -> MixerOutput:
-        """Return `forward_features` for R padded targets, several of each source: R T D.
+        """Run all layers but the output layer for R targets, several of each source: what it reads, R T D.
 
-        Target r (R T, of `target_lengths` R) belongs to source `source_rows[r]` (of B S, `source_lengths` B).
+        Target r (ids R T, lengths R) belongs to source number `source_rows[r]` (ids B S, lengths B); all are padded.
         """
-        source_layout = Layout.padded(source.shape[1], source_lengths[source_rows])
-        target_layout = Layout.padded(target.shape[1], target_lengths)
+        source_layout = SequenceLayout.padded(source.shape[1], source_lengths[source_rows])
+        target_layout = SequenceLayout.padded(target.shape[1], target_lengths)
         return self.forward_features(source[source_rows], source_layout, target, target_layout)
 
     def layer_features(
-        self, states: Tensor, source: Tensor, source_layout: Layout, target: Tensor, target_layout: Layout
+        self,
+        states: Tensor,
+        source: Tensor,
+        source_layout: SequenceLayout,
+        target: Tensor,
+        target_layout: SequenceLayout,
     ) -> Tensor:
-        """Return the inputs of the output layer if `states`, B T D, were the output of the last layer: here themselves.
+        """Return what the output layer would read if `states` (B T D) were the output of the last layer: here `states`.
 
-        Source (B S) and target (B T) are tokens with their layouts (positions and lengths), unused here.
+        Models with something between them override it, and use the tokens of source (B S) and target (B T) with their
+        layouts (positions and lengths).
         """
         return states
 
     def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor) -> Tensor:
         """Teacher forcing: padded tokens, B S and B T → logits of the next tokens, B T V."""
-        source_layout = Layout.padded(source.shape[1], source_lengths)
-        target_layout = Layout.padded(target.shape[1], target_lengths)
+        source_layout = SequenceLayout.padded(source.shape[1], source_lengths)
+        target_layout = SequenceLayout.padded(target.shape[1], target_lengths)
         return self.logits(self.forward_features(source, source_layout, target, target_layout))
 
     def logits(self, features: MixerOutput) -> Tensor:
-        """Return the logits of the next tokens, B T V, from the result of `forward_features`."""
+        """Return the logits of the next tokens, B T V, from the result of `forward_features`, B T D."""
         return self.output.logits(features.output, features.copying)
 
     def decode(self, target: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
-        """Target tokens, B T → logits of the next tokens, B T V, and the new state.
+        """Compute the logits of the tokens that follow target tokens: ids B T → logits B T V, and the new state.
 
         The context holds the tokens' layout (positions and lengths) and the encoded source. With a state, the tokens
-        continue the sequences that it has read.
+        continue the sequences that it has read; without one, they are whole sequences.
         """
         output = self.output
         decoded = output.attend_to_source(self.decoder(self.target_embedding(target), context, state), context)
@@ -176,16 +184,17 @@ class Model(nn.Module):
     def posterior_alignment(
         self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor
     ) -> Tensor | None:
-        """Return p(a_t | y, x), the source position that the token after target[t] comes from: B T S.
+        """Return p(a_t | y, x), the distribution over the source positions that each target token comes from: B T S.
 
-        Sources (B S) and targets (B T) are padded. None, as here, if the model has no alignment but its attention.
+        Step t is about the token after `target[:, t]`. Sources (B S) and targets (B T) are padded. None, as here, if
+        the model has no alignment besides its attention.
         """
         return None
 
     def start_decoding(
         self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
     ) -> DecodingStart:
-        """Encode the sources (B S, of `lengths` B) and create the decoder state of a search, `beam` rows per source.
+        """Encode the sources (ids B S, lengths B) and create the decoder state of a search, `beam` rows per source.
 
         `max_length` target tokens fit into the state. `first` is the first input token of all rows, or of each source
         (B).
@@ -193,12 +202,18 @@ class Model(nn.Module):
         raise UserError("this model labels its source and generates no text: use a system with a decoder")
 
     def restrict_vocabulary(self, tokens: Tensor) -> Model:
-        """Return a model that generates only `tokens` (N), as ids 0 … N−1, and shares the weights; here an error."""
-        raise UserError("a decoder-only model reads and generates the same tokens: do not use a shortlist with it")
+        """Return a model that generates only N `tokens`, as ids 0 … N−1, and shares the weights.
+
+        Only encoder–decoders support it: others raise a UserError.
+        """
+        raise UserError(
+            "a shortlist leaves a decoder few tokens to generate, but this model also reads its source with the same "
+            "tokens: do not use a shortlist with it"
+        )
 
     def copyable_tokens(self, source: Tensor, lengths: Tensor) -> Tensor:
-        """N: the target tokens that the output layer can copy from some sources (B S, of `lengths` B)."""
-        tokens = self.output.copied_tokens(source, Layout.padded(source.shape[1], lengths), source.shape[1])
+        """Return the ids (N) of the target tokens that the output layer can copy from sources (ids B S, lengths B)."""
+        tokens = self.output.copied_tokens(source, SequenceLayout.padded(source.shape[1], lengths), source.shape[1])
         return torch.empty(0, dtype=torch.long) if tokens is None else tokens[tokens >= 0].unique()
 
     def reorder_state(self, state: State, rows: Tensor) -> State:
@@ -206,29 +221,29 @@ class Model(nn.Module):
         return self.decoder.reorder_state(state, rows)
 
     def grow_state(self, state: State, rows: int, max_length: int) -> tuple[State, int]:
-        """Return a copy of the decoder state of `rows` hypotheses with room for more positions, and their number.
+        """Return a copy of the decoder state of `rows` hypotheses for more positions, and the number of positions.
 
-        It is `max_length`, or less if the model has fewer positions.
+        The number is `max_length`, or less if the model supports fewer positions.
         """
         max_length = min(max_length, position_limit(self.decoder) or max_length)
-        empty = self.decoder.init_state(rows, max_length, next(self.decoder.parameters()))
+        empty = self.decoder.init_state(rows, max_length, like=next(self.decoder.parameters()))
         return _copy_into(empty, state), max_length
 
     def copy_recurrent_state(self, state: State) -> State:
-        """Return the decoder state with copies of the tensors that reading tokens changes for good.
+        """Return the decoder state with copies of its recurrent states, which reading further tokens overwrites.
 
-        Tensors with one entry per position are shared. The others (recurrent states), which a call overwrites, are
-        copied: those whose shape is that of a cache for a single position.
+        Key–value caches, in which every position has its own entry, are shared. A tensor is a recurrent state if its
+        shape is that in a state for a single position.
         """
-        single = self.decoder.init_state(batch=1, max_length=1, like=torch.empty(0, device="meta"))
-        return _copy_single(state, single)
+        state_of_one = self.decoder.init_state(batch=1, max_length=1, like=torch.empty(0, device="meta"))
+        return _copy_recurrent(state, state_of_one)
 
     def max_target_length(self, source_lengths: Tensor) -> Tensor | None:
-        """B: largest supported number of target tokens for sources of these lengths; None, as here, if unlimited."""
+        """Return the largest supported number of target tokens for sources of these lengths, B; None if unlimited."""
         return None
 
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
-        """Length of the rows (padded sequences) for pairs of these source and target lengths: the longer of the two."""
+        """Return the lengths of the rows of a batch for pairs of these source and target lengths: the longer ones."""
         return np.maximum(source, target)
 
     @property
@@ -259,7 +274,7 @@ class Model(nn.Module):
 
 
 def first_tokens(first: int | Tensor, batch: int, device: torch.device) -> Tensor:
-    """B: the first target token of each source; `first` is one id for all, or a tensor with one for each (B)."""
+    """Return the first target token of each of `batch` sources, B; `first` is one id for all, or one for each (B)."""
     return first if isinstance(first, Tensor) else torch.full((batch,), first, dtype=torch.long, device=device)
 
 
@@ -269,18 +284,20 @@ def position_limit(stack: nn.Module) -> int | None:
     return min(limits, default=None)
 
 
-def _copy_single(state: State, single: State) -> State:
-    """Return a state with copies of the tensors whose rows have the same shape in `single`, a state of one position."""
-    return {
-        name: _copy_single(value, single[name])
-        if isinstance(value, dict)
-        else (value.clone() if value.shape[1:] == single[name].shape[1:] else value)
-        for name, value in state.items()
-    }
+def _copy_recurrent(state: State, state_of_one: State) -> State:
+    """Return a state with copies of the tensors whose rows have the same shape in `state_of_one`, for one position."""
+    new_state: State = {}
+    for name, value in state.items():
+        if isinstance(value, dict):
+            new_state[name] = _copy_recurrent(value, state_of_one[name])
+        else:
+            is_recurrent = value.shape[1:] == state_of_one[name].shape[1:]
+            new_state[name] = value.clone() if is_recurrent else value
+    return new_state
 
 
 def _copy_into(larger: State, state: State) -> State:
-    """Copy a state (nested dict of tensors) into the beginning of `larger`, which has the same structure."""
+    """Copy the tensors of a state into the beginning of those of `larger`, an empty state for more positions."""
     for name, value in state.items():
         if isinstance(value, dict):
             larger[name] = _copy_into(larger[name], value)

@@ -43,13 +43,13 @@ def objective_class(name: str) -> type[Objective]:
 
 
 def objective_settings(name: str) -> dict[str, inspect.Parameter]:
-    """Return the settings of an objective by name: the keyword-only parameters of its `__init__`."""
+    """Return the settings of the training objective `name`: the keyword-only parameters of its class, by name."""
     parameters = inspect.signature(objective_class(name), eval_str=True).parameters
     return {key: p for key, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 def check_objective(name: str, settings: Mapping[str, Any]) -> None:
-    """Raise a UserError if the objective has no such setting or the value has the wrong type or range."""
+    """Raise a UserError unless the objective `name` has all these settings, with values of valid types and ranges."""
     parameters = objective_settings(name)
     for key, value in settings.items():
         if key not in parameters:
@@ -57,12 +57,15 @@ def check_objective(name: str, settings: Mapping[str, Any]) -> None:
         validate_setting(f"{name}.{key}", value, parameters[key].annotation)
         if key.endswith("_rate") and not 0 <= value <= 1:
             raise UserError(
-                f"the setting {key} of the objective {name} is a probability and must lie between 0 and 1, but is "
-                f"{value}"
+                f"the setting {key} of the objective {name} is a probability, so that it must lie between 0 and 1, but "
+                f"it is {value}: change objective.settings.{key}"
             )
 
 
 def build_objective(name: str, task: TaskContext, settings: Mapping[str, Any]) -> Objective:
-    """Build the training objective `name` after validating its settings; `task` holds model and tokenizers."""
+    """Build the training objective `name` with these settings, which are validated first.
+
+    `task` holds the model to be trained, its tokenizers and its regularization.
+    """
     check_objective(name, settings)
     return objective_class(name)(task, **settings)

@@ -20,30 +20,30 @@ MAX_CHUNK_LOGITS = {"cpu": 2**23, "cuda": 2**28}
 
 
 def chunk_rows(x: Tensor, weight: Tensor) -> int:
-    """Return for how many tokens at a time logits are computed, for features x (N D) and output weights (V D).
+    """Return for how many of N tokens logits may be computed at a time: x (N D) are features, weight (V D) the matrix.
 
-    At most `MAX_CHUNK_LOGITS` logits of the device exist at a time, V for each token.
+    Each token has V logits, and at most `MAX_CHUNK_LOGITS` exist at a time, which depends on the kind of device.
     """
     return max(1, MAX_CHUNK_LOGITS.get(x.device.type, MAX_CHUNK_LOGITS["cpu"]) // weight.shape[0])
 
 
 def token_metrics(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum metrics over the labels for evaluation, without gradients.
+    """Sum metrics over the labels for evaluation, without gradients, from features x and the output layer W, b.
 
-    Shape: x (N, D), weight (V, D), bias (V), labels (N).
+    Shape: x (N, D), weight (V, D), bias (V), labels (N), of which those equal to `IGNORE_INDEX` do not count.
 
     Returns:
         −Σ log p(label), −Σ mean log p over the vocabulary, and the number of labels with the highest probability.
     """
     nll, smooth, correct = (_zero(x) for _ in range(3))
-    rows = chunk_rows(x, weight)
+    rows = chunk_rows(x, weight)  # tokens whose logits exist at a time
     for chunk, label in zip(x.split(rows), labels.split(rows)):
-        log_p = at_least_float32(torch.nn.functional.linear(chunk, weight, bias)).log_softmax(-1)
-        ignored = label == IGNORE_INDEX
+        log_p = at_least_float32(torch.nn.functional.linear(chunk, weight, bias)).log_softmax(-1)  # rows V
+        is_ignored = label == IGNORE_INDEX
         at_label = log_p.gather(1, label.clamp(min=0)[:, None])[:, 0]
-        nll = nll + (-at_label).masked_fill(ignored, 0.0).sum()
-        smooth = smooth + (-log_p.mean(-1)).masked_fill(ignored, 0.0).sum()
-        correct = correct + (log_p.argmax(-1) == label).to(log_p.dtype).masked_fill(ignored, 0.0).sum()
+        nll = nll + (-at_label).masked_fill(is_ignored, 0.0).sum()
+        smooth = smooth + (-log_p.mean(-1)).masked_fill(is_ignored, 0.0).sum()
+        correct = correct + (log_p.argmax(-1) == label).to(log_p.dtype).masked_fill(is_ignored, 0.0).sum()
     return nll, smooth, correct
 
 
@@ -84,29 +84,33 @@ class FusedCrossEntropy(torch.autograd.Function):
             top = logits.amax(-1, keepdim=True)
             at_label = logits.gather(1, label)[:, 0]
             at_mean = at_least_float32(chunk) @ mean_weight + mean_bias  # mean of the logits of a token
-            e = logits.sub_(top).exp_()
-            s = e.sum(-1)
-            log_s = s.log() + top[:, 0]
-            nll = nll + (mask * (log_s - at_label)).sum()
-            smooth = smooth + (mask * (log_s - at_mean)).sum()
-            e = _subtract_at(e, label, (1 - smoothing) * s[:, None]).to(x.dtype)  # s · ∂/∂logits, without ε/V
+            e = logits.sub_(top).exp_()  # n V
+            s = e.sum(-1)  # n
+            log_normalizer = s.log() + top[:, 0]
+            nll = nll + (mask * (log_normalizer - at_label)).sum()
+            smooth = smooth + (mask * (log_normalizer - at_mean)).sum()
+            grad_logits = _subtract_at(e, label, (1 - smoothing) * s[:, None]).to(x.dtype)  # times s, without ε/V
             scale = mask / s
             epsilon = smoothing * mask
-            grad_x[start : start + rows] = scale[:, None] * at_least_float32(e @ table) - epsilon[:, None] * mean_weight
+            grad_chunk = scale[:, None] * at_least_float32(grad_logits @ table)
+            grad_x[start : start + rows] = grad_chunk - epsilon[:, None] * mean_weight
             if grad_weight is not None:
                 scaled = (at_least_float32(chunk) * scale[:, None]).to(x.dtype)
-                grad_weight = _add_product(grad_weight, e.T, scaled)
+                grad_weight = _add_product(grad_weight, grad_logits.T, scaled)
                 if smoothing:
                     grad_weight -= (epsilon @ at_least_float32(chunk)) / vocab_size
             if grad_bias is not None:
-                grad_bias = grad_bias + scale @ at_least_float32(e) - epsilon.sum() / vocab_size
+                grad_bias = grad_bias + scale @ at_least_float32(grad_logits) - epsilon.sum() / vocab_size
         ctx.save_for_backward(grad_x, grad_weight, grad_bias)
         ctx.mark_non_differentiable(nll, smooth)
         return (1 - smoothing) * nll + smoothing * smooth, nll, smooth
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Scale the stored gradients by the gradient of the total; the other two outputs have none."""
+        """Return the stored gradients of x, weight and bias, times that of the total; other arguments have none.
+
+        The other outputs of `forward` are not differentiable.
+        """
         scale = gradients[0]
         grad_x, grad_weight, grad_bias = ctx.saved_tensors
         grad_weight, grad_bias = (None if grad is None else grad * scale for grad in (grad_weight, grad_bias))
@@ -159,7 +163,7 @@ class RDropCrossEntropy(torch.autograd.Function):
             divergence = (p[:1] - p[1:]) * delta
             losses = (-log_p.gather(2, label.expand(2, -1, -1)), -log_p.mean(-1, keepdim=True), divergence)
             sums = [total + (mask * loss).sum() for total, loss in zip(sums, losses)]
-            sign = torch.tensor([1.0, -1.0], dtype=p.dtype, device=x.device)[:, None, None]
+            sign = torch.tensor([1.0, -1.0], dtype=p.dtype, device=x.device)[:, None, None]  # of the two passes
             slope = p * sign * delta
             slope = slope - p * slope.sum(-1, keepdim=True) + sign * (p[:1] - p[1:])
             expected = torch.where(torch.arange(vocab_size, device=x.device) == label, 1 - smoothing, 0.0)
@@ -177,7 +181,10 @@ class RDropCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Scale the stored gradients by the gradient of the total; the other outputs have none."""
+        """Return the stored gradients of x, weight and bias, times that of the total; the other arguments have none.
+
+        The other outputs of `forward` are not differentiable.
+        """
         return (*FusedCrossEntropy.backward(ctx, gradients[0]), None)
 
 
@@ -192,7 +199,10 @@ class TokenLogProbs(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, rows: int) -> Tensor:
-        """Return log p of the labels (N); `rows` tokens are processed at a time."""
+        """Return log p of the labels (N) from x (N D), weight (V D) and bias (V), for `rows` tokens at a time.
+
+        It is 0 for ignored labels.
+        """
         normalizers, log_probs = [], []
         for chunk, label in zip(x.split(rows), labels.split(rows)):
             logits = _chunk_logits(chunk, weight, bias)  # n V
@@ -204,7 +214,10 @@ class TokenLogProbs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of x, weight and bias from those of the log-probabilities (N)."""
+        """Return the gradients of x, weight and bias from g, those of the log-probabilities (N): g ([label] − p).
+
+        The probabilities p of a chunk of tokens are computed again. Labels and the chunk size have no gradient.
+        """
         x, weight, bias, labels, normalizers = ctx.saved_tensors
         grad_log_p = gradients[0].masked_fill(labels == IGNORE_INDEX, 0.0)
         table = weight.to(x.dtype)
@@ -223,7 +236,7 @@ class TokenLogProbs(torch.autograd.Function):
 
 
 def _chunk_logits(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return the logits W x + b of some tokens, n D → n V, in float32 or better."""
+    """Return the logits W x + b of n tokens, n D → n V, in float32 or better."""
     logits = at_least_float32(x @ weight.to(x.dtype).T)
     return logits if bias is None else logits + bias
 
@@ -234,14 +247,17 @@ def _zero(x: Tensor) -> Tensor:
 
 
 def _subtract_at(e: Tensor, label: Tensor, amount: Tensor) -> Tensor:
-    """Subtract an amount (n 1) from e (n V) at the label (n 1) of each row; on a GPU so that kernels can fuse it."""
+    """Subtract an amount (n 1) from e (n V) at the label (n 1) of each row, in place on a CPU.
+
+    On a GPU it is an elementwise operation on all of e, which the compiler fuses with others.
+    """
     if e.is_cuda:
         return e - torch.where(torch.arange(e.shape[1], device=e.device) == label, amount, 0.0)
     return e.scatter_(1, label, e.gather(1, label) - amount)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Return total + left · right, accumulated in float32 or better."""
+    """Return `total` plus the matrix product of `left` and `right`, in float32 or better; it may change `total`."""
     if left.dtype in (torch.float32, torch.float64):
         return total.addmm_(left, right)
     if left.is_cuda:

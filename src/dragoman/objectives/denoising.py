@@ -46,21 +46,29 @@ class DenoisingObjective(SequenceObjective):
         rotate_document: bool = False,
         shuffle_distance: int | None = None,
     ) -> None:
-        """Build the enabled noise functions, in the order in which they are applied."""
+        """Collect the noise functions that the settings enable, in the order in which they are applied to a text."""
         super().__init__(task)
         mask = mask_id(task.source_tokenizer)
-        steps: list[tuple[bool, noise.Noise]] = [
-            (permute_sentences, noise.SentencePermutation(sentence_end_ids(task))),
-            (rotate_document, noise.DocumentRotation()),
-            (shuffle_distance is not None, noise.LocalShuffle(shuffle_distance or 1)),
-            (delete_rate > 0, noise.TokenDeletion(delete_rate)),
-            (mask_rate > 0, noise.TokenMasking(mask_rate, mask)),
-            (infill_rate > 0, noise.TextInfilling(infill_rate, mean_span_length, mask)),
-        ]
-        self.noise = noise.NoiseChain(tuple(step for enabled, step in steps if enabled))
+        enabled: list[noise.Noise] = []
+        if permute_sentences:
+            enabled.append(noise.SentencePermutation(sentence_end_ids(task)))
+        if rotate_document:
+            enabled.append(noise.DocumentRotation())
+        if shuffle_distance is not None:
+            enabled.append(noise.LocalShuffle(shuffle_distance))
+        if delete_rate > 0:
+            enabled.append(noise.TokenDeletion(delete_rate))
+        if mask_rate > 0:
+            enabled.append(noise.TokenMasking(mask_rate, mask))
+        if infill_rate > 0:
+            enabled.append(noise.TextInfilling(infill_rate, mean_span_length, mask))
+        self.noise = noise.NoiseChain(tuple(enabled))
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
-        """Build the training example of text number `index`: the corrupted text as source, the original as target."""
+        """Build the training example of text number `index` of the store: corrupted text as source, original as target.
+
+        Special tokens (framing) are added before and after both.
+        """
         framing, ids = self.task.framing, store.target(index)
         ends_line = store.ends_line(index)  # a long line is split into several texts, of which the last has EOS
         suffix = framing.source_suffix if ends_line else ()
@@ -84,18 +92,21 @@ class SpanCorruptionObjective(SequenceObjective):
     infilling = "span"
 
     def __init__(self, task: TaskContext, *, mask_rate: float = 0.15, mean_span_length: float = 3.0) -> None:
-        """Build the corruption with the sentinel tokens of the model's vocabulary."""
+        """Set up the function `spans`, which removes spans of `mean_span_length` tokens, a share `mask_rate` in all."""
         super().__init__(task)
         sentinels = sentinel_ids(task.target_tokenizer, task.model.vocab_size)
         if not sentinels:
             raise UserError(
-                "span corruption needs sentinel tokens after the tokenizer's vocabulary, and this system has none: use "
-                "the system t5, or the objective denoising"
+                "the objective span-corruption marks removed spans by sentinel tokens after the tokenizer's "
+                "vocabulary, but this system has none: set system.name to t5, or objective.name to denoising"
             )
         self.spans = noise.SpanCorruption(sentinels, mask_rate, mean_span_length)
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
-        """Build the training example of text number `index`: sentinels replace spans, and the target is the spans."""
+        """Build the training example of text number `index` of the store: spans are removed from it, and predicted.
+
+        In the source, a sentinel token stands for each span; the target holds the spans, each after its sentinel.
+        """
         framing = self.task.framing
         source, target = self.spans(store.source(index), random)
         suffix = framing.source_suffix if store.ends_line(index) else ()  # only the last text of a split line ends
@@ -105,17 +116,18 @@ class SpanCorruptionObjective(SequenceObjective):
 
 
 def sentinel_ids(tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
-    """Return the ids of sentinel tokens, which mark removed spans.
+    """Return the ids of the sentinel tokens, which stand for removed spans in span corruption (T5).
 
-    They are `<extra_id_0>` … of an imported tokenizer, or else the ids between the tokenizer's vocabulary and the
-    model's (`vocab_size`).
+    They are `<extra_id_0>`, `<extra_id_1>`, … of an imported tokenizer, or else the ids between the tokenizer's
+    vocabulary and the model's, which has `vocab_size` tokens.
     """
-    symbols = tokenizer.special_token_ids
-    imported = [symbols[name] for n in range(len(symbols)) if (name := f"<extra_id_{n}>") in symbols]
+    ids = tokenizer.special_token_ids
+    names = [f"<extra_id_{n}>" for n in range(len(ids))]
+    imported = [ids[name] for name in names if name in ids]
     return tuple(imported or range(tokenizer.vocab_size, vocab_size))
 
 
 def sentence_end_ids(task: TaskContext) -> tuple[int, ...]:
-    """Return the ids of source tokens that end a sentence, such as “.”."""
+    """Return the ids of all tokens of the source tokenizer that end a sentence, such as “.”."""
     tokens = task.source_tokenizer.tokens(range(task.source_tokenizer.vocab_size))
     return tuple(number for number, token in enumerate(tokens) if token.strip("▁") in SENTENCE_FINAL_PUNCTUATION)

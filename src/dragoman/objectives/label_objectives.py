@@ -19,18 +19,18 @@ class TaggingObjective(Objective):
     data_format: ClassVar[DataFormatName] = "tags"
     model_kind = (EncoderOnlyModel,)
     usage = TAG
-    aligned = True
+    labels_source = True
     selection_metric = "accuracy"
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
-        """Build the training example of sentence number `index`: its tokens, and tags for first tokens of words.
+        """Build the training example of sentence number `index` of the store: its tokens, with a tag for each word.
 
-        `random` is not used: the example is the same in every epoch.
+        The tag is the label of a word's first token. `random` is not used: the example is the same in every epoch.
         """
         return framed_row(self.task.framing, store.source(index), store.target(index))
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
-        """Compute the loss of the labels; `step` is not used."""
+        """Compute the cross-entropy of the labels of source tokens; the training step is not used."""
         features = self.model.forward_features(batch.source, source_layout(batch))
         return self.source_token_loss(features, batch)
 
@@ -42,7 +42,7 @@ class ClassificationObjective(TaggingObjective):
     usage = CLASSIFY
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
-        """Build the training example of text number `index`: its tokens, of which the first has the label.
+        """Build the training example of text number `index` of the store: its tokens, of which the first has the label.
 
         The others have padding as label, which the loss ignores. `random` is not used.
         """

@@ -47,11 +47,14 @@ class LanguageModelObjective(SequenceObjective):
         return BatchRow(source=concat_ids(()), target=concat_ids(bos, ids, eos))
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Estimate the lengths of rows (one text each): the target and EOS; `source` is the same text."""
+        """Return the lengths of the sequences that texts of `target` tokens become: with EOS; `source` is the same."""
         return target + 1  # EOS
 
     def packed_lengths(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Estimate the columns of each text in a packed batch: none in the source; its tokens and EOS in the target."""
+        """Return how many tokens each text adds to the packed source and target of a batch: none, and itself with EOS.
+
+        `target` are the numbers of tokens of the texts, and `source` the same.
+        """
         return np.zeros_like(source), self.row_length(source, target)
 
 
@@ -65,7 +68,7 @@ class ConcatenationObjective(LanguageModelObjective):
     predicts_source = True
 
     def __init__(self, task: TaskContext) -> None:
-        """Resegment source and target in every epoch if the task has BPE dropout."""
+        """Set up the objective for a task; its BPE dropout, if any, segments source and target anew in every epoch."""
         super().__init__(task)
         self.subword_samplers = bpe_dropout_segmenters(task)
 
@@ -80,7 +83,10 @@ class ConcatenationObjective(LanguageModelObjective):
         return BatchRow(source=concat_ids(()), target=target)
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Estimate the lengths of rows: source, target, their special tokens (framing) and EOS."""
+        """Return the lengths of the sequences that pairs become: source, target, special tokens around them, and EOS.
+
+        `source` and `target` are the numbers of tokens of the pairs.
+        """
         return source + target + self.framing_length + 1  # EOS
 
 
@@ -95,18 +101,18 @@ class DialogueObjective(Objective):
     model_kind = (DecoderOnlyModel,)
     usage = REPLY
     other_commands = ("translate",)
-    aligned = True
+    labels_source = True
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         """Return dialogue number `index` as stored: all tokens, and labels for the replies; `random` is not used."""
         return BatchRow(store.source(index), store.target(index))
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Return the lengths of rows (sequences of a batch): all turns are in the source, their labels the target."""
+        """Return the lengths of the sequences that dialogues become: `source` tokens, which include all turns."""
         return source
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
-        """Compute the loss of the labeled tokens of a batch; `step` is not used."""
+        """Compute the cross-entropy of the labeled tokens, those of replies; the training step is not used."""
         features = self.model.forward_tokens(batch.source, source_layout(batch))
         return self.source_token_loss(features, batch)
 
@@ -129,19 +135,14 @@ class UnifiedLanguageObjective(Objective):
     model_kind = (DecoderOnlyModel,)
     usage = CONTINUE
     corrupts_input = True
-    aligned = True
+    labels_source = True
 
     def __init__(
-        self,
-        task: TaskContext,
-        *,
-        bidirectional: float = 1 / 3,
-        left_to_right: float = 1 / 3,
-        mask_rate: float = 0.15,
+        self, task: TaskContext, *, bidirectional: float = 1 / 3, left_to_right: float = 1 / 3, mask_rate: float = 0.15
     ) -> None:
-        """`bidirectional` and `left_to_right` are probabilities of these attention masks, else a prefix mask is used.
+        """Set the probabilities of the `bidirectional` and `left_to_right` attention masks; a prefix mask has the rest.
 
-        `mask_rate` of the tokens are masked under the bidirectional one.
+        `mask_rate` is the probability that a token is masked under the bidirectional one.
         """
         super().__init__(task)
         self.bidirectional, self.left_to_right = bidirectional, left_to_right
@@ -174,17 +175,20 @@ class UnifiedLanguageObjective(Objective):
         return BatchRow(source, target, sentence_label=len(prefix))
 
     def describe_row(self, row: BatchRow) -> str:
-        """Name the attention mask of a row, whose sentence label is the number of tokens read bidirectionally."""
+        """Name the attention mask of an example, whose sentence label is the number of tokens read bidirectionally."""
         if row.sentence_label == len(row.source):
             return "bidirectional mask"
         prefix = row.sentence_label
         return f"bidirectional over the first {prefix} tokens" if prefix else "left-to-right mask"
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Estimate the lengths of rows: the text, its special tokens (framing) and EOS or the separator."""
+        """Return the lengths of the sequences that texts of `source` tokens become: with special tokens around them."""
         return source + self.framing_length + 1  # EOS or separator
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
-        """Compute the loss of the labeled tokens; sentence labels are the lengths of bidirectional prefixes."""
-        features = self.model.forward_tokens(batch.source, source_layout(batch), batch.sentence_labels)
+        """Compute the cross-entropy of the labeled tokens; the training step is not used.
+
+        Sentence labels are not predicted: they are the numbers of tokens that are read bidirectionally.
+        """
+        features = self.model.forward_tokens(batch.source, source_layout(batch), prefix_lengths=batch.sentence_labels)
         return self.source_token_loss(features, batch)

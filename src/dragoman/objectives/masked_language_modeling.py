@@ -51,7 +51,7 @@ class MaskedLanguageObjective(Objective):
     usage = FILL
     corrupts_input = True
     infilling = "piece"
-    aligned = True
+    labels_source = True
 
     def __init__(
         self,
@@ -68,7 +68,8 @@ class MaskedLanguageObjective(Objective):
         shortest = num_special_tokens + 2  # a token of each sentence
         if next_sentence and max_length < shortest:
             raise UserError(
-                f"objective.settings.max_length={max_length} cannot hold two sentences: set at least {shortest}"
+                f"next-sentence prediction reads two sentences with special tokens, which need at least {shortest} "
+                f"tokens, but objective.settings.max_length is {max_length}: raise it"
             )
         self.masker = make_masker(task, mask_rate)
         self.distinct_epochs = mask_copies  # the maskings repeat after this number of epochs; None: never
@@ -76,10 +77,14 @@ class MaskedLanguageObjective(Objective):
         self.supports_packing &= not next_sentence  # which is predicted from the first token of a row
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
-        """Build the training example of text number `index`: masked tokens, and labels for them."""
+        """Build the training example of text number `index` of the store: some tokens are masked, and have labels.
+
+        With next-sentence prediction, another sentence follows.
+        """
         if self.next_sentence:
             return self._sentence_pair_row(store, index, random)
-        return framed_row(self.task.framing, *self.masker(store.source(index), random))
+        masked, labels = self.masker(store.source(index), random)
+        return framed_row(self.task.framing, masked, labels)
 
     def _sentence_pair_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         """Build CLS x SEP x′ SEP from sentence number `index` of the store, x, and another sentence x′.
@@ -106,39 +111,48 @@ class MaskedLanguageObjective(Objective):
         return BatchRow(source, target, token_type_ids=in_second.astype(np.int64), sentence_label=is_random)
 
     def describe_row(self, row: BatchRow) -> str:
-        """Say whether the second sentence of a row is the next or a random one; empty without such pairs."""
+        """Say whether the second sentence of an example is the next or a random one; empty if there is only one."""
         if not self.next_sentence:
             return ""
         return "the second sentence is " + ("a random one" if row.sentence_label else "the next one")
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Estimate the lengths of rows: a text with its special tokens, or two texts up to `max_length`."""
+        """Return the lengths of the sequences that texts of `source` tokens become, with special tokens around them.
+
+        With next-sentence prediction, a second sentence follows: twice as many, but at most `max_length`.
+        """
         length = source + self.framing_length
         return np.minimum(2 * length, self.max_length) if self.next_sentence else length
 
     @classmethod
     def data_format_for(cls, settings: Mapping[str, Any]) -> DataFormatName:
-        """Return "documents" if adjacent sentences are needed, or else "text"."""
+        """Return how the corpus is read: as "documents" if the settings need adjacent sentences, or else as "text"."""
         return "documents" if settings.get("next_sentence") else cls.data_format
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
-        """Compute the loss of masked tokens and, if set, of next-sentence prediction; `step` is not used."""
+        """Compute the cross-entropy of masked tokens and, if enabled, that of next-sentence prediction.
+
+        The training step is not used.
+        """
         features = self.model.forward_features(batch.source, source_layout(batch), token_types=batch.token_type_ids)
         loss = self.source_token_loss(features, batch)
         if not self.next_sentence or self.model.pooler is None or batch.sentence_labels is None:
             return loss
         logits = at_least_float32(self.model.pooler(features.output))
         sentence_loss = F.cross_entropy(logits, batch.sentence_labels)
-        correct = (logits.argmax(-1) == batch.sentence_labels).sum() / (batch.sentence_labels != IGNORE_INDEX).sum()
-        metrics = {
+        accuracy = (logits.argmax(-1) == batch.sentence_labels).sum() / (batch.sentence_labels != IGNORE_INDEX).sum()
+        metrics = {  # sums over the labels
             "next_sentence_loss": sentence_loss.detach() * loss.num_labels,
-            "next_sentence_accuracy": correct * loss.num_labels,
+            "next_sentence_accuracy": accuracy * loss.num_labels,
         }
         return loss._replace(total=loss.total + sentence_loss * loss.num_labels, metrics=loss.metrics | metrics)
 
 
 def truncate_pair(first: np.ndarray, second: np.ndarray, max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Truncate two adjacent texts to `max_tokens` in total, the longer one first, at the outer ends."""
+    """Truncate two adjacent texts to `max_tokens` in total: the longer one first, until both are equally long.
+
+    Tokens are removed from the start of the first text and from the end of the second.
+    """
     half = max_tokens // 2
     first_length = min(len(first), max(max_tokens - half, max_tokens - len(second)))
     return first[len(first) - first_length :], second[: max_tokens - first_length]
@@ -147,10 +161,10 @@ def truncate_pair(first: np.ndarray, second: np.ndarray, max_tokens: int) -> tup
 def make_masker(
     task: TaskContext, mask_rate: float, random_share: float = 0.1, keep_share: float = 0.1, ngram_share: float = 0.0
 ) -> MaskedLanguageModeling:
-    """Build the function that masks tokens at `mask_rate`; random replacements are neither special tokens nor bytes.
+    """Build the function that masks source tokens, each with probability `mask_rate`, for masked language modeling.
 
-    Of the selected tokens, `random_share` become random ones, `keep_share` stay, and the others become the mask;
-    `ngram_share` of them are selected as bigrams or trigrams.
+    Of the selected tokens, the share `random_share` become random ones (neither special tokens nor bytes), `keep_share`
+    stay, and the others become the mask token; with probability `ngram_share`, a bigram or trigram is selected at once.
     """
     tokenizer = task.source_tokenizer
     # ids start with special tokens and, in subword vocabularies, bytes
@@ -171,17 +185,20 @@ def mask_id(tokenizer: Tokenizer) -> int:
     """Return the id of the mask token; a UserError if there is none."""
     if tokenizer.mask is None:
         raise UserError(
-            "tokens cannot be masked, because the source tokenizer has no mask token: choose another tokenizer or "
-            "another objective"
+            "this objective masks tokens, but the source tokenizer has no mask token: choose another tokenizer "
+            "(text.tokenizer) or another objective (objective.name)"
         )
     return tokenizer.mask
 
 
 def framed_row(framing: Framing, ids: np.ndarray, labels: np.ndarray) -> BatchRow:
-    """Build a row, one sequence of a batch: token ids with labels, between special tokens (framing) without labels."""
-    before, after = ([framing.pad] * len(symbols) for symbols in (framing.source_prefix, framing.source_suffix))
+    """Build a training example of token ids with labels, between the special tokens of a source, which have none.
+
+    The padding token stands for no label.
+    """
+    before, after = [framing.pad] * len(framing.source_prefix), [framing.pad] * len(framing.source_suffix)
     source = concat_ids(framing.source_prefix, ids, framing.source_suffix)
-    return BatchRow(source, concat_ids(before, labels, after))
+    return BatchRow(source, target=concat_ids(before, labels, after))
 
 
 class ReplacedTokenObjective(MaskedLanguageObjective):
@@ -201,26 +218,25 @@ class ReplacedTokenObjective(MaskedLanguageObjective):
     model_kind: ClassVar[tuple[type[Model], ...]] = (ReplacedTokensModel,)
 
     def __init__(
-        self,
-        task: TaskContext,
-        *,
-        mask_rate: float = 0.15,
-        keep_rate: float = 0.15,
-        discriminator_weight: float = 50.0,
+        self, task: TaskContext, *, mask_rate: float = 0.15, keep_rate: float = 0.15, discriminator_weight: float = 50.0
     ) -> None:
-        """`mask_rate` of the tokens are selected for the generator; `discriminator_weight` scales the other loss."""
+        """Set up the two losses: tokens are selected for the generator with probability `mask_rate`.
+
+        A selected token stays with probability `keep_rate`, or becomes the mask. `discriminator_weight` multiplies the
+        discriminator's loss.
+        """
         super().__init__(task, mask_rate=mask_rate)
         self.masker = make_masker(task, mask_rate, random_share=0.0, keep_share=keep_rate)
         self.discriminator_weight = discriminator_weight
 
     def describe_row(self, row: BatchRow) -> str:
-        """Say what the discriminator predicts, which the tokens of a row do not show."""
+        """Say what the discriminator predicts, which the tokens of a training example do not show."""
         return "the discriminator finds the tokens that the generator gets wrong"
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
-        """Add the generator's loss and the discriminator's, on tokens that are sampled from the generator.
+        """Compute the sum of the generator's loss and the discriminator's, on tokens that the generator samples.
 
-        `step` is not used.
+        The training step is not used.
         """
         features, sums = self._generator_loss(batch)
         with torch.no_grad():
@@ -228,10 +244,10 @@ class ReplacedTokenObjective(MaskedLanguageObjective):
         return self._add_discriminator_loss(batch, sums, replacements)
 
     def validation_loss(self, batch: Batch) -> Loss:
-        """Compute the loss with replacements that no model samples: the masked tokens of the batch, shuffled.
+        """Compute generator and discriminator loss with replacements that no model samples: labels, shuffled.
 
-        Against its own generator, the discriminator's loss rises as the generator improves. Against fixed
-        replacements from the validation text, checkpoints are comparable; the validator seeds the shuffle.
+        Against its own generator, the discriminator's loss rises as the generator improves. Against fixed replacements
+        from the validation text, checkpoints are comparable; the caller seeds the shuffle.
         """
         _, sums = self._generator_loss(batch)
         shuffled = batch.labels.clone()

@@ -37,7 +37,10 @@ def mixture_loss(
     passes = 2 if rdrop_alpha else 1
 
     def sums(x: Tensor, labels: Tensor, *distribution: Tensor) -> tuple[Tensor, ...]:
-        """Return −Σ log p(label), −Σ mean log p, Σ divergence and the number of correct labels of n rows."""
+        """Return −Σ log p(label), −Σ mean log p, Σ divergence and the number of correct labels of n rows.
+
+        x is n passes D (or V), `labels` n passes, and `distribution` the fields of `copying`, if it is not None.
+        """
         log_p = output.logits(x, CopyDistribution(*distribution) if distribution else None)  # n passes V
         is_label = labels != IGNORE_INDEX
         nll = -log_p.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
@@ -66,7 +69,7 @@ def mixture_log_probs(output: OutputLayer, x: Tensor, copying: CopyDistribution 
     """
 
     def log_probs(x: Tensor, labels: Tensor, *distribution: Tensor) -> Tensor:
-        """Return log p of the labels of n rows."""
+        """Return log p of the labels of n rows, x being n D (or n V); `distribution` are the fields of `copying`."""
         log_p = output.logits(x, CopyDistribution(*distribution) if distribution else None)
         log_p = log_p.gather(-1, labels.clamp(min=0)[:, None])[:, 0]
         return log_p.masked_fill(labels == IGNORE_INDEX, 0.0)
@@ -75,15 +78,15 @@ def mixture_log_probs(output: OutputLayer, x: Tensor, copying: CopyDistribution 
 
 
 def _chunk_rows(output: OutputLayer, x: Tensor) -> int:
-    """Return for how many of the features x (N D) at a time log-probabilities are computed.
+    """Return for how many of N features x (N D) at a time log-probabilities are computed, to limit the memory.
 
-    If the features are log-probabilities already, these are all.
+    If the features are log-probabilities already, these are all N.
     """
     return max(1, len(x)) if output.reads_log_probs else chunk_rows(x, output.weight)
 
 
 def _by_chunks(function: Callable[..., Any], tensors: list[Tensor], rows: int) -> list[Any]:
-    """Return the results of a function for `rows` rows of the tensors at a time.
+    """Call a function with `rows` rows of all tensors at a time, and return its results.
 
     With several chunks, the backward pass computes each again, so that the probabilities of one chunk exist at a time.
     """

@@ -24,7 +24,7 @@ from dragoman.objectives.cross_entropy import (
 )
 from dragoman.objectives.mixture_loss import mixture_log_probs, mixture_loss
 from dragoman.parts.embedding import OutputLayer
-from dragoman.parts.mixer import CopyDistribution, Layout, MixerOutput
+from dragoman.parts.mixer import CopyDistribution, MixerOutput, SequenceLayout
 from dragoman.text import Framing, Tokenizer
 
 #: what a pretrained model generates for a masked span: one token, the tokens of the span, or the whole text
@@ -67,7 +67,7 @@ class Objective(nn.Module):
 
     data_format: ClassVar[DataFormatName] = "pairs"
     model_kind: ClassVar[tuple[type[Model], ...]] = ()  # models that it can train
-    aligned: bool = False  # labels belong to source tokens; otherwise a target is generated
+    labels_source: bool = False  # labels belong to source tokens; otherwise a target is generated
     generates: ClassVar[bool] = False  # targets are generated at each validation
     selection_metric: ClassVar[str] = "loss"  # selects the best checkpoint; if targets are generated, they decide
     default_label_smoothing: ClassVar[float] = 0.0
@@ -87,27 +87,29 @@ class Objective(nn.Module):
 
     @classmethod
     def training_cost(cls, settings: Mapping[str, Any]) -> float:
-        """Return the training FLOPs of a pair relative to teacher forcing; here 1, whatever the settings."""
+        """Return the training FLOPs of a pair relative to teacher forcing, with the objective's settings; here 1."""
         return 1.0
 
     def __init__(self, task: TaskContext) -> None:
         """Check that the objective can train the model of the task (model, tokenizers, special tokens).
 
-        `aligned` objectives have one label per source token. The attributes are defaults that subclasses change.
+        The attributes that are set here are defaults, which subclasses change.
         """
         super().__init__()
         if not isinstance(task.model, self.model_kind):
             expected = " or ".join(kind.__name__.removesuffix("Model") for kind in self.model_kind)
             raise UserError(
                 f"this training objective needs a model of kind {expected}, but the system is of kind "
-                f"{type(task.model).__name__.removesuffix('Model')}: choose another objective or another system"
+                f"{type(task.model).__name__.removesuffix('Model')}: choose another objective (objective.name) or "
+                "another system (system.name)"
             )
-        if self.aligned and task.model.predicts_masks and not self.predicts_masks:
+        if self.labels_source and task.model.predicts_masks and not self.predicts_masks:
             raise UserError(
-                "this system predicts tokens at masks in their places, but this objective predicts next tokens: choose "
-                "the objective unified-masked-lm for text or masked-target for pairs, or the system unilm"
+                "this system predicts a token at a mask in its place, but this objective predicts the next token from "
+                "the one before it: set objective.name to unified-masked-lm for text or masked-target for pairs, or "
+                "system.name to unilm"
             )
-        if self.aligned and task.framing.pad == task.framing.eos:
+        if self.labels_source and task.framing.pad == task.framing.eos:
             raise UserError(
                 "this objective marks unlabeled tokens with the padding token, but here padding and EOS are the same "
                 "token: use a checkpoint with a separate padding token"
@@ -122,7 +124,7 @@ class Objective(nn.Module):
 
     @classmethod
     def data_format_for(cls, settings: Mapping[str, Any]) -> DataFormatName:
-        """Return how a corpus is read ("pairs", "text", "documents" …) for this objective; settings may change it."""
+        """Return how the corpus is read for this objective with these settings: "pairs", "text", "documents", …."""
         return cls.data_format
 
     @classmethod
@@ -132,20 +134,20 @@ class Objective(nn.Module):
 
     @classmethod
     def rows_per_pair(cls, settings: Mapping[str, Any]) -> int:
-        """Return how many sequences the model is trained on for each pair; here 1, whatever the settings."""
+        """Return how many sequences the model is trained on for each pair, with the objective's settings; here 1."""
         return 1
 
     @classmethod
     def uses_dropout(cls, settings: Mapping[str, Any]) -> bool:
-        """Whether the system's dropout is applied in training; here it is, whatever the settings of the objective."""
+        """Whether the system's dropout is applied in training, with the objective's settings; here always."""
         return True
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
-        """Compute the loss of a batch on the model's device at a training step, counted from 1; 0 outside training."""
+        """Compute the loss of a batch on the model's device; `step` is the training step, from 1; 0 in validation."""
         raise NotImplementedError
 
     def validation_loss(self, batch: Batch) -> Loss:
-        """Compute a loss that is comparable between checkpoints: here the training loss."""
+        """Compute the loss of a validation batch, which must be comparable between checkpoints: here as in training."""
         return self(batch)
 
     def text_metrics(self, texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
@@ -153,15 +155,19 @@ class Objective(nn.Module):
         return {}
 
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
-        """Estimate the lengths of rows (padded sequences) from source and target lengths without special tokens."""
+        """Return the lengths of the sequences in a batch that pairs become, which decide how many fit into the batch.
+
+        `source` and `target` are the numbers of tokens of the pairs, without special tokens.
+        """
         return self.task.model.row_length(source + self.framing_length, target + len(self.task.framing.target_prefix))
 
     def packed_lengths(self, source: NDArray[Any], target: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Estimate how many source and target columns each pair takes up in a packed batch, from its lengths.
+        """Return how many tokens each pair adds to the packed source and the packed target of a batch.
 
-        If labels belong to source tokens (`aligned`), everything is in the source, and the target takes up nothing.
+        In a packed batch all sources form one row, and all targets another one. `source` and `target` are the numbers
+        of tokens of the pairs, without special tokens. If source tokens are labeled, a pair is in the source row only.
         """
-        if self.aligned:
+        if self.labels_source:
             return self.row_length(source, target), np.zeros_like(target)
         return source + self.framing_length, target + len(self.task.framing.target_prefix)
 
@@ -172,11 +178,11 @@ class Objective(nn.Module):
 
     @property
     def row_format(self) -> RowFormat:
-        """How the data loader builds rows of a batch (one sequence each) from the pairs of a store."""
+        """What the data loader needs to know to build the rows of a batch from the pairs of a token store."""
         return RowFormat(
             framing=self.task.framing,  # special tokens
             build_row=self.build_row,
-            labels_source=self.aligned,  # whether labels belong to source tokens
+            labels_source=self.labels_source,  # whether labels belong to source tokens
             row_length=self.row_length,
             packed_lengths=self.packed_lengths,
             distinct_epochs=self.distinct_epochs,  # epochs after which the same rows repeat
@@ -185,11 +191,11 @@ class Objective(nn.Module):
         )
 
     def describe_row(self, row: BatchRow) -> str:
-        """Describe what the model gets or predicts besides the tokens of a row (one sequence); here nothing."""
+        """Describe in words what the model gets or predicts besides the tokens of a training example; here nothing."""
         return ""
 
     def source_token_loss(self, features: MixerOutput, batch: Batch) -> Loss:
-        """Compute the loss of labels that belong to source tokens, from encoder outputs (B S D)."""
+        """Compute the loss of labels of source tokens, from what the output layer reads at each token (B S D)."""
         labeled = labeled_features(features.output, batch)  # N D: only positions with a label
         sums = token_loss(self.model.output, labeled, batch.labels, self.task.label_smoothing)
         return reduce_loss(sums, batch.labels, features.auxiliary_losses)
@@ -201,21 +207,28 @@ class SequenceObjective(Objective):
     rdrop_alpha = 0.0  # weight of the mean KL divergence between two passes
 
     def decoder_inputs(self, batch: Batch, step: int) -> Tensor:
-        """Return the tokens that the decoder reads at a training step (B T): the target itself in teacher forcing."""
+        """Return the tokens that the decoder reads at a training step, B T: the target itself (teacher forcing)."""
         return batch.target
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
-        """Compute the loss of the target tokens at a training step.
+        """Compute the loss of the target tokens of a batch at a training step.
 
-        With `label_positions`, source and target form one sequence, and the labels belong to some of its tokens.
+        If the batch has `label_positions`, source and target form one sequence (`batch.source`), and the labels belong
+        to its tokens at these positions.
         """
         if batch.label_positions is not None:
-            outputs = self.model.forward_tokens(batch.source, source_layout(batch))
-            return self.source_token_loss(outputs, batch)
+            features = self.model.forward_tokens(batch.source, source_layout(batch))
+            return self.source_token_loss(features, batch)
         inputs = self.decoder_inputs(batch, step)
         features = self.model.forward_features(batch.source, source_layout(batch), inputs, target_layout(batch))
-        smoothing, copying = self.task.label_smoothing, features.copying
-        sums = token_loss(self.model.output, features.output, batch.labels, smoothing, self.rdrop_alpha, copying)
+        sums = token_loss(
+            self.model.output,
+            features.output,
+            batch.labels,
+            smoothing=self.task.label_smoothing,
+            rdrop_alpha=self.rdrop_alpha,
+            copying=features.copying,
+        )
         return reduce_loss(sums, batch.labels, features.auxiliary_losses)
 
 
@@ -249,7 +262,7 @@ def token_loss(
         copying = None if copying is None else copying.map(lambda tensor: tensor[labeled])
     if copying is not None or output.reads_log_probs:
         alpha = rdrop_alpha if torch.is_grad_enabled() else 0.0  # the batches of an evaluation have no second pass
-        return mixture_loss(output, x, copying, labels, smoothing, alpha)
+        return mixture_loss(output, x, copying, labels, smoothing=smoothing, rdrop_alpha=alpha)
     x = output_inputs(output, x)
     rows = chunk_rows(x, output.weight)
     if torch.is_grad_enabled() and rdrop_alpha:
@@ -267,9 +280,9 @@ def token_loss(
 
 
 def output_inputs(output: OutputLayer, features: Tensor) -> Tensor:
-    """Return what the weights of the output layer are multiplied with, in the precision of autocast.
+    """Return the vectors that the weight matrix of the output layer is multiplied with, in the dtype of autocast.
 
-    Shape: features (N, D) → (N, W), W being the width of these weights.
+    Shape: features (N, D) → (N, W), W being the width of the matrix, after the layer before the output layer, if any.
     """
     x = output.output_features(features)
     device = x.device.type
@@ -299,38 +312,45 @@ def token_log_probs(
 
 
 def reduce_loss(sums: dict[str, Tensor], labels: Tensor, auxiliary_losses: Sequence[Tensor] = ()) -> Loss:
-    """Make a `Loss` of sums over the labels: "total" is minimized, the others become metrics.
+    """Make a `Loss` of sums over the labels by name: "total" is minimized, the others become metrics.
 
-    Auxiliary losses of layers, such as load balancing, are means and therefore added once per label.
+    Auxiliary losses of layers, such as load balancing, are means and therefore added once per label. Labels may be
+    ignored (`IGNORE_INDEX`).
     """
-    count = (labels != IGNORE_INDEX).sum()
+    num_labels = (labels != IGNORE_INDEX).sum()
     total = sums["total"]
     for auxiliary in auxiliary_losses:
-        total = total + auxiliary * count
-    return Loss(total, count, {name: value.detach() for name, value in sums.items() if name != "total"})
+        total = total + auxiliary * num_labels
+    metrics = {name: value.detach() for name, value in sums.items() if name != "total"}
+    return Loss(total, num_labels, metrics)
 
 
 def labeled_features(features: Tensor, batch: Batch) -> Tensor:
-    """Select the features at `batch.label_positions`, B S D → N D: the output layer skips tokens without a label."""
+    """Select the features (B S D) at the N positions that have a label: N D. The output layer skips all others."""
     assert batch.label_positions is not None
     return features.flatten(0, 1)[batch.label_positions]
 
 
-def source_layout(batch: Batch) -> Layout:
-    """Return the layout of the source: positions and lengths of its sequences, padded or packed."""
-    return _layout(batch, batch.source, batch.source_lengths, side=0)
+def source_layout(batch: Batch) -> SequenceLayout:
+    """Return positions and lengths of the source sequences of a batch, padded or packed."""
+    max_lengths = batch.max_lengths  # of source and target; None: the batch is not packed
+    return _layout(batch.source, batch.source_lengths, None if max_lengths is None else max_lengths[0])
 
 
-def target_layout(batch: Batch) -> Layout:
-    """Return the layout of the target: positions and lengths of its sequences, padded or packed."""
-    return _layout(batch, batch.target, batch.target_lengths, side=1)
+def target_layout(batch: Batch) -> SequenceLayout:
+    """Return positions and lengths of the target sequences of a batch, padded or packed."""
+    max_lengths = batch.max_lengths  # of source and target; None: the batch is not packed
+    return _layout(batch.target, batch.target_lengths, None if max_lengths is None else max_lengths[1])
 
 
-def _layout(batch: Batch, ids: Tensor, lengths: Tensor, side: int) -> Layout:
-    """Return positions and lengths of the sequences in `ids` (B T); `side` 0 is the source, 1 the target."""
-    if batch.max_lengths is not None:  # the batch is packed: several sequences in one row
-        return Layout.packed_row(ids.shape[1], lengths, batch.max_lengths[side])
-    return Layout.padded(ids.shape[1], lengths)
+def _layout(ids: Tensor, lengths: Tensor, max_length: int | None) -> SequenceLayout:
+    """Return positions and lengths of the sequences in `ids` (B T), which have these lengths.
+
+    With a `max_length`, they are packed into one row, and no sequence is longer; None: each has a row of its own.
+    """
+    if max_length is None:
+        return SequenceLayout.padded(ids.shape[1], lengths)
+    return SequenceLayout.packed_row(ids.shape[1], lengths, max_length)
 
 
 def concat_ids(*parts: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:

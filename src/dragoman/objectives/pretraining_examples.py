@@ -32,7 +32,8 @@ class PretrainingExample:
 def pretraining_examples(objective: Objective, store: TokenStore, seed: int) -> list[PretrainingExample]:
     """Return an example of each kind of corrupted training text, such as each attention mask of UniLM.
 
-    They come from the first texts of a store. An objective that corrupts nothing has none.
+    They come from the first texts of a store; `seed` decides which tokens are corrupted. An objective that corrupts
+    nothing has none.
     """
     examples: dict[str, PretrainingExample] = {}
     for index in range(min(ROWS_TRIED, len(store))):
@@ -45,22 +46,25 @@ def pretraining_examples(objective: Objective, store: TokenStore, seed: int) -> 
 
 
 def corrupt_row(objective: Objective, store: TokenStore, index: int, seed: int) -> BatchRow | None:
-    """Return text number `index` of the store as the objective corrupts it for training; None if it does not."""
+    """Return text number `index` of the store as the objective corrupts it in training, with random numbers by `seed`.
+
+    None if the objective corrupts nothing.
+    """
     if not objective.corrupts_input or objective.build_row is None:
         return None
     return objective.build_row(store, index, np.random.default_rng((seed, index)))
 
 
 def render_row(objective: Objective, row: BatchRow) -> PretrainingExample:
-    """Render a row (input and labels of a training text) as text, with names for masks, sentinels and separators.
+    """Render a training example (a row of token ids and labels) as text, with names for masks and other symbols.
 
-    If the labels belong to source tokens (`aligned`), the target shows the labeled spans, separated by "…".
+    If the labels belong to source tokens (`labels_source`), the target shows the labeled spans, separated by "…".
     """
-    if not objective.aligned:
+    if not objective.labels_source:
         target = _render(objective, row.target)
     else:
-        labeled = np.asarray(row.target) != objective.task.framing.pad
-        borders = np.flatnonzero(np.diff(labeled, prepend=False, append=False))  # start, end, start, end, …
+        is_labeled = np.asarray(row.target) != objective.task.framing.pad
+        borders = np.flatnonzero(np.diff(is_labeled, prepend=False, append=False))  # start, end, start, end, …
         target = " … ".join(_render(objective, row.target[start:end]) for start, end in borders.reshape(-1, 2))
     return PretrainingExample(input=_render(objective, row.source), target=target, note=objective.describe_row(row))
 

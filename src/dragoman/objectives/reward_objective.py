@@ -55,11 +55,14 @@ class CandidateSet:
     baseline: Floats | None = None
 
     def sum_by_sentence(self, values: Floats) -> Floats:
-        """Sum values of the candidates (C) over each sentence, and return the sum of each candidate's sentence (C)."""
+        """Sum the values of C candidates over each sentence; return for each candidate the sum of its sentence, C."""
         return np.bincount(self.sentence, values).astype(float)[self.sentence]
 
     def advantages(self) -> Floats:
-        """Return for each of C candidates reward minus baseline, times its share of the sentence's candidates."""
+        """Return the weight of each candidate's log p in the gradient (C): reward minus baseline, times its share.
+
+        The share is that of the candidate in all that were generated for its sentence.
+        """
         generated = self.sum_by_sentence(self.counts.astype(float))
         if self.baseline is not None:
             baseline = self.baseline[self.sentence]
@@ -134,7 +137,10 @@ class RewardObjective(SequenceObjective):
                 "set objective.settings.num_candidates to 2 or more, or objective.settings.baseline to greedy"
             )
         if likelihood_weight < 0:
-            raise UserError(f"objective.settings.likelihood_weight must be at least 0, but is {likelihood_weight}")
+            raise UserError(
+                "objective.settings.likelihood_weight is the weight of a loss and must be at least 0, but is "
+                f"{likelihood_weight}: set it to 0 or more"
+            )
         self.metric, self.baseline, self.likelihood_weight = REWARD_METRICS[reward], baseline, likelihood_weight
         self.search: Beam | Sample = Sample(temperature=temperature, n_best=num_candidates)
         if candidates == "beam":
@@ -144,12 +150,12 @@ class RewardObjective(SequenceObjective):
 
     @classmethod
     def rows_per_pair(cls, settings: Mapping[str, Any]) -> int:
-        """Count the candidates of a pair and its reference."""
+        """Return how many sequences the model is trained on for each pair: its candidates and the reference."""
         return 1 + int(settings.get("num_candidates", cls.default_candidates))
 
     @classmethod
     def uses_dropout(cls, settings: Mapping[str, Any]) -> bool:
-        """Whether the setting `dropout_enabled` turns dropout on."""
+        """Whether the system's dropout is applied in training: only with the setting `dropout_enabled`."""
         return bool(settings.get("dropout_enabled", False))
 
     def text_metrics(self, texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
@@ -157,9 +163,9 @@ class RewardObjective(SequenceObjective):
         return {"reward": float(self.metric.paired(texts, references).mean())}
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
-        """Add the risk of generated candidates to the weighted loss of the references; in validation only the latter.
+        """Compute the weighted loss of the references plus the risk of candidates; in validation only the loss.
 
-        The value of the risk is minus the mean reward of each sentence's candidates, summed over the sentences.
+        The risk is minus the mean reward of each sentence's candidates, summed over the sentences of the batch.
         """
         likelihood = super().forward(batch, step)
         if not torch.is_grad_enabled():
@@ -174,7 +180,10 @@ class RewardObjective(SequenceObjective):
         return likelihood._replace(total=total)
 
     def references(self, batch: Batch) -> tuple[Tensor, list[list[int]]]:
-        """Return the rows of a batch that hold a pair, and the token ids of their targets, with EOS."""
+        """Return the numbers of the rows of a batch that hold a pair (N), and the token ids of their targets, with EOS.
+
+        Other rows only fill up the batch, and have no labels.
+        """
         labels = batch.labels.tolist()
         targets = [[token for token in row if token != IGNORE_INDEX] for row in labels]
         rows = [number for number, target in enumerate(targets) if target]
@@ -188,12 +197,11 @@ class RewardObjective(SequenceObjective):
         """
         keys = torch.randint(2**62, (len(references),))  # seeds of the samples of each source
         limits = torch.tensor([int(MAX_LENGTH_RATIO * len(target)) + MAX_LENGTH_OFFSET for target in references])
-        searches = [self.engine, self.greedy_engine] if self.baseline == "greedy" else [self.engine]
-        samples, *greedy = (self._generate(engine, source, lengths, limits, keys) for engine in searches)
         labels: list[list[int]] = []
         sentence: list[int] = []
         counts: list[int] = []
-        for number, generated in enumerate(samples):
+        for number, generated in enumerate(self._generate(self.engine, source, lengths, limits, keys)):
+            # how often each candidate was generated; the reference may be a candidate that was not
             unique: dict[tuple[int, ...], int] = {tuple(references[number]): 0} if self.include_reference else {}
             for tokens in generated:
                 unique[tuple(tokens)] = unique.get(tuple(tokens), 0) + 1
@@ -204,7 +212,8 @@ class RewardObjective(SequenceObjective):
         rewards = self._rewards(labels, [reference_texts[number] for number in sentence])
         baseline = None
         if self.baseline == "greedy":
-            baseline = self._rewards([tokens for (tokens,) in greedy[0]], reference_texts)
+            translations = self._generate(self.greedy_engine, source, lengths, limits, keys)
+            baseline = self._rewards([best for (best,) in translations], reference_texts)
         elif self.baseline == "none":
             baseline = np.zeros(len(references))
         return CandidateSet(labels, np.array(sentence), rewards, np.array(counts), baseline)
@@ -240,12 +249,12 @@ class RewardObjective(SequenceObjective):
 
     @property
     def _special_tokens(self) -> SpecialTokens:
-        """The special tokens of a search in which every token can be generated."""
+        """The special tokens that a search needs to know; none is suppressed, so that every token can be generated."""
         framing = self.task.framing
         return SpecialTokens(framing.bos, framing.eos, forced_bos=framing.forced_bos)
 
     def _rewards(self, labels: Sequence[list[int]], references: Sequence[str]) -> Floats:
-        """Return the rewards, from 0 to 1, of candidates by the texts of their references."""
+        """Return the rewards, from 0 to 1, of candidates (token ids), each compared with the text of its reference."""
         return self.metric.paired([self._text(tokens) for tokens in labels], references) / 100
 
     def _text(self, tokens: Sequence[int]) -> str:
@@ -257,7 +266,7 @@ class RewardObjective(SequenceObjective):
     def log_probs(self, source: Tensor, lengths: Tensor, candidates: CandidateSet) -> tuple[Tensor, Sequence[Tensor]]:
         """Return log p(y|x) of every candidate (C) with teacher forcing, and the auxiliary losses of the layers.
 
-        Sources are N S, with lengths N.
+        Sources are ids N S, with lengths N; candidates know the number of their sentence.
         """
         device, framing = source.device, self.task.framing
         inputs, input_lengths = pad_rows([[framing.bos, *tokens[:-1]] for tokens in candidates.labels], framing.pad)
@@ -283,7 +292,10 @@ class RewardObjective(SequenceObjective):
 
 @contextmanager
 def cumulative_sums_allowed() -> Iterator[None]:
-    """Allow sampling with `training.deterministic`: torch rejects cumsum on a GPU, which is deterministic for rows."""
+    """Allow sampling while torch's deterministic algorithms are enabled (`training.deterministic`).
+
+    Torch then rejects all cumulative sums on a GPU, but those over rows, which sampling needs, are deterministic.
+    """
     deterministic = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(False)
     try:
@@ -324,7 +336,7 @@ class MinimumRiskObjective(RewardObjective):
         likelihood_weight: float = 0.0,
         dropout_enabled: bool = False,
     ) -> None:
-        """Set up the candidates as described in the class."""
+        """Check the settings, which the class describes, and choose the search for candidates and their reward."""
         super().__init__(
             task,
             reward=reward,
@@ -336,7 +348,10 @@ class MinimumRiskObjective(RewardObjective):
             dropout_enabled=dropout_enabled,
         )
         if sharpness <= 0:
-            raise UserError(f"objective.settings.sharpness must be above 0, but is {sharpness}")
+            raise UserError(
+                "objective.settings.sharpness is an exponent of probabilities and must be above 0, but is "
+                f"{sharpness}: set it to a positive number, such as 0.005"
+            )
         self.sharpness, self.include_reference = sharpness, include_reference
 
     def risk(self, candidates: CandidateSet, log_p: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from dragoman.data import Batch, BatchRow, SubwordSamplers, TokenStore
 from dragoman.models import DecoderOnlyModel, EncoderDecoderModel
 from dragoman.objectives.objective import SequenceObjective, TaskContext, concat_ids
-from dragoman.parts.mixer import Layout
+from dragoman.parts.mixer import SequenceLayout
 from dragoman.parts.precision import at_least_float32
 from dragoman.text import BPEDropout
 
@@ -44,7 +44,7 @@ class TranslationObjective(SequenceObjective):
 
     @classmethod
     def training_cost(cls, settings: Mapping[str, Any]) -> float:
-        """Return the training FLOPs of a pair relative to teacher forcing: with R-Drop it is computed twice."""
+        """Return the training FLOPs of a pair relative to teacher forcing: 2 with R-Drop, which computes it twice."""
         return 2.0 if settings.get("rdrop_alpha") else 1.0
 
     def __init__(
@@ -70,56 +70,55 @@ class TranslationObjective(SequenceObjective):
         model, framing = task.model, task.framing
         plain = not sampling_rate and not rdrop_alpha and framing.pad != framing.eos
         if model.is_decoder_only and model.supports_packing and plain:
-            self.aligned, self.build_row = True, self._concatenated_row
+            self.labels_source, self.build_row = True, self._concatenated_row
         self.doubled, self.static_shapes = rdrop_alpha > 0, not sampling_rate
-        self.supports_packing = model.supports_packing and (self.aligned or not model.is_decoder_only)
+        self.supports_packing = model.supports_packing and (self.labels_source or not model.is_decoder_only)
 
     def _concatenated_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
-        """Concatenate source and target of pair number `index` into one sequence, with labels for the target.
+        """Concatenate source and target of pair number `index` of the store to one training example of a decoder.
 
-        `random` is not used.
+        The label of a token is the next one of the target; the padding token stands for no label. `random` is not used.
         """
         framing = self.task.framing
         source = concat_ids(framing.source_prefix, store.source(index), framing.source_suffix)
         target = concat_ids(framing.target_prefix, store.target(index), (framing.eos,))
-        unlabeled = np.full(len(source) + len(framing.forced_bos), framing.pad)
-        inputs, labels = (
-            concat_ids(source, target[:-1]),
-            concat_ids(unlabeled, target[len(framing.target_prefix) :]),
-        )  # a label is the next token
-        return BatchRow(inputs, labels)
+        no_labels = np.full(len(source) + len(framing.forced_bos), framing.pad)
+        labels = concat_ids(no_labels, target[len(framing.target_prefix) :])
+        return BatchRow(source=concat_ids(source, target[:-1]), target=labels)
 
     def decoder_inputs(self, batch: Batch, step: int) -> Tensor:
-        """Return what the decoder reads, B T: the target; with scheduled sampling, some tokens are the model's own."""
+        """Return the tokens that the decoder reads at a training step, B T: the target (teacher forcing).
+
+        With scheduled sampling, a share of them that depends on the step is sampled from the model.
+        """
         if self.sampling_rate and torch.is_grad_enabled():
             return self._sampled_inputs(batch, self.sampling_ratio(step))
         return batch.target
 
     def sampling_ratio(self, step: int) -> float:
-        """Return the share of decoder inputs that are sampled at a step."""
+        """Return the share of decoder inputs that scheduled sampling takes from the model at a training step."""
         return self.sampling_rate * (1 - teacher_forcing_ratio(step / self.sampling_steps, self.sampling_decay))
 
     @torch.no_grad()
     def _sampled_inputs(self, batch: Batch, ratio: float) -> Tensor:
-        """Replace a share, `ratio`, of the target tokens (B T) by tokens that the model predicts by sampling.
+        """Return the targets of a batch (B T) with a share, `ratio`, of tokens sampled from the model's predictions.
 
-        R-Drop compares two passes over the same input, so the two copies of a batch share their sampled tokens.
+        With R-Drop, which compares two passes over the same input, the second half of the batch repeats the first one,
+        and gets the same tokens.
         """
         copies = 2 if self.doubled else 1
-        source, source_lengths, target, target_lengths = (
-            tensor[: len(tensor) // copies]
-            for tensor in (batch.source, batch.source_lengths, batch.target, batch.target_lengths)
-        )
-        source_layout = Layout.padded(source.shape[1], source_lengths)
-        target_layout = Layout.padded(target.shape[1], target_lengths)
+        count = len(batch.target) // copies
+        source, target = batch.source[:count], batch.target[:count]
+        source_layout = SequenceLayout.padded(source.shape[1], batch.source_lengths[:count])
+        target_layout = SequenceLayout.padded(target.shape[1], batch.target_lengths[:count])
         features = self.model.forward_features(source, source_layout, target, target_layout)
-        rows = max(1, SAMPLING_CHUNK_TOKENS // target.shape[1])  # of the batch
-        starts = range(0, len(target), rows)
-        chunks = [features.select_rows(slice(start, start + rows)) for start in starts]
-        tokens = torch.cat([sample_tokens(self.model.logits(chunk)) for chunk in chunks])  # B T
-        replaced = torch.rand(target.shape, device=target.device) < ratio
-        replaced &= target_layout.positions > 0  # BOS stays
-        return torch.where(replaced, tokens.roll(1, 1), target).repeat(copies, 1)  # a prediction is the next input
+        rows = max(1, SAMPLING_CHUNK_TOKENS // target.shape[1])  # whose logits exist at a time
+        chunks = [features.select_rows(slice(start, start + rows)) for start in range(0, count, rows)]
+        sampled = torch.cat([sample_tokens(self.model.logits(chunk)) for chunk in chunks])  # B T: the next tokens
+        is_replaced = torch.rand(target.shape, device=target.device) < ratio
+        is_replaced &= target_layout.positions > 0  # BOS stays
+        inputs = torch.where(is_replaced, sampled.roll(1, 1), target)  # a predicted token is the next input
+        return inputs.repeat(copies, 1)
 
 
 def sample_tokens(logits: Tensor) -> Tensor:
@@ -129,21 +128,24 @@ def sample_tokens(logits: Tensor) -> Tensor:
 
 
 def bpe_dropout_segmenters(task: TaskContext) -> SubwordSamplers:
-    """Return the functions that segment source and target anew by BPE dropout; None for a side without it."""
+    """Return functions that segment source and target into subwords anew in every epoch, by BPE dropout.
+
+    None for a side without it: sources of feature vectors, and tokenizers without BPE merges.
+    """
     if not task.bpe_dropout:
         return None, None
     source, target = task.source_tokenizer, task.target_tokenizer
     if not source.has_merges:
         return None, BPEDropout(target, task.bpe_dropout)  # raises a UserError if the target has no merges either
-    resegments_source, resegments_target = task.model.source_features is None, target.has_merges
-    return (
-        BPEDropout(source, task.bpe_dropout) if resegments_source else None,
-        BPEDropout(target, task.bpe_dropout) if resegments_target else None,
-    )
+    source_sampler = BPEDropout(source, task.bpe_dropout) if task.model.source_features is None else None
+    return source_sampler, BPEDropout(target, task.bpe_dropout) if target.has_merges else None
 
 
 def teacher_forcing_ratio(progress: float, decay: SamplingDecay) -> float:
-    """Return the share of teacher-forced tokens, from 1 to 0 as `progress` goes to 1 (Bengio et al. 2015, §2.4)."""
+    """Return the share of decoder inputs that are not sampled: from 1 to 0 as `progress`, from 0, grows to 1.
+
+    `decay` is one of the functions of scheduled sampling (Bengio et al. 2015, §2.4).
+    """
     progress = min(1.0, progress)
     if decay == "linear":
         return 1 - progress

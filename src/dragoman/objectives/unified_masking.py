@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dragoman.data import IGNORE_INDEX, Batch, BatchRow, TokenStore
 from dragoman.models import MaskedDecoderModel
@@ -57,7 +58,7 @@ class UnifiedMaskedObjective(Objective):
     usage = FILL
     infilling = "piece"
     corrupts_input = True
-    aligned = True
+    labels_source = True
     predicts_masks = True
 
     def __init__(
@@ -108,20 +109,23 @@ class UnifiedMaskedObjective(Objective):
     @staticmethod
     def _is_text(segment: np.ndarray) -> np.ndarray:
         """Whether each token of a segment is text: all but the first and the last, which are special tokens."""
-        place = np.arange(len(segment))
-        return (place > 0) & (place < len(segment) - 1)
+        index = np.arange(len(segment))
+        return (index > 0) & (index < len(segment) - 1)
 
     def describe_row(self, row: BatchRow) -> str:
-        """Name the attention mask of a row."""
+        """Name the attention mask of a training example, which its first token type stands for."""
         assert row.token_type_ids is not None
         return MASK_NAMES[int(row.token_type_ids[0])]
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Estimate the lengths of rows: the text, its special tokens (framing), a separator and another EOS."""
+        """Return the lengths of the sequences that texts of `source` tokens become, with the special tokens.
+
+        These are the tokens before and after a source and, if the text is split, a separator and another EOS.
+        """
         return source + self.framing_length + 2  # separator, EOS
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
-        """Compute the loss of the masked tokens; `step` is not used."""
+        """Compute the cross-entropy of the masked tokens; the training step is not used."""
         assert batch.token_type_ids is not None
         features = self.model.forward_segments(batch.source, source_layout(batch), batch.token_type_ids)
         return self.source_token_loss(features, batch)
@@ -144,37 +148,53 @@ class MaskedTargetObjective(SequenceObjective):
     predicts_masks = True
 
     def __init__(self, task: TaskContext, *, mask_rate: float = 0.7) -> None:
-        """`masker` holds the mask token, the range of random tokens and the shares of the selected tokens."""
+        """Set up masking: target tokens are selected with probability `mask_rate`.
+
+        `masker` holds the mask token, the range of random tokens, and the shares that become random or stay.
+        """
         super().__init__(task)
         self.masker = make_masker(task, mask_rate)
         self.subword_samplers = bpe_dropout_segmenters(task)
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Estimate the lengths of rows: source and target with their special tokens, both SEP and EOS of the target."""
+        """Return the lengths of the sequences that pairs of `source` and `target` tokens become, with special tokens.
+
+        The target has both SEP and EOS, one more than other objectives count.
+        """
         return super().row_length(source, target + 1)
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
-        """Compute the mean loss of masked target tokens, times the number of all; in validation the loss of all.
+        """Compute the loss of masked target tokens in training, and that of all target tokens in validation.
 
-        Of the selected tokens, `keep_share` stay, `random_share` become random tokens, and the others become the mask.
+        In training, the mean loss of the masked tokens is multiplied by the number of all target tokens, so that losses
+        of batches are comparable. The training step is not used.
         """
         if not torch.is_grad_enabled():
             return super().forward(batch, step)
-        pad, masker = self.task.framing.pad, self.masker
         is_label = batch.labels != IGNORE_INDEX
-        target = torch.cat((batch.target[:, :1], batch.labels.where(is_label, pad)), 1)  # B T+1: SEP y EOS
-        selected = torch.rand(target.shape, device=target.device) < masker.rate
-        selected[:, 0] = False
-        selected[:, 1:] &= is_label
-        choice = torch.rand(target.shape, device=target.device)
-        random_tokens = torch.randint_like(target, masker.first_token, masker.vocab_size)
-        replacement = torch.where(choice < masker.keep_share + masker.random_share, random_tokens, masker.mask)
-        replacement = torch.where(choice < masker.keep_share, target, replacement)
-        inputs = torch.where(selected, replacement, target)
-        target_lengths = batch.target_lengths + 1  # EOS
-        features = self.model.forward_masked_target(batch.source, batch.source_lengths, inputs, target_lengths)
-        labels = target.where(selected, IGNORE_INDEX)
-        sums = token_loss(self.model.output, features.output, labels, self.task.label_smoothing)
-        scale = is_label.sum() / selected.sum().clamp(min=1)
+        # B T+1: SEP y EOS
+        target = torch.cat((batch.target[:, :1], batch.labels.where(is_label, self.task.framing.pad)), 1)
+        is_selected = torch.rand(target.shape, device=target.device) < self.masker.rate
+        is_selected[:, 0] = False  # SEP
+        is_selected[:, 1:] &= is_label
+        features = self.model.forward_masked_target(
+            batch.source,
+            batch.source_lengths,
+            target=torch.where(is_selected, self._replacements(target), target),
+            target_lengths=batch.target_lengths + 1,  # EOS
+        )
+        labels = target.where(is_selected, IGNORE_INDEX)
+        sums = token_loss(self.model.output, features.output, labels, smoothing=self.task.label_smoothing)
+        scale = is_label.sum() / is_selected.sum().clamp(min=1)
         sums = {name: value * scale for name, value in sums.items()}
         return reduce_loss(sums, batch.labels, features.auxiliary_losses)
+
+    def _replacements(self, target: Tensor) -> Tensor:
+        """Return what takes the place of each target token (B T) if it is selected: itself, a random token or the mask.
+
+        Their probabilities are `keep_share`, `random_share` and the rest.
+        """
+        masker, choice = self.masker, torch.rand(target.shape, device=target.device)
+        random_tokens = torch.randint_like(target, masker.first_token, masker.vocab_size)
+        replacements = torch.where(choice < masker.keep_share + masker.random_share, random_tokens, masker.mask)
+        return torch.where(choice < masker.keep_share, target, replacements)

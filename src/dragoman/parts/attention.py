@@ -73,7 +73,11 @@ class SelfAttentionMixer(Mixer):
     adaptable: ClassVar = {"project": ("query", "key", "value"), "output": ("output",)}
 
     def __init__(self, spec: SelfAttention, dim: int) -> None:
-        """`dim` is the width of the layer's input and output; `blocks` lists the matrices stacked in one weight."""
+        """Create the layer for inputs and outputs of width `dim`.
+
+        `project` computes queries, keys and values of all heads with one weight, in which three matrices are stacked:
+        `blocks` says how many rows each of them has.
+        """
         super().__init__()
         self.heads, self.kv_heads = spec.heads, spec.kv_heads or spec.heads
         self.width = head_width(dim, spec.heads, spec.kv_heads, spec.head_dim)
@@ -123,27 +127,27 @@ class SelfAttentionMixer(Mixer):
         """Return the caches unchanged: `context.ancestors` says which row wrote which key, so nothing is copied."""
         return state
 
-    def args(self, context: Context, length: int) -> AttentionArgs:
-        """Collect the arguments of the attention function for `length` keys; layers of one `mask_key` share a mask."""
-        # `length_key` is hashable also while a model is exported, when `length` is a symbol
-        shared, mask_key = context.shared_position, ("self", length_key(length), self.visibility_key)
-        positions = (self.position,) if shared is None else (self.position, shared)
-        dropout = self.dropout if self.training else 0.0
+    def attention_args(self, context: Context, num_keys: int) -> AttentionArgs:
+        """Collect what the function `attend` needs to know of this layer: mask, positions, scale and dropout.
+
+        Layers with equal `mask_key` share one mask: those with the same kind of mask and number of keys.
+        """
+        stack_position = context.shared_position  # position encoding of the stack, used besides that of the layer
         return AttentionArgs(
-            self.visibility,
-            positions,
+            visibility=self.visibility,
+            positions=(self.position,) if stack_position is None else (self.position, stack_position),
             scale=self.scale,
-            dropout=dropout,
+            dropout=self.dropout if self.training else 0.0,
             path=self.path,
-            mask_key=mask_key,
+            mask_key=("self", length_key(num_keys), self.visibility_key),
             quantities=self.quantities() if context.is_traced else None,
         )
 
     def quantities(self) -> AttentionQuantities:
-        """Return query, keys, values and scores with their formulas, for a walk through the model."""
+        """Return names and formulas of query, keys, values and scores, which explain this layer to a user."""
         is_linear = isinstance(self.project, nn.Linear)
         return attention_quantities(
-            projection_formulas("x", "x", self.project.bias is not None) if is_linear else ("x", "x", "x"),
+            projection_formulas("x", "x", bias=self.project.bias is not None) if is_linear else ("x", "x", "x"),
             scale=self.scale,
             is_normalized=not isinstance(self.query_norm, Identity),
             rotates=self.position.rotates,
@@ -153,7 +157,7 @@ class SelfAttentionMixer(Mixer):
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """x, B T D → B T D; with a state, keys and values are first written into its caches, then all are attended to.
 
-        G = `kv_heads`, the number of heads of keys and values.
+        G = `kv_heads` is the number of heads of keys and values; `context.layout` holds the positions of the tokens.
         """
         query, key, value = self.project(x).split(self.sizes, dim=-1)
         query, key = (part.unflatten(-1, (-1, self.width)) for part in (query, key))  # B T H E and B T G E
@@ -164,10 +168,12 @@ class SelfAttentionMixer(Mixer):
         key = self.position.rotate(key.transpose(1, 2), positions).transpose(1, 2)  # B T G E
         if self.rotary_values:
             value = self.position.rotate(value.transpose(1, 2), positions).transpose(1, 2)  # B T G E
-        args = self.args(context, x.shape[1] if state is None else state["key"].shape[1])
+        args = self.attention_args(context, num_keys=x.shape[1] if state is None else state["key"].shape[1])
         if state is None:
-            layout = context.layout
-            y = join_heads(attend(query, key.transpose(1, 2), value.transpose(1, 2), layout, layout, context, args))
+            key, value, layout = key.transpose(1, 2), value.transpose(1, 2), context.layout  # B G T E
+            y = join_heads(
+                attend(query, key, value, query_layout=layout, key_layout=layout, context=context, args=args)
+            )
         else:
             y = self._attend_to_caches(query, key, value, context, args, state)
         return MixerOutput(project_heads(self, y, context), state)
@@ -177,15 +183,22 @@ class SelfAttentionMixer(Mixer):
     ) -> Tensor:
         """Write keys and values, R T G E, into the caches of the state, R S G E, and attend to all of them.
 
-        R is the number of rows of the batch, G = `kv_heads`. Query R H T E → R T H·E. In beam search
-        (`context.ancestors`, T = 1), R = B·K: the K hypotheses of a source are its queries and see the keys of all K,
-        masked to those of their ancestors.
+        Query R H T E → output R T H·E, for R rows of the batch and G = `kv_heads` heads of keys. `context.layout` holds
+        the positions at which the T tokens are written. In beam search (T = 1), the K hypotheses of a source have their
+        own rows, R = B·K. They are queries to the keys of all K rows, masked to those of their own tokens
+        (`context.ancestors`, B K S, says which row holds them).
         """
         keys, values, positions = state["key"], state["value"], context.layout.positions
         if key.shape[1] == 1 and self.visibility.causal and use_kernel(query, value, context, args):
-            position, scale = positions[:, 0].contiguous(), args.scale_of(query)
             y = kernels.cached_attention_step(
-                query[:, :, 0], key[:, 0], value[:, 0], keys, values, position, context.ancestors, scale
+                query=query[:, :, 0],
+                key=key[:, 0],
+                value=value[:, 0],
+                keys=keys,
+                values=values,
+                positions=positions[:, 0].contiguous(),
+                ancestors=context.ancestors,
+                scale=args.scale_of(query),
             )  # R H E; writes key and value into the caches
             return y.flatten(1)[:, None]
         cached = cached_keys(context, keys.shape[1])  # positions and mask of all keys in the caches
@@ -211,7 +224,10 @@ class SelfAttentionMixer(Mixer):
 
 
 def project_heads(layer: SelfAttentionMixer | CrossAttentionMixer, joined: Tensor, context: Context) -> Tensor:
-    """Multiply the joined outputs of all heads, B T H·E, by W_O of the layer: B T D."""
+    """Multiply the concatenated outputs of all heads, B T H·E, by W_O of the layer: B T D.
+
+    If intermediate results are recorded for an explanation, both are added to them.
+    """
     output: Tensor = layer.output(joined)
     context.trace(layer.path, JOINED_HEADS, joined)
     context.trace(layer.path, ATTENTION_OUTPUT, output)
@@ -255,9 +271,10 @@ class CrossAttentionMixer(Mixer):
     adaptable: ClassVar = {"query": ("query",), "project": ("key", "value"), "output": ("output",)}
 
     def __init__(self, spec: CrossAttention, dim: int) -> None:
-        """`dim` is the width of the layer's input and output, and of the encoder's output.
+        """Create the layer for inputs, outputs and encoder outputs of width `dim`.
 
-        `project` computes keys and values; `blocks` lists the rows of both in its weight.
+        `project` computes keys and values with one weight, in which two matrices are stacked: `blocks` says how many
+        rows each of them has.
         """
         super().__init__()
         self.heads, self.kv_heads = spec.heads, spec.kv_heads or spec.heads
@@ -283,8 +300,11 @@ class CrossAttentionMixer(Mixer):
         key, value = matmul_layout(self.key_norm(key), value)
         return {"key": key, "value": value}  # B G S E
 
-    def args(self, context: Context) -> AttentionArgs:
-        """Collect the arguments of the attention function; all layers with the `mask_key` "memory" share a mask."""
+    def attention_args(self, context: Context) -> AttentionArgs:
+        """Collect what the function `attend` needs to know of this layer.
+
+        All cross-attention layers share one mask, which hides the padding of the source, under the `mask_key` "memory".
+        """
         return AttentionArgs(
             scale=self.scale,
             dropout=self.dropout if self.training else 0.0,
@@ -294,22 +314,26 @@ class CrossAttentionMixer(Mixer):
         )
 
     def quantities(self) -> AttentionQuantities:
-        """Return query, keys, values and scores with their formulas; h are the encoder's outputs."""
-        projections = projection_formulas("x", "h", self.query.bias is not None)
+        """Return names and formulas of query, keys, values and scores, which explain this layer to a user.
+
+        In the formulas, x is the input of the layer and h an output of the encoder.
+        """
+        projections = projection_formulas("x", "h", bias=self.query.bias is not None)
         is_normalized = not isinstance(self.query_norm, Identity)
         return attention_quantities(projections, scale=self.scale, is_normalized=is_normalized)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """Attend to the encoder's output: x, R T D → R T D; the state, if any, is returned unchanged.
+        """Attend to the encoder's output (in the context): x, R T D → R T D; the state, if any, is returned unchanged.
 
-        The R = B·K rows are folded to B, the K hypotheses of a source side by side, so that they share its keys.
+        The R = B·K rows are reshaped to B, the K hypotheses of a source side by side, so that they share its keys.
         """
         memory = context.encoded_source
         projections = self.memory_projections(memory)
         folded = fold_beams(x, memory)  # B K·T D
         query = self.query_norm(split_heads(self.query(folded), self.heads))  # B H K·T E
         key, value = projections["key"], projections["value"]  # B G S E
-        y = attend(query, key, value, context.layout, memory.layout, context, self.args(context))
+        args = self.attention_args(context)
+        y = attend(query, key, value, query_layout=context.layout, key_layout=memory.layout, context=context, args=args)
         return MixerOutput(project_heads(self, join_heads(y), context).reshape(x.shape), state)
 
     def flops(self, work: Workload) -> int:

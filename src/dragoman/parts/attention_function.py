@@ -23,7 +23,7 @@ from dragoman.parts.attention_quantities import (
     AttentionQuantities,
 )
 from dragoman.parts.attention_scores import Score
-from dragoman.parts.mixer import AttentionMasks, CachedKeys, Context, Layout, Memory, beam_size
+from dragoman.parts.mixer import AttentionMasks, CachedKeys, Context, Memory, SequenceLayout, beam_size
 from dragoman.parts.positions import Position
 from dragoman.parts.triton_support import TRITON_AVAILABLE
 from dragoman.parts.visibility import Visibility
@@ -39,9 +39,9 @@ MAX_KERNEL_QUERIES = 32  # the Triton kernels are for few queries
 
 @dataclass(frozen=True)
 class AttentionArgs:
-    """What the attention function needs to know of the layer that calls it."""
+    """What the attention function `attend` needs to know of the layer that calls it."""
 
-    visibility: Visibility | None = None  # None: all keys are visible
+    visibility: Visibility | None = None  # mask by positions, such as a causal one; None: all keys are visible
     positions: tuple[Position, ...] = ()  # position encodings that may add biases to scores and values
     score: Score | None = None  # None: scaled dot product
     scale: float | None = None  # of the dot product; None: 1/√E
@@ -80,43 +80,52 @@ class AttentionArgs:
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Layout, context: Context, args: AttentionArgs
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    query_layout: SequenceLayout,
+    key_layout: SequenceLayout,
+    context: Context,
+    args: AttentionArgs,
 ) -> Tensor:
-    """Compute softmax(score(Q, K) + bias) V over the visible keys.
-
-    `queries` and `keys` are the layouts (positions, lengths and packing) of the tokens that query and key come from;
-    `args` holds visibility, biases, scale and dropout of the layer.
+    """Compute softmax(score(Q, K) + bias) V over the visible keys, by the fastest kernel that can do it.
 
     Shape: query B H T E, key and value B G S E, each of the G heads shared by H/G query heads → B H T E; values, and
-    with them the output, may have another width than keys. Uses a fused kernel unless the weights are needed
-    explicitly; all kernels agree. Packed rows on a GPU use FlexAttention in compiled graphs, otherwise flash attention
-    with variable lengths.
+    with them the output, may have another width than keys. All kernels compute the same. Packed rows on a GPU use
+    FlexAttention in compiled graphs, otherwise flash attention with variable lengths.
+
+    Args:
+        query_layout, key_layout: positions and lengths of the tokens that query and key come from.
+        context: shared by all layers of this call; if it has a recorder, the weights are computed and recorded.
+        args: mask, position biases, scale and dropout of the layer.
     """
     if args.needs_weights(context):
-        return explicit_attention(query, key, value, queries, keys, context, args)
-    if keys.cu_seqlens is not None and query.is_cuda:
+        return explicit_attention(query, key, value, query_layout, key_layout, context, args)
+    if key_layout.cu_seqlens is not None and query.is_cuda:
         if torch.compiler.is_compiling():
-            return packed_attention(query, key, value, queries, keys, context.masks or AttentionMasks(), args)
+            return packed_attention(
+                query, key, value, query_layout, key_layout, context.masks or AttentionMasks(), args
+            )
         if args.is_plain:
-            return varlen_attention(query, key, value, queries, keys, args.is_causal, args.scale)
-    if args.sees_all and keys.lengths is not None and use_kernel(query, value, context, args):
-        return kernels.short_query_attention(query, key, value, keys.lengths, args.scale_of(query))
-    bias = _score_bias(query, queries, keys, args)
+            return varlen_attention(query, key, value, query_layout, key_layout, args.is_causal, args.scale)
+    if args.sees_all and key_layout.lengths is not None and use_kernel(query, value, context, args):
+        return kernels.short_query_attention(query, key, value, key_layout.lengths, args.scale_of(query))
+    bias = _score_bias(query, query_layout, key_layout, args)  # of position encodings
     shares_heads = key.shape[1] != query.shape[1]  # grouped-query attention
-    if queries is keys and queries.segment_ids is None and bias is None and args.is_causal:
+    if query_layout is key_layout and query_layout.segment_ids is None and bias is None and args.is_causal:
         # Padding is on the right, where the causal mask hides it.
         return F.scaled_dot_product_attention(
             query, key, value, dropout_p=args.dropout, is_causal=True, scale=args.scale, enable_gqa=shares_heads
         )
     mask = bias
-    shares_mask = args.mask_key is not None and keys.segment_ids is None and not torch.is_grad_enabled()
+    shares_mask = args.mask_key is not None and key_layout.segment_ids is None and not torch.is_grad_enabled()
     if bias is None and shares_mask:
-        mask = additive_mask(queries, keys, context, args, query)
-    elif (visible := _visible(queries, keys, context, args)) is not None:
+        mask = additive_mask(query_layout, key_layout, context, args, query)
+    elif (visible := _visible(query_layout, key_layout, context, args)) is not None:
         mask = visible[:, None] if bias is None else bias.masked_fill(~visible[:, None], -torch.inf)  # B 1 T S
-    # Only if every query sees a key: the unused columns of a packed row may see none, and the softmax over no key is
-    # NaN. The fused kernel returns 0 for them.
-    if key.stride(-2) == 1 and not args.dropout and keys.segment_ids is None:
+    # Not for packed rows: their unused columns may see no key, where a softmax is NaN, but the fused kernel returns 0.
+    is_arranged_for_matmul = key.stride(-2) == 1  # by `matmul_layout`
+    if is_arranged_for_matmul and not args.dropout and key_layout.segment_ids is None:
         return matmul_attention(query, key, value, mask, args.scale)
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=args.dropout, scale=args.scale, enable_gqa=shares_heads
@@ -124,9 +133,10 @@ def attend(
 
 
 def use_kernel(query: Tensor, value: Tensor, context: Context, args: AttentionArgs) -> bool:
-    """Whether the Triton kernels can be used: GPU, no gradients, few queries (B H T E), neither bias nor dropout.
+    """Whether the Triton kernels for few queries (`kernels.py`) can compute this attention.
 
-    They need values (… E) of the same width as queries and keys.
+    They need a GPU, no gradients, at most 32 queries per head (query B H T E), values as wide as queries, no position
+    bias, no dropout, a full or causal mask, and weights that nobody records.
     """
     if not (TRITON_AVAILABLE and query.is_cuda) or torch.is_grad_enabled():
         return False
@@ -148,20 +158,20 @@ def matmul_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | N
     """Compute attention by two matrix products: query B H T E, key and value B G S E (G heads) → B H T E.
 
     The H/G query heads that share a key head are rows of one product. `mask` (B 1 T S or B H T S) is boolean, True
-    where visible, or is added to the scores.
+    where visible, or is added to the scores, which are multiplied by `scale` (None: 1/√E).
     """
     batch, heads, count, width = query.shape  # B H T E
-    groups, keys = key.shape[1:3]  # G S: heads of keys, each shared by H/G query heads, and number of keys
-    query = query.reshape(batch * groups, -1, width)  # B·G (H/G)·T E
-    transposed = key.transpose(-1, -2).reshape(batch * groups, width, keys)  # B·G E S
-    scores = torch.bmm(query, transposed).view(batch, heads, count, keys)  # B H T S
+    key_heads, num_keys = key.shape[1:3]  # G S
+    query = query.reshape(batch * key_heads, -1, width)  # B·G (H/G)·T E
+    transposed = key.transpose(-1, -2).reshape(batch * key_heads, width, num_keys)  # B·G E S
+    scores = torch.bmm(query, transposed).view(batch, heads, count, num_keys)  # B H T S
     scale = scale or 1 / math.sqrt(width)
     if mask is None:
         scores = scores * scale
     else:
         scores = torch.add(_to_additive(mask, query) if mask.dtype == torch.bool else mask, scores, alpha=scale)
-    weights = scores.softmax(-1).view(batch * groups, -1, keys)
-    return torch.bmm(weights, value.reshape(batch * groups, keys, -1)).view(batch, heads, count, -1)
+    weights = scores.softmax(-1).view(batch * key_heads, -1, num_keys)
+    return torch.bmm(weights, value.reshape(batch * key_heads, num_keys, -1)).view(batch, heads, count, -1)
 
 
 def _to_additive(visible: Tensor, like: Tensor) -> Tensor:
@@ -170,23 +180,30 @@ def _to_additive(visible: Tensor, like: Tensor) -> Tensor:
 
 
 def explicit_attention(
-    query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Layout, context: Context, args: AttentionArgs
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    query_layout: SequenceLayout,
+    key_layout: SequenceLayout,
+    context: Context,
+    args: AttentionArgs,
 ) -> Tensor:
     """Compute attention with explicit weights: to record them, and for scores that no fused kernel implements.
 
-    Query B H T E, key and value B G S E, with G heads that H/G query heads share → B H T E. `queries` and `keys` are
-    the layouts (positions and lengths) of their tokens, `args` the settings of the layer: score, biases, visibility,
-    dropout.
+    Query B H T E, key and value B G S E, with G heads that H/G query heads share → B H T E. The layouts hold the
+    positions and lengths of their tokens, `args` the settings of the layer: score, biases, mask, dropout.
     """
-    bias, visible = _score_bias(query, queries, keys, args), _visible(queries, keys, context, args)
+    bias = _score_bias(query, query_layout, key_layout, args)
+    visible = _visible(query_layout, key_layout, context, args)  # B T S
     query_heads_per_key_head = query.shape[1] // key.shape[1]  # more than 1 in grouped-query attention
     if query_heads_per_key_head > 1:
         key = key.repeat_interleave(query_heads_per_key_head, 1)
         value = value.repeat_interleave(query_heads_per_key_head, 1)
     scores = query @ key.transpose(-1, -2) * args.scale_of(query) if args.score is None else args.score(query, key)
     if context.is_traced:
-        for quantity, tensor in zip(args.quantities or (QUERY, KEY, VALUE, SCORES), (query, key, value, scores)):
-            context.trace(args.path, quantity, tensor)
+        descriptions = args.quantities or (QUERY, KEY, VALUE, SCORES)
+        for description, tensor in zip(descriptions, (query, key, value, scores)):
+            context.trace(args.path, description, tensor)
     if bias is not None:
         context.trace(args.path, SCORE_BIAS, bias.expand_as(scores))
         scores = scores + bias
@@ -194,7 +211,7 @@ def explicit_attention(
         context.trace(args.path, MASK, visible.expand(-1, *scores.shape[2:]))
         scores = scores.masked_fill(~visible[:, None], -torch.inf)
     weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
-    if visible is not None and (args.visibility is not None or keys.segment_ids is not None):
+    if visible is not None and (args.visibility is not None or key_layout.segment_ids is not None):
         # As in the fused kernels, padding that sees no key gets 0.
         weights = weights.masked_fill(~visible.any(-1)[:, None, :, None], 0.0)
     context.record(args.path, weights)
@@ -202,54 +219,62 @@ def explicit_attention(
     weights = F.dropout(weights, args.dropout)  # which is 0 outside of training
     y = weights @ value
     for position in args.positions:
-        value_bias = position.value_bias(weights, queries.encoded_positions, keys.encoded_positions)
+        value_bias = position.value_bias(weights, query_layout.encoded_positions, key_layout.encoded_positions)
         y = y if value_bias is None else y + value_bias
     context.trace(args.path, HEAD_OUTPUT, y)
     return y
 
 
-def _score_bias(query: Tensor, queries: Layout, keys: Layout, args: AttentionArgs) -> Tensor | None:
+def _score_bias(
+    query: Tensor, query_layout: SequenceLayout, key_layout: SequenceLayout, args: AttentionArgs
+) -> Tensor | None:
     """Sum the score biases of all position encodings (such as ALiBi), broadcastable to B H T S; None if there are none.
 
-    `queries` and `keys` are the layouts (positions and lengths) of the tokens.
+    The query is B H T E; the layouts hold the positions of queries and keys.
     """
     total: Tensor | None = None
     for position in args.positions:
         if position.has_score_bias:
             scaled = query * args.scale_of(query)
-            bias = position.score_bias(scaled, queries.encoded_positions, keys.encoded_positions)
+            bias = position.score_bias(scaled, query_layout.encoded_positions, key_layout.encoded_positions)
             if bias is not None:
                 total = bias if total is None else total + bias
     return total
 
 
-def additive_mask(queries: Layout, keys: Layout, context: Context, args: AttentionArgs, like: Tensor) -> Tensor | None:
-    """B 1 T S: −∞ where a query may not see a key, else 0, in the dtype of `like`; None if all is visible.
+def additive_mask(
+    query_layout: SequenceLayout, key_layout: SequenceLayout, context: Context, args: AttentionArgs, like: Tensor
+) -> Tensor | None:
+    """Return the attention mask that is added to scores, B 1 T S: −∞ where a query may not see a key, else 0.
 
-    `queries` and `keys` are the layouts (positions and lengths) of the tokens. Layers with the same `args.mask_key`
-    share the mask in `context.masks`.
+    None if all keys are visible. It has the dtype of `like`. The first layer of a call with the key `args.mask_key`
+    stores the mask in `context.masks`, where all others with this key find it. The layouts hold the positions and
+    lengths of the queries' and the keys' tokens.
     """
     masks = {} if context.masks is None else context.masks.additive
     if args.mask_key not in masks:
-        visible = _visible(queries, keys, context, args)
+        visible = _visible(query_layout, key_layout, context, args)
         masks[args.mask_key] = None if visible is None else _to_additive(visible[:, None], like)
     return masks[args.mask_key]
 
 
-def _visible(queries: Layout, keys: Layout, context: Context, args: AttentionArgs) -> Tensor | None:
-    """B T S, True where a query may see a key, by visibility, padding and packed segments; None if all is visible.
+def _visible(
+    query_layout: SequenceLayout, key_layout: SequenceLayout, context: Context, args: AttentionArgs
+) -> Tensor | None:
+    """Return the boolean attention mask, B T S, True where a query may see a key; None if all keys are visible.
 
-    `queries` and `keys` are the layouts (positions and lengths) of the tokens.
+    It combines the mask of the layer (such as a causal one, `args.visibility`), an additional one (`args.mask`), the
+    padding of the keys, and the borders of packed sequences.
     """
     masks = []
     if args.visibility is not None and not args.visibility.full:
-        masks.append(args.visibility.mask(queries.positions, keys.positions, context))
+        masks.append(args.visibility.mask(query_layout.positions, key_layout.positions, context))
     if args.mask is not None:
         masks.append(args.mask)
-    if (token_mask := keys.token_mask) is not None:
+    if (token_mask := key_layout.token_mask) is not None:
         masks.append(token_mask[:, None, :])
-    if keys.segment_ids is not None and queries.segment_ids is not None:
-        masks.append(queries.segment_ids[:, :, None] == keys.segment_ids[:, None, :])
+    if key_layout.segment_ids is not None and query_layout.segment_ids is not None:
+        masks.append(query_layout.segment_ids[:, :, None] == key_layout.segment_ids[:, None, :])
     visible = None
     for mask in masks:
         visible = mask if visible is None else visible & mask
@@ -257,29 +282,29 @@ def _visible(queries: Layout, keys: Layout, context: Context, args: AttentionArg
 
 
 def cached_keys(context: Context, length: int) -> CachedKeys:
-    """Return positions and mask of key–value caches of `length` keys, computed once per step if `masks` are shared.
+    """Return the positions of the keys in key–value caches for `length` tokens, and the mask of a decoding step.
 
     In beam search, `ancestors` (B K S) says which hypothesis wrote the key at each position. The keys of all K
     hypotheses of a source are attended to, each hypothesis seeing those of its ancestors: nothing is copied when a
-    hypothesis continues another one.
+    hypothesis continues another one. The first layer of a step stores the result in `context.masks` for the others.
     """
-    known = {} if context.masks is None else context.masks.cached_keys
+    computed = {} if context.masks is None else context.masks.cached_keys  # by length
     key = length_key(length)  # not `length`: while a model is exported, it is a symbol without a hash
-    if key not in known:
+    if key not in computed:
         positions, ancestors = context.layout.positions, context.ancestors
         device = positions.device
         rows = torch.arange(positions.shape[0], device=device)[:, None]  # B·K 1, to write into the caches
         if ancestors is None:
-            keys = Layout(torch.arange(length, device=device).expand(positions.shape[0], -1))
+            keys = SequenceLayout(torch.arange(length, device=device).expand(positions.shape[0], -1))
             cached = CachedKeys(rows, context.layout, keys)
         else:
             batch, beam, _ = ancestors.shape
-            keys = Layout(torch.arange(length, device=device).repeat(beam).expand(batch, -1))  # B K·S
+            keys = SequenceLayout(torch.arange(length, device=device).repeat(beam).expand(batch, -1))  # B K·S
             hypothesis = torch.arange(beam, device=device)[:, None]
             mask = (ancestors[:, :, None] == hypothesis).flatten(2)  # B K K·S
-            cached = CachedKeys(rows, Layout(positions.view(batch, beam)), keys, mask)
-        known[key] = cached
-    return known[key]
+            cached = CachedKeys(rows, SequenceLayout(positions.view(batch, beam)), keys, mask)
+        computed[key] = cached
+    return computed[key]
 
 
 def length_key(length: int) -> Hashable:
@@ -298,7 +323,10 @@ def join_heads(x: Tensor) -> Tensor:
 
 
 def head_width(dim: int, heads: int, kv_heads: int | None, head_dim: int | None) -> int:
-    """Return the width of a head: `head_dim`, or model width `dim` / heads; an error if the numbers do not fit."""
+    """Return the width of a head: `head_dim`, by default the model's width `dim` / heads.
+
+    Raises a UserError unless `dim` can be divided by `heads`, and `heads` by `kv_heads`, the heads of keys and values.
+    """
     if head_dim is None and dim % heads:
         raise UserError(
             f"model_dim={dim} is not divisible by {heads} heads: set heads to a divisor of {dim}, or set head_dim"
@@ -309,8 +337,8 @@ def head_width(dim: int, heads: int, kv_heads: int | None, head_dim: int | None)
 
 
 def fold_beams(x: Tensor, memory: Memory) -> Tensor:
-    """Fold R rows of T vectors into B sources: R T D → B K·T D, the K = R/B hypotheses of a source side by side.
+    """Reshape the decoder's R = B·K rows, K hypotheses of each of B sources, to one row per source: R T D → B K·T D.
 
-    So the encoder's output of a source need not be repeated for its hypotheses.
+    So all hypotheses attend to the encoder's output of their source (`memory`), which need not be repeated for each.
     """
     return x.reshape(memory.states.shape[0], beam_size(x.shape[0], memory) * x.shape[1], x.shape[2])

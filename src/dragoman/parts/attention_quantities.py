@@ -56,7 +56,7 @@ def attention_quantities(
     rotates: bool = False,
     rotates_values: bool = False,
 ) -> AttentionQuantities:
-    """Return what an explanation of an attention layer shows: its query, keys, values and scores, with formulas.
+    """Describe query, keys, values and scores of an attention layer: names, formulas and explanations for a user.
 
     Args:
         projections: formulas of query, keys and values, such as W_Q x + b_Q
@@ -85,23 +85,25 @@ def attention_quantities(
 
 
 def projection_formulas(query: str, memory: str, bias: bool) -> tuple[str, str, str]:
-    """Return the formulas of query, key and value, such as W_Q x + b_Q (b only with `bias`).
+    """Return the formulas of query, key and value, such as W_Q x + b_Q; without `bias` W_Q x.
 
-    `query` and `memory` are the names of the vectors: the query is computed from the first, key and value from the
-    second.
+    `query` is the name of the vector from which the query is computed, `memory` that of key and value.
     """
-    query_formula, key, value = (
-        f"W_{name} {vector}{f' + b_{name}' if bias else ''}"
-        for name, vector in (("Q", query), ("K", memory), ("V", memory))
-    )
-    return query_formula, key, value
+
+    def projection(name: str, vector: str) -> str:
+        """Return the formula of one projection, such as W_Q x + b_Q."""
+        return f"W_{name} {vector} + b_{name}" if bias else f"W_{name} {vector}"
+
+    return projection("Q", query), projection("K", memory), projection("V", memory)
 
 
 def score_formula(scale: float | None) -> str:
-    """Return the formula of dot products with a scale; None: 1/√d."""
-    return SCORES.formula if scale is None else "q·k" if scale == 1 else f"{scale:.3g} q·k"
+    """Return the formula of attention scores, such as "q·k / √d" if the scale is None, or "0.5 q·k"."""
+    if scale is None:
+        return SCORES.formula
+    return "q·k" if scale == 1 else f"{scale:.3g} q·k"
 
 
 def term_quantity(scores: Quantity) -> Quantity:
-    """Return the terms q ⊙ k, whose sums are the scores q·k: in the formula, elementwise products replace the dot."""
+    """Describe the elementwise products q ⊙ k whose sums are the given scores: their formula with ⊙ in place of "·"."""
     return replace(TERMS, formula=scores.formula.replace("·", " ⊙ "))

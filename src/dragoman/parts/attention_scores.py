@@ -20,9 +20,9 @@ class Score(nn.Module):
     key_formula = "h"  # of prepared keys
 
     def prepare(self, key: Tensor) -> Tensor:
-        """Compute what depends on the keys alone, once per source; here the keys, unchanged.
+        """Compute what depends on the keys alone, once per source: B S D → B S A, with A numbers per key.
 
-        Shape: B S D → B S A, with A numbers per key.
+        Here the keys are returned unchanged (A = D).
         """
         return key
 
@@ -31,7 +31,10 @@ class Score(nn.Module):
         return query @ prepared.transpose(-1, -2)
 
     def terms(self, query: Tensor, prepared: Tensor) -> Tensor:
-        """Return the A terms whose sum is the score of one query (D) and each of the S prepared keys: S A → S A."""
+        """Return the A terms whose sum is the score of one query (D) and each of S prepared keys (S A): S A.
+
+        An explanation of the attention shows them.
+        """
         return query * prepared
 
     def flops(self, work: Workload) -> int:
@@ -65,7 +68,7 @@ class ScaledDotScore(Score):
         return super().terms(query, prepared) / math.sqrt(query.shape[-1])
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
-        """Queries … T D, keys … S D → scaled dot products … T S."""
+        """Dot products of queries, … T D, and keys, … S D, divided by √D: … T S."""
         return super().forward(query, prepared) / math.sqrt(query.shape[-1])
 
 
@@ -127,7 +130,7 @@ class AdditiveScore(Score):
         return self.value(inner).squeeze(-1)
 
     def terms(self, query: Tensor, prepared: Tensor) -> Tensor:
-        """Return v_a tanh(W q + U k)_a of one query (D) and the prepared keys: S A → S A."""
+        """Return v_a tanh(W q + U k)_a of one query (D) and S prepared keys U k, S A: S A."""
         return self.value.weight[0] * torch.tanh(self.query(query) + prepared)
 
     def flops(self, work: Workload) -> int:
@@ -158,15 +161,16 @@ class TanhProductScore(AdditiveScore):
         return torch.tanh(self.key(key))
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
-        """Queries B … T D, prepared keys tanh(U k), B … S A → scores B … T S."""
-        return Score.forward(self, torch.tanh(self.query(query)) * self.value.weight[0].to(query.dtype), prepared)
+        """Σ_d v_d tanh((W q)_d) tanh((U k)_d): queries B … T D, prepared keys tanh(U k), B … S A → scores B … T S."""
+        weighted_query = torch.tanh(self.query(query)) * self.value.weight[0].to(query.dtype)  # v ⊙ tanh(W q)
+        return weighted_query @ prepared.transpose(-1, -2)
 
     def terms(self, query: Tensor, prepared: Tensor) -> Tensor:
-        """Return v_a tanh(W q)_a tanh(U k)_a of one query (D) and the prepared keys: S A → S A."""
+        """Return v_a tanh(W q)_a tanh(U k)_a of one query (D) and S prepared keys tanh(U k), S A: S A."""
         return self.value.weight[0] * torch.tanh(self.query(query)) * prepared
 
     def flops(self, work: Workload) -> int:
-        """Count W q per target token, U k per source token, and a dot product per pair of both."""
+        """FLOPs: W q for `work.tokens` target, U k for `work.source` source tokens, and a dot product for each pair."""
         projections = module_flops(self.query, work) + module_flops(self.key, work.with_tokens(work.source))
         return projections + 2 * work.tokens * work.source * self.query.out_features
 
@@ -203,8 +207,9 @@ class ConcatScore(Score):
         return self.value(torch.tanh(projected.unsqueeze(-2) + prepared.unsqueeze(-3))).squeeze(-1)
 
     def terms(self, query: Tensor, prepared: Tensor) -> Tensor:
-        """Return v_a tanh(W [q; k])_a of one query (D) and the prepared keys: S A → S A."""
-        return self.value.weight[0] * torch.tanh(query @ self.both.weight[:, : query.shape[-1]].T + prepared)
+        """Return v_a tanh(W [q; k])_a of one query (D) and S keys multiplied by their half of W, S A: S A."""
+        projected = query @ self.both.weight[:, : query.shape[-1]].T  # A
+        return self.value.weight[0] * torch.tanh(projected + prepared)
 
     def flops(self, work: Workload) -> int:
         """FLOPs of v·tanh(W [q; k]), W being the weight of `both`, and v that of `value`.

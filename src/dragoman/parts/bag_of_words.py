@@ -11,7 +11,7 @@ from dragoman.errors import UserError
 from dragoman.parts.dropout import Dropout
 from dragoman.parts.feedforward import ACTIVATIONS, Activation
 from dragoman.parts.flops import Workload, matrix_flops
-from dragoman.parts.mixer import Context, Layout, Mixer, MixerOutput, State
+from dragoman.parts.mixer import Context, Mixer, MixerOutput, SequenceLayout, State
 from dragoman.parts.spec import Spec
 
 
@@ -45,7 +45,7 @@ class BagOfWordsMixer(Mixer):
         self.activation = ACTIVATIONS[spec.activation]
         self.dropout = Dropout(spec.dropout)
 
-    def pool(self, x: Tensor, layout: Layout) -> Tensor:
+    def pool(self, x: Tensor, layout: SequenceLayout) -> Tensor:
         """Return the mean or sum over the tokens of each row, without padding: B T D → B D."""
         token_mask = layout.token_mask
         if token_mask is None:
@@ -54,14 +54,20 @@ class BagOfWordsMixer(Mixer):
         return total / token_mask.sum(1, keepdim=True).clamp(min=1) if self.averages else total
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """Read whole sequences: x, B T D → z at every position, B T D, and as final state, B 1 D."""
+        """Read whole sequences: x, B T D → z, the same at every position, B T D, and as final state, B 1 D.
+
+        z starts as the mean or sum of a row's vectors (the context holds its length) and passes through the layers.
+        """
         if state is not None:
-            raise UserError("BagOfWords reads whole sources and cannot decode: use it in the encoder only")
+            raise UserError(
+                "the layer BagOfWords reads whole sources, but here it should generate token by token: use it in the "
+                "encoder only"
+            )
         z = self.pool(x, context.layout)
         for layer in self.layers:
             z = self.activation(layer(self.dropout(z)))
         return MixerOutput(z[:, None].expand(x.shape), final_state={"hidden": z[:, None]})
 
     def flops(self, work: Workload) -> int:
-        """Count the FLOPs of each matrix once per source, however many tokens (`work.tokens`) it has."""
+        """Count the FLOPs for one source: each matrix is multiplied once, however many tokens it has."""
         return matrix_flops(self, work.with_tokens(1))

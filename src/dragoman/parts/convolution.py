@@ -15,7 +15,7 @@ from dragoman.parts.attention_function import AttentionArgs, attend, fold_beams
 from dragoman.parts.attention_quantities import attention_quantities
 from dragoman.parts.dropout import Dropout
 from dragoman.parts.flops import Workload, attention_flops, module_flops
-from dragoman.parts.mixer import Context, LayerSequence, Layout, Memory, Mixer, MixerOutput, State
+from dragoman.parts.mixer import Context, LayerSequence, Memory, Mixer, MixerOutput, SequenceLayout, State
 from dragoman.parts.norm import LayerNormModule
 from dragoman.parts.precision import WITHOUT_FLOAT64
 from dragoman.parts.spec import Spec, build_part
@@ -28,31 +28,39 @@ class Convolution(nn.Module):
     """
 
     def __init__(self, linear: nn.Module, width: int, kernel: int, dilation: int, causal: bool) -> None:
-        """`linear` maps the concatenated inputs of a window, kernel · width, to one output."""
+        """`linear` maps the `kernel` concatenated inputs of a window, each `width` wide, to one output.
+
+        `before` and `after` are the numbers of positions that a window extends to the left and right of its output.
+        """
         super().__init__()
         self.linear, self.width = linear, width
         self.kernel, self.dilation = kernel, dilation
-        reach = (kernel - 1) * dilation  # distance of the first and the last input
-        self.before = reach if causal else reach // 2
-        self.after = reach - self.before
+        span = (kernel - 1) * dilation  # distance of the first and the last input
+        self.before = span if causal else span // 2
+        self.after = span - self.before
 
     def init_state(self, batch: int, like: Tensor) -> State:
-        """Create the state for decoding: the last `before` inputs of each row, at first zeros, with dtype of `like`."""
+        """Create the state for decoding: the last `before` inputs of `batch` rows, at first zeros.
+
+        It has dtype and device of `like`.
+        """
         if self.after:
             raise UserError(
-                "only causal convolutions can decode step by step: set causal to true in the convolutions of a decoder"
+                "a decoder generates token by token, which only causal convolutions can do: set causal to true in its "
+                "convolutions"
             )
-        return {"seen": like.new_zeros(batch, self.before, self.width)}
+        return {"last_inputs": like.new_zeros(batch, self.before, self.width)}
 
-    def forward(self, x: Tensor, layout: Layout, state: State | None) -> tuple[Tensor, State | None]:
-        """x, B T D, and its layout (positions and lengths) → outputs of `linear`, B T …, and the state or None.
+    def forward(self, x: Tensor, layout: SequenceLayout, state: State | None) -> tuple[Tensor, State | None]:
+        """Convolve rows with the lengths of `layout`: x, B T D → outputs of `linear`, B T …, and the new state.
 
-        The state holds the last inputs of each row.
+        With a state, which holds the last inputs of each row, x continues these rows. Without one, x holds whole
+        sequences, and the new state is None.
         """
         count = x.shape[1]
         if state is not None:
-            x = torch.cat((state["seen"], x), 1)  # B before+T D
-            state = {"seen": state["seen"].copy_(self.last(x, layout))}
+            x = torch.cat((state["last_inputs"], x), 1)  # B before+T D
+            state = {"last_inputs": state["last_inputs"].copy_(self.last_inputs(x, layout))}
         else:
             if self.after and layout.token_mask is not None:  # causal ones never reach padding, which is on the right
                 x = x.masked_fill(~layout.token_mask[..., None], 0.0)
@@ -61,10 +69,10 @@ class Convolution(nn.Module):
         windows = torch.cat([x[:, start : start + count] for start in starts], -1)  # B T kernel·D
         return self.linear(windows), state
 
-    def last(self, x: Tensor, layout: Layout) -> Tensor:
+    def last_inputs(self, x: Tensor, layout: SequenceLayout) -> Tensor:
         """Return the last `before` inputs of each row, which the next step reads again: B before+T D → B before D.
 
-        x is `before` earlier inputs, then T new ones; the layout (positions and lengths) says which are padding.
+        x is `before` earlier inputs, then T new ones, of which the layout says how many are tokens; padding follows.
         """
         if layout.token_mask is None:
             return x[:, x.shape[1] - self.before :]
@@ -118,11 +126,14 @@ class GatedConvolutionMixer(Mixer):
     supports_packing = False
 
     def __init__(self, spec: GatedConvolution, dim: int) -> None:
-        """The convolution maps `kernel` vectors of width `dim` to 2 · dim numbers: values and gates."""
+        """Create the convolution from `kernel` vectors of width `dim` to 2 · dim numbers, values and gates.
+
+        Its weights are normalized: g · v / ‖v‖, with g = 2√p at first, p being 1 − dropout.
+        """
         super().__init__()
         linear = WeightNormLinear(spec.kernel * dim, 2 * dim, gain=2 * math.sqrt(1 - spec.dropout))  # ‖w‖ = 2√p
-        self.convolution = Convolution(linear, dim, spec.kernel, dilation=1, causal=spec.causal)
-        self.blocks = {"convolution.linear.weight": (dim,) * 2}  # values, gates
+        self.convolution = Convolution(linear, width=dim, kernel=spec.kernel, dilation=1, causal=spec.causal)
+        self.blocks = {"convolution.linear.weight": (dim, dim)}  # rows of the matrices stacked in it: values, gates
         self.dropout = Dropout(spec.dropout)
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
@@ -159,19 +170,19 @@ class MultiStepAttentionMixer(Mixer):
         self.query = WeightNormLinear(dim, dim, gain=1.0)
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
-        """Return the values of the attention, √m (z + e), B S D.
+        """Return the values of the attention, √m (z + e), B S D, which are the same in all decoding steps.
 
         z are the encoder's outputs, e its inputs (embeddings), and m is the length of the source.
         """
         assert memory.encoder_inputs is not None
-        lengths = memory.layout.lengths
+        lengths = memory.layout.lengths  # B; None: no padding
         m = memory.states.shape[1] if lengths is None else lengths[:, None, None].to(memory.states.dtype)
-        return {"value": (memory.states + memory.encoder_inputs) * m**0.5}  # B S D
+        return {"value": (memory.states + memory.encoder_inputs) * m**0.5}
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """Attend from W x + b + decoder embeddings to the encoder's outputs: R T D → R T D; the state is unchanged.
+        """Attend from W x + b + decoder embeddings to the encoder's outputs: x, R T D → R T D.
 
-        R = B·K rows are K hypotheses of each of B sources.
+        R = B·K rows are K hypotheses of each of B sources. The state, if any, is returned unchanged.
         """
         memory = context.encoded_source
         decoder_embeddings = context.stack_inputs  # R T D
@@ -181,7 +192,7 @@ class MultiStepAttentionMixer(Mixer):
         if context.is_traced:
             formulas = ("W x + b + e_target", "z", "√m (z + e_source)")
             args = replace(args, quantities=attention_quantities(formulas, scale=self.scale))
-        y = attend(query, key, value, context.layout, memory.layout, context, args)
+        y = attend(query, key, value, query_layout=context.layout, key_layout=memory.layout, context=context, args=args)
         return MixerOutput(y.reshape(x.shape), state)
 
     def flops(self, work: Workload) -> int:
@@ -209,11 +220,11 @@ class ScaledResidualMixer(LayerSequence):
         self.body = nn.ModuleList(body)
 
     def named_layers(self) -> list[tuple[str, Mixer]]:
-        """Return the layers of f, named "0", "1", …."""
+        """Return the layers of f in √½ (x + f(x)), named "0", "1", …."""
         return [(name, cast(Mixer, part)) for name, part in self.body.named_children()]
 
-    def finish(self, x: Tensor, y: Tensor, layout: Layout) -> Tensor:
-        """Return √½ (x + y), x being the input and y = f(x)."""
+    def finish(self, x: Tensor, y: Tensor, layout: SequenceLayout) -> Tensor:
+        """Return √½ (x + y), x being the input and y = f(x) the output of the last layer."""
         return (x + y) * math.sqrt(0.5)
 
 
@@ -239,7 +250,10 @@ class DilatedBlockMixer(Mixer):
     supports_packing = False
 
     def __init__(self, spec: DilatedBlock, dim: int) -> None:
-        """x + W₂ f(conv(f(W₁ f(x)))), f(x) = ReLU(norm(x)): `narrow` is W₁, `widen` W₂; inside, D/2 wide."""
+        """Create the parts of x + W₂ f(conv(f(W₁ f(x)))), f(x) = ReLU(norm(x)), for x of width `dim`.
+
+        `narrow` is W₁ and `widen` W₂: inside, vectors are half as wide.
+        """
         super().__init__()
         if dim % 2:
             raise UserError(
@@ -249,7 +263,9 @@ class DilatedBlockMixer(Mixer):
         self.norms = nn.ModuleList(LayerNormModule(width) for width in (dim, inner, inner))
         self.narrow = nn.Linear(dim, inner)
         linear = nn.Linear(spec.kernel * inner, inner)
-        self.convolution = Convolution(linear, inner, spec.kernel, spec.dilation, spec.causal)
+        self.convolution = Convolution(
+            linear, width=inner, kernel=spec.kernel, dilation=spec.dilation, causal=spec.causal
+        )
         self.widen = nn.Linear(inner, dim)
         self.dropout = Dropout(spec.dropout)
 
@@ -259,9 +275,9 @@ class DilatedBlockMixer(Mixer):
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """x + W₂ f(conv(f(W₁ f(x)))), f(x) = ReLU(norm(x)): B T D → B T D; `state` holds the last inputs of conv."""
-        y = self.narrow(F.relu(self.norms[0](x)))
+        y = self.narrow(F.relu(self.norms[0](x)))  # B T D/2
         y, state = self.convolution(F.relu(self.norms[1](y)), context.layout, state)
-        y = self.widen(F.relu(self.norms[2](y)))
+        y = self.widen(F.relu(self.norms[2](y)))  # B T D
         return MixerOutput(x + self.dropout(y), state)
 
 
@@ -280,14 +296,17 @@ class SourceExtension(Spec):
         """Create the extension for vectors of width `dim`."""
         return SourceExtensionModule(self, dim)
 
-    def length(self, source: int) -> int:
-        """Return |t̂| = ⌈ratio · |s| + offset⌉, the length to which a source of |s| = `source` vectors is extended."""
-        return math.ceil(self.ratio * source + self.offset - CEIL_TOLERANCE)
+    def extended_length(self, length: int) -> int:
+        """Return |t̂| = ⌈ratio · |s| + offset⌉, the length to which a source of |s| = `length` vectors is extended."""
+        return math.ceil(self.ratio * length + self.offset - CEIL_TOLERANCE)
 
-    def lengths(self, source: Tensor) -> Tensor:
-        """B: |t̂| = ⌈ratio · |s| + offset⌉ of sources of these lengths, in float64, on the CPU if a device has none."""
-        exact = source.cpu() if source.device.type in WITHOUT_FLOAT64 else source
-        return torch.ceil(self.ratio * exact.double() + self.offset - CEIL_TOLERANCE).long().to(source.device)
+    def extended_lengths(self, lengths: Tensor) -> Tensor:
+        """Return |t̂| = ⌈ratio · |s| + offset⌉ of sources of these lengths (B): B.
+
+        Computed in float64, on the CPU if the device does not have it.
+        """
+        exact = lengths.cpu() if lengths.device.type in WITHOUT_FLOAT64 else lengths
+        return torch.ceil(self.ratio * exact.double() + self.offset - CEIL_TOLERANCE).long().to(lengths.device)
 
 
 CEIL_TOLERANCE = 1e-6  # 1.1 · 10 is 11, although its floating-point number is a little larger
@@ -297,7 +316,7 @@ class SourceExtensionModule(nn.Module):
     supports_packing = False
 
     def __init__(self, spec: SourceExtension, dim: int) -> None:
-        """`padding` is the vector after the end of a source, D."""
+        """`padding` (D) is the learned vector that fills the positions after the end of a source."""
         super().__init__()
         if spec.ratio < 1 or spec.offset < 0:
             raise UserError(
@@ -307,16 +326,16 @@ class SourceExtensionModule(nn.Module):
         self.spec = spec
         self.padding = nn.Parameter(torch.zeros(dim))
 
-    def forward(self, x: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
-        """Source vectors, B S D, and their layout (lengths) → B |t̂| D and the layout of these."""
+    def forward(self, x: Tensor, layout: SequenceLayout) -> tuple[Tensor, SequenceLayout]:
+        """Extend sources, B S D, by the vector `padding`: B |t̂| D, and their new layout; `layout` has their lengths."""
         lengths = layout.lengths
         if lengths is None:
             lengths = torch.full((len(x),), x.shape[1], device=x.device)
-        width = self.spec.length(x.shape[1])
+        width = self.spec.extended_length(x.shape[1])  # |t̂| of the longest source
         x = F.pad(x, (0, 0, 0, width - x.shape[1]))
         is_source = torch.arange(width, device=x.device) < lengths[:, None]  # B |t̂|
         x = torch.where(is_source[..., None], x, self.padding.to(x.dtype))
-        return x, Layout.padded(width, self.spec.lengths(lengths))
+        return x, SequenceLayout.padded(width, self.spec.extended_lengths(lengths))
 
 
 @dataclass(frozen=True)
@@ -342,17 +361,20 @@ class UnfoldingMixer(Mixer):
         self.project = nn.Linear(dim, dim)
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
-        """Return W z + b of the encoder's output z at each position, zeros at padding and in column S: B S+1 D."""
+        """Return W z + b of the encoder's output z at each position, and zeros at padding: B S+1 D.
+
+        The additional last column is zeros: it stands for all positions beyond the end of the source.
+        """
         columns = self.project(memory.states)
         if memory.layout.token_mask is not None:
             columns = columns.masked_fill(~memory.layout.token_mask[..., None], 0.0)
-        return {"columns": F.pad(columns, (0, 0, 0, 1))}  # B S+1 D, zeros for all positions beyond the end
+        return {"columns": F.pad(columns, (0, 0, 0, 1))}
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """Add to x, R T D, at target position t the vector W z_t + b of source position t, or zeros beyond its end.
 
-        R = B·K rows are K hypotheses of each of B sources.
-        `columns` (B S+1 D) holds these vectors of the encoder's output z, and zeros as the last one.
+        z is the encoder's output; `columns` (B S+1 D) holds W z + b, and zeros as the last column. R = B·K rows are K
+        hypotheses of each of B sources. The state, if any, is returned unchanged.
         """
         columns = self.memory_projections(context.encoded_source)["columns"]
         index = context.layout.positions.reshape(columns.shape[0], -1, 1).clamp(max=columns.shape[1] - 1)  # B K·T 1

@@ -11,7 +11,7 @@ from dragoman.errors import UserError
 from dragoman.parts.attention_function import fold_beams
 from dragoman.parts.embedding import OutputLayer, TokenEmbedding, Transform
 from dragoman.parts.flops import Workload, module_flops
-from dragoman.parts.mixer import Context, CopyDistribution, Layout, Memory, Mixer, MixerOutput
+from dragoman.parts.mixer import Context, CopyDistribution, Memory, Mixer, MixerOutput, SequenceLayout
 from dragoman.parts.precision import at_least_float32
 from dragoman.parts.spec import Spec
 from dragoman.text import Tokenizer
@@ -44,12 +44,12 @@ class Copying(Spec):
         transform: Transform | None,
         scaled: bool,
     ) -> CopyingOutput:
-        """Create the output layer for source and target vocabularies of these sizes.
+        """Create the output layer for source and target vocabularies of these sizes, and inputs of width `dim` (D).
 
         `tied`: the target embedding, whose weight it shares. `bias`: add one. `transform`: layer before the product.
         `scaled`: divide the input by √D.
         """
-        return CopyingOutput(self, vocab_sizes, dim, tied, bias, transform, scaled)
+        return CopyingOutput(self, vocab_sizes, dim, tied=tied, bias=bias, transform=transform, scaled=scaled)
 
 
 class CopyAttention(Mixer):
@@ -59,7 +59,10 @@ class CopyAttention(Mixer):
     supports_packing = False  # the weights of all pairs of a packed row would not fit into memory
 
     def __init__(self, dim: int, coverage_loss: float) -> None:
-        """`key` is W, `gate` (w_s, w_x) and b, `source_gate` w_h; `coverage_loss` is the weight λ of that loss."""
+        """Create the weights of a_i = softmax_i(s_t·W h_i / √D) and p_gen = σ(w_h·h*_t + w_s·s_t + w_x·x_t + b).
+
+        `key` is W, `gate` holds w_s, w_x and b, `source_gate` is w_h; `coverage_loss` is the weight λ of that loss.
+        """
         super().__init__()
         self.key = nn.Linear(dim, dim, bias=False)
         self.gate = nn.Linear(2 * dim, 1)
@@ -73,10 +76,14 @@ class CopyAttention(Mixer):
         token that each position copies (B S), and whether it copies one. Since the context vector h* = Σ_i a_i h_i is a
         weighted sum, w_h·h* = Σ_i a_i (w_h·h_i).
         """
-        tokens = memory.copied_tokens
+        tokens = memory.copied_tokens  # B S: target token as which each position is copied; −1 for none
         assert tokens is not None
-        key, gate = self.key(memory.states) / memory.states.shape[-1] ** 0.5, self.source_gate(memory.states)[..., 0]
-        return {"key": key, "gate": gate, "tokens": tokens.clamp(min=0), "copyable": tokens >= 0}
+        return {
+            "key": self.key(memory.states) / memory.states.shape[-1] ** 0.5,
+            "gate": self.source_gate(memory.states)[..., 0],
+            "tokens": tokens.clamp(min=0),
+            "copyable": tokens >= 0,
+        }
 
     def forward_copying(self, decoded: MixerOutput, context: Context) -> tuple[CopyDistribution, tuple[Tensor, ...]]:
         """Return p_gen, the probabilities (1 − p_gen) a_i of copying source token i, and the coverage loss.
@@ -88,24 +95,25 @@ class CopyAttention(Mixer):
         memory, inputs = context.encoded_source, decoded.stack_inputs
         assert inputs is not None
         projections = self.memory_projections(memory)
-        copyable, rows = projections["copyable"][:, None], decoded.output.shape[:2]  # B 1 S, (R, T)
+        copyable, rows_and_steps = projections["copyable"][:, None], decoded.output.shape[:2]  # B 1 S, (R, T)
         scores = at_least_float32(fold_beams(decoded.output, memory) @ projections["key"].transpose(-1, -2))
         scores = scores.masked_fill(~copyable, torch.finfo(scores.dtype).min)  # finite: no NaN if nothing is copyable
         attention = scores.softmax(-1).masked_fill(~copyable, 0.0)  # B K·T S
         context.record(self.path, attention[:, None])
         gate = at_least_float32(fold_beams(self.gate(torch.cat((decoded.output, inputs), -1)), memory))[..., 0]
-        gate = gate + (attention * projections["gate"][:, None]).sum(-1)  # B K·T
-        gate = gate.masked_fill(~copyable.any(-1), torch.inf)[..., None]
-        copy_probs = torch.sigmoid(-gate) * attention
+        gate = gate + (attention * projections["gate"][:, None]).sum(-1)  # B K·T: the argument of σ in p_gen
+        gate = gate.masked_fill(~copyable.any(-1), torch.inf)[..., None]  # p_gen = 1 if nothing can be copied
+        copy_probs = torch.sigmoid(-gate) * attention  # (1 − p_gen) a_i
         tokens = projections["tokens"][:, None].expand(copy_probs.shape)
         distribution = CopyDistribution(
-            generation_prob=torch.sigmoid(gate).view(*rows, 1),
-            copy_probs=copy_probs.view(*rows, -1),
-            tokens=tokens.reshape(*rows, -1),
+            generation_prob=torch.sigmoid(gate).view(*rows_and_steps, 1),
+            copy_probs=copy_probs.view(*rows_and_steps, -1),
+            tokens=tokens.reshape(*rows_and_steps, -1),
         )
         if not self.coverage_loss or context.layout.lengths is None:  # a decoding step
             return distribution, ()
-        return distribution, (self.coverage_loss * coverage_loss(attention.view(*rows, -1), context.layout),)
+        loss = coverage_loss(attention.view(*rows_and_steps, -1), context.layout)
+        return distribution, (self.coverage_loss * loss,)
 
     def flops(self, work: Workload) -> int:
         """FLOPs: keys and gates of `work.source` tokens; gates, scores and coverage of `work.tokens` target tokens."""
@@ -116,7 +124,7 @@ class CopyAttention(Mixer):
         return source + module_flops(self.gate, work) + pairs
 
 
-def coverage_loss(attention: Tensor, layout: Layout) -> Tensor:
+def coverage_loss(attention: Tensor, layout: SequenceLayout) -> Tensor:
     """Return the mean of Σ_i min(a_i^t, c_i^t) over target tokens, c^t = Σ_{t'<t} a^{t'} (See et al. 2017, eq. 12).
 
     Attention is B T S; the layout says which of the target positions are padding.
@@ -143,34 +151,37 @@ class CopyingOutput(OutputLayer):
         transform: Transform | None,
         scaled: bool,
     ) -> None:
-        """Create the layer of P_vocab, an `OutputLayer`, and the attention to the source.
+        """Create the output layer of P_vocab and, as `pointer`, the attention to the source.
 
-        `copy_table` (V of the source) maps a source token to the target token that it is copied as, −1 for none. Until
-        `match_vocabularies` is called, it is the token with the same id.
+        `vocab_sizes` are those of source and target; `tied`, `bias`, `transform` and `scaled` are those of
+        `OutputLayer`. `copy_table` (V of the source) maps a source token to the target token that it is copied as, −1
+        for none. Until `match_vocabularies` is called, it is the token with the same id.
         """
-        super().__init__(vocab_sizes[1], dim, tied, bias, transform, scaled)
+        source_vocab_size, target_vocab_size = vocab_sizes
+        super().__init__(target_vocab_size, dim, tied=tied, bias=bias, transform=transform, scaled=scaled)
         if spec.coverage_loss < 0:
             raise UserError(
-                f"system.settings.coverage_loss must be at least 0, but is {spec.coverage_loss:g}: raise it"
+                f"system.settings.coverage_loss is the weight of a loss and must be at least 0, but is "
+                f"{spec.coverage_loss:g}: set it to 0 for no such loss, or to a positive number"
             )
         self.pointer = CopyAttention(dim, spec.coverage_loss)
-        ids = torch.arange(vocab_sizes[0])
+        ids = torch.arange(source_vocab_size)
         self.copy_table: Tensor
-        self.register_buffer("copy_table", torch.where(ids < vocab_sizes[1], ids, -1), persistent=False)
+        self.register_buffer("copy_table", torch.where(ids < target_vocab_size, ids, -1), persistent=False)
 
     def match_vocabularies(self, source: Tokenizer, target: Tokenizer) -> None:
-        """Copy every token of the source tokenizer as the equal token of the target tokenizer, if there is one.
+        """Fill `copy_table`: every source token is copied as the target token with the same text, if there is one.
 
-        Corpus tags and features before a source are not copied.
+        Tokens that are put before every source, such as language tags (`source_prefix_ids`), are not copied.
         """
         if source is target:  # equal tokens have equal ids
             self.copy_table[source.source_prefix_ids] = -1
             return
-        ids = {token: number for number, token in enumerate(target.tokens(range(target.vocab_size)))}
-        matches = [ids.get(token, -1) for token in source.tokens(range(source.vocab_size))]
+        target_ids = {token: number for number, token in enumerate(target.tokens(range(target.vocab_size)))}
+        matches = [target_ids.get(token, -1) for token in source.tokens(range(source.vocab_size))]
         self.copy_table[: len(matches)] = torch.tensor(matches, device=self.copy_table.device)
 
-    def copied_tokens(self, source: Tensor, layout: Layout, width: int) -> Tensor:
+    def copied_tokens(self, source: Tensor, layout: SequenceLayout, width: int) -> Tensor:
         """Return as which target token each source token (B S) can be copied, −1 for none: B `width`.
 
         The layout says which positions are padding. `width` is the length of the encoder's output, S or more.
@@ -181,7 +192,10 @@ class CopyingOutput(OutputLayer):
         return nn.functional.pad(tokens, (0, width - tokens.shape[1]), value=-1)
 
     def attend_to_source(self, decoded: MixerOutput, context: Context) -> MixerOutput:
-        """Return the decoder's output, R T D (R rows), with the probabilities of copying and the coverage loss."""
+        """Add the probabilities of copying and the coverage loss to the decoder's result, whose output is R T D.
+
+        The context holds the encoded source of the R rows.
+        """
         copying, losses = self.pointer.forward_copying(decoded, context)
         return decoded._replace(copying=copying, auxiliary_losses=decoded.auxiliary_losses + losses)
 
@@ -198,7 +212,10 @@ class CopyingOutput(OutputLayer):
         return p.clamp(min=torch.finfo(p.dtype).tiny).log()
 
     def restrict_vocabulary(self, tokens: Tensor) -> OutputLayer:
-        """Return a layer with the outputs `tokens` (N) only; tokens that are not among them cannot be copied."""
+        """Return a layer for a vocabulary of N `tokens` (ids in this one), in which token i is `tokens[i]`.
+
+        Tokens that are not among them cannot be copied.
+        """
         layer = super().restrict_vocabulary(tokens)
         assert isinstance(layer, CopyingOutput)
         new_ids = torch.full((self.weight.shape[0] + 1,), -1, device=tokens.device)

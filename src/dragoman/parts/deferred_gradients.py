@@ -4,33 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-Use = tuple[Tensor, Tensor]  # input x and output gradient g of one product x W
+
+class StepProduct(NamedTuple):
+    """What the weight gradient xᵀ g of one product y = x W is computed from."""
+
+    x: Tensor  # N I
+    grad_output: Tensor  # N O: g = ∂L/∂y
 
 
 def deferred_weight_gradients() -> AbstractContextManager[Any]:
-    """Context manager in which ∂L/∂W = Σ_t x_tᵀ g_t of products x_t W is computed as one product over all steps.
+    """Context manager for the loop over the steps of an RNN, in which the gradient of each weight W is computed once.
 
-    Autograd would compute one product per step and sum them up. All results are the same.
+    The gradient of products x_t W is Σ_t x_tᵀ g_t, g_t being the gradients of the outputs. Autograd would compute one
+    product x_tᵀ g_t per step and add them up; here it is one product of the concatenated x_t and g_t. Without gradients
+    and in compiled graphs, it does nothing.
     """
     enabled = torch.is_grad_enabled() and not torch.compiler.is_compiling()
     return DeferredGradientMode() if enabled else nullcontext()
 
 
 class DeferredGradientMode(TorchFunctionMode):
-    """Replaces products with a matrix that needs a gradient by those of its `SharedMatrix`."""
+    """While active, computes products with a trained matrix by its `SharedMatrix`, which defers the weight gradient."""
 
     def __init__(self) -> None:
         """Start without any matrix; each is added at its first product."""
         super().__init__()
         #: by address, shape and stride of a matrix; the matrix is kept alive so that its address is not reused
-        self.matrices: dict[tuple[Any, ...], tuple[Tensor, SharedMatrix]] = {}
+        self.shared_matrices: dict[tuple[Any, ...], tuple[Tensor, SharedMatrix]] = {}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
@@ -44,38 +51,41 @@ class DeferredGradientMode(TorchFunctionMode):
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         if func is F.linear:
-            return self.shared(matrix, bias[0] if bias else None, transposed=True).linear(x)
-        return self.shared(matrix, bias=None, transposed=False).multiply(x)
+            return self.shared_matrix(matrix, bias[0] if bias else None, transposed=True).linear(x)
+        return self.shared_matrix(matrix, bias=None, transposed=False).multiply(x)
 
-    def shared(self, matrix: Tensor, bias: Tensor | None, transposed: bool) -> SharedMatrix:
-        """Return the `SharedMatrix` of this matrix, one for all equal views; `transposed`: products are x Wᵀ."""
+    def shared_matrix(self, matrix: Tensor, bias: Tensor | None, transposed: bool) -> SharedMatrix:
+        """Return the `SharedMatrix` for products x W + b, or x Wᵀ + b if `transposed`, with this matrix W and bias b.
+
+        It is created at the first product; later products with the same memory (equal views) use it again.
+        """
         key = (matrix.data_ptr(), matrix.shape, matrix.stride(), matrix.dtype, transposed)
-        if key not in self.matrices:
-            self.matrices[key] = matrix, SharedMatrix(matrix, bias, transposed)
-        return self.matrices[key][1]
+        if key not in self.shared_matrices:
+            self.shared_matrices[key] = matrix, SharedMatrix(matrix, bias, transposed)
+        return self.shared_matrices[key][1]
 
 
 class SharedMatrix:
-    """A matrix used in many products."""
+    """A matrix W used in many products x W + b, whose weight gradient is computed once, after all backward steps."""
 
     def __init__(self, matrix: Tensor, bias: Tensor | None, transposed: bool) -> None:
-        """A matrix W, and a bias, of many products x W (x Wᵀ if `transposed`), whose gradient is computed only once.
+        """Prepare products with W = `matrix`, or its transpose if `transposed`, and the bias b.
 
-        Every product appends its x and output gradient to `uses` in the backward pass. `CollectGradient`, which returns
-        the matrix unchanged, runs last there and computes the gradient from all uses.
+        In the backward pass, every product (`DeferredProduct`) appends its x and output gradient to `products`. Then
+        autograd reaches `CollectGradient`, through which all products got the matrix: it computes the gradient of W.
         """
         if torch.is_autocast_enabled(matrix.device.type):
             matrix = matrix.to(torch.get_autocast_dtype(matrix.device.type))
-        self.uses: list[Use] = []
-        outputs = CollectGradient.apply(matrix.mT if transposed else matrix, bias, self.uses)
+        self.products: list[StepProduct] = []
+        outputs = CollectGradient.apply(matrix.mT if transposed else matrix, bias, self.products)
         self.matrix: Tensor = outputs if bias is None else outputs[0]
         self.bias: Tensor | None = None if bias is None else outputs[1]
         on_cpu = matrix.device.type == "cpu"  # where products with a contiguous matrix are faster
         self.contiguous = self.matrix.detach().contiguous() if on_cpu and transposed else self.matrix.detach()
 
     def multiply(self, x: Tensor) -> Tensor:
-        """x W + b, N inputs → N outputs; the backward pass adds x and the output gradient to `uses`."""
-        return DeferredProduct.apply(x, self.matrix, self.contiguous, self.bias, self.uses)
+        """x W + b, N inputs → N outputs; the backward pass appends x and the output gradient to `products`."""
+        return DeferredProduct.apply(x, self.matrix, self.contiguous, self.bias, self.products)
 
     def linear(self, x: Tensor) -> Tensor:
         """x W + b for x of any rank, … inputs → … outputs; `multiply` needs a matrix."""
@@ -83,30 +93,30 @@ class SharedMatrix:
 
 
 class CollectGradient(torch.autograd.Function):
-    """Identity of a matrix and its bias; the backward pass computes the gradients of all uses."""
+    """Identity of a matrix and its bias, whose backward pass computes their gradients from all products with them."""
 
     @staticmethod
-    def forward(ctx: Any, matrix: Tensor, bias: Tensor | None, uses: list[Use]) -> Any:
+    def forward(ctx: Any, matrix: Tensor, bias: Tensor | None, products: list[StepProduct]) -> Any:
         """Return the matrix and, if there is one, the bias unchanged, as views.
 
-        `uses` is filled in the backward pass, with (x, output gradient) of every product with the matrix.
+        `products` is empty now: the products with the matrix append to it in the backward pass.
         """
-        ctx.uses, ctx.bias = uses, bias
+        ctx.products, ctx.bias = products, bias
         ctx.set_materialize_grads(False)
         return matrix.view_as(matrix) if bias is None else (matrix.view_as(matrix), bias.view_as(bias))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
-        """Compute the gradients of matrix, xᵀ g, and bias, Σ g, over all recorded products.
+        """Compute the gradients of matrix, Σ xᵀ g, and bias, Σ g, over all products with inputs x and gradients g.
 
-        `ctx.uses` holds their inputs x and output gradients g; `gradients` are not set.
+        `ctx.products` holds these x and g. `gradients`, from autograd, are None: the products pass none on.
         """
-        if not ctx.uses:
+        if not ctx.products:
             return None, None, None
-        x, g = (torch.cat(steps, -2) for steps in zip(*ctx.uses))
-        ctx.uses.clear()
+        x, g = (torch.cat(steps, -2) for steps in zip(*ctx.products))
+        ctx.products.clear()
         grad_bias = None if ctx.bias is None else g.sum(0, dtype=ctx.bias.dtype)
-        return x.mT @ g, grad_bias, None  # no gradient of `uses`
+        return x.mT @ g, grad_bias, None  # no gradient of the list `products`
 
 
 class DeferredProduct(torch.autograd.Function):
@@ -114,19 +124,23 @@ class DeferredProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, matrix: Tensor, contiguous: Tensor, bias: Tensor | None, uses: list[Use]
+        ctx: Any, x: Tensor, matrix: Tensor, contiguous: Tensor, bias: Tensor | None, products: list[StepProduct]
     ) -> Tensor:
-        """x W + b: x (N I), matrix W (I O); `contiguous` is a copy of W, which is faster.
+        """x W + b: x (N I), matrix W (I O), bias b (O) → N O.
 
-        `uses` collects (x, output gradient) of all products with W in the backward pass.
+        `contiguous` has the values of W in an order that multiplies faster. In the backward pass, `products` collects
+        the inputs and output gradients of all products with W.
         """
         ctx.save_for_backward(x, matrix)
-        ctx.uses = uses
+        ctx.products = products
         return x @ contiguous if bias is None else torch.addmm(bias.to(x.dtype), x, contiguous)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None]:
-        """Append (x, output gradient g) to `uses` instead of computing the gradient of W; return that of x, g Wᵀ."""
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, None, None, None, None]:
+        """Return the gradient g Wᵀ of x, g being the output gradient (N O); of the other four arguments none.
+
+        Instead of computing the gradient of W here, x and g are appended to `products`.
+        """
         x, matrix = ctx.saved_tensors
-        ctx.uses.append((x, g))
-        return g @ matrix.mT if ctx.needs_input_grad[0] else None, None, None, None, None
+        ctx.products.append(StepProduct(x, grad_output))
+        return grad_output @ matrix.mT if ctx.needs_input_grad[0] else None, None, None, None, None

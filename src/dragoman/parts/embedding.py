@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dragoman.errors import UserError
 from dragoman.parts.feedforward import ACTIVATIONS, Activation
 from dragoman.parts.flops import Workload, module_flops
-from dragoman.parts.mixer import Context, CopyDistribution, Layout, MixerOutput
+from dragoman.parts.mixer import Context, CopyDistribution, MixerOutput, SequenceLayout
 from dragoman.parts.spec import Spec
 from dragoman.text import Tokenizer
 
@@ -30,8 +30,11 @@ class SourceEmbedding(nn.Module):
     stride = 1  # source positions per output position
     supports_packing = True
 
-    def embed_source(self, source: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
-        """Return the vectors (B S D) and their layout (positions and lengths); subclasses may shorten both."""
+    def embed_source(self, source: Tensor, layout: SequenceLayout) -> tuple[Tensor, SequenceLayout]:
+        """Embed a source (B S, or B S F for F features): vectors B S D, and their layout (positions and lengths).
+
+        Here the layout stays that of the source; subclasses may return shorter sequences.
+        """
         return self(source), layout
 
 
@@ -67,8 +70,8 @@ class TokenEmbedding(SourceEmbedding):
         """Look up the vectors of tokens, B T → B T D, with word dropout (whole vectors set to zero) in training."""
         x = nn.functional.embedding(tokens, self.weight)
         if self.training and self.word_dropout > 0:
-            mask = torch.rand(tokens.shape, device=tokens.device) >= self.word_dropout
-            x = x * (mask / (1 - self.word_dropout))[..., None].to(x.dtype)
+            is_kept = torch.rand(tokens.shape, device=tokens.device) >= self.word_dropout
+            x = x * (is_kept / (1 - self.word_dropout))[..., None].to(x.dtype)
         return x if self.scale == 1.0 else x * self.scale
 
     def flops(self, work: Workload) -> int:
@@ -80,7 +83,7 @@ class RestrictedEmbedding(nn.Module):
     """Embedding of a restricted vocabulary: token i is `tokens[i]` of the table."""
 
     def __init__(self, table: nn.Module, tokens: Tensor) -> None:
-        """`tokens` (N) are the ids of the restricted vocabulary in the table."""
+        """`table` embeds the whole vocabulary; `tokens` (N) are the ids in it of the restricted one."""
         super().__init__()
         self.table = table
         self.tokens: Tensor
@@ -145,7 +148,8 @@ class OutputLayer(nn.Module):
         `transform` is a layer before it; `scaled` divides h by √dim.
         """
         super().__init__()
-        width = tied.width if tied is not None else (transform.width if transform else None) or dim
+        own_width = transform.width if transform is not None and transform.width else dim
+        width = own_width if tied is None else tied.width
         self.scale = 1 / math.sqrt(dim) if scaled else 1.0
         self.transform: nn.Module
         if transform is not None:
@@ -161,30 +165,36 @@ class OutputLayer(nn.Module):
         return x if self.scale == 1.0 else x * self.scale
 
     def match_vocabularies(self, source: Tokenizer, target: Tokenizer) -> None:
-        """Note which tokens of the source and the target tokenizer are equal; here not needed."""
+        """Do nothing: only output layers that copy need to know which source tokens are equal to target tokens."""
 
-    def copied_tokens(self, source: Tensor, layout: Layout, width: int) -> Tensor | None:
-        """Return as which target tokens the source tokens can be copied; None, as here, if nothing is copied."""
+    def copied_tokens(self, source: Tensor, layout: SequenceLayout, width: int) -> Tensor | None:
+        """Return None: this output layer copies no source tokens.
+
+        Layers that do return for each source token (B S) the target token as which it is copied, −1 for none.
+        """
         return None
 
     def attend_to_source(self, decoded: MixerOutput, context: Context) -> MixerOutput:
-        """Return the decoder's output unchanged; output layers that copy from the source add their attention to it."""
+        """Return the decoder's result unchanged; output layers that copy from the source add their attention to it."""
         return decoded
 
     def logits(self, x: Tensor, copying: CopyDistribution | None = None) -> Tensor:
-        """Return logits, … D → … V; `copying` are the probabilities that `attend_to_source` has added, here none."""
+        """Return the logits of all tokens, … D → … V.
+
+        `copying`, the probabilities of copying source tokens, is used by output layers that copy; here it is None.
+        """
         return self(x)
 
     def restrict_vocabulary(self, tokens: Tensor) -> OutputLayer:
-        """Return an output layer that computes logits of `tokens` (N) only, in this order."""
+        """Return an output layer that computes the logits of N `tokens` (ids) only, in this order."""
         layer = copy(self)
-        layer._parameters = dict(self._parameters)
+        layer._parameters = dict(self._parameters)  # replace parameters of the copy only
         layer.weight = nn.Parameter(self.weight.detach()[tokens], requires_grad=False)
         layer.bias = None if self.bias is None else nn.Parameter(self.bias.detach()[tokens], requires_grad=False)
         return layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """Vectors, B T D → logits, B T V."""
+        """Logits of all V tokens: the decoder's outputs, B T D → B T V."""
         return nn.functional.linear(self.output_features(x), self.weight, self.bias)
 
 
@@ -214,11 +224,11 @@ class LogProbabilityOutput(IdentityOutput):
 
 
 def check_features(source: Tensor, features: int) -> None:
-    """Raise an error unless the source has shape B S F, with F = `features`."""
+    """Raise an error unless the source consists of feature vectors, B S F, with F = `features` numbers each."""
     if source.dim() != 3 or source.shape[-1] != features:
         raise UserError(
-            f"this model expects feature vectors, batch × length × {features}, but got "
-            f"{' × '.join(map(str, source.shape))}: compute vectors of this size, as in training"
+            f"this model reads sources of shape batch × length × {features}, vectors of {features} features each, but "
+            f"got the shape {' × '.join(map(str, source.shape))}: compute the features as for its training"
         )
 
 
@@ -275,55 +285,63 @@ class FrameEmbedding(SourceEmbedding):
     supports_packing = False
 
     def __init__(self, spec: Frames, dim: int) -> None:
-        """log₂(stride) layers that map three frames to one and halve their number, then a projection to `dim`."""
+        """Create log₂(stride) convolutions over three frames that halve their number, then a projection to `dim`."""
         super().__init__()
-        layers = spec.stride.bit_length() - 1
-        if spec.stride != 2**layers:
+        num_layers = spec.stride.bit_length() - 1  # log₂
+        if spec.stride != 2**num_layers:
             raise UserError(
-                f"system.settings.stride must be a power of two, such as 4, but is {spec.stride}: change it"
+                f"system.settings.stride is the factor by which convolutions shorten a recording, and must be a power "
+                f"of two, such as 4, but is {spec.stride}: set it to 1, 2, 4 or 8"
             )
-        if not spec.projection and not (layers or spec.full_rate_layer):
+        if not spec.projection and not (num_layers or spec.full_rate_layer):
             raise UserError(
                 "frames that are neither convolved nor projected do not have the width of the model: set stride to 2 "
-                "or more, full_rate_layer or projection"
+                "or more, or full_rate_layer or projection to true"
             )
         self.features, self.stride = spec.features, spec.stride
         self.activation = ACTIVATIONS[spec.activation]
         self.full_rate = nn.Linear(3 * spec.features, dim) if spec.full_rate_layer else None
-        widths = [dim if spec.full_rate_layer else spec.features, *[dim] * layers]
-        self.halve = nn.ModuleList(nn.Linear(3 * width, dim) for width in widths[:-1])
-        self.project = nn.Linear(widths[-1], dim) if spec.projection else nn.Identity()
+        width = dim if spec.full_rate_layer else spec.features  # of the frames before they are halved
+        self.halve = nn.ModuleList(nn.Linear(3 * (dim if layer else width), dim) for layer in range(num_layers))
+        self.project = nn.Linear(dim if num_layers else width, dim) if spec.projection else nn.Identity()
 
-    def embed_source(self, source: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
-        """Frames, B S F, and their layout (lengths) → vectors B ⌈S/stride⌉ D and the layout of these."""
+    def embed_source(self, source: Tensor, layout: SequenceLayout) -> tuple[Tensor, SequenceLayout]:
+        """Embed frames of sound, B S F, whose lengths the layout holds: vectors B ⌈S/stride⌉ D, and their layout."""
         check_features(source, self.features)
         if layout.lengths is None:
-            raise UserError("frames of several recordings cannot be packed into one row: pass one recording per row")
+            raise UserError(
+                "the frames of several recordings are packed into one row of the batch, but convolutions need one row "
+                "for each: set training.batch_layout to padded"
+            )
         x = source
         if self.full_rate is not None:
             x = self.activation(self.full_rate(windows(_without_padding(x, layout), step=1)))
         for layer in self.halve:
             assert layout.lengths is not None
-            x = self.activation(layer(windows(_without_padding(x, layout))))
-            layout = Layout.padded(x.shape[1], (layout.lengths + 1) // 2)
+            x = self.activation(layer(windows(_without_padding(x, layout), step=2)))
+            layout = SequenceLayout.padded(x.shape[1], (layout.lengths + 1) // 2)
         return self.project(x), layout
 
     def flops(self, work: Workload) -> int:
         """FLOPs for `work.tokens` frames: each layer for the frames that it returns, and the projection."""
-        total, frames = 0 if self.full_rate is None else module_flops(self.full_rate, work), work.tokens
+        total = 0 if self.full_rate is None else module_flops(self.full_rate, work)
+        frames = work.tokens
         for layer in self.halve:
             frames = (frames + 1) // 2
             total += module_flops(layer, work.with_tokens(frames))
         return total + module_flops(self.project, work.with_tokens(frames))
 
 
-def _without_padding(x: Tensor, layout: Layout) -> Tensor:
+def _without_padding(x: Tensor, layout: SequenceLayout) -> Tensor:
     """Replace vectors of padding by zeros, B S F: those after the last frame of a recording."""
     return x.masked_fill(~cast(Tensor, layout.token_mask)[..., None], 0.0)
 
 
-def windows(x: Tensor, step: int = 2) -> Tensor:
-    """Concatenate every vector, or every second one, with its two neighbours: B S F → B ⌈S/step⌉ 3F; step 1 or 2."""
-    count = -(-x.shape[1] // step)
+def windows(x: Tensor, step: int) -> Tensor:
+    """Concatenate every vector (`step` 1), or every second one (2), with its two neighbours: B S F → B ⌈S/step⌉ 3F.
+
+    The neighbours of the first and the last vector are zeros.
+    """
+    count = -(-x.shape[1] // step)  # ⌈S/step⌉
     x = F.pad(x, (0, 0, 1, 1 + x.shape[1] % step))  # B step·count+2 F
     return torch.cat([x[:, start : start + step * count : step] for start in range(3)], -1)  # B ⌈S/step⌉ 3F

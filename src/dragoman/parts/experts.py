@@ -33,17 +33,20 @@ class Router(nn.Module):
     """Base class of gating networks: scores W x of the experts, without a bias."""
 
     def __init__(self, dim: int, num_experts: int, top_k: int) -> None:
-        """`weight` is W, `num_experts` × `dim`; each token is sent to `top_k` experts."""
+        """Create W of the scores W x as `weight`, `num_experts` × `dim`; each token is sent to `top_k` experts."""
         super().__init__()
         self.top_k = top_k
         self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_experts, dim)))
 
     def forward(self, x: Tensor, token_mask: Tensor | None) -> Routing:
-        """Choose the experts of each token: x B T D; `token_mask` (B T) is False at padding, which is not balanced."""
+        """Choose the experts of each token: x, B T D → their numbers and weights, and in training balancing losses.
+
+        The losses leave out padding, where `token_mask` (B T) is False; None: nothing is padded.
+        """
         raise NotImplementedError
 
     def flops(self, work: Workload) -> int:
-        """Count W x; what is computed in training alone is left out."""
+        """FLOPs for `work.tokens` tokens: the scores W x; what is computed in training alone is left out."""
         return 2 * work.tokens * self.weight.numel()
 
 
@@ -74,12 +77,19 @@ class SoftmaxGating(Gating):
 
 class SoftmaxRouter(Router):
     def __init__(self, spec: SoftmaxGating, dim: int, num_experts: int, top_k: int) -> None:
-        """Take noise and weight of the loss from the spec."""
+        """Create the scores W of `num_experts` experts, of which each token is sent to `top_k`.
+
+        The spec gives the standard deviation of the noise in training, and the weight of the balancing loss.
+        """
         super().__init__(dim, num_experts, top_k)
         self.noise, self.balance_loss_weight = spec.router_noise, spec.balance_loss_weight
 
     def forward(self, x: Tensor, token_mask: Tensor | None) -> Routing:
-        """x, B T D → the experts with the largest p = softmax(W x + noise), and in training the balancing loss."""
+        """Choose for x, B T D, the experts with the largest p = softmax(W x + noise), with gates p, and balance them.
+
+        With several experts per token, the gates are divided by their sum. The noise and the balancing loss, which
+        leaves out padding (`token_mask`, B T, False there), are for training.
+        """
         scores = at_least_float32(F.linear(x, self.weight))  # B T experts
         if self.training and self.noise:
             scores = scores + self.noise * torch.randn_like(scores)
@@ -112,7 +122,10 @@ class NoisyTopKRouter(Router):
     starts_with_zeros = True  # all experts are equally likely at first (§A)
 
     def __init__(self, spec: NoisyTopKGating, dim: int, num_experts: int, top_k: int) -> None:
-        """`weight` is W, `noise_weight` W_noise; both losses have their weights from the spec."""
+        """Create W (`weight`) and W_noise, zeros at first, for `top_k` of `num_experts` experts per token.
+
+        The spec gives the weights of the two balancing losses.
+        """
         super().__init__(dim, num_experts, top_k)
         if top_k == 1 < num_experts:
             raise UserError(
@@ -123,19 +136,24 @@ class NoisyTopKRouter(Router):
         self.importance_loss_weight, self.load_loss_weight = spec.importance_loss_weight, spec.load_loss_weight
 
     def forward(self, x: Tensor, token_mask: Tensor | None) -> Routing:
-        """x, B T D → softmax over the k largest H(x), and in training the losses of importance and load."""
-        clean = at_least_float32(F.linear(x, self.weight))  # B T experts
+        """Choose the `top_k` experts of each token of x, B T D; their gates are the softmax of their scores W x.
+
+        In training, noise is added to the scores, and two losses balance the experts: by importance, the sum of an
+        expert's gates over the tokens, and by load, the expected number of its tokens. Padding, where `token_mask`
+        (B T) is False, does not count.
+        """
+        clean_scores = at_least_float32(F.linear(x, self.weight))  # B T experts
         if not self.training:
-            best, selected = clean.topk(self.top_k, -1)
-            return Routing(best.softmax(-1), selected)
-        deviation = F.softplus(at_least_float32(F.linear(x, self.noise_weight)))
-        noisy = clean + deviation * torch.randn_like(clean)
-        best, selected = noisy.topk(self.top_k, -1)
-        gates = best.softmax(-1)
-        all_gates = torch.zeros_like(noisy).scatter(-1, selected, gates)
-        p = selection_probability(clean, noisy, deviation, self.top_k)
-        weight = token_weights(noisy, token_mask)
-        importance, load = (all_gates * weight).sum((0, 1)), (p * weight).sum((0, 1))
+            best_scores, selected = clean_scores.topk(self.top_k, -1)
+            return Routing(best_scores.softmax(-1), selected)
+        deviation = F.softplus(at_least_float32(F.linear(x, self.noise_weight)))  # standard deviation of the noise
+        noisy_scores = clean_scores + deviation * torch.randn_like(clean_scores)
+        best_scores, selected = noisy_scores.topk(self.top_k, -1)
+        gates = best_scores.softmax(-1)
+        all_gates = torch.zeros_like(noisy_scores).scatter(-1, selected, gates)  # B T experts
+        selection_probs = selection_probability(clean_scores, noisy_scores, deviation, self.top_k)  # B T experts
+        weight = token_weights(noisy_scores, token_mask)  # 0 at padding
+        importance, load = (all_gates * weight).sum((0, 1)), (selection_probs * weight).sum((0, 1))  # experts
         losses = (
             self.importance_loss_weight * squared_variation(importance),
             self.load_loss_weight * squared_variation(load),
@@ -143,17 +161,19 @@ class NoisyTopKRouter(Router):
         return Routing(gates, selected, losses)
 
 
-def selection_probability(clean: Tensor, noisy: Tensor, deviation: Tensor, top_k: int) -> Tensor:
-    """P(x, i) = Φ((clean_i − k-th largest noisy score of the other experts) / deviation_i) (Shazeer et al. 2017, §A).
+def selection_probability(clean_scores: Tensor, noisy_scores: Tensor, deviation: Tensor, top_k: int) -> Tensor:
+    """Return the probability that an expert is among the `top_k` if its noise alone is drawn again: … experts.
 
-    The probability, … experts, that expert i is among the `top_k` if its noise alone is drawn again; 1 if all are.
+    P(x, i) = Φ((clean_i − k-th largest noisy score of the other experts) / deviation_i) (Shazeer et al. 2017, §A); 1 if
+    all experts are selected. Scores and the standard deviation of their noise are … experts.
     """
-    if top_k == clean.shape[-1]:
-        return torch.ones_like(clean)
-    best = noisy.topk(top_k + 1, -1).values  # … top_k+1, descending
+    if top_k == clean_scores.shape[-1]:
+        return torch.ones_like(clean_scores)
+    best = noisy_scores.topk(top_k + 1, -1).values  # … top_k+1, descending
     last_selected, first_rejected = best[..., -2, None], best[..., -1, None]
-    threshold = torch.where(noisy > first_rejected, first_rejected, last_selected)  # without expert i itself
-    return torch.special.ndtr((clean - threshold) / deviation)
+    # the k-th largest score without expert i itself
+    threshold = torch.where(noisy_scores > first_rejected, first_rejected, last_selected)
+    return torch.special.ndtr((clean_scores - threshold) / deviation)
 
 
 def squared_variation(x: Tensor) -> Tensor:
@@ -162,21 +182,25 @@ def squared_variation(x: Tensor) -> Tensor:
 
 
 def token_weights(scores: Tensor, token_mask: Tensor | None) -> Tensor:
-    """B T 1: 1 for tokens and 0 for padding, with the dtype of the scores (B T experts)."""
+    """Return 1 for tokens and 0 for padding, B T 1, with the dtype of the scores (B T experts).
+
+    `token_mask` (B T) is False at padding; None: nothing is padded.
+    """
     return torch.ones_like(scores[..., :1]) if token_mask is None else token_mask[..., None].to(scores.dtype)
 
 
 def load_balancing_loss(p: Tensor, selected: Tensor, token_mask: Tensor | None) -> Tensor:
-    """num_experts · Σ_e fraction_e · mean p_e over tokens: 1 if balanced, `num_experts` if one expert gets all.
+    """Return num_experts · Σ_e fraction_e · mean p_e: 1 if balanced, `num_experts` if one expert gets all tokens.
 
-    p (B T experts) are the router's probabilities, `selected` (B T top_k) the chosen experts, `token_mask` (B T) False
-    at padding.
+    fraction_e is the share of expert e in all selections, mean p_e its mean probability over the tokens. p (B T
+    experts) are the router's probabilities, `selected` (B T top_k) the numbers of the chosen experts, `token_mask`
+    (B T) is False at padding, which does not count.
     """
-    weight = token_weights(p, token_mask)
-    tokens, num_experts = weight.sum(), p.shape[-1]
-    mean = (p * weight).sum((0, 1)) / tokens
-    selections = torch.zeros_like(p).scatter(-1, selected, 1.0) * weight
-    fraction = selections.sum((0, 1)) / (tokens * selected.shape[-1])
+    weight = token_weights(p, token_mask)  # B T 1: 0 at padding
+    num_tokens, num_experts = weight.sum(), p.shape[-1]
+    mean = (p * weight).sum((0, 1)) / num_tokens  # experts
+    is_selected = torch.zeros_like(p).scatter(-1, selected, 1.0) * weight  # B T experts
+    fraction = is_selected.sum((0, 1)) / (num_tokens * selected.shape[-1])  # experts
     return num_experts * (fraction * mean).sum()
 
 
@@ -211,26 +235,26 @@ class ExpertsMixer(Mixer):
         super().__init__()
         if not 1 <= spec.top_k <= spec.num_experts:
             raise UserError(
-                f"system.settings.experts_per_token must be at least 1 and at most the number of experts, "
-                f"{spec.num_experts}, but is {spec.top_k}: change it"
+                f"each token is processed by system.settings.experts_per_token experts, from 1 to all "
+                f"{spec.num_experts} (system.settings.experts), but it is {spec.top_k}: change one of the two"
             )
         self.router = spec.gating.build_router(dim, spec.num_experts, spec.top_k)
         self.experts = nn.ModuleList(build_part(spec.expert, dim, Mixer) for _ in range(spec.num_experts))
         self.top_k, self.output_activation = spec.top_k, ACTIVATIONS[spec.output_activation]
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """f(Σ_e g_e(x) · expert_e(x)) over the `top_k` experts of each token: x, B T D → B T D.
+        """f(Σ_e g_e(x) · expert_e(x)) over the `top_k` experts of each token, g_e being their gates: x, B T D → B T D.
 
         In training, the balancing losses are returned too. The state, if any, is returned unchanged.
         """
         routing: Routing = self.router(x, context.layout.token_mask)
         is_step = state is not None and x.shape[1] == 1
-        needs_static_shapes = is_step and (x.is_cuda or torch.compiler.is_compiling())  # for graphs
-        mix = self._dense if needs_static_shapes or torch.compiler.is_exporting() else self._grouped
-        y = self.output_activation(mix(x, routing.gates.to(x.dtype), routing.selected, context))
+        needs_static_shapes = is_step and (x.is_cuda or torch.compiler.is_compiling())  # for CUDA graphs
+        combine = self._compute_all if needs_static_shapes or torch.compiler.is_exporting() else self._compute_selected
+        y = self.output_activation(combine(x, routing.gates.to(x.dtype), routing.selected, context))
         return MixerOutput(y, state, auxiliary_losses=routing.losses)
 
-    def _outputs(self, inputs: list[Tensor], context: Context) -> list[Tensor]:
+    def _expert_outputs(self, inputs: list[Tensor], context: Context) -> list[Tensor]:
         """Compute the output of each expert from its own input, `inputs[e]` for expert e, B T D or N D.
 
         In training, experts without tokens are computed too, so that their weights have a gradient of 0.
@@ -240,26 +264,28 @@ class ExpertsMixer(Mixer):
             for expert, x in zip(self.experts, inputs)
         ]
 
-    def _dense(self, x: Tensor, gates: Tensor, selected: Tensor, context: Context) -> Tensor:
-        """Compute all experts for all tokens x (B T D), with gates of 0 for those not selected: static shapes.
+    def _compute_all(self, x: Tensor, gates: Tensor, selected: Tensor, context: Context) -> Tensor:
+        """Compute all experts for all tokens x (B T D), and sum their outputs with gates: 0 if not selected.
 
-        `gates` and `selected` (B T top_k) are weights and numbers of the selected experts.
+        Shapes do not depend on the selection. `gates` and `selected` (B T top_k) are weights and numbers of the
+        selected experts.
         """
         all_gates = gates.new_zeros(*x.shape[:-1], len(self.experts)).scatter(-1, selected, gates)  # B T experts
-        outputs = torch.stack(self._outputs([x] * len(self.experts), context), -1)  # B T D experts
+        outputs = torch.stack(self._expert_outputs([x] * len(self.experts), context), -1)  # B T D experts
         return (outputs @ all_gates[..., None]).squeeze(-1)
 
-    def _grouped(self, x: Tensor, gates: Tensor, selected: Tensor, context: Context) -> Tensor:
-        """Compute each expert for the tokens of x (B T D) that selected it; the order of summation is deterministic.
+    def _compute_selected(self, x: Tensor, gates: Tensor, selected: Tensor, context: Context) -> Tensor:
+        """Compute each expert for the tokens of x (B T D) that selected it, and sum their outputs with gates.
 
-        Tokens are sorted by expert, split into one batch per expert, and their outputs put back in order. `gates` and
-        `selected` (B T top_k) are weights and numbers of the selected experts.
+        Tokens are sorted by expert, split into one batch per expert, and their outputs put back in order, so that sums
+        are deterministic. `gates` and `selected` (B T top_k) are weights and numbers of the selected experts.
         """
-        expert = selected.flatten()  # B·T·top_k
-        order = expert.argsort(stable=True)
-        counts = expert.bincount(minlength=len(self.experts)).tolist()
+        experts = selected.flatten()  # B·T·top_k
+        order = experts.argsort(stable=True)
+        counts = experts.bincount(minlength=len(self.experts)).tolist()  # tokens of each expert
         tokens = x.flatten(0, 1)[order // self.top_k]  # B·T·top_k D, sorted by expert
-        outputs = torch.cat(self._outputs(list(tokens.split(counts)), context))[order.argsort()]  # order undone
+        sorted_outputs = torch.cat(self._expert_outputs(list(tokens.split(counts)), context))
+        outputs = sorted_outputs[order.argsort()]  # in the order of the tokens again
         return (outputs.unflatten(0, gates.shape) * gates[..., None]).sum(-2)  # B T D
 
     def flops(self, work: Workload) -> int:
@@ -279,9 +305,10 @@ class ExpertUsage:
     importance: Tensor  # experts: sum of the gates of each
 
     def count(self, router: nn.Module, inputs: tuple[Tensor, Tensor | None], routing: Routing) -> None:
-        """Add the result of a call of the router, as a forward hook; `inputs` are x and the token mask.
+        """Add the tokens and gates that a call of the router has given to each expert; padding does not count.
 
-        Nothing is copied from the device. The router itself is not needed.
+        A forward hook of the router, which is not used itself; `inputs` are its arguments, x and the token mask, and
+        `routing` its result. Nothing is copied from the device.
         """
         gates, selected = routing.gates.detach().to(self.load.dtype), routing.selected.flatten()
         _, token_mask = inputs
@@ -314,8 +341,8 @@ def record_expert_usage(model: nn.Module) -> Iterator[dict[str, ExpertUsage]]:
     layers, usage = expert_layers(model), {}
     for path, layer in layers.items():
         weight = layer.router.weight
-        load, importance = weight.new_zeros(2, len(layer.experts), dtype=accumulator_dtype(weight.device))
-        usage[path] = ExpertUsage(load, importance)
+        zeros = weight.new_zeros(len(layer.experts), dtype=accumulator_dtype(weight.device))
+        usage[path] = ExpertUsage(load=zeros, importance=zeros.clone())
     with ExitStack() as hooks:
         for path, layer in layers.items():
             hooks.enter_context(layer.router.register_forward_hook(usage[path].count))
@@ -346,5 +373,5 @@ def record_gates(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
 
 def expert_layers(model: nn.Module) -> dict[str, ExpertsMixer]:
-    """Return the mixtures of experts of a model by their paths."""
+    """Return the mixture-of-experts layers of a model by their names in it, such as "encoder.layers.1.1.body"."""
     return {path: part for path, part in model.named_modules() if isinstance(part, ExpertsMixer)}

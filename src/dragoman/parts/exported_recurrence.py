@@ -19,9 +19,11 @@ ONNX_GATES = {"rnn": (0,), "lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "gru-reset-be
 def recurrent_layer(
     x: Tensor, hidden: Tensor, cell: Tensor, weight: Tensor, recurrent_weight: Tensor, bias: Tensor, kind: str
 ) -> tuple[Tensor, Tensor]:
-    """Read sequences with one layer in one direction: x, B T I → outputs B T D, and the last state, B D.
+    """Read sequences with one recurrent layer in one direction: x, B T I → outputs B T D, and the last state, B D.
 
-    The last state is the cell of an LSTM, and the hidden state of other kinds, which ignore `cell`.
+    `kind` is that of the cells, such as "lstm"; `hidden` and `cell` (B D) are their state before the first step. The
+    weights are those of ONNX: W (gates·D I), R (gates·D D), and both biases one after the other (2·gates·D). The last
+    state is the cell of an LSTM, and the hidden state of other kinds, which ignore `cell`. Has no implementation.
     """
     raise NotImplementedError("this operation exists in exported graphs only")
 
@@ -30,24 +32,29 @@ def recurrent_layer(
 def _shapes(
     x: Tensor, hidden: Tensor, cell: Tensor, weight: Tensor, recurrent_weight: Tensor, bias: Tensor, kind: str
 ) -> tuple[Tensor, Tensor]:
-    """Return empty tensors with the shapes of the results."""
+    """Return empty tensors with the shapes of the results of `recurrent_layer`, outputs and last state, for tracing."""
     return x.new_empty(*x.shape[:2], hidden.shape[-1]), torch.empty_like(hidden)
 
 
 def traced_layer(
     kind: str, x: Tensor, hidden: Tensor, cell: Tensor | None, weights: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return `recurrent_layer` with torch's weights: matrices for input and state, then their biases.
+    """Call the operation `recurrent_layer` with weights of torch: matrices for input and state, then their biases.
 
-    `kind` is a key of ONNX_GATES. x is B T I, `hidden` B D, and `cell` B D or None.
+    The gates, which torch stacks in each weight, are put in the order of ONNX. `kind` is that of the cells, such as
+    "lstm"; x is B T I, the state before the first step `hidden`, B D, and `cell`, B D or None. Returns outputs, B T D,
+    and the last state, B D.
     """
     if len(weights) > 4:  # the fifth is the matrix of a projection
-        raise UserError("an LSTM with a projection (cell_dim) cannot be exported to ONNX: leave out cell_dim")
+        raise UserError(
+            "this LSTM has more cells than outputs (system.settings.cell_dim), which ONNX cannot express: train a "
+            "model without cell_dim to export it"
+        )
 
     def reorder(weight: Tensor) -> Tensor:
-        """Return a stack of one matrix or bias per gate in the order of ONNX."""
+        """Put the gates' matrices or biases, stacked in `weight`, in the order of ONNX."""
         gates = weight.chunk(len(ONNX_GATES[kind]))
-        return torch.cat([gates[gate] for gate in ONNX_GATES[kind]])
+        return torch.cat([gates[number] for number in ONNX_GATES[kind]])
 
     weight, recurrent_weight, *biases = map(reorder, weights)
     state = hidden if cell is None else cell

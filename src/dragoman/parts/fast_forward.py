@@ -10,6 +10,7 @@ half of f is that of the input and forget gates, which torch puts first.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,26 +19,26 @@ from torch import Tensor, nn
 from dragoman.errors import UserError
 from dragoman.parts.dropout import Dropout
 from dragoman.parts.flops import Workload, matrix_flops
-from dragoman.parts.mixer import Context, Layout, Mixer, MixerOutput, State
+from dragoman.parts.mixer import Context, Mixer, MixerOutput, SequenceLayout, State
 from dragoman.parts.recurrence import Cells, LSTMCells, continue_rows, flip, run_rows
 from dragoman.parts.recurrent_decoder import AttentionContext, FromZero, RecurrentDecoder
 from dragoman.parts.spec import Spec
 
 
-def next_input(cells: Cells, x: Tensor, hidden: Tensor) -> Tensor:
-    """Return [½f; h], B T 3D, the input of the layer above `cells`, whose input is x and whose output h is `hidden`.
+def input_of_next_layer(cells: Cells, x: Tensor, hidden: Tensor) -> Tensor:
+    """Return [½f; h], B T 3D, the input of the LSTM above `cells`, whose input is x and whose output h is `hidden`.
 
-    f = W x, B T 4D, are the inputs of the gates, and ½f is the half for the input and forget gates.
-    Computes half of f a second time, because torch's kernel does not return it.
+    f = W x + b, B T 4D, are the inputs of the four gates of `cells`, and ½f those of input and forget gates. This half
+    is computed a second time, because torch's kernel does not return it.
     """
-    weight, bias = cells.weight("ih", 0)  # from input to gates, of layer 0
+    weight, bias = cells.weight("ih", layer=0)  # from the input to the gates
     half = F.linear(x, weight[: 2 * cells.dim], bias[: 2 * cells.dim])
     return torch.cat((half, hidden), -1)
 
 
-def input_size(cells: Cells) -> int:
+def input_matrix_size(cells: Cells) -> int:
     """Number of elements of the matrix from the input of an LSTM layer to its gates."""
-    return cells.weight("ih", 0)[0].numel()
+    return cells.weight("ih", layer=0)[0].numel()
 
 
 def cells_of(layers: nn.ModuleList) -> list[LSTMCells]:
@@ -74,44 +75,55 @@ class FastForwardEncoderMixer(Mixer):
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """Read whole sequences: x, B T D → projection of the top layers' outputs and gate inputs, B T D."""
         if state is not None:
-            raise UserError("FastForwardEncoder is bidirectional and cannot decode: use FastForwardDecoder")
-        outputs, gate_inputs = zip(*(column(x, context.layout) for column in self.columns))  # h and f of both columns
-        return MixerOutput(self.project(torch.cat((*outputs, *gate_inputs), -1)))
+            raise UserError(
+                "FastForwardEncoder reads sequences in both directions, so that it cannot generate token by token: use "
+                "FastForwardDecoder in the decoder"
+            )
+        first, second = (column(x, context.layout) for column in self.columns)
+        features = torch.cat((first.hidden, second.hidden, first.gate_inputs, second.gate_inputs), -1)  # B T 10D
+        return MixerOutput(self.project(features))
+
+
+class ColumnOutput(NamedTuple):
+    """What a column of LSTMs returns: output and gate inputs of its top layer."""
+
+    hidden: Tensor  # B T D: h
+    gate_inputs: Tensor  # B T 4D: f = W x + b
 
 
 class FastForwardColumn(nn.Module):
     def __init__(self, spec: FastForwardEncoder, dim: int, backward: bool) -> None:
-        """`backward`: the direction of the bottom layer, which alternates from layer to layer."""
+        """Create `spec.layers` LSTMs; the bottom one reads `backward` or forward, and directions alternate above it."""
         super().__init__()
         self.backward, self.dropout = backward, Dropout(spec.dropout)
         self.layers = nn.ModuleList(  # the bottom layer reads embeddings, the others [½f; h] of the layer below
             LSTMCells(inputs=3 * dim if k else dim, dim=dim, layers=1, dropout=0.0) for k in range(spec.layers)
         )
 
-    def forward(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Embeddings, B T D → output h, B T D, and gate inputs f = W x, B T 4D, of the top layer.
+    def forward(self, x: Tensor, layout: SequenceLayout) -> ColumnOutput:
+        """Read embeddings, B T D, in rows with the lengths of `layout`; return the output of the top layer.
 
-        x is the input of a layer: the embeddings, then [½f; h] of the layer below. The layout holds the rows' lengths.
+        The input x of the bottom layer are the embeddings, that of the others is [½f; h] of the layer below: half of
+        its gate inputs, and its output.
         """
-        last = len(self.layers) - 1
+        top = len(self.layers) - 1
         for k, cells in enumerate(cells_of(self.layers)):
-            is_backward = self.backward != bool(k % 2)  # alternates
+            is_backward = self.backward != bool(k % 2)  # directions alternate from layer to layer
             rows = flip(x, layout) if is_backward else x  # padding comes last in both directions
             # An exported graph has the recurrence as one operation, which only rows with lengths use.
             hidden, _ = run_rows(cells, rows, layout) if torch.compiler.is_exporting() else cells.run_sequence(rows)
             hidden = flip(hidden, layout) if is_backward else hidden
-            if k < last:
-                x = next_input(cells, x, self.dropout(hidden))
-        gate_inputs = cells.project(x)  # f
-        return hidden, gate_inputs
+            if k < top:
+                x = input_of_next_layer(cells, x, self.dropout(hidden))
+        return ColumnOutput(hidden, gate_inputs=cells.project(x))
 
     def flops(self, work: Workload) -> int:
-        """FLOPs for `work.tokens` tokens: the LSTMs, and what is computed twice.
+        """FLOPs for `work.tokens` tokens: the matrices of all LSTMs, and what is computed twice.
 
         That is half of the gate inputs of lower layers, and all of the top layer's.
         """
         *lower, top = cells_of(self.layers)
-        repeated = sum(input_size(cells) // 2 for cells in lower) + input_size(top)
+        repeated = sum(input_matrix_size(cells) // 2 for cells in lower) + input_matrix_size(top)
         return matrix_flops(self, work) + 2 * work.tokens * repeated
 
 
@@ -158,22 +170,28 @@ class FastForwardDecoderMixer(Mixer):
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """x, R T D (R rows) → output of the top layer, R T D, the new state, and the bottom's attention to the source.
 
-        The input of a layer is [½f; h] of the layer below (`next_input`): half of its gate inputs, and its output.
+        The bottom layer reads x and attends to the source. The input of another layer is [½f; h] of the layer below:
+        half of its gate inputs, and its output. With a state, x continues the sequences that it has read.
         """
         result = self.bottom(x, context, None if state is None else state["bottom"])
         hidden, source_context = result.output, result.source_context  # R T D: output, attention over the source
-        below, x = self.bottom.cells, torch.cat((x, source_context), -1)
+        cells_below, x = self.bottom.cells, torch.cat((x, source_context), -1)
         new_state: State = {"bottom": result.state}
         for k, cells in enumerate(cells_of(self.layers)):
-            x = next_input(below, x, self.dropout(hidden))
+            x = input_of_next_layer(cells_below, x, self.dropout(hidden))
             if state is None:
                 hidden, _ = cells.run_sequence(x)  # padding comes last
             else:
                 hidden, new_state[str(k)] = continue_rows(cells, x, context.layout, state[str(k)])
-            below = cells
-        return MixerOutput(self.dropout(hidden), None if state is None else new_state, source_context)
+            cells_below = cells
+        return MixerOutput(
+            self.dropout(hidden), state=None if state is None else new_state, source_context=source_context
+        )
 
     def flops(self, work: Workload) -> int:
-        """FLOPs for `work.tokens` tokens: all layers, and half of the gate inputs below the top, computed twice."""
+        """FLOPs for `work.tokens` tokens: the matrices of all layers, and what is computed twice.
+
+        That is half of the gate inputs of all layers but the top one.
+        """
         lower = [self.bottom.cells, *cells_of(self.layers)][:-1]
-        return matrix_flops(self, work) + 2 * work.tokens * sum(input_size(cells) // 2 for cells in lower)
+        return matrix_flops(self, work) + 2 * work.tokens * sum(input_matrix_size(cells) // 2 for cells in lower)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.parts.embedding import TokenEmbedding
-from dragoman.parts.mixer import Layout
+from dragoman.parts.mixer import SequenceLayout
 from dragoman.parts.spec import Spec
 
 
@@ -26,7 +26,7 @@ class FeatureMarking(Spec):
     invariant_positions: bool = True
 
     def build_marking(self, embedding: TokenEmbedding) -> FeatureTypeEmbedding:
-        """Create the vectors of the two types, which are added to those of an embedding table."""
+        """Create a vector for features and one for tokens, which are added to the vectors of `embedding`."""
         return FeatureTypeEmbedding(self, embedding)
 
 
@@ -34,16 +34,20 @@ class FeatureTypeEmbedding(nn.Module):
     is_embedding_table = True
 
     def __init__(self, spec: FeatureMarking, embedding: TokenEmbedding) -> None:
-        """The rows of `weight` are the vectors of tokens and of features; width and scale are the embedding's."""
+        """Row 0 of `weight` is added to tokens, row 1 to features, with the width and scale of `embedding`.
+
+        Features are the ids from `first` up to but excluding `end`.
+        """
         super().__init__()
         self.first, self.end, self.invariant_positions = spec.first, spec.first + spec.count, spec.invariant_positions
         self.scale = embedding.scale
         self.weight = nn.Parameter(torch.empty(2, embedding.width))
 
-    def forward(self, x: Tensor, source: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
-        """Add to x (B S D) the vector of each type: feature (ids `first` … `end`−1 in `source`, B S) or token.
+    def forward(self, x: Tensor, source: Tensor, layout: SequenceLayout) -> tuple[Tensor, SequenceLayout]:
+        """Add to the embeddings x (B S D) of `source` (ids, B S) the vector of features, or that of tokens.
 
-        With `invariant_positions`, the layout gets `position_ids`: 0 for features, and 1, 2, … for the tokens.
+        With `invariant_positions`, the layout gets `position_ids` for position encodings: 0 for all features at the
+        start of a sequence, and 1, 2, … for the tokens after them. A packed row has several sequences.
         """
         is_feature = (source >= self.first) & (source < self.end)  # B S
         x = x + nn.functional.embedding(is_feature.long(), self.weight) * self.scale
@@ -51,7 +55,7 @@ class FeatureTypeEmbedding(nn.Module):
             return x, layout
         columns = torch.arange(source.shape[1], device=source.device)
         starts = (columns - layout.positions).clamp(min=0)  # B S: column of the first token of the same sequence
-        counts = is_feature.long().cumsum(1)  # B S: features up to each column
-        before = (counts - is_feature.long()).gather(1, starts.expand_as(counts))  # B S: of earlier packed sequences
-        position_ids = layout.positions + 1 - (counts - before)
+        num_features = is_feature.long().cumsum(1)  # B S: features in the row up to each column
+        num_earlier = (num_features - is_feature.long()).gather(1, starts.expand_as(num_features))  # of other sequences
+        position_ids = layout.positions + 1 - (num_features - num_earlier)
         return x, replace(layout, position_ids=position_ids.masked_fill(is_feature, 0))

@@ -63,7 +63,10 @@ class FeedForwardMixer(Mixer):
     adaptable: ClassVar = {"widen": ("widen",), "gate": ("gate",), "narrow": ("narrow",)}
 
     def __init__(self, spec: FeedForward, dim: int) -> None:
-        """W₂ f(W₁ x): `widen` is W₁, `narrow` W₂; gated, W₂ (f(W₁ x) ⊙ V x): `gate` is V, otherwise None."""
+        """W₂ f(W₁ x), or gated W₂ (f(W₁ x) ⊙ V x), for x of width `dim`.
+
+        `widen` is W₁, `narrow` W₂, and `gate` V, or None.
+        """
         super().__init__()
         inner_dim = spec.inner_dim or 4 * dim
         self.widen = nn.Linear(dim, inner_dim, bias=spec.bias)
@@ -86,7 +89,10 @@ class FeedForwardMixer(Mixer):
         return MixerOutput(output, state)
 
     def _trace(self, x: Tensor, inner: Tensor, output: Tensor, context: Context) -> None:
-        """Keep gate, hidden units and output, with the formulas of this layer."""
+        """Record gate, hidden units (`inner`) and output for an input x, B T …, with the formulas of this layer.
+
+        An explanation of the model shows them to a user.
+        """
         has_bias = self.widen.bias is not None
         hidden = f"{self.activation_name}(W₁ x{' + b₁' if has_bias else ''})"
         if self.gate is not None:

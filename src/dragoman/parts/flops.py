@@ -32,17 +32,23 @@ class Workload:
 
 
 def module_flops(module: nn.Module, work: Workload) -> int:
-    """Count the FLOPs of a forward pass over `work.tokens` tokens: by the module's method `flops`, or its matrices."""
+    """Count the FLOPs of a forward pass over `work.tokens` tokens.
+
+    A module with a method `flops` counts them itself; otherwise they are those of its matrices.
+    """
     own_count = getattr(module, "flops", None)
     return matrix_flops(module, work) if own_count is None else own_count(work)
 
 
 def matrix_flops(module: nn.Module, work: Workload) -> int:
-    """Count the FLOPs of a product of each of `work.tokens` tokens with each matrix, and those of the submodules."""
-    size = sum(weight.numel() for weight in module.parameters(recurse=False) if weight.dim() == 2)
-    return 2 * work.tokens * size + sum(module_flops(child, work) for child in module.children())
+    """Count the FLOPs of multiplying each of `work.tokens` tokens by each matrix of a module and of its submodules."""
+    num_weights = sum(weight.numel() for weight in module.parameters(recurse=False) if weight.dim() == 2)
+    return 2 * work.tokens * num_weights + sum(module_flops(child, work) for child in module.children())
 
 
 def attention_flops(queries: int, keys: int, key_width: int, value_width: int) -> int:
-    """FLOPs of scores and weighted sum of `queries` × `keys` pairs; the widths are those of all heads together."""
+    """FLOPs of the attention of `queries` tokens to `keys` tokens each: scores, and weighted sum of the values.
+
+    `key_width` and `value_width` are the widths of keys and values of all heads together.
+    """
     return 2 * queries * keys * (key_width + value_width)  # two products, each a multiplication and an addition

@@ -37,8 +37,8 @@ MAX_PAIR_NUMBERS = {"cpu": 2**25, "cuda": 2**29}
 def cumulative_logsumexp(x: Tensor) -> Tensor:
     """Return log Σ_{j ≤ i} exp(x_j) over the last dimension, … S → … S.
 
-    The operation of exported graphs subtracts one maximum from all sums, which rounds small ones to log 0: there each
-    sum is computed by itself.
+    While a model is exported, each sum is computed by itself: the operation that `logcumsumexp` becomes in an exported
+    graph subtracts one maximum from all sums, which rounds small ones to log 0.
     """
     if not torch.compiler.is_exporting():
         return x.logcumsumexp(-1)
@@ -47,51 +47,59 @@ def cumulative_logsumexp(x: Tensor) -> Tensor:
 
 
 class Transition(nn.Module):
-    """Zeroth order: p(a_t = i) = softmax_i h_t · T s_i, s_i being the encoder's states (Wu et al. 2018, 0-HARD)."""
+    """Distribution of the source position a_t that target token t comes from, and the forward algorithm over it.
+
+    This base class is of order zero: p(a_t = i) = softmax_i h_t · T s_i, h_t being the decoder's states and s_i the
+    encoder's, does not depend on the previous position (Wu et al. 2018, 0-HARD).
+    """
 
     depends_on_previous = False  # whether a_t depends on a_{t−1}
 
     def __init__(self, dim: int) -> None:
-        """`key` is the matrix T, of width `dim`."""
+        """Create the matrix T of p(a_t = i) = softmax_i h_t · T s_i, as `key`, for states of width `dim`."""
         super().__init__()
         self.key = nn.Linear(dim, dim, bias=False)
 
     def tables(self, x: Tensor, key: Tensor, source_mask: Tensor) -> tuple[Tensor, ...]:
-        """Return what the recursion needs of all steps, B K·T … each: here log p(a_t), B K·T S.
+        """Compute for all steps at once what `step` reads, a tuple of tensors B K·T …: here log p(a_t), B K·T S.
 
-        x (B K·T D) are the decoder's states of K rows per source, `key` (B S D) is `self.key` of the encoder's states,
-        and `source_mask` (B S) is False at padding.
+        x (B K·T D) are the decoder's states h of K hypotheses per source, `key` (B S D) is `self.key` of the encoder's
+        states s, and `source_mask` (B S) is False at padding.
         """
         return (self._scores(x, key, source_mask).log_softmax(-1),)
 
     def _scores(self, x: Tensor, key: Tensor, source_mask: Tensor) -> Tensor:
-        """h_t · T s_i for x (B T D) and `key` (B S D): B T S, of padding (False in `source_mask`) impossible."""
+        """Return h_t · T s_i of decoder states x (B T D) and keys T s_i (B S D): B T S.
+
+        Padding of the source, where `source_mask` (B S) is False, gets a score whose probability is 0.
+        """
         scores = at_least_float32(x @ key.transpose(1, 2))
         return scores.masked_fill(~source_mask[:, None], IMPOSSIBLE)
 
     def step(self, previous: Tensor, *tables: Tensor) -> Tensor:
-        """Return log p(a_t | y_<t) of R rows, R S, from log p(a_{t−1} | y_<t), R S, and the tables of step t, R ….
+        """Return log p(a_t | y_<t) of R rows, R S, given `previous`, log p(a_{t−1} | y_<t), R S.
 
-        Here it is the table itself, because a_t does not depend on a_{t−1}.
+        `tables` are those that the method `tables` returns, of step t only. Here the only one, log p(a_t), is returned,
+        because a_t does not depend on a_{t−1}.
         """
         return tables[0]
 
     def forward(self, start: Tensor, tables: tuple[Tensor, ...], emissions: Tensor) -> Tensor:
-        """Forward algorithm: return log p(a_t | y_<t, x) of R rows at all T steps, R T S.
+        """Run the forward algorithm of the hidden Markov model: log p(a_t | y_<t, x) of R rows at all T steps, R T S.
 
-        `start` (R S) is log p(a_0 | y_0) of the position before the first step; `tables` (R T … each) are those of
-        all steps; `emissions` (R T−1 S) are log p(y_t | a_t) of all steps but the last.
+        `start` (R S) is the log-probability of the position a_0 before the first step. `tables` (R T … each) are those
+        that the method `tables` returns. `emissions` (R T−1 S) are log p(y_t | a_t) of all steps but the last.
         """
         if not self.depends_on_previous:
             return tables[0]  # log p(a_t) of all steps
-        predicted = [self.step(start, *(table[:, 0] for table in tables))]
+        log_alignments = [self.step(start, *(table[:, 0] for table in tables))]
         for t in range(1, tables[0].shape[1]):
-            previous = (predicted[-1] + emissions[:, t - 1]).log_softmax(-1)
-            predicted.append(self.step(previous, *(table[:, t] for table in tables)))
-        return torch.stack(predicted, 1)
+            previous = (log_alignments[-1] + emissions[:, t - 1]).log_softmax(-1)  # given y_{t−1} as well
+            log_alignments.append(self.step(previous, *(table[:, t] for table in tables)))
+        return torch.stack(log_alignments, 1)
 
     def flops(self, work: Workload) -> int:
-        """FLOPs of T s_i of `work.source` positions and of the scores of all pairs of positions."""
+        """FLOPs: T s_i of `work.source` source positions, and the scores h_t · T s_i of all pairs of positions."""
         return matrix_flops(self, work.with_tokens(work.source)) + 2 * work.tokens * work.source * work.width
 
 
@@ -101,12 +109,16 @@ class MonotonicTransition(Transition):
     depends_on_previous = True
 
     def tables(self, x: Tensor, key: Tensor, source_mask: Tensor) -> tuple[Tensor, ...]:
-        """Return the scores e_i and log Σ_{i ≥ j} exp e_i, the normalizer of the transitions from j, B T S each."""
+        """Return for all steps the scores e_i = h_t · T s_i, and log Σ_{i ≥ j} exp e_i for all j, B T S each.
+
+        The latter normalizes the transitions from j, since p(a_t = i | a_{t−1} = j) ∝ exp e_i for i ≥ j. x (B T D) are
+        the decoder's states h, `key` (B S D) are T s_i, and `source_mask` (B S) is False at padding.
+        """
         scores = self._scores(x, key, source_mask)
         return scores, cumulative_logsumexp(scores.flip(-1)).flip(-1)
 
     def step(self, previous: Tensor, *tables: Tensor) -> Tensor:
-        """log p(a_t = i) = e_i + log Σ_{j ≤ i} p(a_{t−1} = j) / normalizer_j of R rows: R S, in time linear in S.
+        """Return log p(a_t = i) = e_i + log Σ_{j ≤ i} p(a_{t−1} = j) / normalizer_j of R rows: R S, in linear time.
 
         `previous` is log p(a_{t−1}), `tables` are the scores e and the logarithms of the normalizers, R S each.
         """
@@ -123,7 +135,11 @@ class JumpTransition(Transition):
     depends_on_previous = True
 
     def __init__(self, dim: int, max_jump: int, monotonic: bool) -> None:
-        """`query` and `key` are the parts of U for h_t and s_j; column k of both is the jump `max_jump` − k."""
+        """Create U of p(jump Δ) = softmax_Δ U [h_t; s_j] as two linear layers: `query` for h_t and `key` for s_j.
+
+        Output k of both is the score of the jump `max_jump` − k, by which the source position grows. `dim` is the width
+        of h and s; the largest jump back, `max_return`, is 0 if `monotonic`.
+        """
         nn.Module.__init__(self)
         self.max_jump, self.max_return = max_jump, 0 if monotonic else max_jump
         self.jumps = max_jump + self.max_return + 1
@@ -131,21 +147,29 @@ class JumpTransition(Transition):
         self.key = nn.Linear(dim, self.jumps, bias=False)
 
     def tables(self, x: Tensor, key: Tensor, source_mask: Tensor) -> tuple[Tensor, ...]:
-        """Return log p(a_t = i | a_{t−1} = i − Δ) for all W = `jumps` jumps Δ by which i can be reached: B T S W."""
-        logits = at_least_float32(self.query(x)[:, :, None] + key[:, None])  # B T S W: of the position before the jump
-        reachable = F.pad(source_mask, (self.max_return, self.max_jump)).unfold(1, self.jumps, 1).flip(-1)  # B S W
-        log_p = logits.masked_fill(~reachable[:, None], IMPOSSIBLE).log_softmax(-1)
+        """Return log p(a_t = i | a_{t−1} = i − Δ) for all W = `jumps` jumps Δ by which i can be reached: B T S W.
+
+        x (B T D) are the decoder's states, `key` (B S W) is the part of the scores that depends on the position before
+        the jump, and `source_mask` (B S) is False at padding, which no jump reaches.
+        """
+        logits = at_least_float32(self.query(x)[:, :, None] + key[:, None])  # B T S W: by position before the jump
+        is_reachable = F.pad(source_mask, (self.max_return, self.max_jump)).unfold(1, self.jumps, 1).flip(-1)  # B S W
+        log_p = logits.masked_fill(~is_reachable[:, None], IMPOSSIBLE).log_softmax(-1)
         log_p = F.pad(log_p, (0, 0, self.max_jump, self.max_return), value=IMPOSSIBLE)  # B T S+W−1 W
         length = source_mask.shape[1]
-        return (torch.stack([log_p[:, :, k : k + length, k] for k in range(self.jumps)], -1),)
+        by_target = [log_p[:, :, k : k + length, k] for k in range(self.jumps)]  # B T S each, by position after jump k
+        return (torch.stack(by_target, -1),)
 
     def step(self, previous: Tensor, *tables: Tensor) -> Tensor:
-        """log p(a_t = i) = log Σ_Δ p(a_{t−1} = i − Δ) p(Δ | i − Δ) of R rows, over W = `jumps` jumps Δ: R S."""
+        """Return log p(a_t = i) = log Σ_Δ p(a_{t−1} = i − Δ) p(Δ | i − Δ) of R rows, over W = `jumps` jumps Δ: R S.
+
+        `previous` (R S) is log p(a_{t−1}); the only table, log p(Δ | i − Δ) of this step, is R S W.
+        """
         origins = F.pad(previous, (self.max_jump, self.max_return), value=IMPOSSIBLE).unfold(1, self.jumps, 1)  # R S W
         return (origins + tables[0]).logsumexp(-1)
 
     def flops(self, work: Workload) -> int:
-        """FLOPs of U's products with `work.tokens` states of the decoder and `work.source` of the encoder."""
+        """FLOPs of the scores U [h_t; s_j] of all jumps: for `work.tokens` decoder and `work.source` encoder states."""
         return module_flops(self.query, work) + module_flops(self.key, work.with_tokens(work.source))
 
 
@@ -156,20 +180,27 @@ class Emission(nn.Module):
     """p(y_t | a_t = i) = softmax W tanh(V [h_t; s_i]) (Wu et al. 2018, eq. 10)."""
 
     def __init__(self, vocab_size: int, dim: int, tied: TokenEmbedding | None, bias: bool) -> None:
-        """`query` and `key` are the parts of V for h_t and s_i; `output` is W, with the table `tied` or its own."""
+        """Create V of softmax W tanh(V [h_t; s_i]) as `query` for h_t and `key` for s_i, all of width `dim`.
+
+        `output` is W, with `vocab_size` rows: the embedding table `tied`, if any; `bias` adds one.
+        """
         super().__init__()
         self.query = nn.Linear(dim, dim)
         self.key = nn.Linear(dim, dim, bias=False)
         self.output = OutputLayer(vocab_size, dim, tied, bias)
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return the logits of all tokens at all pairs of positions of R rows: query R T D, key R S D → R T S V."""
+        """Return the logits of all V tokens for all pairs of positions in R rows: W tanh(query + key), R T S V.
+
+        `query` (R T D) and `key` (R S D) are the parts of V [h_t; s_i] that depend on target and source position.
+        """
         return at_least_float32(self.output(torch.tanh(query[:, :, None] + key[:, None])))
 
     def token_logits(self, query: Tensor, key: Tensor, tokens: Tensor) -> Tensor:
-        """Return the logits of one token per row at all source positions.
+        """Return the logits of one token per row at all source positions: W tanh(query + key), R S.
 
-        Shape: query R D, key R S D, tokens R, for R rows → R S.
+        `query` (R D) and `key` (R S D) are the parts of V [h_t; s_i] that depend on target and source position;
+        `tokens` (R) are the ids.
         """
         features = torch.tanh(query[:, None] + key)  # R S D
         logits = (features @ self.output.weight[tokens][:, :, None])[..., 0]
@@ -178,15 +209,16 @@ class Emission(nn.Module):
         return at_least_float32(logits)
 
     def flops(self, work: Workload) -> int:
-        """FLOPs of V for each position of source and target, and of W for each pair of positions."""
+        """FLOPs of W tanh(V [h_t; s_i]): V for each position of source and target, and W for each pair of positions."""
         projections = module_flops(self.query, work) + module_flops(self.key, work.with_tokens(work.source))
         return projections + module_flops(self.output, work.with_tokens(work.tokens * work.source))
 
 
 def following_emissions(logits: Tensor, log_normalizer: Tensor, tokens: Tensor) -> Tensor:
-    """Return log p of the token after each of `tokens` (R rows, R T) but the last, at all source positions: R T−1 S.
+    """Return log p(y_{t+1} | a = i) of the token after each of `tokens` (R T) but the last, for all i: R T−1 S.
 
-    `logits` (R T S V) are those of the next tokens, `log_normalizer` (R T S) their log Σ exp.
+    `logits` (R T S V) are those of the next tokens at each of S source positions, `log_normalizer` (R T S) their
+    log Σ exp over the vocabulary.
     """
     following = tokens[:, 1:, None, None].expand(-1, -1, logits.shape[2], 1)  # R T−1 S 1
     return logits[:, :-1].gather(3, following)[..., 0] - log_normalizer[:, :-1]
@@ -238,25 +270,24 @@ class HardAlignmentLayer(Mixer):
     supports_packing = False
 
     def __init__(self, transition: Transition, emission: Emission) -> None:
-        """The layer is made of `transition`, p(a_t | a_{t−1}), and `emission`, p(y_t | a_t)."""
+        """Combine the `transition` between source positions, p(a_t | a_{t−1}), and the `emission`, p(y_t | a_t)."""
         super().__init__()
         self.transition, self.emission = transition, emission
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create the state of `batch` rows, whose sources have the padded length of `like`, B S D."""
-        positions = at_least_float32(like.new_zeros(batch, like.shape[1]))
-        return {
-            "query": like.new_zeros(batch, like.shape[2]),
-            "log_normalizer": positions,
-            "log_alignment": positions.clone(),
-        }
+        """Create an empty state of `batch` rows; `like` (B S D) are the encoder's outputs, of S positions each."""
+        zeros = at_least_float32(like.new_zeros(batch, like.shape[1]))
+        return {"query": like.new_zeros(batch, like.shape[2]), "log_normalizer": zeros, "log_alignment": zeros.clone()}
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
-        """Return the keys of transition (B S D, or B S × number of jumps) and emission (B S D)."""
+        """Compute what depends on the source alone, from the encoder's outputs (B S D).
+
+        These are the keys of the transition (B S D, or B S W with W possible jumps) and of the emission (B S D).
+        """
         return {"transition": self.transition.key(memory.states), "emission": self.emission.key(memory.states)}
 
     def restrict_vocabulary(self, tokens: Tensor) -> HardAlignmentLayer:
-        """Return a layer for the vocabulary `tokens` (N) only, which shares the other weights."""
+        """Return a layer that generates only N `tokens` (ids), as ids 0 … N−1; it shares the other weights."""
         layer, emission = copy(self), copy(self.emission)
         layer._modules, emission._modules = dict(self._modules), dict(emission._modules)  # of the copies only
         emission.output = self.emission.output.restrict_vocabulary(tokens)
@@ -268,13 +299,14 @@ class HardAlignmentLayer(Mixer):
     ) -> tuple[Tensor, State | None]:
         """Decoder states x (R T D) after reading `tokens` (R T) → log p of the next tokens, R T V, and the new state.
 
-        The context holds the layout of the tokens and the encoded sources, of K = R / B rows each.
+        The context holds positions and lengths of the tokens and the B encoded sources, of K = R / B rows each. Without
+        a state, rows are whole sequences; with one, they continue it.
         """
         inputs = self._inputs(x, tokens, context, state)
-        length = inputs.start.shape[1]
+        length = inputs.start.shape[1]  # S
         # limit the rows computed at a time: the largest tensor of one row has T · S · max(D, V) elements
-        numbers = x.shape[1] * length * max(x.shape[2], len(self.emission.output.weight))
-        rows = max(1, MAX_PAIR_NUMBERS.get(x.device.type, MAX_PAIR_NUMBERS["cpu"]) // numbers)
+        numbers_per_row = x.shape[1] * length * max(x.shape[2], len(self.emission.output.weight))
+        rows = max(1, MAX_PAIR_NUMBERS.get(x.device.type, MAX_PAIR_NUMBERS["cpu"]) // numbers_per_row)
         function: Callable[..., tuple[Tensor, Tensor, Tensor]] = self._forward_algorithm
         if torch.is_grad_enabled() and rows < len(x):  # the backward pass computes the logits of each part again
             function = partial(checkpoint, function, use_reentrant=False, preserve_rng_state=False)
@@ -288,30 +320,34 @@ class HardAlignmentLayer(Mixer):
         context.record(self.path, folded.exp())
         if state is None:
             return log_p, None
-        new = {"query": inputs.query, "log_normalizer": log_normalizer, "log_alignment": log_alignment}
-        return log_p, self._last_state(new, context, state)
+        all_states = {"query": inputs.query, "log_normalizer": log_normalizer, "log_alignment": log_alignment}
+        return log_p, self._last_state(all_states, context, state)
 
     def posterior(self, x: Tensor, tokens: Tensor, context: Context) -> Tensor:
-        """Return p(a_t | y, x) of whole sequences, given all `tokens` (B T): B T S, from decoder states x (B T D).
+        """Return p(a_t | y, x), the source position of each target token given the whole target, B T S.
 
-        Row t belongs to the token after `tokens[:, t]`; the last one of a sequence, which is not known, to the state
-        before it: p(a_t | y_<t, x). p(a_t = i | y) is the derivative of log p(y) by log p(y_t | a_t = i).
+        x (B T D) are the decoder's states after reading each of `tokens` (B T). Step t is about the token after
+        `tokens[:, t]`. That after the last one is not known: its alignment is p(a_t | y_<t, x).
+        p(a_t = i | y) is computed as the derivative of log p(y) by log p(y_t | a_t = i).
         """
         inputs = self._inputs(x, tokens, context, None)
         logits = self.emission(inputs.query, inputs.key)
         emissions = following_emissions(logits, logits.logsumexp(-1), tokens)  # B T−1 S
         with torch.enable_grad():
             emissions = emissions.detach().requires_grad_()
-            log_alignment = self.transition(inputs.start, inputs.tables, emissions)
-            log_p = (log_alignment[:, :-1] + emissions).logsumexp(-1)  # B T−1
+            log_alignment = self.transition(inputs.start, inputs.tables, emissions)  # B T S
+            log_p = (log_alignment[:, :-1] + emissions).logsumexp(-1)  # B T−1: of the token after each
             mask = context.layout.token_mask
-            known = torch.ones_like(log_p, dtype=torch.bool) if mask is None else mask[:, 1:]
-            [posterior] = torch.autograd.grad(log_p.masked_fill(~known, 0.0).sum(), emissions)
-        predicted = log_alignment.detach().exp()
-        return torch.cat((torch.where(known[..., None], posterior, predicted[:, :-1]), predicted[:, -1:]), 1)
+            is_known = torch.ones_like(log_p, dtype=torch.bool) if mask is None else mask[:, 1:]
+            [posterior] = torch.autograd.grad(log_p.masked_fill(~is_known, 0.0).sum(), emissions)  # B T−1 S
+        predicted = log_alignment.detach().exp()  # p(a_t | y_<t, x)
+        return torch.cat((torch.where(is_known[..., None], posterior, predicted[:, :-1]), predicted[:, -1:]), 1)
 
     def _inputs(self, x: Tensor, tokens: Tensor, context: Context, state: State | None) -> ForwardInputs:
-        """Return what the forward algorithm reads, for decoder states x (R T D, R = B·K rows) after `tokens` (R T)."""
+        """Return what the forward algorithm reads, for decoder states x (R T D) after reading `tokens` (R T).
+
+        R = B·K rows are K hypotheses of each of B sources, which the context holds.
+        """
         memory = context.encoded_source
         keys, source_mask = self.memory_projections(memory), memory.layout.token_mask
         if source_mask is None:
@@ -327,26 +363,26 @@ class HardAlignmentLayer(Mixer):
         )
 
     def _start(self, tokens: Tensor, key: Tensor, context: Context, state: State | None) -> Tensor:
-        """Return log p(a | y) of the position before the first of `tokens` (R T), now that this token is known: R S.
+        """Return the log-probability of the source position that the first of `tokens` (R T) comes from, R S.
 
-        R is the number of rows; `key` (R S D) are the keys of the emissions.
-        At the start of a sequence it is the first position; otherwise it follows from the state.
+        At the start of a sequence (position 0 in the context) it is the first source position. Otherwise the state
+        holds log p(a_t | y_<t), to which log p(y_t | a_t) of the token is added; `key` (R S D) is that of the emission.
         """
-        first = at_least_float32(key.new_full(key.shape[:2], IMPOSSIBLE))
-        first[:, 0] = 0.0
+        at_first = at_least_float32(key.new_full(key.shape[:2], IMPOSSIBLE))
+        at_first[:, 0] = 0.0
         if state is None:
-            return first
-        emitted = self.emission.token_logits(state["query"], key, tokens[:, 0]) - state["log_normalizer"]
-        continued = (state["log_alignment"] + emitted).log_softmax(-1)
-        return torch.where(context.layout.positions[:, :1] == 0, first, continued)
+            return at_first
+        log_emission = self.emission.token_logits(state["query"], key, tokens[:, 0]) - state["log_normalizer"]
+        continued = (state["log_alignment"] + log_emission).log_softmax(-1)
+        return torch.where(context.layout.positions[:, :1] == 0, at_first, continued)
 
     def _forward_algorithm(
         self, tokens: Tensor, start: Tensor, query: Tensor, key: Tensor, *tables: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return log p(y_t | y_<t) (R T V), log p(a_t | y_<t) (R T S) and the normalizers of the emissions (R T S).
 
-        `tokens` (R T) of R rows are y_{t−1}, `start` (R S) is log p of the position before, query (R T D) and key
-        (R S D) are those of the emissions, and `tables` those of the transitions.
+        `tokens` (R T) of R rows are y_{t−1}, `start` (R S) is log p of the source position of the first of them.
+        `query` (R T D) and `key` (R S D) are those of the emissions, and `tables` (R T …) those of the transitions.
         """
         logits = self.emission(query, key)  # R T S V
         log_normalizer = logits.logsumexp(-1)  # R T S
@@ -355,15 +391,18 @@ class HardAlignmentLayer(Mixer):
         log_p = (logits + (log_alignment - log_normalizer)[..., None]).logsumexp(2)
         return log_p, log_alignment, log_normalizer
 
-    def _last_state(self, new: State, context: Context, state: State) -> State:
-        """Return the state after the last token of R rows: `new` (R T …) there, or the old one if it has none."""
+    def _last_state(self, all_states: State, context: Context, old_state: State) -> State:
+        """Return the state after the last token of each of R rows, from the states after all T tokens (R T …).
+
+        A row without tokens (which the context's layout says) keeps its old state.
+        """
         token_mask = context.layout.token_mask
         if token_mask is None:
-            return map_state(lambda leaf: leaf[:, -1].contiguous(), new)
-        count = token_mask.sum(1)[:, None]  # R 1
-        last = (count - 1).clamp(min=0)[..., None]  # R 1 1
-        after = map_state(lambda leaf: leaf.gather(1, last.expand(-1, 1, leaf.shape[2]))[:, 0], new)
-        return {name: torch.where(count > 0, after[name], state[name]) for name in after}
+            return map_state(lambda tensor: tensor[:, -1].contiguous(), all_states)
+        num_tokens = token_mask.sum(1)[:, None]  # R 1
+        last = (num_tokens - 1).clamp(min=0)[..., None]  # R 1 1
+        new_state = map_state(lambda tensor: tensor.gather(1, last.expand(-1, 1, tensor.shape[2]))[:, 0], all_states)
+        return {name: torch.where(num_tokens > 0, new_state[name], old_state[name]) for name in new_state}
 
     def flops(self, work: Workload) -> int:
         """FLOPs for `work.tokens` target and `work.source` source tokens: transitions and emissions."""

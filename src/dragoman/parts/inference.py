@@ -20,7 +20,7 @@ from dragoman.parts.dropout import Dropout
 from dragoman.parts.embedding import OutputLayer, TokenEmbedding
 from dragoman.parts.feedforward import ACTIVATIONS, FeedForwardMixer
 from dragoman.parts.kernel_choice import Product
-from dragoman.parts.mixer import CachedKeys, Context, Layout, Mixer, MixerOutput, State
+from dragoman.parts.mixer import CachedKeys, Context, Mixer, MixerOutput, SequenceLayout, State
 from dragoman.parts.norm import Identity, LayerNormModule
 from dragoman.parts.packed_linear import KERNELS, pack
 from dragoman.parts.positions import SinusoidalPosition, SinusoidalTable
@@ -148,7 +148,7 @@ class InferenceLayerNorm(LayerNormModule):
         """Share the weights of `norm`, the layer norm of the original model."""
         _copy_attributes(self, norm)
 
-    def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: SequenceLayout | None = None) -> Tensor:
         """Normalize the last dimension of x; the layout (positions and lengths of the tokens) is not needed."""
         return torch.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
@@ -158,7 +158,7 @@ class InferenceLayerNorm(LayerNormModule):
 class InferenceIdentity(Identity):
     """Replaces dropout and identities."""
 
-    def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: SequenceLayout | None = None) -> Tensor:
         """Return x unchanged."""
         return x
 
@@ -210,7 +210,7 @@ class InferenceSelfAttention(SelfAttentionMixer):
         if context.masks is not None and mask_key in context.masks.additive:
             return context.masks.cached_keys[length], context.masks.additive[mask_key]
         cached = cached_keys(context, length)
-        args = replace(self.args(context, length), mask=cached.mask, mask_key=mask_key)
+        args = replace(self.attention_args(context, length), mask=cached.mask, mask_key=mask_key)
         return cached, additive_mask(cached.queries, cached.keys, context, args, x)
 
     __call__ = forward
@@ -236,7 +236,7 @@ class InferenceCrossAttention(CrossAttentionMixer):
         if context.masks is not None and "memory" in context.masks.additive:  # computed by a layer below
             mask = context.masks.additive["memory"]
         else:
-            mask = additive_mask(context.layout, memory.layout, context, self.args(context), x)
+            mask = additive_mask(context.layout, memory.layout, context, self.attention_args(context), x)
         query = self.query(x).view(len(key), -1, self.heads, self.width).transpose(1, 2)  # B H K·T E
         y = matmul_attention(query, key, value, mask, self.scale)
         return MixerOutput(self.output(y.transpose(1, 2).reshape(len(x), x.shape[1], -1)), state)

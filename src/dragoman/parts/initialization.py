@@ -19,7 +19,7 @@ class Initialization(Spec):
     """
 
     def matrix(self, weight: nn.Parameter) -> None:
-        """Initialize a weight matrix in place."""
+        """Initialize a weight matrix in place: uniformly within ±√(6 / (in + out))."""
         nn.init.xavier_uniform_(weight)
 
     def recurrent(self, weight: nn.Parameter) -> None:
@@ -27,12 +27,12 @@ class Initialization(Spec):
         self.matrix(weight)
 
     def table(self, weight: nn.Parameter) -> None:
-        """Initialize an embedding table in place."""
+        """Initialize an embedding table, V D, in place: normally with standard deviation 1/√D."""
         nn.init.normal_(weight, std=1 / math.sqrt(weight.shape[1]))
 
     def apply(self, model: nn.Module) -> None:
         """Initialize all weights of a model: biases with zeros, the others by kind; norms keep their values."""
-        initialized: set[int] = set()
+        initialized: set[int] = set()  # ids of weights, because several modules may share one
         for module in model.modules():
             if isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d)):
                 continue
@@ -75,7 +75,7 @@ class Orthogonal(Initialization):
     """Recurrent matrices orthogonal (Saxe et al. 2014; Bahdanau et al. 2015, §B.1), the others as in Glorot."""
 
     def recurrent(self, weight: nn.Parameter) -> None:
-        """Make the square matrix of each gate orthogonal, in place."""
+        """Initialize a recurrent matrix in place: the square matrices of the gates, which it stacks, are orthogonal."""
         for gate in weight.data.split(weight.shape[1]):
             nn.init.orthogonal_(gate)
 
@@ -96,14 +96,19 @@ class Normal(Initialization):
 
 
 def hidden_matrices(model: nn.Module) -> dict[nn.Parameter, tuple[int, ...]]:
-    """Map each weight matrix of the layers (mixers) to the row counts of the matrices stacked in it.
+    """Return the weight matrices of the layers, each with the row counts of the matrices stacked in it.
 
-    A module whose weight stacks several matrices says so in `blocks`: {weight name: rows of each}. Embedding tables,
-    output layers and matrices of one row or column are left out.
+    Some weights stack several matrices, such as those of queries, keys and values: their modules have an attribute
+    `blocks`, {name of the weight: rows of each matrix}. Embedding tables, output layers and matrices of one row or
+    column are left out, because optimizers such as Muon treat hidden matrices only.
     """
-    modules = list(model.modules())
-    tables = {weight for part in modules if is_embedding_table(part) for weight in part.parameters(recurse=False)}
-    blocks = {part.get_parameter(name): rows for part in modules for name, rows in getattr(part, "blocks", {}).items()}
-    weights = [weight for part in modules if isinstance(part, Mixer) for weight in part.parameters()]
+    tables: set[nn.Parameter] = set()
+    blocks: dict[nn.Parameter, tuple[int, ...]] = {}
+    for module in model.modules():
+        if is_embedding_table(module):
+            tables.update(module.parameters(recurse=False))
+        for name, rows in getattr(module, "blocks", {}).items():
+            blocks[module.get_parameter(name)] = rows
+    weights = [weight for module in model.modules() if isinstance(module, Mixer) for weight in module.parameters()]
     matrices = [weight for weight in weights if weight.dim() == 2 and min(weight.shape) > 1 and weight not in tables]
     return {weight: blocks.get(weight, (weight.shape[0],)) for weight in matrices}

@@ -23,45 +23,49 @@ def cached_attention_step(
     ancestors: Tensor | None,
     scale: float,
 ) -> Tensor:
-    """Attention of one token per row: query R H E, its key and value R G E → R H E; key and value enter the caches.
+    """Attend from one token per row to all earlier ones and itself: query R H E, its key and value R G E → R H E.
 
-    R is the number of rows, G the number of heads of keys and values, each shared by H/G query heads.
-    The caches `keys` and `values`, R S G E, hold what precedes `positions` (R). With `ancestors` (B K S), hypothesis k
-    reads at position s what hypothesis ancestors[k, s] of the same source has written.
+    R is the number of rows, G the number of heads of keys and values, each shared by H/G query heads. The caches `keys`
+    and `values`, R S G E, hold the tokens before `positions` (R), where the new key and value are written. With
+    `ancestors` (B K S), hypothesis k reads at position s what hypothesis ancestors[k, s] of the same source has
+    written. Dot products are multiplied by `scale`.
     """
-    return _single_query(query, keys, values, ends=positions, new=(key, value), ancestors=ancestors, scale=scale)
+    return _single_query(
+        query, keys, values, num_cached=positions, new_token=(key, value), ancestors=ancestors, scale=scale
+    )
 
 
 def _single_query(
     query: Tensor,
     keys: Tensor,
     values: Tensor,
-    ends: Tensor,
-    new: tuple[Tensor, Tensor] | None,
+    num_cached: Tensor,
+    new_token: tuple[Tensor, Tensor] | None,
     ancestors: Tensor | None,
     scale: float,
 ) -> Tensor:
-    """Attention of one query per row, R H E → R H E, over the first `ends` (R) keys and values, R S G E.
+    """Attention of one query per row, R H E → R H E, over the first `num_cached` (R) keys and values, R S G E.
 
-    R is the number of rows, G the number of heads of keys and values, each shared by H/G query heads.
-    `new` is a further key and value, R G E each, which the kernel also writes into `keys` and `values`; None: only what
-    is stored is read. `ancestors` (B K S): which hypothesis of the beam wrote each key; None without a beam.
+    R is the number of rows, G the number of heads of keys and values, each shared by H/G query heads. `new_token` is a
+    further key and value, R G E each, which the kernel also writes into `keys` and `values`; None: only what is stored
+    is read. `ancestors` (B K S): which hypothesis of the beam wrote each key; None without a beam. The kernel runs once
+    for each row and head; its arguments and their strides are passed in the order of its signature.
     """
     rows, heads, width = query.shape
     y = torch.empty(rows, heads, width, dtype=query.dtype, device=query.device)
-    key, value = new or (query, query)  # a kernel argument must be a tensor, even if it is not read
+    key, value = new_token or (query, query)  # a kernel argument must be a tensor, even if it is not read
     _single_query_kernel[rows, heads](
         query,
         keys,
         values,
-        ends,
+        num_cached,
         y,
         key,
         value,
-        ends if ancestors is None else ancestors,
-        heads // keys.shape[2],
-        1 if ancestors is None else ancestors.shape[1],
-        keys.shape[1],
+        num_cached if ancestors is None else ancestors,
+        heads // keys.shape[2],  # query heads that share a head of keys
+        1 if ancestors is None else ancestors.shape[1],  # beam size
+        keys.shape[1],  # length of the caches
         *query.stride()[:2],
         *keys.stride()[:3],
         *values.stride()[:3],
@@ -70,23 +74,23 @@ def _single_query(
         SCALE=scale,
         E=width,
         WIDTH=triton.next_power_of_2(width),
-        BLOCK=BLOCK if new is None or keys.shape[1] > 2 * BLOCK else BLOCK // 2,
+        BLOCK=BLOCK if new_token is None or keys.shape[1] > 2 * BLOCK else BLOCK // 2,
         BEAMS=ancestors is not None,
-        NEW=new is not None,
+        NEW=new_token is not None,
         num_warps=1,
     )
     return y
 
 
 def short_query_attention(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scale: float) -> Tensor:
-    """Attention of few queries, B H T E, over the first `lengths` (B) keys and values of B G S E → B H T E.
+    """Attention of few queries (T ≤ 32), B H T E, over the first `lengths` (B) keys and values of B G S E → B H T E.
 
-    G is the number of heads of keys and values, each shared by H/G query heads.
+    G is the number of heads of keys and values, each shared by H/G query heads. Dot products are multiplied by `scale`.
     """
     batch, heads, count, width = query.shape
     if count == 1:
         keys, values = key.transpose(1, 2), value.transpose(1, 2)  # B S G E
-        y = _single_query(query[:, :, 0], keys, values, lengths, new=None, ancestors=None, scale=scale)
+        y = _single_query(query[:, :, 0], keys, values, num_cached=lengths, new_token=None, ancestors=None, scale=scale)
         return y[:, :, None]
     y = torch.empty(batch, count, heads, width, dtype=query.dtype, device=query.device)
     _short_query_kernel[batch, heads](
@@ -243,7 +247,10 @@ def _single_query_kernel(
 
 
 def add_and_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float) -> Tensor:
-    """LayerNorm(x + y) over the last dimension, the sum rounded to the dtype of x."""
+    """LayerNorm(x + y) over the last dimension, D, with `weight` and `bias` (D; None: no bias), in one kernel.
+
+    `epsilon` is added to the variance. As in torch, the sum x + y is rounded to the dtype of x.
+    """
     z = torch.empty_like(x, memory_format=torch.contiguous_format)
     width = x.shape[-1]
     _add_and_norm_kernel[(x.numel() // width,)](

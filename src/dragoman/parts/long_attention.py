@@ -23,7 +23,7 @@ from dragoman.errors import UserError
 from dragoman.parts.attention_function import AttentionArgs, attend, head_width
 from dragoman.parts.attention_quantities import attention_quantities, projection_formulas
 from dragoman.parts.flops import Workload, attention_flops, module_flops
-from dragoman.parts.mixer import Context, Layout, Mixer, MixerOutput, State
+from dragoman.parts.mixer import Context, Mixer, MixerOutput, SequenceLayout, State
 from dragoman.parts.spec import Spec
 from dragoman.parts.visibility import Block, Causal, Visibility
 
@@ -39,9 +39,10 @@ class LongAttentionMixer(Mixer):
     adaptable: ClassVar = {"project": ("query", "key", "value"), "output": ("output",)}
 
     def __init__(self, dim: int, heads: int, bias: bool, dropout: float) -> None:
-        """`project` maps x to queries, keys and values, stacked in one weight (`blocks`: rows of each).
+        """Create the projections of attention with `heads` heads for vectors of width `dim`.
 
-        `dropout` is that of the attention weights.
+        `project` computes queries, keys and values with one weight, which stacks their matrices (`blocks`: rows of
+        each). `dropout` is that of the attention weights, `bias` whether projections have one.
         """
         super().__init__()
         self.heads, self.width = heads, head_width(dim, heads, kv_heads=None, head_dim=None)
@@ -51,31 +52,37 @@ class LongAttentionMixer(Mixer):
         self.dropout = dropout
 
     def split(self, x: Tensor) -> Projections:
-        """B T D → query, key and value, B T H E each."""
+        """Project x, B T D, to query, key and value of H heads, B T H E each."""
         query, key, value = self.project(x).unflatten(-1, (3, self.heads, self.width)).unbind(2)
         return query, key, value
 
     def attend(
-        self, inputs: Projections, queries: Layout, keys: Layout, context: Context, visibility: Visibility = CAUSAL
+        self,
+        inputs: Projections,
+        query_layout: SequenceLayout,
+        key_layout: SequenceLayout,
+        context: Context,
+        visibility: Visibility = CAUSAL,
     ) -> Tensor:
-        """Attend with a causal mask by default: `inputs` are query B T H E, key and value B S H E → B T H E.
+        """Compute softmax(QKᵀ/√E) V under a mask, by default causal.
 
-        `queries` and `keys` are the layouts (positions and lengths) of their tokens.
+        Shape: `inputs` are query B T H E, key and value B S H E → B T H E. The layouts hold positions and lengths of
+        their tokens.
         """
         args = AttentionArgs(visibility, dropout=self.dropout if self.training else 0.0, path=self.path)
         if context.is_traced:
-            formulas = projection_formulas("x", "x", self.project.bias is not None)
+            formulas = projection_formulas("x", "x", bias=self.project.bias is not None)
             args = replace(args, quantities=attention_quantities(formulas))
         query, key, value = (x.transpose(1, 2) for x in inputs)  # B H T E
-        return attend(query, key, value, queries, keys, context, args).transpose(1, 2)
+        return attend(query, key, value, query_layout, key_layout, context, args).transpose(1, 2)
 
 
 def row_numbers(x: Tensor) -> Tensor:
-    """Return the indices of all rows of x, B 1, for advanced indexing."""
+    """Return the numbers 0 … B−1 of the rows of x as a column, B 1, for indexing together with columns (B N)."""
     return torch.arange(x.shape[0], device=x.device)[:, None]
 
 
-def token_counts(layout: Layout) -> Tensor:
+def token_counts(layout: SequenceLayout) -> Tensor:
     """Return the number of tokens in each row without padding, B; the layout holds their positions and lengths."""
     positions, token_mask = layout.positions, layout.token_mask
     return positions.new_full(positions.shape[:1], positions.shape[1]) if token_mask is None else token_mask.sum(1)
@@ -107,7 +114,11 @@ class LocalAttentionMixer(LongAttentionMixer):
     """The state holds keys and values of the current block, indexed by the position of a token in its block."""
 
     def __init__(self, spec: LocalAttention, dim: int) -> None:
-        """`same_block`: a token sees earlier ones of its block; this mask is used to record attention weights."""
+        """Create the layer for vectors of width `dim`.
+
+        `same_block` is the mask in which a token sees earlier ones of its block. It is used to record attention
+        weights; otherwise the blocks are computed separately.
+        """
         super().__init__(dim, spec.heads, spec.bias, spec.dropout)
         self.block_size = spec.block_size
         self.same_block = Block(spec.block_size)
@@ -118,7 +129,7 @@ class LocalAttentionMixer(LongAttentionMixer):
         return {"key": like.new_zeros(shape), "value": like.new_zeros(shape)}
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, B T D → B T D: each token attends to earlier ones of its block.
+        """Each token attends to itself and to earlier ones of its block: x, B T D → B T D.
 
         With a state, which holds keys and values of the current block, x continues sequences by one or several tokens.
         """
@@ -130,64 +141,76 @@ class LocalAttentionMixer(LongAttentionMixer):
         elif context.recorder is not None:  # records weights of all pairs of tokens
             y = self.attend(inputs, context.layout, context.layout, context, self.same_block)
         else:
-            y = self._in_blocks(inputs, min(self.block_size, x.shape[1]), context)
+            y = self._attend_in_blocks(inputs, min(self.block_size, x.shape[1]), context)
         return MixerOutput(self.output(y.flatten(2)), state)
 
-    def _in_blocks(self, inputs: Projections, block: int, context: Context) -> Tensor:
-        """Attend within blocks of `block` tokens, each block as a row of a larger batch; token 0 starts a block.
+    def _attend_in_blocks(self, inputs: Projections, block_size: int, context: Context) -> Tensor:
+        """Attend within blocks of `block_size` tokens, of which the first starts at token 0.
 
-        `inputs` are query, key and value, B T H E each → B T H E. A sequence has N blocks.
+        `inputs` are query, key and value, B T H E each → B T H E. Each of the N blocks of a sequence becomes a row of a
+        larger batch, with a causal mask.
         """
         batch, count = inputs[0].shape[:2]
 
-        def to_blocks(x: Tensor) -> Tensor:
-            """B T H E → B·N block H E, the last block padded with zeros."""
-            return F.pad(x, (0, 0, 0, 0, 0, -count % block)).unflatten(1, (-1, block)).flatten(0, 1)  # B·N block H E
+        def to_rows(x: Tensor) -> Tensor:
+            """Make each block a row: B T H E → B·N block H E, the last block padded with zeros."""
+            padded = F.pad(x, (0, 0, 0, 0, 0, -count % block_size))  # B N·block H E
+            return padded.unflatten(1, (-1, block_size)).flatten(0, 1)
 
-        query, key, value = map(to_blocks, inputs)
-        layout = Layout(torch.arange(block, device=query.device)[None])
-        y = self.attend((query, key, value), layout, layout, context)
+        query, key, value = map(to_rows, inputs)
+        layout = SequenceLayout(torch.arange(block_size, device=query.device)[None])
+        y = self.attend((query, key, value), query_layout=layout, key_layout=layout, context=context)
         return y.unflatten(0, (batch, -1)).flatten(1, 2)[:, :count]  # B T H E
 
     def _step(self, inputs: Projections, context: Context, state: State) -> Tensor:
-        """Attend from one token per row; its key and value are written into the state at its position in the block."""
-        query, key, value = inputs
-        rows, positions = row_numbers(query), context.layout.positions
-        index = positions % self.block_size  # B 1
-        state["key"].index_put_((rows, index), key.to(state["key"].dtype))
-        state["value"].index_put_((rows, index), value.to(state["value"].dtype))
-        keys = Layout(positions - index + torch.arange(self.block_size, device=query.device))  # B block
-        return self.attend((query, state["key"], state["value"]), context.layout, keys, context)
+        """Attend from one new token per row to its block: B 1 H E.
 
-    def _continue(self, inputs: Projections, context: Context, state: State) -> tuple[Tensor, State]:
-        """Attend from several tokens per row, across block borders: B T H E, and the state of the last block.
-
-        A row may continue in the middle of a block. It is shifted right by its `offset` in this block, and the keys of
-        the state are put before it, so that column 0 starts a block and N whole blocks can be computed.
+        `inputs` are its query, key and value, B 1 H E each. Key and value are first written into the state, which holds
+        those of the current block (B block H E), at the token's position in the block.
         """
         query, key, value = inputs
-        rows, layout, count = row_numbers(query), context.layout, query.shape[1]
-        offset = layout.positions[:, :1] % self.block_size  # B 1: earlier tokens in the first block
-        columns = -(-(count + self.block_size - 1) // self.block_size) * self.block_size  # whole blocks, rounded up
-        token = torch.arange(columns, device=query.device) - offset  # B N·block: index of the new token, or negative
+        rows, positions = row_numbers(query), context.layout.positions  # B 1 each
+        index = positions % self.block_size  # B 1: position in the block
+        state["key"].index_put_((rows, index), key.to(state["key"].dtype))
+        state["value"].index_put_((rows, index), value.to(state["value"].dtype))
+        key_positions = positions - index + torch.arange(self.block_size, device=query.device)  # B block
+        return self.attend(
+            (query, state["key"], state["value"]),
+            query_layout=context.layout,
+            key_layout=SequenceLayout(key_positions),
+            context=context,
+        )
+
+    def _continue(self, inputs: Projections, context: Context, state: State) -> tuple[Tensor, State]:
+        """Attend from T new tokens per row, which may cross block borders: B T H E, and the state of the last block.
+
+        `inputs` are their query, key and value, B T H E each; the state holds keys and values of the block in which a
+        row continues, perhaps in its middle. So a row is shifted right by its `offset` in this block, and the keys and
+        values of the state are put before it: then column 0 starts a block, and N whole blocks can be computed.
+        """
+        query, key, value = inputs
+        rows, layout, count, size = row_numbers(query), context.layout, query.shape[1], self.block_size
+        offset = layout.positions[:, :1] % size  # B 1: earlier tokens in the first block
+        num_columns = -(-(count + size - 1) // size) * size  # N·block: rounded up to whole blocks
+        token = torch.arange(num_columns, device=query.device) - offset  # B N·block: number of the new token, or < 0
         # where each column is found in the state's block followed by the new tokens
-        index = torch.where(token < 0, token + offset, token.clamp(max=count - 1) + self.block_size)
+        index = torch.where(token < 0, token + offset, token.clamp(max=count - 1) + size)
 
-        def shift(earlier: Tensor, new: Tensor) -> Tensor:
-            """Join keys or values of the state and new ones, with column 0 at the start of a block: B N·block H E."""
-            return torch.cat((earlier, new.to(earlier.dtype)), 1)[rows, index]  # B N·block H E
+        def put_before(earlier: Tensor, new: Tensor) -> Tensor:
+            """Put keys or values of the state before new ones, with column 0 at the start of a block: B N·block H E."""
+            return torch.cat((earlier, new.to(earlier.dtype)), 1)[rows, index]
 
-        key, value = shift(state["key"], key), shift(state["value"], value)
-        y = self._in_blocks((query[rows, token.clamp(0, count - 1)], key, value), self.block_size, context)
-        y = y[rows, offset + torch.arange(count, device=query.device)]  # B T H E
-        last = (offset + token_counts(layout)[:, None] - 1).clamp(min=0)  # B 1: last token of each row
-        block = last // self.block_size * self.block_size + torch.arange(self.block_size, device=query.device)
-        return y, {"key": key[rows, block], "value": value[rows, block]}
+        key, value = put_before(state["key"], key), put_before(state["value"], value)
+        y = self._attend_in_blocks((query[rows, token.clamp(0, count - 1)], key, value), size, context)
+        y = y[rows, offset + torch.arange(count, device=query.device)]  # B T H E: the new tokens
+        last = (offset + token_counts(layout)[:, None] - 1).clamp(min=0)  # B 1: column of the last token of each row
+        last_block = last // size * size + torch.arange(size, device=query.device)  # B block: its columns
+        return y, {"key": key[rows, last_block], "value": value[rows, last_block]}
 
     def flops(self, work: Workload) -> int:
         """FLOPs for `work.tokens` tokens: projections, and blocks that attend to themselves, the last one padded."""
         block = max(1, min(self.block_size, work.tokens))
-        padded = -(-work.tokens // block) * block
+        padded = -(-work.tokens // block) * block  # tokens, rounded up to whole blocks
         linear = module_flops(self.project, work) + module_flops(self.output, work)
         width = self.heads * self.width  # of keys and values
         return linear + attention_flops(padded, block, key_width=width, value_width=width)
@@ -223,87 +246,95 @@ class CompressedAttention(Spec):
 
 
 class CompressedAttentionMixer(LongAttentionMixer):
-    """The state holds compressed keys and values, and the last kernel − 1 uncompressed ones, all B C H E.
+    """Attention to compressed keys and values, which are kept in slots: B C H E.
 
-    Slot 0 holds the zeros, slot c + 1 compressed key c; writes without effect go to the last slot, which is masked.
+    Slot 0 holds zeros, slot c + 1 compressed key (value) c. In decoding, the state also holds `waiting`, the last
+    kernel − 1 uncompressed keys (values), and one more slot, which is masked: writes without effect go there.
     """
 
     def __init__(self, spec: CompressedAttention, dim: int) -> None:
-        """`compress` holds the convolutions of keys and values, as linear layers over `kernel` vectors."""
+        """Create the layer for vectors of width `dim`.
+
+        `compress` holds the convolutions of keys and of values, as linear layers over `kernel` vectors.
+        """
         super().__init__(dim, spec.heads, spec.bias, spec.dropout)
         self.kernel, self.stride, self.key_stride = spec.kernel, spec.stride, spec.stride
         self.compress = nn.ModuleDict({name: nn.Linear(spec.kernel * dim, dim, spec.bias) for name in ("key", "value")})
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create empty slots for `max_length` tokens, and `waiting`, the last kernel − 1 keys or values."""
+        """Create the state of `batch` rows, for keys and for values, with dtype and device of `like`.
+
+        `slots` hold the compressed ones of up to `max_length` tokens, `waiting` the last kernel − 1 uncompressed ones.
+        """
         num_slots = max_length // self.stride + 2  # the first one holds zeros, the last one is never read
         slots = like.new_zeros(batch, num_slots, self.heads, self.width)
         waiting = like.new_zeros(batch, self.kernel - 1, self.heads, self.width)
         return {name: {"slots": slots.clone(), "waiting": waiting.clone()} for name in ("key", "value")}
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, B T D → B T D: a token attends to the compressed keys (slots) that end before or at its position.
+        """Each token attends to the compressed keys that end before or at its position: x, B T D → B T D.
 
-        A convolution compresses every `stride` keys to one slot; slot 0 is zeros. Without a state, whole sequences are
-        compressed, and attended to in groups of `stride` queries unless attention weights are recorded. With a state,
-        new keys and values are first appended to its slots. C is the number of slots.
+        A convolution compresses every `stride` keys to one, which is kept in a slot; slot 0 is zeros. Without a state,
+        whole sequences are compressed, and attended to in groups of `stride` queries unless attention weights are
+        recorded. With a state, new keys and values are first added to its C slots.
         """
         query, key, value = self.split(x)  # B T H E
         if state is None:
-            key, value = self._compress("key", key), self._compress("value", value)
+            key, value = self._compress_sequences("key", key), self._compress_sequences("value", value)  # B C H E
             if context.recorder is None:
-                return MixerOutput(self.output(self._in_groups(query, key, value, context).flatten(2)))
+                return MixerOutput(self.output(self._attend_in_groups(query, key, value, context).flatten(2)))
         else:
             new = {"key": key, "value": value}
-            state = {name: self._append(name, new[name], context.layout, state[name]) for name in new}
-            key, value = state["key"]["slots"], state["value"]["slots"]
-        last = torch.arange(key.shape[1], device=x.device) * self.stride - 1  # C: last token that a slot covers
-        y = self.attend((query, key, value), context.layout, Layout(last.expand(x.shape[0], -1)), context)
+            state = {name: self._add_to_slots(name, new[name], context.layout, state[name]) for name in new}
+            key, value = state["key"]["slots"], state["value"]["slots"]  # B C H E
+        last_token = torch.arange(key.shape[1], device=x.device) * self.stride - 1  # C: position where each slot ends
+        slot_layout = SequenceLayout(last_token.expand(x.shape[0], -1))
+        y = self.attend((query, key, value), query_layout=context.layout, key_layout=slot_layout, context=context)
         return MixerOutput(self.output(y.flatten(2)), state)
 
     def _convolve(self, name: str, windows: Tensor) -> Tensor:
-        """Compress C windows of keys or values (`name` is "key" or "value"): B C kernel H E → B C H E."""
+        """Compress C windows of `kernel` keys or values (`name` is "key" or "value"): B C kernel H E → B C H E."""
         return self.compress[name](windows.flatten(2)).unflatten(-1, (self.heads, self.width))
 
-    def _compress(self, name: str, raw: Tensor) -> Tensor:
-        """Compress sequences of keys or values, B T H E → a slot of zeros and compressed ones, B 1+⌊T/stride⌋ H E."""
-        padded = F.pad(raw, (0, 0, 0, 0, self.kernel - 1, 0))
+    def _compress_sequences(self, name: str, uncompressed: Tensor) -> Tensor:
+        """Compress whole sequences of keys or values (`name`): B T H E → B 1+⌊T/stride⌋ H E, the first being zeros."""
+        padded = F.pad(uncompressed, (0, 0, 0, 0, self.kernel - 1, 0))  # zeros before the first token
         windows = padded.unfold(1, self.kernel, 1)[:, self.stride - 1 :: self.stride]  # B C H E kernel
         return F.pad(self._convolve(name, windows.movedim(-1, 2)), (0, 0, 0, 0, 1, 0))
 
-    def _in_groups(self, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Tensor:
+    def _attend_in_groups(self, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Tensor:
         """Attend from queries, B T H E, to C compressed keys and values (slots), B C H E → B T H E.
 
-        Groups of `stride` queries that see the same slots are computed as heads of one query. Query i sees the slots up
-        to ⌊(i + 1) / stride⌋, the number of its group, so that group g sees slots s ≤ g: the causal mask of fused
-        kernels.
+        Query i sees the slots up to g = ⌊(i + 1) / stride⌋. The `stride` queries with the same g are computed as
+        additional heads of one query, number g, which sees slots s ≤ g: the causal mask, which fused kernels have.
         """
         count, groups = query.shape[1], key.shape[1]
         query = F.pad(query, (0, 0, 0, 0, 1, groups * self.stride - count - 1)).unflatten(1, (groups, self.stride))
         query = query.flatten(2, 3)  # B C stride·H E
         key, value = (slots.repeat(1, 1, self.stride, 1) for slots in (key, value))  # B C stride·H E
-        layout = Layout(torch.arange(groups, device=query.device)[None])
-        y = self.attend((query, key, value), layout, layout, context)
+        layout = SequenceLayout(torch.arange(groups, device=query.device)[None])
+        y = self.attend((query, key, value), query_layout=layout, key_layout=layout, context=context)
         return y.unflatten(2, (self.stride, self.heads)).flatten(1, 2)[:, 1 : count + 1]  # B T H E
 
-    def _append(self, name: str, new: Tensor, layout: Layout, state: State) -> State:
-        """Append new keys or values, B T H E, at the layout's positions, and compress those that complete a window.
+    def _add_to_slots(self, name: str, new: Tensor, layout: SequenceLayout, state: State) -> State:
+        """Add T new keys or values (`name`) per row, B T H E, to the state: compress those that complete a window.
 
-        `name` ("key" or "value") selects the convolution. The state holds `slots` (B C H E): zeros in slot 0, the
-        compressed window c in slot c + 1; and `waiting`, the last kernel − 1 uncompressed vectors. A window ends at
-        every `stride`-th position; windows that only padding completes go to the last slot, which is never read.
+        The state holds `slots` (B C H E), zeros in slot 0 and the compressed window c in slot c + 1, and `waiting`, the
+        last kernel − 1 uncompressed vectors. Window c consists of `kernel` vectors and ends at position
+        (c + 1) · stride − 1. The layout holds the positions of the new tokens and says which are padding: windows that
+        only padding completes go to the last slot, which is never read.
         """
         rows, count = row_numbers(new), new.shape[1]
-        counts, first = token_counts(layout)[:, None], layout.positions[:, :1]  # B 1
+        num_tokens, first = token_counts(layout)[:, None], layout.positions[:, :1]  # B 1: tokens, position of the first
         slots = state["slots"]
-        raw = torch.cat((state["waiting"], new.to(slots.dtype)), 1)  # B kernel−1+T H E
-        completed = torch.arange(-(-count // self.stride), device=new.device)  # windows, at most
-        end = (-1 - first) % self.stride + completed * self.stride  # B C: index of the new token that ends a window
+        uncompressed = torch.cat((state["waiting"], new.to(slots.dtype)), 1)  # B kernel−1+T H E
+        windows_completed = torch.arange(-(-count // self.stride), device=new.device)  # at most
+        end = (-1 - first) % self.stride + windows_completed * self.stride  # B C: number of the token that ends each
         offsets = torch.arange(self.kernel, device=new.device)  # of the tokens of a window
-        windows = raw[rows[..., None], end.clamp(max=count - 1)[..., None] + offsets]  # B C kernel H E
-        slot = torch.where(end < counts, (first + end + 1) // self.stride, slots.shape[1] - 1)
+        windows = uncompressed[rows[..., None], end.clamp(max=count - 1)[..., None] + offsets]  # B C kernel H E
+        slot = torch.where(end < num_tokens, (first + end + 1) // self.stride, slots.shape[1] - 1)  # B C
         slots = slots.index_put_((rows, slot), self._convolve(name, windows).to(slots.dtype))
-        return {"slots": slots, "waiting": raw[rows, counts + offsets[:-1]]}
+        return {"slots": slots, "waiting": uncompressed[rows, num_tokens + offsets[:-1]]}
 
     def flops(self, work: Workload) -> int:
         """FLOPs for `work.tokens` tokens: projections, compression, and groups of queries that attend to all slots."""

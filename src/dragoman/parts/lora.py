@@ -54,57 +54,67 @@ class AdaptedLayer:
 
 
 class LoRALinear(nn.Linear):
-    """W x + b + (α/r) B A dropout(x): A starts at random and B with zeros, so that training starts from W.
+    """W x + b + (α/r) B A dropout(x) with rank r: A starts at random and B with zeros, so that training starts from W.
 
     A weight that stacks several matrices, such as queries, keys and values, has A and B for each of them, as separate
     layers would. Names and values of weight and bias are those of the original layer.
     """
 
     def __init__(self, linear: nn.Linear, layer: AdaptedLayer, lora: LoRA) -> None:
-        """Adapt the matrices `layer.adapted` of a linear layer, whose weight and bias are used and not copied."""
+        """Adapt the matrices `layer.adapted` of `linear`, whose weight and bias are used and not copied.
+
+        `lora` gives rank, α and dropout; `rows` are the rows of each matrix that is stacked in the weight.
+        """
         nn.Module.__init__(self)
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = linear.weight, linear.bias
         self.rows, self.scaling = dict(layer.rows), lora.scaling
         self.dropout = nn.Dropout(lora.dropout)
-        like = linear.weight
-        down = {name: like.new_empty(lora.rank, self.in_features) for name in layer.adapted}
-        up = {name: like.new_zeros(layer.rows[name], lora.rank) for name in layer.adapted}
-        self.lora_a = nn.ParameterDict({name: nn.Parameter(matrix) for name, matrix in down.items()})
-        self.lora_b = nn.ParameterDict({name: nn.Parameter(matrix) for name, matrix in up.items()})
-        for matrix in self.lora_a.values():
-            nn.init.kaiming_uniform_(matrix, a=math.sqrt(5))  # as in the authors' code: uniform within ±1/√in
+        self.lora_a, self.lora_b = nn.ParameterDict(), nn.ParameterDict()  # A and B by the name of the matrix
+        for name in layer.adapted:
+            self.lora_a[name] = nn.Parameter(linear.weight.new_empty(lora.rank, self.in_features))
+            self.lora_b[name] = nn.Parameter(linear.weight.new_zeros(layer.rows[name], lora.rank))
+            nn.init.kaiming_uniform_(self.lora_a[name], a=math.sqrt(5))  # as the authors: uniform within ±1/√in
 
     def forward(self, x: Tensor) -> Tensor:
-        """x, … in → W x + b + (α/r) B A dropout(x), … out."""
-        down, up = stack_factors(self.rows, dict(self.lora_a.items()), dict(self.lora_b.items()))
-        update = F.linear(F.linear(self.dropout(x), down), self.scaling * up)
+        """x, … in → W x + b + (α/r) B A dropout(x), … out, with A and B of all adapted matrices at once."""
+        a, b = stack_factors(self.rows, dict(self.lora_a.items()), dict(self.lora_b.items()))
+        update = F.linear(F.linear(self.dropout(x), a), self.scaling * b)
         return F.linear(x, self.weight, self.bias) + update
 
 
 def stack_factors(rows: Mapping[str, int], a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return A and B of stacked matrices: all A below each other, and all B along a diagonal, zeros elsewhere.
+    """Return one A and one B whose product B A is the update of a weight in which several matrices are stacked.
 
-    `rows` are those of all matrices; `a` (rank × in) and `b` (rows × rank) may lack some, which are not adapted.
+    The A of the matrices are stacked, too, and their B put along a diagonal, with zeros elsewhere. `rows` gives the
+    number of rows of each matrix by its name; `a` (rank × in) and `b` (rows × rank) lack those that are not adapted.
     """
-    down = torch.cat([a[name] for name in rows if name in a])
+    stacked_a = torch.cat([a[name] for name in rows if name in a])
     like = next(iter(b.values()))
-    return down, torch.block_diag(*(b[name] if name in b else like.new_empty(count, 0) for name, count in rows.items()))
+    blocks = [b[name] if name in b else like.new_empty(num_rows, 0) for name, num_rows in rows.items()]
+    return stacked_a, torch.block_diag(*blocks)
 
 
 def find_adapted_layers(model: nn.Module, targets: Sequence[str]) -> list[AdaptedLayer]:
-    """Return the layers of a model with matrices that match `targets`; raise a UserError if a target matches none."""
+    """Return the linear layers of a model with matrices that match one of `targets`, and which of them match.
+
+    A target is a word such as "attention" or "query", or a glob pattern over names of matrices. A target that matches
+    nothing raises a UserError.
+    """
     layers = list(_adaptable_layers(model))
     names = [f"{layer.path.rpartition('.')[0]}.{matrix}" for layer in layers for matrix in layer.rows]
     if not names:
-        raise UserError("LoRA adapts attention and feed-forward layers, but this system has none: leave out lora.rank")
+        raise UserError(
+            "LoRA (lora.rank) trains updates of attention and feed-forward layers, but this system has no such layers: "
+            "leave out lora.rank"
+        )
     patterns = [pattern for target in targets for pattern in _patterns(target)]
     for target in targets:
         if not any(fnmatchcase(name, pattern) for name in names for pattern in _patterns(target)):
             words = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in names))
             raise UserError(
-                f"lora.targets has {target!r}, but the model has no such matrix: use {', '.join(TARGET_GROUPS)}, "
-                f"all, {words}, or a pattern over names such as {names[0]}"
+                f"lora.targets contains {target!r}, but the model has no matrix of this name: use "
+                f"{', '.join(TARGET_GROUPS)}, all, {words}, or a glob pattern for names such as {names[0]}"
             )
     matching = []
     for layer in layers:
@@ -118,7 +128,7 @@ def find_adapted_layers(model: nn.Module, targets: Sequence[str]) -> list[Adapte
 
 
 def add_adapters(model: nn.Module, lora: LoRA) -> None:
-    """Replace the linear layers with adapted matrices by `LoRALinear`, in place."""
+    """Replace the linear layers of a model that match `lora.targets` by `LoRALinear`, in place."""
     for layer in find_adapted_layers(model, lora.targets):
         parent_name, _, name = layer.path.rpartition(".")
         parent = model.get_submodule(parent_name)
@@ -136,27 +146,31 @@ def merge_adapters(weights: Mapping[str, Tensor], model: nn.Module, lora: LoRA) 
         adapted = [name for name in layer.adapted if f"{layer.path}.lora_b.{name}" in weights]
         if not adapted:
             continue
-        a, b = ({name: weights[f"{layer.path}.{factor}.{name}"] for name in adapted} for factor in FACTORS)
-        down, up = stack_factors(layer.rows, a, b)
+        a = {name: weights[f"{layer.path}.lora_a.{name}"] for name in adapted}
+        b = {name: weights[f"{layer.path}.lora_b.{name}"] for name in adapted}
+        stacked_a, stacked_b = stack_factors(layer.rows, a, b)
         weight = merged[f"{layer.path}.weight"]
-        merged[f"{layer.path}.weight"] = weight + (lora.scaling * (up @ down)).to(weight.dtype)
+        merged[f"{layer.path}.weight"] = weight + (lora.scaling * (stacked_b @ stacked_a)).to(weight.dtype)
     return merged
 
 
 def _adaptable_layers(model: nn.Module) -> Iterator[AdaptedLayer]:
-    """Yield the linear layers that mixers name in `adaptable`, with all their matrices and none adapted."""
-    for path, mixer in model.named_modules():
-        if not isinstance(mixer, Mixer):
+    """Yield the linear layers that LoRA can adapt: those that a `Mixer` lists in its attribute `adaptable`.
+
+    Each has all matrices that are stacked in its weight; none is adapted yet.
+    """
+    for path, layer in model.named_modules():
+        if not isinstance(layer, Mixer):
             continue
-        for name, matrices in mixer.adaptable.items():
-            linear = getattr(mixer, name)
+        for name, matrices in layer.adaptable.items():
+            linear = getattr(layer, name)
             if isinstance(linear, nn.Linear):  # not if the spec leaves the projection out
-                blocks = getattr(mixer, "blocks", {}).get(f"{name}.weight", (linear.out_features,))
+                blocks = getattr(layer, "blocks", {}).get(f"{name}.weight", (linear.out_features,))
                 yield AdaptedLayer(f"{path}.{name}", rows=dict(zip(matrices, blocks, strict=True)), adapted=())
 
 
 def _patterns(target: str) -> list[str]:
-    """Return the glob patterns of a target: a pattern itself, or those of a word."""
+    """Return the glob patterns over names of matrices that a target stands for: "query" for "*.query"."""
     if target == "all":
         return ["*"]
     words = TARGET_GROUPS.get(target, (target,))

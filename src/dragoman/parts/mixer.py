@@ -1,4 +1,4 @@
-"""The interface of all layers between embedding and output layer: mixers, their inputs, outputs and states.
+"""The interface of all layers between embedding and output layer: their inputs, results and states.
 
 Shapes in the whole project: B batch, T target or query positions, S source or key positions, D model width, H heads,
 E head width, V vocabulary, K beam, R rows of a search (B·K).
@@ -41,7 +41,7 @@ def map_state(function: Callable[[Tensor], Tensor], state: State) -> State:
 
 
 @dataclass(frozen=True)
-class Layout:
+class SequenceLayout:
     """The positions of the tokens of one call.
 
     Padded: each row is one sequence, padded on the right (`lengths`). Packed: a row holds several sequences, numbered
@@ -57,37 +57,40 @@ class Layout:
     position_ids: Tensor | None = None  # B T: positions for position encodings, at most `max_length`; None: `positions`
 
     @staticmethod
-    def padded(width: int, lengths: Tensor) -> Layout:
+    def padded(width: int, lengths: Tensor) -> SequenceLayout:
         """Layout of rows padded to `width`, with `lengths` (B) tokens each."""
         positions = torch.arange(width, device=lengths.device).expand(lengths.shape[0], width)  # B T
-        return Layout(positions, lengths=lengths, max_length=width)
+        return SequenceLayout(positions, lengths=lengths, max_length=width)
 
     @staticmethod
-    def packed_row(width: int, lengths: Tensor, max_length: int) -> Layout:
-        """Layout of N sequences of `lengths` in one row of `width` columns; unused columns form one more segment.
+    def packed_row(width: int, lengths: Tensor, max_length: int) -> SequenceLayout:
+        """Layout of N sequences of `lengths` (N), one after another in one row of `width` columns.
 
-        Lengths of zero are allowed, so that batches with different numbers of sequences have the same shapes.
+        Unused columns at the end form one more segment. No sequence is longer than `max_length`. Lengths of zero are
+        allowed, so that batches with different numbers of sequences have the same shapes.
         """
         ends = lengths.cumsum(0)
         cu_seqlens = nn.functional.pad(ends, (1, 0)).int()  # N+1; attention kernels expect int32
         columns = torch.arange(width, device=lengths.device)
         segment_ids = torch.searchsorted(ends, columns, right=True)  # N in unused columns
         positions = (columns - cu_seqlens[segment_ids]).clamp(max=max_length - 1)
-        return Layout(positions[None], segment_ids=segment_ids[None], max_length=max_length, cu_seqlens=cu_seqlens)
+        return SequenceLayout(
+            positions[None], segment_ids=segment_ids[None], max_length=max_length, cu_seqlens=cu_seqlens
+        )
 
     @staticmethod
-    def continuation(first: Tensor, count: int = 1, max_length: int | None = None) -> Layout:
-        """Layout of `count` new tokens in each of R sequences; sequence r continues at position `first[r]`.
+    def continuation(first: Tensor, count: int = 1, max_length: int | None = None) -> SequenceLayout:
+        """Layout of `count` new tokens in each of R sequences, of which sequence r continues at position `first[r]`.
 
-        No position is `max_length` or more; None if that is not known.
+        All positions are below `max_length`; None if no limit is known.
         """
         start = first[:, None]
         positions = start if count == 1 else start + torch.arange(count, device=first.device)
-        return Layout(positions, max_length=max_length)
+        return SequenceLayout(positions, max_length=max_length)
 
     @property
     def encoded_positions(self) -> Tensor:
-        """B T: the positions that position encodings see."""
+        """B T: the position of each token for position encodings: `position_ids`, by default `positions`."""
         return self.positions if self.position_ids is None else self.position_ids
 
     @property
@@ -108,7 +111,7 @@ class Memory:
     """The encoded source: constant during decoding, neither reordered nor repeated for the hypotheses of a beam."""
 
     states: Tensor  # B S D: output of the encoder
-    layout: Layout
+    layout: SequenceLayout
     encoder_inputs: Tensor | None = None  # B S D: embeddings with positions, input of the first encoder layer
     final_state: State | None = None  # final state of a recurrent encoder: hidden (and cell), B L D
     copied_tokens: Tensor | None = None  # B S: target token as which a position can be copied, −1 for none
@@ -116,28 +119,28 @@ class Memory:
     projections: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # for decoding: path → project_memory()
 
     def select_rows(self, rows: Tensor) -> Memory:
-        """Return the memory of the sources `rows` (R), which may repeat, of a padded batch; without projections."""
-        layout = replace(self.layout, positions=self.layout.positions[rows])
-        if layout.lengths is not None:
-            layout = replace(layout, lengths=layout.lengths[rows])
-        inputs = None if self.encoder_inputs is None else self.encoder_inputs[rows]
-        final = None if self.final_state is None else map_state(lambda leaf: leaf[rows], self.final_state)
-        copied = None if self.copied_tokens is None else self.copied_tokens[rows]
+        """Return the memory of the sources with the numbers `rows` (R), which may repeat, of a padded batch.
+
+        `projections` are left out: layers compute them anew.
+        """
+        lengths = self.layout.lengths
         return Memory(
-            self.states[rows],
-            layout,
-            encoder_inputs=inputs,
-            final_state=final,
-            copied_tokens=copied,
+            states=self.states[rows],
+            layout=replace(
+                self.layout, positions=self.layout.positions[rows], lengths=None if lengths is None else lengths[rows]
+            ),
+            encoder_inputs=None if self.encoder_inputs is None else self.encoder_inputs[rows],
+            final_state=None if self.final_state is None else map_state(lambda t: t[rows], self.final_state),
+            copied_tokens=None if self.copied_tokens is None else self.copied_tokens[rows],
             auxiliary_losses=self.auxiliary_losses,
         )
 
 
 class AttentionMasks:
-    """Masks of one call, computed by the first layer that needs them and shared by all layers with the same key."""
+    """Attention masks of one call, computed by the first layer that needs them and shared by layers with equal keys."""
 
     def __init__(self) -> None:
-        """Start without masks; layers add those that they compute."""
+        """Start without masks; layers add those that they compute, under a key that says what they depend on."""
         self.additive: dict[Hashable, Tensor | None] = {}  # B 1 T S: 0 or −∞; None: all visible
         self.blocks: dict[Hashable, BlockMask] = {}  # FlexAttention's, for packed rows
         self.cached_keys: dict[Hashable, CachedKeys] = {}  # by the length of the cache
@@ -147,8 +150,8 @@ class CachedKeys(NamedTuple):
     """Layout of key–value caches: the keys of all K hypotheses of a source are attended to as one sequence."""
 
     rows: Tensor  # R 1: row numbers, to write into the cache
-    queries: Layout  # B K, or R T if there is no beam
-    keys: Layout  # B K·S, or R S
+    queries: SequenceLayout  # B K, or R T if there is no beam
+    keys: SequenceLayout  # B K·S, or R S
     mask: Tensor | None = None  # B K K·S: True for the keys of a hypothesis and its ancestors
 
 
@@ -159,7 +162,7 @@ class Context:
     The caller sets the fields up to `recorder`; the stack adds the others before it calls its layers.
     """
 
-    layout: Layout
+    layout: SequenceLayout
     memory: Memory | None = None
     prefix_lengths: Tensor | None = None  # R: length of the prefix of each row that is visible from everywhere
     placeholders: Tensor | None = None  # B T: True for tokens of whole sequences that no other token sees
@@ -199,17 +202,20 @@ class Context:
         )
 
     def record(self, path: str, weights: Tensor) -> None:
-        """Append attention weights of the layer `path` (its name in the model) to the recorder, if there is one."""
+        """Append attention weights of the layer `path` (its name in the model) to the recorder, if a caller set one."""
         if self.recorder is not None:
             self.recorder.setdefault(path, []).append(weights.detach())
 
     @property
     def is_traced(self) -> bool:
-        """Whether intermediate results of the layers are kept, for a walk through the model."""
+        """Whether layers record their intermediate results, which explain the model to a user."""
         return isinstance(self.recorder, Trace)
 
     def trace(self, path: str, quantity: Quantity, value: Tensor) -> None:
-        """Keep an intermediate result of the layer `path`, B and the axes of the quantity, if the call is traced."""
+        """Record an intermediate result of the layer `path` (its name in the model), if the call is traced.
+
+        `quantity` names and explains it, and says which axes `value` has after the batch.
+        """
         if isinstance(self.recorder, Trace):
             self.recorder.add(path, quantity, value)
 
@@ -238,7 +244,7 @@ class MixerOutput(NamedTuple):
     copying: CopyDistribution | None = None  # added by an output layer that copies from the source
 
     def select_rows(self, rows: slice) -> MixerOutput:
-        """Return the `output` of some rows of the batch and the probabilities of copying, without all other fields."""
+        """Return the `output` of some rows of the batch and their probabilities of copying, without other fields."""
         copying = None if self.copying is None else self.copying.map(lambda tensor: tensor[rows])
         return MixerOutput(self.output[rows], copying=copying)
 
@@ -262,36 +268,39 @@ class Mixer(nn.Module):
     adaptable: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create the state (such as caches) to decode `batch` rows of up to `max_length` tokens; here nothing.
+        """Create the state, such as key–value caches, to decode `batch` rows of up to `max_length` tokens.
 
-        Its tensors have dtype and device of `like`.
+        Its tensors have dtype and device of `like`. This base class has none.
         """
         return {}
 
     def reorder_state(self, state: State, rows: Tensor) -> State:
         """Return the state whose row r (a hypothesis of the beam) continues row `rows[r]` of the given one."""
-        return map_state(lambda leaf: leaf.index_select(0, rows), state)
+        return map_state(lambda tensor: tensor.index_select(0, rows), state)
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
         """Compute what depends on the encoder's output alone, such as projected keys and values; here nothing."""
         return {}
 
     def memory_projections(self, memory: Memory) -> dict[str, Tensor]:
-        """Return `project_memory(memory)`, computed before decoding or else now; `memory` is the encoded source."""
+        """Return `project_memory(memory)` for the encoded source: computed before decoding, or else now."""
         projections = memory.projections.get(self.path)
         return self.project_memory(memory) if projections is None else projections
 
     def score_terms(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return the terms whose sums are the attention scores of a traced query (E) and S traced keys.
+        """Return the terms whose sums are the attention scores of one query (E) and S keys (S E), for an explanation.
 
-        Shape: keys S E → terms S A, of which A belong to each score.
-        Here the products of their elements, with the scale of the layer.
+        Each score is the sum of A terms, S A; here of the E products of the elements, times the scale of the layer.
         """
         scale = getattr(self, "scale", None) or query.shape[-1] ** -0.5
         return query * key * scale
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, B T D → B T D and the new state; x holds whole sequences, or continues those that `state` has read."""
+        """Compute the output of the layer and the new state: x, B T D → B T D.
+
+        Without a state, x holds whole sequences; with one, x continues the sequences that it has read. The context
+        holds what all layers of the call share: positions and lengths of the tokens, and the encoded source.
+        """
         raise NotImplementedError
 
 
@@ -313,24 +322,25 @@ class LayerSequence(Mixer):
         return {name: layer.reorder_state(state[name], rows) for name, layer in self.named_layers()}
 
     def prepare(self, x: Tensor, context: Context) -> tuple[Tensor, Context]:
-        """Return the input and the context (inputs that all layers share) of the first layer; here both unchanged."""
+        """Return the input and the context (what all layers share) for the first layer: here those of the sequence."""
         return x, context
 
-    def finish(self, x: Tensor, y: Tensor, layout: Layout) -> Tensor:
-        """Compute the output from the input x of the first layer and the output y of the last; here y itself.
+    def finish(self, x: Tensor, y: Tensor, layout: SequenceLayout) -> Tensor:
+        """Compute the output of the sequence from its input x and the output y of its last layer: here y itself.
 
-        The layout holds positions and lengths of the tokens, for norms that ignore padding.
+        The layout says which positions are padding, which some norms ignore.
         """
         return y
 
     def steps(self, context: Context, state: State | None) -> Sequence[tuple[str, Callable[..., MixerOutput]]]:
-        """Return (name, function) of what `forward` calls one after the other: here all layers."""
+        """Return (name, function) of what `forward` calls one after the other: here the layers, in all contexts."""
         return self.named_layers()
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """Run the layers one after the other: x, B T D → B T D, with the states by layer and the sum of all losses.
+        """Run the layers one after the other: x, B T D → B T D, with the new states by layer and all auxiliary losses.
 
-        A layer's attention over the source (`source_context`) is passed on to the layers above it.
+        A layer's attention over the source (`source_context`) is passed on to the layers above it. The final state is
+        that of the last layer that has one.
         """
         y, context = self.prepare(x, context)
         new_state: State = {}
@@ -359,7 +369,7 @@ class LayerSequence(Mixer):
 
 
 def assign_paths(root: nn.Module) -> None:
-    """Set the `path` of every layer (mixer) in the model `root` to its qualified name, such as "decoder.layers.0.1"."""
+    """Set the `path` of every layer in the model `root` to its qualified name, such as "decoder.layers.0.1"."""
     for path, module in root.named_modules():
         if isinstance(module, Mixer):
             module.path = path
@@ -368,14 +378,14 @@ def assign_paths(root: nn.Module) -> None:
 def stack_layers(root: nn.Module) -> list[Mixer]:
     """Return the layers of all stacks in the model `root`, last first.
 
-    Stacks and layers are mixers. A stack is an outermost one, its layers are those inside exactly one other mixer.
+    A stack is itself a `Mixer`, and contains others: those that are inside exactly one other `Mixer` are returned.
     """
-    mixers = {path: module for path, module in root.named_modules() if isinstance(module, Mixer)}
+    layers = {path: module for path, module in root.named_modules() if isinstance(module, Mixer)}
     return [
-        mixer for path, mixer in reversed(mixers.items()) if sum(path.startswith(f"{other}.") for other in mixers) == 1
+        layer for path, layer in reversed(layers.items()) if sum(path.startswith(f"{other}.") for other in layers) == 1
     ]
 
 
 def beam_size(rows: int, memory: Memory) -> int:
-    """Number of hypotheses (rows) per source, of which `memory` holds the encoder's output, B S D."""
+    """Number of hypotheses per source: that of decoder rows, divided by that of encoded sources in `memory`."""
     return rows // memory.states.shape[0]

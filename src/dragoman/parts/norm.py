@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from dragoman.parts.mixer import Layout
+from dragoman.parts.mixer import SequenceLayout
 from dragoman.parts.precision import at_least_float32
 from dragoman.parts.spec import Spec
 from dragoman.parts.triton_support import TRITON_AVAILABLE
@@ -20,20 +20,23 @@ if TRITON_AVAILABLE:
 
 
 class Identity(nn.Identity):
-    def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: SequenceLayout | None = None) -> Tensor:
         """Return x unchanged; the layout (positions and lengths of the tokens) is ignored."""
         return x
 
 
 class LayerNormModule(nn.LayerNorm):
-    def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: SequenceLayout | None = None) -> Tensor:
         """Normalize the last dimension of x; the layout (positions and lengths of the tokens) is ignored."""
         return super().forward(x)
 
 
 class RMSNormModule(nn.RMSNorm):
-    def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
-        """Normalize the last dimension of x in its dtype, which under autocast may differ from that of the weights."""
+    def forward(self, x: Tensor, layout: SequenceLayout | None = None) -> Tensor:
+        """Normalize the last dimension of x in its dtype, which under autocast may differ from that of the weights.
+
+        The layout (positions and lengths of the tokens) is ignored.
+        """
         return nn.functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
@@ -51,8 +54,11 @@ class BatchNormModule(nn.BatchNorm1d):
         super().__init__(dim, eps=epsilon, momentum=momentum)
         self.register_buffer("num_batches_tracked", None)  # used by cumulative averages only
 
-    def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
-        """Normalize each feature of x, … D; in training with mean and variance over all tokens but padding (layout)."""
+    def forward(self, x: Tensor, layout: SequenceLayout | None = None) -> Tensor:
+        """Normalize each feature of x, … D, with its running mean and variance; in training, with those of the batch.
+
+        The layout says which positions are padding, which the statistics of the batch leave out.
+        """
         mean, variance = self.running_mean, self.running_var
         if self.training:
             mean, variance = self._statistics(x, None if layout is None else layout.token_mask)
@@ -66,7 +72,7 @@ class BatchNormModule(nn.BatchNorm1d):
         """
         tokens = at_least_float32(x).flatten(0, -2)  # B·T D
         weight = torch.ones_like(tokens[:, :1]) if token_mask is None else token_mask.flatten()[:, None].to(tokens)
-        count = weight.sum()
+        count = weight.sum()  # tokens without padding
         mean = (tokens * weight).sum(0) / count
         variance = ((tokens - mean).square() * weight).sum(0) / count
         if torch.is_grad_enabled():
@@ -76,7 +82,7 @@ class BatchNormModule(nn.BatchNorm1d):
         return mean, variance
 
 
-def add_and_norm(x: Tensor, y: Tensor, norm: nn.Module, layout: Layout | None) -> Tensor:
+def add_and_norm(x: Tensor, y: Tensor, norm: nn.Module, layout: SequenceLayout | None) -> Tensor:
     """Compute norm(x + y), with a fused kernel on a GPU if neither gradients nor a compiled graph are needed.
 
     The layout says which tokens are padding, which batch norm ignores.

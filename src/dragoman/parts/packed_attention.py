@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.attention.varlen import varlen_attn
 
-from dragoman.parts.mixer import AttentionMasks, Layout
+from dragoman.parts.mixer import AttentionMasks, SequenceLayout
 from dragoman.parts.positions import Position
 from dragoman.parts.visibility import Visibility
 
@@ -28,21 +28,29 @@ MIN_HEAD_WIDTH = 16  # of FlexAttention; narrower heads are padded with zeros
 
 
 def packed_attention(
-    query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Layout, masks: AttentionMasks, args: AttentionArgs
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    query_layout: SequenceLayout,
+    key_layout: SequenceLayout,
+    masks: AttentionMasks,
+    args: AttentionArgs,
 ) -> Tensor:
-    """Compute attention within the sequences of a packed row by FlexAttention: 1 H T E, keys 1 G S E → 1 H T E.
+    """Compute attention within the sequences of a packed row by FlexAttention: query 1 H T E, keys 1 G S E → 1 H T E.
 
-    Each of the G heads of keys and values is shared by H/G query heads.
-    `queries` and `keys` are the layouts, which say which columns of the row belong to which sequence. Layers with the
-    same `args.mask_key` share their mask in `masks`. Values, and with them the output, may be wider or narrower.
+    Each of the G heads of keys and values is shared by H/G query heads. The layouts say which columns of the row belong
+    to which sequence. Layers with the same `args.mask_key` share their mask in `masks`. Values, and with them the
+    output, may be wider or narrower than keys.
     """
     mask = masks.blocks.get(args.mask_key)
     if mask is None:
-        mask = block_mask(queries, keys, args.visibility)
+        mask = block_mask(query_layout, key_layout, args.visibility)
         if args.mask_key is not None:
             masks.blocks[args.mask_key] = mask
     biased = [position for position in args.positions if position.has_score_bias]
-    score_mod = _score_mod(biased, queries.encoded_positions[0], keys.encoded_positions[0]) if biased else None
+    score_mod = (
+        _score_mod(biased, query_layout.encoded_positions[0], key_layout.encoded_positions[0]) if biased else None
+    )
     scale, width = args.scale_of(query), value.shape[-1]
     query, key, value = (_widen(x, MIN_HEAD_WIDTH) for x in (query, key, value))
     shares_heads = key.shape[1] != query.shape[1]
@@ -52,22 +60,28 @@ def packed_attention(
 
 
 def _widen(x: Tensor, width: int) -> Tensor:
-    """Append zeros to the last dimension, … E, if it is narrower than `width`."""
+    """Append zeros to the last dimension of x until it is `width` wide, unless it already is that wide."""
     return F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x
 
 
 def varlen_attention(
-    query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Layout, causal: bool, scale: float | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    query_layout: SequenceLayout,
+    key_layout: SequenceLayout,
+    causal: bool,
+    scale: float | None,
 ) -> Tensor:
     """Compute attention within the sequences of a packed row by flash attention, without a bias: 1 H T E → 1 H T E.
 
-    `queries` and `keys` are the layouts, which say where each sequence starts. `scale` None is 1/√E. Flash attention
-    needs values as wide as keys: the narrower ones are padded with zeros.
+    The layouts say where each sequence starts. `scale` None is 1/√E. Flash attention needs values as wide as keys: the
+    narrower ones are padded with zeros.
     """
-    assert queries.cu_seqlens is not None
-    assert keys.cu_seqlens is not None
-    assert queries.max_length is not None
-    assert keys.max_length is not None
+    assert query_layout.cu_seqlens is not None
+    assert key_layout.cu_seqlens is not None
+    assert query_layout.max_length is not None
+    assert key_layout.max_length is not None
     dtype = query.dtype if query.dtype in (torch.float16, torch.bfloat16) else torch.bfloat16
     heads_per_key = query.shape[1] // key.shape[1]
     scale, value_width = scale or query.shape[-1] ** -0.5, value.shape[-1]
@@ -81,10 +95,10 @@ def varlen_attention(
         query_rows,
         key_rows,
         value_rows,
-        queries.cu_seqlens,
-        keys.cu_seqlens,
-        queries.max_length,
-        keys.max_length,
+        query_layout.cu_seqlens,
+        key_layout.cu_seqlens,
+        query_layout.max_length,
+        key_layout.max_length,
         scale=scale,
         window_size=(-1, 0) if causal else (-1, -1),  # visible tokens before and after; −1: all
     )
@@ -92,28 +106,31 @@ def varlen_attention(
     return y.transpose(0, 1)[None, ..., :value_width].to(query.dtype)
 
 
-def block_mask(queries: Layout, keys: Layout, visibility: Visibility | None) -> BlockMask:
-    """Compute which blocks of keys each block of queries sees, and the mask within them.
+def block_mask(query_layout: SequenceLayout, key_layout: SequenceLayout, visibility: Visibility | None) -> BlockMask:
+    """Compute which blocks of keys each block of queries sees, and the mask within them, for FlexAttention.
 
-    The sequences of a packed row lie one after another, so a block of queries, whose tokens belong to the sequences
-    `first` to `last`, sees the key blocks `low` to `high` that these sequences cover.
+    The layouts say where the sequences of the packed row lie, `visibility` which positions of a sequence see which
+    (None: all). Since sequences lie one after another, a block of queries, whose tokens belong to the sequences `first`
+    to `last`, sees the key blocks `low` to `high` that these sequences cover. A block has `PACK_MULTIPLE` tokens.
     """
-    assert queries.segment_ids is not None
-    assert keys.segment_ids is not None
-    assert keys.cu_seqlens is not None
-    width, key_width = queries.segment_ids.shape[1], keys.segment_ids.shape[1]
+    assert query_layout.segment_ids is not None
+    assert key_layout.segment_ids is not None
+    assert key_layout.cu_seqlens is not None
+    width, key_width = query_layout.segment_ids.shape[1], key_layout.segment_ids.shape[1]
     blocks, key_blocks = -(-width // PACK_MULTIPLE), -(-key_width // PACK_MULTIPLE)
-    segment, key_segment = queries.segment_ids[0], keys.segment_ids[0]
+    segment, key_segment = query_layout.segment_ids[0], key_layout.segment_ids[0]
     first = segment[::PACK_MULTIPLE]  # sequence of the first query of each block
     last = torch.cat((segment[PACK_MULTIPLE - 1 :: PACK_MULTIPLE], segment[-1:]))[:blocks]  # and of the last
-    ends = torch.cat((keys.cu_seqlens[1:], torch.full_like(keys.cu_seqlens[:1], key_width)))  # and of unused columns
-    low = (keys.cu_seqlens[first] // PACK_MULTIPLE).clamp(max=key_blocks - 1)
+    ends = torch.cat(
+        (key_layout.cu_seqlens[1:], torch.full_like(key_layout.cu_seqlens[:1], key_width))
+    )  # and of unused columns
+    low = (key_layout.cu_seqlens[first] // PACK_MULTIPLE).clamp(max=key_blocks - 1)
     high = torch.maximum((ends[last] - 1) // PACK_MULTIPLE, low)
-    if queries is keys and visibility is not None and visibility.past_only:
+    if query_layout is key_layout and visibility is not None and visibility.past_only:
         high = torch.minimum(high, torch.arange(blocks, device=high.device))
     count = (high - low + 1).int()  # of key blocks that each query block sees; `index` holds their numbers
     index = (low[:, None] + torch.arange(key_blocks, device=low.device)).clamp(max=key_blocks - 1).int()
-    position, key_position = queries.positions[0], keys.positions[0]
+    position, key_position = query_layout.positions[0], key_layout.positions[0]
 
     def mask_mod(batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """Whether query i sees key j: both are in the same sequence, and the visibility allows it."""

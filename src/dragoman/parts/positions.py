@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dragoman.errors import UserError
 from dragoman.parts.flops import Workload
-from dragoman.parts.mixer import Layout
+from dragoman.parts.mixer import SequenceLayout
 from dragoman.parts.spec import Spec, build_part
 
 
@@ -31,7 +31,7 @@ class Position(nn.Module):
         cls.has_value_bias = cls.value_bias is not Position.value_bias
         cls.rotates = cls.rotate is not Position.rotate
 
-    def embed(self, x: Tensor, layout: Layout) -> Tensor:
+    def embed(self, x: Tensor, layout: SequenceLayout) -> Tensor:
         """Add positions to embeddings, B T D; the layout holds the position of each token. Here nothing is added."""
         return x
 
@@ -51,14 +51,18 @@ class Position(nn.Module):
         return None
 
     def bias_at_distance(self, head: Tensor, distance: Tensor) -> Tensor | None:
-        """Return the bias of a head's score at `distance` j − i of query position i and key position j, elementwise.
+        """Return the bias of attention scores at `distance` j − i of a key at j and a query at i, elementwise.
 
-        None if there is no bias, or if it depends on more than head and distance.
+        `head` holds numbers of heads, with the shape of `distance`. None, as here, means no bias, or one that depends
+        on more than head and distance.
         """
         return None
 
     def value_bias(self, weights: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor | None:
-        """Return what is added to the attention output, B H T E, given the weights, B H T S; None adds nothing."""
+        """Return what is added to the attention output, B H T E, for attention weights B H T S; here None, nothing.
+
+        Queries stand at `positions` (B T), keys at `key_positions` (B S).
+        """
         return None
 
     def distance_vectors(self) -> Tensor | None:
@@ -84,13 +88,13 @@ class NoPosition(Spec):
 
 
 def _frequencies(dim: int, base: float) -> Tensor:
-    """Return 1 / base^{2i/d} for i < d/2, d being the width `dim`."""
+    """Return the frequencies of sinusoidal and rotary positions, 1 / base^{2i/d} for i < d/2; d is the width `dim`."""
     # From a Python list, so that the values exist even if the model is built on the meta device.
     return torch.tensor([base ** (-2 * i / dim) for i in range((dim + 1) // 2)])
 
 
 def _full_range_frequencies(dim: int, base: float) -> Tensor:
-    """Return base^{−i/(n − 1)} for i < n = ⌊d/2⌋: from 1 to 1/base."""
+    """Return the frequencies of fairseq's sinusoids, base^{−i/(n − 1)} for i < n = ⌊d/2⌋: from 1 to 1/base."""
     count = dim // 2
     return torch.tensor([base ** (-i / max(1, count - 1)) for i in range(count)])
 
@@ -124,25 +128,25 @@ class SinusoidalPosition(Position):
     frequency: Tensor
 
     def __init__(self, dim: int, spec: Sinusoidal) -> None:
-        """`dim` is the width of the embeddings; `join` orders sines and cosines."""
+        """Compute frequencies for embeddings of width `dim`; `arrange` puts sines and cosines in the spec's order."""
         super().__init__()
         self.dim, self.first_position = dim, spec.first_position
-        self.join = torch.cat if spec.sines_first else _interleave
+        self.arrange = torch.cat if spec.sines_first else _interleave
         frequencies = _full_range_frequencies if spec.full_range else _frequencies
         self.register_buffer("frequency", frequencies(dim, spec.base), persistent=False)
 
     def encoding(self, positions: Tensor) -> Tensor:
-        """Positions of any shape … → sinusoids … D."""
-        angle = (positions[..., None] + self.first_position).float() * self.frequency
-        sinusoids = self.join((angle.sin(), angle.cos()), -1)[..., : self.dim]
+        """Return the sines and cosines of positions times frequencies: positions of any shape … → vectors … D."""
+        angle = (positions[..., None] + self.first_position).float() * self.frequency  # … D/2
+        sinusoids = self.arrange((angle.sin(), angle.cos()), -1)[..., : self.dim]
         return nn.functional.pad(sinusoids, (0, self.dim - sinusoids.shape[-1]))  # 0 if an odd width lacks one
 
-    def embed(self, x: Tensor, layout: Layout) -> Tensor:
+    def embed(self, x: Tensor, layout: SequenceLayout) -> Tensor:
         """Add the sinusoids of the tokens' positions, which the layout holds, to x, B T D."""
-        positions, count = layout.encoded_positions, layout.num_positions
-        if count is None or positions.numel() < count:
+        positions, num_positions = layout.encoded_positions, layout.num_positions
+        if num_positions is None or positions.numel() < num_positions:
             return x + self.encoding(positions).to(x.dtype)
-        table = self.encoding(torch.arange(count, device=x.device))  # each position once, not each token
+        table = self.encoding(torch.arange(num_positions, device=x.device))  # each position once, not each token
         return x + nn.functional.embedding(positions, table.to(x.dtype))
 
 
@@ -158,7 +162,7 @@ class SinusoidalTable(SinusoidalPosition):
         positions = torch.arange(length, device=position.frequency.device)
         self.register_buffer("table", position.encoding(positions).to(dtype), persistent=False)
 
-    def embed(self, x: Tensor, layout: Layout) -> Tensor:
+    def embed(self, x: Tensor, layout: SequenceLayout) -> Tensor:
         """Add the sinusoids of the tokens' positions (in `layout`) to x, B T D: from the table if it is long enough."""
         if layout.num_positions is None or layout.num_positions > len(self.table):
             return super().embed(x, layout)
@@ -187,7 +191,7 @@ class LearnedPosition(Position):
         """Positions of any shape … → learned vectors … D."""
         return self.table(positions)
 
-    def embed(self, x: Tensor, layout: Layout) -> Tensor:
+    def embed(self, x: Tensor, layout: SequenceLayout) -> Tensor:
         """Add the learned vectors of the tokens' positions to x, B T D; the layout holds the positions."""
         if layout.num_positions is not None and layout.num_positions > self.table.num_embeddings:
             raise UserError(
@@ -221,13 +225,13 @@ class Concatenated(Spec):
 
 class ConcatenatedPosition(Position):
     def __init__(self, position: Position, dim: int) -> None:
-        """`position` adds its vectors to zeros of width `dim`, which gives the vectors that are concatenated."""
+        """Concatenate the vectors of `position`, `dim` wide, to embeddings: what it adds to vectors of zeros."""
         super().__init__()
         self.position, self.dim = position, dim
         self.position.is_concatenated = True
         self.max_length, self.supports_packing = position.max_length, position.supports_packing
 
-    def embed(self, x: Tensor, layout: Layout) -> Tensor:
+    def embed(self, x: Tensor, layout: SequenceLayout) -> Tensor:
         """Append the vectors of the layout's positions, P = `dim` wide, to x: B T D−P → B T D."""
         return torch.cat((x, self.position.embed(x.new_zeros(*x.shape[:-1], self.dim), layout)), -1)
 
@@ -299,7 +303,7 @@ class RotaryPosition(Position):
         self.register_buffer("frequency", frequency, persistent=False)
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Rotate queries or keys, B H T E, by angles proportional to their positions, B T."""
+        """Rotate the pairs (x_i, x_{i+E/2}) of queries or keys, B H T E, by angles proportional to positions, B T."""
         angle = positions[:, None, :, None].float() * self.frequency  # B 1 T E/2
         sine, cosine = angle.sin().to(x.dtype), angle.cos().to(x.dtype)
         left, right = x.chunk(2, dim=-1)
@@ -307,8 +311,8 @@ class RotaryPosition(Position):
 
 
 def distances(positions: Tensor, key_positions: Tensor) -> Tensor:
-    """j − i of queries i (B T) and keys j (B S) → B T S, or 1 T S if all rows have the same positions."""
-    if positions.stride(0) == key_positions.stride(0) == 0:
+    """Return j − i for all query positions i (B T) and key positions j (B S): B T S, or 1 T S if all rows are equal."""
+    if positions.stride(0) == key_positions.stride(0) == 0:  # expanded from one row
         positions, key_positions = positions[:1], key_positions[:1]
     return key_positions[:, None, :] - positions[:, :, None]
 
@@ -342,7 +346,7 @@ class RelativeBias(Spec):
 
 class BucketedBias(Position):
     def __init__(self, spec: RelativeBias) -> None:
-        """The table holds a learned bias for each bucket (range of distances) and head."""
+        """Create a table with a learned bias for each bucket (range of distances) and head."""
         super().__init__()
         self.heads, self.max_distance, self.bidirectional = spec.heads, spec.max_distance, spec.bidirectional
         self.buckets = spec.buckets // 2 if spec.bidirectional else spec.buckets  # per direction
@@ -360,13 +364,14 @@ class BucketedBias(Position):
         If `bidirectional`, positive and negative distances have separate buckets; otherwise positive ones count as 0.
         """
         size = distance.abs() if self.bidirectional else (-distance).clamp(min=0)
-        exact, logarithmic = self.buckets // 2, self.buckets - self.buckets // 2  # numbers of the two kinds of buckets
-        fraction = torch.log(size.clamp(min=exact).float() / exact) / math.log(self.max_distance / exact)
-        bucket = torch.where(size < exact, size, (exact + (fraction * logarithmic).long()).clamp(max=self.buckets - 1))
+        num_exact = self.buckets // 2  # buckets of a single distance; the others are logarithmic
+        fraction = torch.log(size.clamp(min=num_exact).float() / num_exact) / math.log(self.max_distance / num_exact)
+        logarithmic = num_exact + (fraction * (self.buckets - num_exact)).long()
+        bucket = torch.where(size < num_exact, size, logarithmic.clamp(max=self.buckets - 1))
         return bucket + self.buckets * (distance > 0) if self.bidirectional else bucket
 
     def bias_at_distance(self, head: Tensor, distance: Tensor) -> Tensor:
-        """Return the learned bias of a head at `distance` (key position − query position), elementwise."""
+        """Return the learned biases of heads with numbers `head` at `distance` (key − query position), elementwise."""
         return self.table.weight[self.bucket(distance), head]
 
     def score_bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
@@ -400,7 +405,7 @@ class ShawKeys(Position):
     supports_packing = False
 
     def __init__(self, dim: int, clip: int) -> None:
-        """2·clip + 1 vectors, one for each distance from −clip to clip, of the heads' width `dim`."""
+        """Create a learned vector of the heads' width `dim` for each distance from −clip to clip: 2·clip + 1."""
         super().__init__()
         self.dim, self.clip = dim, clip
         self.keys = nn.Embedding(2 * clip + 1, dim)
@@ -410,7 +415,10 @@ class ShawKeys(Position):
         return self.keys.weight
 
     def index(self, positions: Tensor, key_positions: Tensor) -> Tensor:
-        """B 1 T S: row of the vector table for each query and key: their distance clipped to ±clip, plus `clip`."""
+        """Return the row of the vector table for each query and key, B 1 T S: their distance clipped to ±clip + clip.
+
+        Queries stand at `positions` (B T), keys at `key_positions` (B S).
+        """
         return distances(positions, key_positions).clamp(-self.clip, self.clip)[:, None] + self.clip
 
     def score_bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
@@ -444,7 +452,10 @@ class ShawKeysAndValues(ShawKeys):
         return self.values.weight
 
     def value_bias(self, weights: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
-        """Return the sum of the values' distance vectors, weighted by the attention weights B H T S: B H T E."""
+        """Return the sum of the values' distance vectors, weighted by the attention weights B H T S: B H T E.
+
+        The weights are first summed by distance, so that no vector is computed per pair of query and key.
+        """
         table = self.values.weight.to(weights.dtype)
         index = self.index(positions, key_positions).expand_as(weights)
         by_distance = weights.new_zeros(*weights.shape[:-1], len(table)).scatter_add(-1, index, weights)
@@ -471,22 +482,23 @@ def slopes(heads: int) -> list[float]:
 
     Otherwise those of the power below H, then every second one of the power above H.
     """
-    power = 2 ** (heads.bit_length() - 1)
-    below, above = ([2.0 ** (-8 * h / n) for h in range(1, n + 1)] for n in (power, 2 * power))
-    return below + above[::2][: heads - power]
+    power = 2 ** (heads.bit_length() - 1)  # the largest power of two up to `heads`
+    slopes_below = [2.0 ** (-8 * head / power) for head in range(1, power + 1)]
+    slopes_above = [2.0 ** (-8 * head / (2 * power)) for head in range(1, 2 * power + 1)]
+    return slopes_below + slopes_above[::2][: heads - power]
 
 
 class LinearBias(Position):
     slope: Tensor
 
     def __init__(self, heads: int) -> None:
-        """`slope` (H) holds the slope of each head."""
+        """Compute the slope of each of `heads` heads: `slope` (H)."""
         super().__init__()
         self.heads = heads
         self.register_buffer("slope", torch.tensor(slopes(heads)), persistent=False)
 
     def bias_at_distance(self, head: Tensor, distance: Tensor) -> Tensor:
-        """Return the bias −slope · |distance| of a head, elementwise."""
+        """Return the bias −slope · |distance| of the scores of heads with the numbers `head`, elementwise."""
         return -self.slope[head] * distance.abs()
 
     def score_bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from dragoman.errors import UserError
 from dragoman.parts.deferred_gradients import deferred_weight_gradients
 from dragoman.parts.dropout import dropout
 from dragoman.parts.exported_recurrence import traced_layer
-from dragoman.parts.mixer import Context, Layout, Mixer, MixerOutput, State
+from dragoman.parts.mixer import Context, Mixer, MixerOutput, SequenceLayout, State
 from dragoman.parts.spec import Spec
 from dragoman.parts.tracing import Quantity
 
@@ -76,33 +76,31 @@ class Cells(nn.Module):
         bidirectional: bool = False,
         cell_dim: int | None = None,
     ) -> None:
-        """`inputs` is the width of x, `dim` that of the state per direction; `dropout` is applied between layers.
+        """Create `layers` layers of cells, with the weights of torch's module of this kind.
 
+        `inputs` is the width of x, `dim` that of the state per direction; `dropout` is applied between layers.
         `cell_dim` is the width of the cells of an LSTM whose output is projected to `dim`.
         """
         super().__init__()
         self.layers, self.dim, self.dropout, self.bidirectional = layers, dim, dropout, bidirectional
         self.state_dims = {"hidden": dim, "cell": cell_dim or dim}
-        dropout = dropout if layers > 1 else 0.0
         module: Any = self.torch_module
-        projection = {} if cell_dim is None else {"proj_size": dim}
         rnn = module(
-            inputs,
-            cell_dim or dim,
-            layers,
+            input_size=inputs,
+            hidden_size=cell_dim or dim,
+            num_layers=layers,
             batch_first=True,
-            dropout=dropout,
+            dropout=dropout if layers > 1 else 0.0,
             bidirectional=bidirectional,
-            **projection,
+            **({} if cell_dim is None else {"proj_size": dim}),
         )
+        self.blocks: dict[str, tuple[int, ...]] = {}  # name of a matrix → rows of each matrix stacked in it
         for name, weight in rnn.named_parameters():
             self.register_parameter(name, weight)
-        #: {name of a matrix: rows of each matrix stacked in it}; torch stacks one matrix per gate, with a row per cell
-        self.blocks = {
-            name: (len(w),) if name.startswith("weight_hr") else (rnn.hidden_size,) * (len(w) // rnn.hidden_size)
-            for name, w in rnn.named_parameters()
-            if w.dim() > 1
-        }
+            if name.startswith("weight_hr"):  # the projection
+                self.blocks[name] = (len(weight),)
+            elif weight.dim() > 1:  # torch stacks one matrix per gate, with a row per cell
+                self.blocks[name] = (rnn.hidden_size,) * (len(weight) // rnn.hidden_size)
         #: torch's module with the same weights; in a tuple, because the compiler does not support it as a submodule
         self.rnn = (rnn,)
 
@@ -122,9 +120,10 @@ class Cells(nn.Module):
         return {name: like.new_zeros(batch, self.layers, self.state_dims[name]) for name in self.state_names}
 
     def run_sequence(self, x: Tensor | PackedSequence, state: State | None = None) -> tuple[Any, State]:
-        """Read whole sequences, B T I (I = input width) or packed; return the outputs (B T D) and the final state.
+        """Read whole sequences with torch's module; return the outputs of the top layer and the final state.
 
-        They are read with torch's module.
+        x is B T I (I = input width) or packed, and the outputs B T D or packed; `state` is the initial state, zero if
+        None.
         """
         rnn = self.rnn[0]
         replaced = [name for name, weight in self.named_parameters() if getattr(rnn, name) is not weight]
@@ -133,19 +132,20 @@ class Cells(nn.Module):
                 setattr(rnn, name, getattr(self, name))
             if self.flatten_weights:
                 rnn.flatten_parameters()
-        y, last = rnn(x, None if state is None else self.pack(state))
-        return y, self.unpack(last)
+        y, final = rnn(x, None if state is None else self.to_torch_state(state))
+        return y, self.from_torch_state(final)
 
     def run_layer(self, x: Tensor, padding: Tensor, layer: int, backward: bool, initial: State) -> tuple[Tensor, State]:
-        """Read whole sequences with one layer and direction, B T I → B T D; `padding` (B T) is True at padding.
+        """Read whole sequences with one layer, by its number, and direction: x, B T I → outputs B T D.
 
-        I is the width of the layer's input.
-        `initial` is the state before the first token, B D per name. The returned state holds what is not an output: the
-        LSTM's cell after the last token of each row.
+        I is the width of the layer's input. With `backward`, the weights are those of the backward direction; the
+        caller has reversed the sequences. `padding` (B T) is True at padding, which comes last. `initial` is the state
+        before the first token, B D per name. The returned state holds what is not an output: the LSTM's cell after the
+        last token of each row; here nothing.
         """
         weights, hidden = self.layer_weights(layer, backward), initial["hidden"][None]
         if torch.compiler.is_exporting():
-            return traced_layer(self.kind, x, initial["hidden"], None, weights)[0], {}
+            return traced_layer(self.kind, x, hidden=initial["hidden"], cell=None, weights=weights)[0], {}
         with ignore_kernel_warnings():
             # has_biases, num_layers, dropout, train, bidirectional, batch_first
             y, _ = self.kernel(x, hidden, weights, True, 1, 0.0, self.training, False, True)
@@ -177,24 +177,30 @@ class Cells(nn.Module):
         return getattr(self, f"weight_{side}_l{layer}"), getattr(self, f"bias_{side}_l{layer}")
 
     def step(self, gates: Tensor, state: State) -> tuple[Tensor, State]:
-        """One step of all layers: returns the output of the top layer, B D, and the new state.
+        """Compute one step of all layers: the output of the top layer, B D, and the new state, B L D per name.
 
-        `gates` (B G) is W x + b of the bottom layer, as returned by `project`; G is D times the number of gates.
+        `gates` (B G) is W x + b of the bottom layer, as returned by `project`, with G = D times the number of gates;
+        `state` is the state before the step, B L D per name.
         """
-        states: list[State] = []
-        by_layer = {name: [value.squeeze(1)] if self.layers == 1 else value.unbind(1) for name, value in state.items()}
+        if self.layers == 1:  # without copies
+            previous = {name: value.squeeze(1) for name, value in state.items()}  # B D
+            new = self.next_state(gates, previous, *self.recurrent_weights(0))
+            return new["hidden"], {name: new[name].unsqueeze(1) for name in state}
+        states: list[State] = []  # of each layer
+        by_layer = {name: value.unbind(1) for name, value in state.items()}
         for layer in range(self.layers):
             if layer > 0:
                 x = dropout(states[-1]["hidden"], self.dropout, self.training)
                 gates = F.linear(x, *self.weight("ih", layer))
             previous = {name: values[layer] for name, values in by_layer.items()}  # B D
             states.append(self.next_state(gates, previous, *self.recurrent_weights(layer)))
-        if self.layers == 1:  # without a copy
-            return states[0]["hidden"], {name: states[0][name].unsqueeze(1) for name in state}
-        return states[-1]["hidden"], {name: torch.stack([s[name] for s in states], dim=1) for name in state}  # B L D
+        return states[-1]["hidden"], {name: torch.stack([s[name] for s in states], dim=1) for name in state}
 
     def gates_of_step(self, gates: Tensor, state: State) -> Iterator[tuple[Quantity, Tensor]]:
-        """Yield the gates of all layers, B D each, in one step; `gates` (B G) is W x + b of the bottom one."""
+        """Yield the gates of all layers in one step, B D each, with their descriptions, to explain the model to a user.
+
+        `gates` (B G) is W x + b of the bottom layer, `state` the state before the step, B L D per name.
+        """
         new_state = self.step(gates, state)[1]
         for layer in range(self.layers):
             if layer > 0:
@@ -205,41 +211,46 @@ class Cells(nn.Module):
                 yield replace(quantity, name=quantity.name + label), value
 
     def gate_values(self, gates: Tensor, previous: State, *weights: Tensor) -> list[tuple[Quantity, Tensor]]:
-        """Return the gates of one layer in one step, B D each, to be shown; here none.
+        """Return the gates of one layer in one step, B D each, with their descriptions; an Elman RNN has none.
 
-        `gates` (B G) = W x, `previous` is the state before the step (B D), `weights` are U and its bias.
+        `gates` (B G) is W x + b, `previous` the state before the step (B D per name), `weights` are U and its bias.
         """
         return []
 
     def recurrent_weights(self, layer: int) -> tuple[Tensor, ...]:
-        """Return the matrix U of a layer, from state to gates, and its bias."""
+        """Return the matrix U of a layer, from its previous hidden state to its gates, and the bias of that product."""
         return self.weight("hh", layer)
 
     def next_state(self, gates: Tensor, previous: State, *weights: Tensor) -> State:
-        """One step of one layer: `gates` = W x, previous state (B D), matrix U and its bias → new state, B D.
+        """Compute one step of one layer: the new state, B D per name, from the previous one.
 
-        `gates` are B G, with G = D times the number of gates.
+        `gates` (B G) is W x + b, with G = D times the number of gates; `weights` are those of `recurrent_weights`.
         """
-        return self.cell(gates, F.linear(previous["hidden"], *weights), previous)
+        matrix, bias = weights
+        return self.cell(gates, F.linear(previous["hidden"], matrix, bias), previous)
 
     def cell(self, gates: Tensor, recurrent: Tensor, previous: State) -> State:
-        """One step of an Elman RNN: h = tanh(W x + U h), with `gates` = W x and `recurrent` = U h, B D each."""
+        """Compute one step of an Elman RNN, h = tanh(W x + U h), with `gates` = W x and `recurrent` = U h, B D each.
+
+        `previous`, the state before the step, is used by other cells; here U h is enough.
+        """
         return {"hidden": torch.tanh(gates + recurrent)}
 
-    def pack(self, state: State) -> Tensor | tuple[Tensor, ...]:
+    def to_torch_state(self, state: State) -> Tensor | tuple[Tensor, ...]:
         """Convert a state (B L D, with L layers) to torch's format: L B D, for the LSTM a tuple of hidden and cell."""
         hidden, *cell = (state[name].transpose(0, 1).contiguous() for name in self.state_names)
         return (hidden, *cell) if cell else hidden
 
-    def unpack(self, last: Tensor | tuple[Tensor, ...]) -> State:
-        """Convert torch's final state to a State, B L D per name, with L layers."""
-        values = (last,) if isinstance(last, Tensor) else last
-        return {name: self._batch_first(value) for name, value in zip(self.state_names, values)}
+    def from_torch_state(self, final: Tensor | tuple[Tensor, ...]) -> State:
+        """Convert torch's final state to a State of L layers, B L D per name, contiguous as that of `step`.
 
-    def _batch_first(self, last: Tensor) -> Tensor:
-        """Torch's final state of L layers, L·2 B D/2 (bidirectional) or L B D → B L D, with the strides of `step`."""
-        rows = last.unflatten(0, (self.layers, -1)).permute(2, 0, 1, 3).flatten(2)
-        return rows.clone(memory_format=torch.contiguous_format)
+        Torch's has the shape L B D, or 2L B D/2 with both directions, whose parts are concatenated here.
+        """
+        state: State = {}
+        for name, value in zip(self.state_names, (final,) if isinstance(final, Tensor) else final):
+            by_row = value.unflatten(0, (self.layers, -1)).permute(2, 0, 1, 3).flatten(2)  # B L D
+            state[name] = by_row.clone(memory_format=torch.contiguous_format)
+        return state
 
 
 @contextmanager
@@ -264,22 +275,22 @@ class LSTMCells(Cells):
     torch_module = nn.LSTM
 
     def run_layer(self, x: Tensor, padding: Tensor, layer: int, backward: bool, initial: State) -> tuple[Tensor, State]:
-        """Read whole sequences with one layer and direction: x, B T I → outputs B T D, and the final cell, B D.
+        """Read whole sequences with one layer, by its number, and direction: x, B T I → outputs B T D, final cell B D.
 
-        I is the width of the layer's input.
-        At padding (`padding`, B T) the cell stays unchanged: an additional input, 1 at padding, has such large weights
+        I is the width of the layer's input, `initial` the state before the first token, B D per name. At padding, where
+        `padding` (B T) is True, the cell stays unchanged: an additional input, 1 at padding, has such large weights
         that the input gate i is 0 and the forget gate f is 1.
         """
         input_weight, *others = self.layer_weights(layer, backward)
-        dim = len(input_weight) // 4
-        gate_weight = input_weight.new_zeros(len(input_weight), 8)  # one column is enough; kernels prefer even widths
-        gate_weight[:dim, 0], gate_weight[dim : 2 * dim, 0] = -SATURATED, SATURATED  # rows of i and of f
-        flag = F.pad(padding[..., None].to(x.dtype), (0, 7))
+        dim = len(input_weight) // 4  # rows are those of the gates i, f, g and o
+        flag_weight = input_weight.new_zeros(len(input_weight), 8)  # one column is enough; kernels prefer even widths
+        flag_weight[:dim, 0], flag_weight[dim : 2 * dim, 0] = -SATURATED, SATURATED  # rows of i and of f
+        padding_flag = F.pad(padding[..., None].to(x.dtype), (0, 7))  # B T 8: 1 at padding, in the first column
         state = tuple(initial[name][None] for name in self.state_names)
-        weights = [torch.cat((input_weight, gate_weight), 1), *others]
-        inputs = torch.cat((x, flag), -1)
+        weights = [torch.cat((input_weight, flag_weight), 1), *others]
+        inputs = torch.cat((x, padding_flag), -1)
         if torch.compiler.is_exporting():
-            y, cell = traced_layer(self.kind, inputs, initial["hidden"], initial["cell"], weights)
+            y, cell = traced_layer(self.kind, inputs, hidden=initial["hidden"], cell=initial["cell"], weights=weights)
             return y, {"cell": cell}
         with ignore_kernel_warnings():
             # has_biases, num_layers, dropout, train, bidirectional, batch_first
@@ -299,7 +310,10 @@ class LSTMCells(Cells):
         return {"hidden": o.sigmoid() * cell.tanh(), "cell": cell}
 
     def gate_values(self, gates: Tensor, previous: State, *weights: Tensor) -> list[tuple[Quantity, Tensor]]:
-        """Return the gates i, f and o, the candidate g and the new cell of one layer, B D each."""
+        """Return gates i, f and o, candidate g and new cell of one layer in one step, B D each, with descriptions.
+
+        `gates` (B 4D) is W x + b, `previous` the state before the step, `weights` are U, its bias, and perhaps more.
+        """
         i, f, g, o = (gates + F.linear(previous["hidden"], *weights[:2])).chunk(4, dim=-1)
         i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
         quantities = (FORGET_GATE, INPUT_GATE, CANDIDATE, CELL_STATE, OUTPUT_GATE)
@@ -326,9 +340,12 @@ class ProjectedLSTMCells(LSTMCells):
         return *super().recurrent_weights(layer), getattr(self, f"weight_hr_l{layer}")
 
     def next_state(self, gates: Tensor, previous: State, *weights: Tensor) -> State:
-        """One step of one layer: `gates` = W x (B × all gates), previous state, U, its bias, W_r → new state."""
-        weight, bias, projection = weights
-        state = super().next_state(gates, previous, weight, bias)
+        """Compute one step of one layer: the new cell, B C for C cells, and the projected hidden state, B D.
+
+        `gates` (B 4C) is W x + b, `previous` the state before the step; `weights` are U, its bias and W_r.
+        """
+        matrix, bias, projection = weights
+        state = super().next_state(gates, previous, matrix, bias)
         return state | {"hidden": F.linear(state["hidden"], projection)}
 
 
@@ -337,7 +354,7 @@ class LSTMCell(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, recurrent: Tensor, previous: Tensor) -> tuple[Tensor, Tensor]:
-        """Return hidden state and cell, B D each, from W x, U h (B 4D each) and the previous cell."""
+        """Return hidden state and cell, B D each, from `gates` = W x, `recurrent` = U h (B 4D each), and old cell."""
         gates = gates + recurrent
         i, f, g, o = gates.chunk(4, -1)
         for gate in (i, f, o):
@@ -350,7 +367,10 @@ class LSTMCell(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_hidden: Tensor, grad_cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the gradients of W x and U h, which are equal, and of the previous cell."""
+        """Return the gradients of W x and U h (B 4D), which are equal, and of the previous cell (B D).
+
+        They follow from the gradients of the new hidden state and cell, B D each.
+        """
         gates, previous, squashed = ctx.saved_tensors  # the four gates, the previous cell, tanh of the new cell
         i, f, g, o = gates.chunk(4, -1)
         grad_cell = grad_cell + torch.ops.aten.tanh_backward(grad_hidden * o, squashed)
@@ -387,7 +407,10 @@ class GRUCells(Cells):
         return {"hidden": n + z * (previous["hidden"] - n)}
 
     def gate_values(self, gates: Tensor, previous: State, *weights: Tensor) -> list[tuple[Quantity, Tensor]]:
-        """Return the gates r and z and the candidate n of one layer, B D each."""
+        """Return gates r and z and candidate n of one layer in one step, B D each, with descriptions.
+
+        `gates` (B 3D) is W x + b, `previous` the state before the step, `weights` are U and its bias.
+        """
         r, z, n = gates.chunk(3, dim=-1)
         r_recurrent, z_recurrent, n_recurrent = F.linear(previous["hidden"], *weights).chunk(3, dim=-1)
         r, z = (r + r_recurrent).sigmoid(), (z + z_recurrent).sigmoid()
@@ -405,41 +428,62 @@ class ResetBeforeGRUCells(GRUCells):
     candidate = replace(CANDIDATE, formula="n = tanh(W_n x + U_n (r ⊙ h))")
 
     def run_sequence(self, x: Tensor | PackedSequence, state: State | None = None) -> tuple[Any, State]:
-        """Read whole sequences, B T I or packed, step by step; return the outputs (B T D) and the final state."""
+        """Read whole sequences step by step; return the outputs of the top layer and the final state.
+
+        x is B T I (I = input width) or packed, and the outputs B T D or packed; `state` is the initial state, zero if
+        None.
+        """
         if isinstance(x, PackedSequence):
             rows, lengths = pad_packed_sequence(x, batch_first=True)
-            y, final = run_padded(self, rows, Layout.padded(rows.shape[1], lengths.to(rows.device)), state)
+            y, final = run_padded(self, rows, SequenceLayout.padded(rows.shape[1], lengths.to(rows.device)), state)
             return pack_padded_sequence(y, lengths, batch_first=True, enforce_sorted=False), final
         lengths = torch.full(x.shape[:1], x.shape[1], device=x.device)
-        return run_padded(self, x, Layout.padded(x.shape[1], lengths), state)
+        return run_padded(self, x, SequenceLayout.padded(x.shape[1], lengths), state)
 
     def run_layer(self, x: Tensor, padding: Tensor, layer: int, backward: bool, initial: State) -> tuple[Tensor, State]:
-        """Read whole sequences with one layer and direction, step by step: B T I → B T D; padding comes last."""
+        """Read whole sequences step by step with one layer, by its number, and direction: x, B T I → outputs B T D.
+
+        `initial` is the state before the first token. Padding comes last, so that it changes no output before it.
+        """
         if torch.compiler.is_exporting():
             return super().run_layer(x, padding, layer, backward, initial)
-        input_weight, weight, input_bias, bias = self.layer_weights(layer, backward)
-        gates, state, outputs = F.linear(x, input_weight, input_bias), initial, []  # gates: B T 3D
-        with deferred_weight_gradients():
-            for gate in gates.unbind(1):
-                state = self.next_state(gate, state, weight, bias)
+        input_matrix, matrix, input_bias, bias = self.layer_weights(layer, backward)
+        gates, state, outputs = F.linear(x, input_matrix, input_bias), initial, []  # gates: B T 3D
+        with deferred_weight_gradients():  # computes each weight's gradient once for all steps
+            for step_gates in gates.unbind(1):
+                state = self.next_state(step_gates, state, matrix, bias)
                 outputs.append(state["hidden"])
         return torch.stack(outputs, 1), {}
 
     def next_state(self, gates: Tensor, previous: State, *weights: Tensor) -> State:
-        """One step: `gates` = W x (B 3D), previous state (B D), the three matrices U and their biases → state, B D."""
-        (_, _), (_, n), (_, z) = self.gate_values(gates, previous, *weights)
+        """Compute one step: h ← (1 − z) ⊙ n + z ⊙ h, B D, with update gate z and candidate n.
+
+        `gates` (B 3D) is W x + b for r, z and n, `previous` the state h; `weights` are U (3D D) and its bias (3D).
+        """
+        _, n, z = self._gates(gates, previous["hidden"], *weights)
         return {"hidden": n + z * (previous["hidden"] - n)}
 
     def gate_values(self, gates: Tensor, previous: State, *weights: Tensor) -> list[tuple[Quantity, Tensor]]:
-        """Return the reset gate r, the candidate n and the update gate z of one layer, B D each.
+        """Return reset gate r, candidate n and update gate z of one layer in one step, B D each, with descriptions.
 
-        `gates` is W x (B 3D); `weights` are the three matrices U, one below the other (3D D), and their biases (3D).
+        `gates` (B 3D) is W x + b, `previous` the state before the step, `weights` are U and its bias.
         """
-        (weight, bias), hidden, sizes = weights, previous["hidden"], (2 * self.dim, self.dim)
-        (gates, n), (gate_weight, weight) = gates.split(sizes, -1), weight.split(sizes)
-        gate_bias, bias = bias.split(sizes)
-        r, z = (gates + F.linear(hidden, gate_weight, gate_bias)).sigmoid().chunk(2, -1)
-        return [(RESET_GATE, r), (self.candidate, torch.tanh(n + F.linear(r * hidden, weight, bias))), (UPDATE_GATE, z)]
+        r, n, z = self._gates(gates, previous["hidden"], *weights)
+        return [(RESET_GATE, r), (self.candidate, n), (UPDATE_GATE, z)]
+
+    def _gates(self, gates: Tensor, hidden: Tensor, matrix: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return reset gate r, candidate n = tanh(W x + U (r ⊙ h)) and update gate z, B D each.
+
+        `gates` (B 3D) is W x + b, `hidden` h (B D). `matrix` (3D D) stacks U of r, z and n, `bias` (3D) their biases.
+        """
+        sizes = (2 * self.dim, self.dim)  # rows of r and z, and of n
+        (rz, n), (rz_matrix, n_matrix), (rz_bias, n_bias) = (
+            gates.split(sizes, -1),
+            matrix.split(sizes),
+            bias.split(sizes),
+        )
+        r, z = (rz + F.linear(hidden, rz_matrix, rz_bias)).sigmoid().chunk(2, -1)
+        return r, torch.tanh(n + F.linear(r * hidden, n_matrix, n_bias)), z
 
 
 CELLS: dict[str, type[Cells]] = {cells.kind: cells for cells in (Cells, LSTMCells, GRUCells, ResetBeforeGRUCells)}
@@ -448,9 +492,10 @@ CELLS: dict[str, type[Cells]] = {cells.kind: cells for cells in (Cells, LSTMCell
 def build_cells(
     kind: CellKind, inputs: int, dim: int, layers: int, dropout: float, bidirectional: bool, cell_dim: int | None
 ) -> Cells:
-    """Create cells that map `inputs` to `dim` numbers; with `cell_dim`, that many LSTM cells, projected to `dim`.
+    """Create recurrent cells with inputs of width `inputs` and outputs of width `dim`.
 
-    For both directions, all three widths are those of one direction.
+    With `cell_dim`, they are so many LSTM cells, whose output is projected to `dim`. If `bidirectional`, `dim` and
+    `cell_dim` are those of each direction.
     """
     if cell_dim is None:
         return CELLS[kind](inputs, dim, layers, dropout, bidirectional)
@@ -490,7 +535,10 @@ class RecurrentMixer(Mixer):
     supports_packing = False
 
     def __init__(self, spec: Recurrent, dim: int) -> None:
-        """`dim` is the width of the output; with `attention_context`, cells read [x; attention over the source]."""
+        """Create the cells for outputs of width `dim`: half of it per direction, if there are two.
+
+        With `attention_context`, they read x and, concatenated to it, the attention over the source: 2 · dim.
+        """
         super().__init__()
         self.bidirectional, self.backward = spec.direction == "both", spec.direction == "backward"
         if self.bidirectional and dim % 2:
@@ -501,7 +549,13 @@ class RecurrentMixer(Mixer):
         inputs, directions = 2 * dim if spec.attention_context else dim, 2 if self.bidirectional else 1
         cell_dim = spec.cell_dim // directions if spec.cell_dim else None
         self.cells = build_cells(
-            spec.cell, inputs, dim // directions, spec.layers, spec.dropout, self.bidirectional, cell_dim
+            spec.cell,
+            inputs=inputs,
+            dim=dim // directions,
+            layers=spec.layers,
+            dropout=spec.dropout,
+            bidirectional=self.bidirectional,
+            cell_dim=cell_dim,
         )
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
@@ -509,7 +563,11 @@ class RecurrentMixer(Mixer):
         return self.cells.init_state(batch, like)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, B T D → B T D; with a state, x continues its sequences, in the forward direction only."""
+        """Read sequences with the cells: x, B T D → outputs B T D, and the new or the final state.
+
+        Without a state, x holds whole sequences. With one, x continues its sequences, in the forward direction only.
+        The context holds the lengths of the sequences and the attention over the source of a layer below.
+        """
         layout = context.layout
         if self.attention_context:
             if context.source_context is None:
@@ -521,37 +579,42 @@ class RecurrentMixer(Mixer):
         x = dropout(x, self.input_dropout, self.training)
         if self.backward or self.bidirectional:
             if state is not None:
-                raise UserError("only forward recurrent layers can decode step by step: set direction to 'forward'")
+                raise UserError(
+                    "a decoder generates token by token, so that its recurrent layers must read forward, but this one "
+                    f"has direction {'backward' if self.backward else 'both'!r}: set direction to 'forward'"
+                )
             y, final = run_rows(self.cells, flip(x, layout) if self.backward else x, layout)
             if self.bidirectional and context.is_traced:
                 for quantity, half in zip((FORWARD_STATE, BACKWARD_STATE), y.chunk(2, -1)):
                     context.trace(self.path, quantity, half)
             return MixerOutput(flip(y, layout) if self.backward else y, final_state=final)
         if state is not None:
-            return MixerOutput(*continue_rows(self.cells, x, layout, state))
+            y, new_state = continue_rows(self.cells, x, layout, state)
+            return MixerOutput(y, new_state)
         if context.memory is not None:  # In a decoder, the final state is not needed and padding comes last.
             return MixerOutput(self.cells.run_sequence(x)[0])
         y, final = run_rows(self.cells, x, layout)
         return MixerOutput(y, final_state=final)
 
 
-def continue_rows(cells: Cells, x: Tensor, layout: Layout, state: State) -> tuple[Tensor, State]:
-    """Continue the sequences of `state` with x, B T I (I = input width) → B T D, and the state after the last tokens.
+def continue_rows(cells: Cells, x: Tensor, layout: SequenceLayout, state: State) -> tuple[Tensor, State]:
+    """Continue sequences from `state` with x, B T I (I = input width): outputs B T D, state after the last tokens.
 
-    The layout holds the number of tokens of each row; the others are padding.
+    The layout holds the number of tokens of each row, after which there is padding; None: no row is padded.
     """
     return cells.continue_sequence(x, state) if layout.lengths is None else run_rows(cells, x, layout, state)
 
 
-def run_rows(cells: Cells, x: Tensor, layout: Layout, state: State | None = None) -> tuple[Tensor, State]:
-    """Read padded rows from the start or from `state`: B T I → B T D, and the state after each row's last token.
+def run_rows(cells: Cells, x: Tensor, layout: SequenceLayout, state: State | None = None) -> tuple[Tensor, State]:
+    """Read padded rows from the start or from `state`: x, B T I → B T D, and the state after each row's last token.
 
-    Rows that continue a state are read as a PackedSequence, which keeps padding out of the final state. For others,
-    packing costs more than some padding, and on a GPU it would synchronize to get the lengths.
+    The layout holds the lengths of the rows. Rows that continue a state are read as a PackedSequence, which keeps
+    padding out of the final state. For others, packing costs more than some padding, and on a GPU it would synchronize
+    to get the lengths.
     """
     token_mask = layout.token_mask
-    may_be_full = state is None and not x.is_cuda and not torch.compiler.is_exporting()
-    if token_mask is None or (may_be_full and bool(token_mask.all())):
+    may_check_values = state is None and not x.is_cuda and not torch.compiler.is_exporting()  # at no cost
+    if token_mask is None or (may_check_values and bool(token_mask.all())):
         return cells.run_sequence(x, state)
     if state is None:
         return run_padded(cells, x, layout)
@@ -566,32 +629,32 @@ def run_rows(cells: Cells, x: Tensor, layout: Layout, state: State | None = None
     return y, {name: torch.where((lengths > 0)[:, None, None], new[name], state[name]) for name in state}
 
 
-def run_padded(cells: Cells, x: Tensor, layout: Layout, state: State | None = None) -> tuple[Tensor, State]:
-    """Read padded rows, B T I → B T D and the final state, layer by layer, each direction separately.
+def run_padded(cells: Cells, x: Tensor, layout: SequenceLayout, state: State | None = None) -> tuple[Tensor, State]:
+    """Read padded rows, x, B T I → outputs B T D and the final state, layer by layer, each direction separately.
 
-    The layout holds the lengths of the rows. For the backward direction, rows are flipped. Padding comes last and does
+    The layout holds the lengths of the rows. For the backward direction, rows are reversed. Padding comes last and does
     not change the outputs before it; the final state is taken at the end of each row. Rows of cells with one direction
     may continue a state.
     """
     assert layout.lengths is not None
-    padding = layout.positions >= layout.lengths[:, None]
-    ends = (layout.lengths - 1).clamp(min=0)[:, None, None]  # B 1 1: the last token of each row
+    padding = layout.positions >= layout.lengths[:, None]  # B T
+    last_token = (layout.lengths - 1).clamp(min=0)[:, None, None]  # B 1 1
     zero = {name: x.new_zeros(x.shape[0], cells.state_dims[name]) for name in cells.state_names}
-    final: list[State] = []
+    final_states: list[State] = []  # of each layer, B D per name
     for layer in range(cells.layers):
         x = dropout(x, cells.dropout if layer else 0.0, cells.training)
         initial = zero if state is None else {name: value[:, layer] for name, value in state.items()}
-        directions = []
-        for backward in (False, True)[: 2 if cells.bidirectional else 1]:
+        outputs, final = [], []  # of each direction
+        for backward in (False, True) if cells.bidirectional else (False,):
             y, last = cells.run_layer(flip(x, layout) if backward else x, padding, layer, backward, initial)
-            last["hidden"] = y.gather(1, ends.expand(-1, 1, y.shape[-1]))[:, 0]
-            directions.append((flip(y, layout) if backward else y, last))
-        x = torch.cat([y for y, _ in directions], -1)
-        final.append({name: torch.cat([last[name] for _, last in directions], -1) for name in directions[0][1]})  # B D
-    return x, {name: torch.stack([last[name] for last in final], 1) for name in final[0]}
+            outputs.append(flip(y, layout) if backward else y)
+            final.append(last | {"hidden": y.gather(1, last_token.expand(-1, 1, y.shape[-1]))[:, 0]})
+        x = torch.cat(outputs, -1)
+        final_states.append({name: torch.cat([last[name] for last in final], -1) for name in final[0]})
+    return x, {name: torch.stack([last[name] for last in final_states], 1) for name in final_states[0]}
 
 
-def flip(x: Tensor, layout: Layout) -> Tensor:
+def flip(x: Tensor, layout: SequenceLayout) -> Tensor:
     """Reverse each row of x, B T D, within its length (from the layout); padding stays in place."""
     if layout.lengths is None:
         return x.flip(1)

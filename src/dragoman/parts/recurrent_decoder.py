@@ -15,16 +15,13 @@ from dragoman.parts.attention_scores import Additive, Score
 from dragoman.parts.deferred_gradients import deferred_weight_gradients
 from dragoman.parts.dropout import dropout
 from dragoman.parts.flops import Workload, matrix_flops, module_flops
-from dragoman.parts.mixer import Context, Layout, Memory, Mixer, MixerOutput, State, beam_size
+from dragoman.parts.mixer import Context, Memory, Mixer, MixerOutput, SequenceLayout, State, beam_size
 from dragoman.parts.recurrence import CellKind, build_cells, continue_rows
 from dragoman.parts.spec import Spec, build_part
 from dragoman.parts.tracing import Quantity
 
 PREVIOUS_STATE = Quantity(
-    "previous state",
-    "TE",
-    "h = sᵢ₋₁",
-    "What the decoder remembers of the tokens before: the state of its cells.",
+    "previous state", "TE", "h = sᵢ₋₁", "What the decoder remembers of the tokens before: the state of its cells."
 )
 STATE_QUERY = Quantity("query", "HTE", "s", "The state of the decoder asks which source words matter now.")
 SOURCE_KEY = Quantity("keys", "HSE", "U h", "What every source word offers to be found by, from the encoder's states.")
@@ -41,14 +38,14 @@ READOUT = Quantity(
 
 
 class Summary(Spec):
-    """One vector per source; a summary has no weights: the spec itself computes it."""
+    """Base class of functions that summarize an encoded source in one vector. Without weights, the spec is called."""
 
     def width(self, dim: int) -> int:
         """Return the width of the vector that summarizes a source, in a model of width `dim`."""
         return dim
 
     def __call__(self, memory: Memory) -> Tensor:
-        """Summarize the sources: one vector each, B × `width`; by default, the final state of the top layer."""
+        """Return one vector per encoded source, B × `width`: here the final state of the encoder's top layer."""
         return encoder_final_state(memory)["hidden"][:, -1]
 
 
@@ -99,9 +96,10 @@ class InitialState(nn.Module):
     """The initial state of the decoder: zero."""
 
     def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
-        """Return the initial state of the decoder for the encoded sources `memory`: here `zero`, a state of zeros.
+        """Return the initial state of the decoder's cells for the encoded sources `memory`: here `zero`.
 
-        `projections` holds what the decoder's attention has computed from the sources.
+        `zero` is a state of zeros with the right shapes (B L D per name), and `projections` what the decoder's context
+        (such as attention) has computed from the sources once.
         """
         return zero
 
@@ -112,14 +110,13 @@ class InitialState(nn.Module):
 
 class CopiedInitialState(InitialState):
     def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
-        """Return the encoder's final state; an error if its shapes differ from those of `zero`, the decoder's state.
+        """Return the final state of the encoder (in `memory`), with which the decoder starts.
 
-        `memory` is the encoded source; `projections` are not used.
+        Its shapes must be those of `zero`, the decoder's state; `projections` are not used.
         """
         final = encoder_final_state(memory)
-        encoder_shapes, decoder_shapes = (
-            {name: [*value.shape[1:]] for name, value in state.items()} for state in (final, zero)
-        )
+        encoder_shapes = {name: [*value.shape[1:]] for name, value in final.items()}  # layers and width, by name
+        decoder_shapes = {name: [*value.shape[1:]] for name, value in zero.items()}
         if encoder_shapes != decoder_shapes:
             raise UserError(
                 "a decoder that starts from the encoder's final state needs the same cell, number of layers and width, "
@@ -133,7 +130,7 @@ class ProjectedInitialState(InitialState):
     """tanh(W v), v being a summary of the source or, without one, the fixed context."""
 
     def __init__(self, summary: Summary | None, layers: int, dim: int) -> None:
-        """The hidden state is tanh(W v): `hidden` is W, for `layers` states of width `dim`.
+        """Create W of the initial hidden state tanh(W v) as `hidden`, for `layers` states of width `dim`.
 
         v is the `summary` of the source or, if it is None, the source vector that the decoder reads at every step.
         """
@@ -147,13 +144,14 @@ class ProjectedInitialState(InitialState):
         v is the summary of the encoded sources `memory`, or else the source vector `projections["context"]`, which is
         the same at every step.
         """
-        vector = self.summary(memory) if self.summary else projections.get("context")
-        if vector is None:
+        source_vector = self.summary(memory) if self.summary else projections.get("context")
+        if source_vector is None:
             raise UserError(
-                "the initial state FromContext needs a context that is the same at every step: use FixedContext as the "
-                "context of the decoder"
+                "the initial state FromContext is computed from a source vector that is the same at every step: use "
+                "FixedContext as the context of the decoder"
             )
-        return zero | {"hidden": torch.tanh(self.hidden(vector)).unflatten(-1, zero["hidden"].shape[1:])}
+        hidden = torch.tanh(self.hidden(source_vector))  # B L·D
+        return zero | {"hidden": hidden.unflatten(-1, zero["hidden"].shape[1:])}
 
 
 @dataclass(frozen=True)
@@ -161,7 +159,7 @@ class FromZero(Spec):
     """s_0 = 0."""
 
     def build_initial_state(self, layers: int, dim: int) -> InitialState:
-        """Create the initial state of `layers` layers of width `dim`."""
+        """Create an initial state of zeros, for `layers` layers of width `dim`."""
         return InitialState()
 
 
@@ -170,7 +168,7 @@ class FromLast(Spec):
     """s_0 = the final state of the encoder, layer by layer (Sutskever et al. 2014; Luong et al. 2015)."""
 
     def build_initial_state(self, layers: int, dim: int) -> InitialState:
-        """Create the initial state of `layers` layers of width `dim`."""
+        """Create a module that copies the encoder's final state, which must have `layers` layers of width `dim`."""
         return CopiedInitialState()
 
 
@@ -181,8 +179,8 @@ class FromSummary(Spec):
     summary: Spec = field(default_factory=BackwardState)
 
     def build_initial_state(self, layers: int, dim: int) -> InitialState:
-        """Create the initial state of `layers` layers of width `dim`."""
-        return ProjectedInitialState(build_part(self.summary, dim, Summary), layers, dim)
+        """Create tanh(W v) for `layers` layers of width `dim`, v being the summary of the source."""
+        return ProjectedInitialState(build_part(self.summary, dim, Summary), layers=layers, dim=dim)
 
 
 @dataclass(frozen=True)
@@ -198,42 +196,46 @@ class FromContext(Spec):
 
 
 class ContextModule(nn.Module):
-    """A context of zeros: the decoder sees nothing of the source."""
+    """Base class of what the decoder sees of the source at each step, its context vector; here zeros: nothing."""
 
-    attends = False  # whether it depends on the query
+    attends = False  # whether the context depends on the query, as in attention
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
         """Compute what depends on the encoder's output alone, once per source; here nothing."""
         return {}
 
     def score_terms(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return the A terms whose sum is the score of one query (D) and each of S keys: S A → S A."""
+        """Return the A terms whose sum is the attention score of one query (D) and each of S keys (S A): S A.
+
+        An explanation of the attention shows them; here they are those of dot products.
+        """
         return query * key
 
     def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
-        """What the decoder sees of the source at each step: query R T D (R rows) → context R T D; here zeros.
+        """Return what the decoder sees of the source at each of T steps of R rows, R T D; here zeros.
 
-        `projections` is the result of `project_memory`; `path` is the name under which attention weights are recorded.
+        The query (R T D) are the states of the decoder, `projections` the result of `project_memory`, `path` the name
+        under which attention weights are recorded. The call's `context` holds the encoded source.
         """
         return query.new_zeros(query.shape)
 
 
 class FixedContextModule(ContextModule):
     def __init__(self, summary: Summary, dim: int) -> None:
-        """The context is tanh(V summary): `project` is V, to the model's width `dim`."""
+        """Create V of the source vector tanh(V summary) as `project`, for a model of width `dim`."""
         super().__init__()
         self.summary = summary
         self.project = nn.Linear(summary.width(dim), dim)
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
         """Return the context of each source, tanh(V summary), B D."""
-        return {"context": torch.tanh(self.project(self.summary(memory)))}  # B D
+        return {"context": torch.tanh(self.project(self.summary(memory)))}
 
     def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
         """Return the source vector `projections["context"]` (B D) for all T steps of R = B·K rows: R T D.
 
         The rows are K hypotheses of each of B sources. The query, R T D, gives only the shape, because the vector is
-        the same at every step; `path`, under which attention is recorded, is unused, because there is none.
+        the same at every step; there is no attention to record under the name `path`.
         """
         hypotheses_per_source = beam_size(query.shape[0], context.encoded_source)
         rows = projections["context"].repeat_interleave(hypotheses_per_source, 0)  # R D
@@ -248,33 +250,35 @@ class AttentionContextModule(ContextModule):
     attends = True
 
     def __init__(self, score: Score) -> None:
-        """Attention over the source: `score` compares a query with the encoder's states."""
+        """Create attention over the source, in which `score` compares a query with the encoder's states."""
         super().__init__()
         self.score = score
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
-        """Prepare the encoder's states (B S D) as keys of the score."""
+        """Prepare the encoder's states (B S D) as keys of the score function, once per source."""
         return {"key": self.score.prepare(memory.states)}
 
     def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
-        """query R T D (R rows) → weighted sum of the encoder's states, R T D, by attention.
+        """Attend from the decoder's states (query, R T D) to the source: weighted sums of the encoder's states, R T D.
 
-        `projections` holds the prepared keys; `path` is the name under which attention weights are recorded.
+        The R rows are the hypotheses of the encoded sources in `context`. `projections` holds the prepared keys; `path`
+        is the name under which attention weights are recorded.
         """
         memory = context.encoded_source
         folded = fold_beams(query, memory)[:, None]  # B 1 K·T D
         key, value = projections["key"][:, None], memory.states[:, None]  # B 1 S D
         args = AttentionArgs(score=self.score, path=path)
-        if context.is_traced:
-            keys, energies = (
-                replace(SOURCE_KEY, formula=self.score.key_formula),
-                replace(ENERGIES, formula=self.score.formula),
-            )
+        if context.is_traced:  # intermediate results are recorded, with formulas that explain them
+            keys = replace(SOURCE_KEY, formula=self.score.key_formula)
+            energies = replace(ENERGIES, formula=self.score.formula)
             args = replace(args, quantities=(STATE_QUERY, keys, SOURCE_VALUE, energies))
-        return attend(folded, key, value, context.layout, memory.layout, context, args).reshape(query.shape)
+        y = attend(
+            folded, key, value, query_layout=context.layout, key_layout=memory.layout, context=context, args=args
+        )
+        return y.reshape(query.shape)
 
     def score_terms(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return the A terms of each score of one query (D) and S prepared keys, S A → S A."""
+        """Return the A terms whose sum is the score of one query (D) and each of S prepared keys (S A): S A."""
         return self.score.terms(query, key)
 
     def flops(self, work: Workload) -> int:
@@ -317,32 +321,32 @@ class AttentionContext(Spec):
 
 
 class ReadoutModule(nn.Module):
-    """The state itself."""
+    """Base class of readouts, which compute what the output layer reads; here the decoder's state itself."""
 
     def forward(self, x: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """Return what the output layer reads, … D, from input x, state and context, … D each: here the state."""
+        """Return what the output layer reads, … D, from input x, state and attention, … D each: here the state."""
         return hidden
 
 
 class AttentionalReadoutModule(ReadoutModule):
     def __init__(self, dim: int) -> None:
-        """The output is tanh(W_c [context; state]): `combine` is W_c."""
+        """Create W_c of the readout tanh(W_c [context; state]) as `combine`, all of width `dim`."""
         super().__init__()
         self.combine = nn.Linear(2 * dim, dim, bias=False)
 
     def forward(self, x: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """tanh(W_c [context; hidden]), … D each → … D; the input x is not used."""
+        """Return tanh(W_c [context; hidden]), … D each → … D; the input x is not used."""
         return torch.tanh(self.combine(torch.cat((context, hidden), -1)))
 
 
 class MaxoutReadoutModule(ReadoutModule):
     def __init__(self, dim: int) -> None:
-        """`combine` maps state, input and context, of width `dim` each, to pairs of which the larger is taken."""
+        """Create the matrix `combine` from state, input and context, of width `dim` each, to `dim` pairs of numbers."""
         super().__init__()
         self.combine = nn.Linear(3 * dim, 2 * dim)
 
     def forward(self, x: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """Input, state and context, … D each → 2D numbers, of each pair the larger one: … D."""
+        """Map input x, state and context, … D each, to D pairs of numbers, and return the larger of each pair: … D."""
         return self.combine(torch.cat((hidden, x, context), -1)).unflatten(-1, (-1, 2)).amax(-1)
 
 
@@ -408,10 +412,11 @@ class RecurrentDecoderMixer(Mixer):
     supports_packing = False
 
     def __init__(self, spec: RecurrentDecoder, dim: int) -> None:
-        """Build cells, attention (`context`), initial state (`start`) and output (`readout`) of the spec.
+        """Build the parts of the spec: cells, attention (`context`), initial state (`start`) and output (`readout`).
 
         With feedback, the cells read [previous token; feedback], of width 2 · dim. The feedback is the attention over
-        the source (`feeds_context`) or the previous output (`feeds_output`).
+        the source (`feeds_context`) or the previous output (`feeds_output`). Attention is computed with the state
+        before the step (`attends_before`) or after it as the query.
         """
         super().__init__()
         self.dim, self.dropout = dim, spec.dropout
@@ -424,41 +429,54 @@ class RecurrentDecoderMixer(Mixer):
         self.sequential = self.feeds_output or (self.context.attends and (self.attends_before or self.feeds_context))
         inputs = dim * (2 if self.feeds_context or self.feeds_output else 1)
         self.cells = build_cells(
-            spec.cell, inputs, dim, spec.layers, spec.dropout, bidirectional=False, cell_dim=spec.cell_dim
+            spec.cell,
+            inputs=inputs,
+            dim=dim,
+            layers=spec.layers,
+            dropout=spec.dropout,
+            bidirectional=False,
+            cell_dim=spec.cell_dim,
         )
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create a state of zeros as `like`: that of the cells, and the feedback into the next step, B D."""
+        """Create a state of zeros for `batch` rows: that of the cells, and the feedback into the next step, B D.
+
+        It has dtype and device of `like`, and does not depend on `max_length`.
+        """
         return {"cells": self.cells.init_state(batch, like), "feedback": like.new_zeros(batch, self.dim)}
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
-        """Return what the context needs of the source, and the initial state as "start_hidden" (and "start_cell")."""
+        """Return what depends on the source alone, once per source: keys of the attention, and the initial state.
+
+        The latter has the names "start_hidden" and, for an LSTM, "start_cell".
+        """
         projections = self.context.project_memory(memory)
         start = self.start(memory, projections, self.cells.init_state(memory.states.shape[0], memory.states))
         return projections | {f"start_{name}": value for name, value in start.items()}
 
     def score_terms(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return the A terms of each score of one query (D) and the S keys of the context, S A → S A."""
+        """Return the A terms whose sum is the attention score of one query (D) and each of S keys (S A): S A."""
         return self.context.score_terms(query, key)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, R T D (R rows) → output R T D, the new state, and the attention over the source at each step, R T D.
+        """Read the embeddings of R rows: x, R T D → output R T D, new state, attention over the source R T D.
 
-        Runs step by step if a step needs a result of the previous one (`sequential`) or is traced, otherwise all steps
-        at once.
+        Runs step by step if a step needs a result of the previous one (`sequential`), or if intermediate results are
+        recorded, otherwise all steps at once. The context holds positions and lengths of the tokens, and the source.
         """
         projections = self.memory_projections(context.encoded_source)
         cells, feedback = self._state_to_continue(x, context, projections, state)
         # Without a state, the final state is not needed, and padding comes last.
-        layout = Layout(context.layout.positions) if state is None else context.layout
+        layout = SequenceLayout(context.layout.positions) if state is None else context.layout
         if self.sequential or context.is_traced:
             with deferred_weight_gradients():  # computes each weight's gradient once for all steps
                 y, source_context, cells, feedback = self._run_steps(
-                    x, context, projections, cells, feedback, layout.token_mask
+                    x, context, projections, cells=cells, feedback=feedback, token_mask=layout.token_mask
                 )
         else:  # whole sequences at once
+            # a fixed context, which does not depend on the query x
             inputs = torch.cat((x, self.context(x, context, projections, self.path)), -1) if self.feeds_context else x
-            hidden, cells = continue_rows(self.cells, inputs, layout, cells)
+            hidden, cells = continue_rows(self.cells, inputs, layout, state=cells)
             source_context = self.context(hidden, context, projections, self.path)
             y = self.readout(x, hidden, source_context)
         new_state = None if state is None else {"cells": cells, "feedback": feedback}
@@ -467,17 +485,18 @@ class RecurrentDecoderMixer(Mixer):
     def _state_to_continue(
         self, x: Tensor, context: Context, projections: dict[str, Tensor], state: State | None
     ) -> tuple[State, Tensor]:
-        """Return the cells' state and the feedback to continue from: at position 0, the initial state and zeros.
+        """Return the cells' state and the feedback (R D) from which the R rows of x continue.
 
-        `projections` (of the source) holds the initial state, repeated here for the hypotheses of a beam.
+        A row at position 0, or without a state, begins with the initial state and a feedback of zeros. The initial
+        state is that of the source (`projections`), repeated here for the hypotheses of a beam.
         """
         beam = beam_size(x.shape[0], context.encoded_source)
         names = [name for name in projections if name.startswith("start_")]
-        start = {name.removeprefix("start_"): projections[name].repeat_interleave(beam, 0) for name in names}
+        initial = {name.removeprefix("start_"): projections[name].repeat_interleave(beam, 0) for name in names}
         if state is None:
-            return start, x.new_zeros(x.shape[0], self.dim)
+            return initial, x.new_zeros(x.shape[0], self.dim)
         is_first = context.layout.positions[:, 0] == 0  # R
-        cells = {name: torch.where(is_first[:, None, None], start[name], state["cells"][name]) for name in start}
+        cells = {name: torch.where(is_first[:, None, None], initial[name], state["cells"][name]) for name in initial}
         return cells, state["feedback"].masked_fill(is_first[:, None], 0.0)
 
     def _run_steps(
@@ -491,29 +510,28 @@ class RecurrentDecoderMixer(Mixer):
     ) -> tuple[Tensor, Tensor, State, Tensor]:
         """Compute step by step: output R T D, attention over the source R T D, final state and last feedback R D.
 
-        R is the number of rows, G below is D times the number of gates of a cell.
-        At each step, the attention is computed before or after the cells, and the feedback (attention or output) enters
-        the gates. The input's contribution to the gates is computed for all steps in advance. `token_mask` (R T)
-        is False at padding, which leaves state and feedback unchanged.
+        x (R T D) are the embeddings of T tokens in R rows; `cells` and `feedback` (R D) are the state to begin with. At
+        each step, the attention is computed before or after the cells, and the feedback (attention or output) enters
+        the gates. `token_mask` (R T) is False at padding, which leaves state and feedback unchanged; None: no padding.
         """
-        gates = self.cells.project(x)  # R T G
-        feedback_weight = self.cells.weight("ih", 0)[0][:, self.dim :]  # G D
+        gates = self.cells.project(x)  # R T G: what x adds to all gates, G = D times the number of gates
+        feedback_weight = self.cells.weight("ih", layer=0)[0][:, self.dim :]  # G D
         attends_before = self.attends_before or not self.context.attends  # a fixed context is there before the step
         states: list[Tensor] = []
         contexts: list[Tensor] = []
         outputs: list[Tensor] = []
-        for step, (token, gate) in enumerate(zip(x.unbind(1), gates.unbind(1))):
+        for step, (token, step_gates) in enumerate(zip(x.unbind(1), gates.unbind(1))):
             previous, previous_feedback = cells, feedback
             context.trace(self.path, PREVIOUS_STATE, cells["hidden"][:, -1:])
             if attends_before:
                 attended = self.context(cells["hidden"][:, -1:], context, projections, self.path)[:, 0]
                 feedback = attended if self.feeds_context else feedback
             if self.feeds_context or self.feeds_output:
-                gate = gate + F.linear(feedback, feedback_weight)
+                step_gates = step_gates + F.linear(feedback, feedback_weight)
             if context.is_traced:
-                for quantity, value in self.cells.gates_of_step(gate, cells):
+                for quantity, value in self.cells.gates_of_step(step_gates, cells):
                     context.trace(self.path, quantity, value[:, None])
-            hidden, cells = self.cells.step(gate, cells)
+            hidden, cells = self.cells.step(step_gates, cells)
             if context.is_traced:
                 new_state = replace(NEW_STATE, formula=f"sᵢ = {self.cells.state_formula}")
                 context.trace(self.path, new_state, hidden[:, None])

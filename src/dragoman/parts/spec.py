@@ -34,13 +34,16 @@ class Spec(Configurable):
 
 
 def build_part(spec: Spec, dim: int, kind: type[Part]) -> Part:
-    """Build the module that a spec describes, for width `dim`; raise an error if it is not a `kind`.
+    """Build the module that a spec describes, for width `dim`; raise an error if it is not of the class `kind`.
 
-    Specs without a module, such as attention masks, are themselves of the kind and returned as they are.
+    Specs without a module, such as attention masks, are themselves of the class `kind` and returned as they are.
     """
     part = spec if isinstance(spec, kind) or type(spec).build is Spec.build else spec.build(dim)
     if not isinstance(part, kind):
-        raise UserError(f"the model's description needs a {kind.__name__}, but has {type(spec).__name__}: replace that")
+        raise UserError(
+            f"the description of the model has a {type(spec).__name__} in a place that needs a {kind.__name__}: "
+            "replace it by one"
+        )
     return part
 
 
@@ -54,10 +57,10 @@ def to_dict(value: Any) -> Any:
 
 
 def from_dict(data: Any, known: Mapping[str, type[Configurable]], what: str = "part") -> Any:
-    """Create what `to_dict` has written; unknown kinds or fields, missing fields and wrong types are errors.
+    """Create specs (or other configurable dataclasses) from JSON values that `to_dict` has written.
 
-    Only the classes in `known` can be created, so that reading an untrusted file runs no foreign code. `what` names the
-    kind of object in messages.
+    Only the classes in `known`, by name, can be created, so that reading an untrusted file runs no foreign code.
+    Unknown kinds or fields, missing fields and wrong types raise errors, in which `what` names the kind of object.
     """
     if isinstance(data, list):
         return tuple(from_dict(item, known, what) for item in data)
@@ -67,8 +70,8 @@ def from_dict(data: Any, known: Mapping[str, type[Configurable]], what: str = "p
     kind = data.get("kind")
     if not isinstance(kind, str):
         raise UserError(
-            f"the description of a {what} must have a field 'kind', the name of its class, but has only the fields "
-            f"{sorted(data)}: add it"
+            f"the description of a {what} must have a field 'kind' with the name of its class, but has only the fields "
+            f"{sorted(data)}: add this field"
         )
     if kind not in known:
         raise unknown_name(what, kind, known)
@@ -88,7 +91,7 @@ def from_dict(data: Any, known: Mapping[str, type[Configurable]], what: str = "p
 
 
 def _fields(spec: Configurable | type[Configurable]) -> tuple[Field[Any], ...]:
-    """Return the dataclass fields: every configurable is a dataclass, which the type checker does not know."""
+    """Return the dataclass fields of a spec: every `Configurable` is a dataclass, as the type checker cannot know."""
     return fields(spec)  # type: ignore[arg-type]
 
 
@@ -99,7 +102,7 @@ def check_type(name: str, value: Any, hint: Any) -> None:
 
 
 def _type_problem(value: Any, hint: Any) -> str:
-    """Say that a value does not have the annotated type `hint`."""
+    """Return the part of an error message that says which type is expected, and which value was found."""
     return f"must be {_readable(hint)}, but is {value!r}"
 
 
@@ -156,12 +159,12 @@ def replace_everywhere(spec: Any, kind: type[Spec], **changes: Any) -> Any:
 def without_dropout(spec: AnySpec) -> AnySpec:
     """Return the spec with all rates of dropout 0: fields whose names end in "dropout"."""
 
-    def replacement(part: Spec) -> Spec:
-        """Return a part without dropout."""
+    def without_own_dropout(part: Spec) -> Spec:
+        """Return the spec of a part with its dropout rates set to 0."""
         rates = {f.name: 0.0 for f in _fields(part) if f.name.endswith("dropout")}
         return replace(part, **rates)  # type: ignore[type-var]
 
-    return replace_parts(spec, Spec, replacement)
+    return replace_parts(spec, Spec, without_own_dropout)
 
 
 def find_specs(spec: Any, kind: type[AnySpec]) -> Iterator[AnySpec]:

@@ -14,7 +14,16 @@ from torch.utils.checkpoint import checkpoint
 from dragoman.errors import UserError
 from dragoman.parts.dropout import Dropout
 from dragoman.parts.flops import Workload, module_flops
-from dragoman.parts.mixer import STACK_OUTPUT, AttentionMasks, Context, LayerSequence, Layout, Mixer, MixerOutput, State
+from dragoman.parts.mixer import (
+    STACK_OUTPUT,
+    AttentionMasks,
+    Context,
+    LayerSequence,
+    Mixer,
+    MixerOutput,
+    SequenceLayout,
+    State,
+)
 from dragoman.parts.norm import Identity, LayerNorm, add_and_norm
 from dragoman.parts.positions import NoPosition, Position
 from dragoman.parts.spec import Spec, build_part
@@ -24,10 +33,7 @@ NamedLayers = list[tuple[str, Mixer]]
 
 EMBEDDING = Quantity("embedding", "TE", "E[token]", "The learned vector of the token: the row of its id in a table.")
 POSITION_VECTOR = Quantity(
-    "position vector",
-    "TE",
-    "PE(position)",
-    "A vector for the position of the token, added to its embedding.",
+    "position vector", "TE", "PE(position)", "A vector for the position of the token, added to its embedding."
 )
 STACK_INPUT = Quantity(
     "input of the first layer",
@@ -36,19 +42,13 @@ STACK_INPUT = Quantity(
     "What the first layer reads: the embedding, with its position if it is added.",
 )
 NORMALIZED = Quantity(
-    "normalized input",
-    "TE",
-    "norm(x)",
-    "The vector, scaled to a standard size, then by a factor for each element.",
+    "normalized input", "TE", "norm(x)", "The vector, scaled to a standard size, then by a factor for each element."
 )
 RESIDUAL_SUM = Quantity(
     "residual sum", "TE", "x + f(x)", "The layer only adds to its input, which reaches the next layer as it was."
 )
 NORMALIZED_SUM = Quantity(
-    "normalized sum",
-    "TE",
-    "norm(x + f(x))",
-    "The sum, scaled to a standard size, then by a factor for each element.",
+    "normalized sum", "TE", "norm(x + f(x))", "The sum, scaled to a standard size, then by a factor for each element."
 )
 
 
@@ -97,7 +97,7 @@ class ResidualMixer(Mixer):
     """after(x + dropout(body(before(x)))); the norms `before` and `after` may be identities."""
 
     def __init__(self, body: Mixer, before: nn.Module, after: nn.Module, dropout: float) -> None:
-        """after(x + dropout(body(before(x)))): `before` and `after` are norms or identities."""
+        """Create after(x + dropout(body(before(x)))): `body` is a layer, `before` and `after` norms or identities."""
         super().__init__()
         self.body, self.title = body, body.title
         self.before = before
@@ -109,17 +109,17 @@ class ResidualMixer(Mixer):
         return self.body.init_state(batch, max_length, like)
 
     def reorder_state(self, state: State, rows: Tensor) -> State:
-        """Return the state of the body whose row r continues row `rows[r]`."""
+        """Return the state of the layer `body` whose row r (a hypothesis of the beam) continues row `rows[r]`."""
         return self.body.reorder_state(state, rows)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """after(x + dropout(body(before(x)))), B T D → B T D, with the state and the other results of the body."""
+        """Return after(x + dropout(body(before(x)))), B T D → B T D, with the state and other results of the body."""
         normalized = self.before(x, context.layout)
         if normalized is not x:
             context.trace(self.body.path, NORMALIZED, normalized)
         result: MixerOutput = self.body(normalized, context, state)
-        output = add_and_norm(x, self.dropout(result.output), self.after, context.layout)
-        if context.is_traced:
+        output = add_and_norm(x, self.dropout(result.output), norm=self.after, layout=context.layout)
+        if context.is_traced:  # intermediate results are recorded, to explain the model
             context.trace(self.body.path, RESIDUAL_SUM, x + result.output)
             if not isinstance(self.after, Identity):
                 context.trace(self.body.path, NORMALIZED_SUM, output)
@@ -143,7 +143,7 @@ class ParallelMixer(LayerSequence):
     title = "parallel layers"
 
     def __init__(self, bodies: list[Mixer], norm: nn.Module, dropout: float) -> None:
-        """x + Σ_k f_k(norm(x)): `bodies` are the layers f_k."""
+        """Create x + Σ_k dropout(f_k(norm(x))): `bodies` are the layers f_k."""
         super().__init__()
         self.bodies = nn.ModuleList(bodies)
         self.norm = norm
@@ -197,7 +197,11 @@ class StackMixer(LayerSequence):
     output_quantity = STACK_OUTPUT
 
     def __init__(self, spec: Stack, dim: int) -> None:
-        """Build `depth` blocks of layers of width `dim`; `_blocks` are the units of gradient checkpointing."""
+        """Build `spec.depth` blocks of layers of width `dim`, with position encoding, input norm and final norm.
+
+        `project` maps the embeddings to `dim`, if their width differs. `_blocks` groups the layers that gradient
+        checkpointing recomputes together: the layers of a block, or, in a stack of one block, each layer.
+        """
         super().__init__()
         self.layers = nn.ModuleList(
             nn.ModuleList(build_part(part, dim, Mixer) for part in spec.block) for _ in range(spec.depth)
@@ -211,14 +215,14 @@ class StackMixer(LayerSequence):
         self.norm = spec.norm.build(dim) if spec.norm else Identity()
         self.gradient_checkpointing = spec.gradient_checkpointing
         layers = self.named_layers()
-        size = max(1, len(spec.block)) if spec.depth > 1 else 1  # layers that are recomputed together
+        size = max(1, len(spec.block)) if spec.depth > 1 else 1
         self._blocks = [LayerBlock(layers[start : start + size]) for start in range(0, len(layers), size)]
-        if spec.gradient_checkpointing and not all(
-            getattr(part, "supports_recomputation", True) for part in self.layers.modules()
-        ):
+        supports_recomputation = all(getattr(part, "supports_recomputation", True) for part in self.layers.modules())
+        if spec.gradient_checkpointing and not supports_recomputation:
             raise UserError(
-                "gradient checkpointing cannot be used with batch normalization, whose running statistics would count "
-                "every batch twice: set training.gradient_checkpointing to false, or choose another norm"
+                "gradient checkpointing computes layers twice, so that the running statistics of batch normalization "
+                "(system.settings.norm=batch) would count every batch twice: set training.gradient_checkpointing to "
+                "false, or choose another norm"
             )
 
     def named_layers(self) -> NamedLayers:
@@ -227,17 +231,23 @@ class StackMixer(LayerSequence):
         return [(f"{i}.{j}", cast(Mixer, part)) for i, block in blocks for j, part in enumerate(block.children())]
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create the states of all layers, with dtype and device of `like`; an error if `max_length` is too long."""
+        """Create the states of all layers for `batch` rows of up to `max_length` tokens, as `like` (dtype, device).
+
+        More tokens than the position encoding supports raise a UserError.
+        """
         limit = self.position.max_length
         if limit is not None and max_length > limit:
             raise UserError(
-                f"this model has learned positions for {limit} tokens, but the search needs {max_length}: "
+                f"this model has learned positions for {limit} tokens, but the search may generate {max_length}: "
                 f"set the maximum length of the search (length_limit.max) to at most {limit}"
             )
         return super().init_state(batch, max_length, like)
 
     def prepare(self, x: Tensor, context: Context) -> tuple[Tensor, Context]:
-        """Add positions to the embeddings x, normalize and project them; return them and what all layers share."""
+        """Add positions to the embeddings x, B T D, normalize and project them: return the input of the first layer.
+
+        The returned context gives the layers the stack's position encoding, its input, and a cache of attention masks.
+        """
         embedding = x
         x = self.position.embed(embedding, context.layout)
         context.trace(self.path, EMBEDDING, embedding)
@@ -249,9 +259,10 @@ class StackMixer(LayerSequence):
         return x, replace(context, masks=AttentionMasks(), shared_position=self.position, stack_inputs=x)
 
     def steps(self, context: Context, state: State | None) -> Sequence[tuple[str, Callable[..., MixerOutput]]]:
-        """Return (name, layer) of all layers, or, with gradient checkpointing, blocks of layers that are recomputed.
+        """Return (name, function) of what runs one after the other: all layers.
 
-        Blocks are not used in decoding (with a state) and while attention is recorded.
+        With gradient checkpointing, they are blocks of layers that are recomputed in the backward pass, but not in
+        decoding (with a state) and while attention is recorded.
         """
         recomputes = self.gradient_checkpointing and torch.is_grad_enabled()
         if not recomputes or state is not None or context.recorder is not None:
@@ -259,8 +270,8 @@ class StackMixer(LayerSequence):
         # no names: these are the keys of a state, and there is none here
         return [("", partial(checkpoint, block, use_reentrant=False)) for block in self._blocks]
 
-    def finish(self, x: Tensor, y: Tensor, layout: Layout) -> Tensor:
-        """Return the final norm of y, the output of the last layer; the input x of the stack is not used."""
+    def finish(self, x: Tensor, y: Tensor, layout: SequenceLayout) -> Tensor:
+        """Apply the final norm to y, the output of the last layer, B T D; the input x of the stack is not used."""
         return self.norm(y, layout)
 
     def flops(self, work: Workload) -> int:
@@ -273,7 +284,7 @@ class LayerBlock(LayerSequence):
     """Layers that belong to a stack, as a unit of gradient checkpointing."""
 
     def __init__(self, layers: NamedLayers) -> None:
-        """`layers` are (name, layer) of a stack, which owns them."""
+        """Run the given (name, layer) of a stack, which owns them, as one unit."""
         super().__init__()
         self._layers = layers  # in a list, so that they are not registered twice
 

@@ -18,7 +18,7 @@ from dragoman.parts.spec import Spec
 
 
 class Visibility(Spec):
-    """Base class; by default, position i sees j ≤ i."""
+    """Base class of attention masks by position; by default, position i sees positions j ≤ i."""
 
     causal: ClassVar[bool] = False  # exactly j ≤ i, which fused kernels implement
     full: ClassVar[bool] = False  # nothing is masked
@@ -30,7 +30,10 @@ class Visibility(Spec):
         return j <= i
 
     def mask(self, query: Tensor, key: Tensor, context: Context) -> Tensor:
-        """Positions of queries (B T) and keys (B S) → B T S, True where visible; the context is not needed here."""
+        """Return which keys each query sees, B T S, from the positions of queries (B T) and keys (B S).
+
+        The context, which holds lengths and prefix lengths of the rows, is not needed here.
+        """
         return self.allows(query[:, :, None], key[:, None, :])
 
 
@@ -89,7 +92,10 @@ class Prefix(Visibility):
     supports_packing = False  # the context has one prefix length per row
 
     def mask(self, query: Tensor, key: Tensor, context: Context) -> Tensor:
-        """Positions of queries (B T) and keys (B S) → B T S, True where the mask of the row lets a query see a key."""
+        """Return which keys each query sees, B T S, from the positions of queries (B T) and keys (B S).
+
+        The context holds the prefix length of each row, which chooses its mask: negative for right-to-left.
+        """
         i, j = query[:, :, None], key[:, None, :]
         visible = j <= i
         if context.placeholders is not None:  # queries and keys are the same tokens

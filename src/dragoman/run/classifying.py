@@ -23,7 +23,7 @@ def classify(run: Run, texts: Sequence[str]) -> list[Classification]:
     classifier is a UserError.
     """
     run.check_usage("classify")
-    if not run.model.labels_sequence:
+    if not run.model.one_label_per_sequence:
         raise run.usage_error("classify")
     tokens = run.source_tokenizer.encode_batch([normalize_text(run, text) for text in texts])
     max_tokens, num_labels = max_source_tokens(run), run.model.num_labels

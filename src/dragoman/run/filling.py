@@ -81,7 +81,7 @@ def tag(run: Run, texts: Sequence[str]) -> list[TaggedSentence]:
     A word's tag is predicted at its first token. Words after the maximum source length get no tag.
     """
     run.check_usage("tag")
-    if not run.model.num_labels or run.model.labels_sequence:
+    if not run.model.num_labels or run.model.one_label_per_sequence:
         raise run.usage_error("tag")
     if run.target_tokenizer is run.source_tokenizer:
         raise UserError(

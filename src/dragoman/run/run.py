@@ -658,7 +658,7 @@ class Run:
 
         Tags are separated by spaces. A classifier predicts one label, a tagger the tags.
         """
-        if self.model.labels_sequence:
+        if self.model.one_label_per_sequence:
             return [result.label for result in self.classify(texts)]
         return [" ".join(sentence.tags) for sentence in self.tag(texts)]
 

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from dragoman.models import Model
 from dragoman.models.model import first_tokens, position_limit
-from dragoman.parts.mixer import Context, Layout, Memory
+from dragoman.parts.mixer import Context, Memory, SequenceLayout
 from dragoman.parts.precision import at_least_float32
 from dragoman.preemption import preemption_point
 from dragoman.search.forced_decoding import cross_attention
@@ -404,7 +404,7 @@ class SearchEngine:
             # collects the attention weights of the first model, by the path of the layer
             recorder: dict[str, list[Tensor]] | None = {} if self.strategy.needs_attention and not number else None
             positions = decoder.positions.clamp(max=decoder.max_positions - 1)  # rows that are done remain at the last
-            layout = Layout.continuation(positions.flatten(), max_length=decoder.max_positions)
+            layout = SequenceLayout.continuation(positions.flatten(), max_length=decoder.max_positions)
             ancestors = decoder.ancestors
             if ancestors is not None:  # the token that is decoded now is in the cache of its own row
                 own_row = torch.arange(rows, device=positions.device)[None, :, None].expand(batch, -1, 1)

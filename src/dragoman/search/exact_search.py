@@ -12,7 +12,7 @@ from torch import Tensor
 from dragoman.errors import UserError
 from dragoman.models import DecodingStart, Model
 from dragoman.models.model import first_tokens
-from dragoman.parts.mixer import Context, Layout, State
+from dragoman.parts.mixer import Context, SequenceLayout, State
 from dragoman.parts.precision import accumulator_dtype, at_least_float32
 from dragoman.search.configs import LENGTH_NORMALIZATIONS, Beam
 from dragoman.search.engine import SpecialTokens
@@ -211,7 +211,7 @@ class BranchAndBound:
         """
         lengths = torch.tensor([len(prefix) for prefix in prefixes], device=tokens.device)
         positions = (self.start.positions + lengths).clamp(max=self.start.max_length - 1)
-        context = Context(Layout.continuation(positions), self.start.memory)
+        context = Context(SequenceLayout.continuation(positions), self.start.memory)
         logits, cache_after = self.model.decode(tokens[:, None], context, cache)
         assert cache_after is not None
         self.expansions += len(prefixes)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dragoman.models import Model
-from dragoman.parts.mixer import CopyDistribution, Layout
+from dragoman.parts.mixer import CopyDistribution, SequenceLayout
 from dragoman.parts.precision import at_least_float32
 from dragoman.text import Tokenizer
 
@@ -25,7 +25,7 @@ def token_scores(
     """
     logits = model(source, source_lengths, target[:, :-1], target_lengths - 1)
     log_p = at_least_float32(logits).log_softmax(-1).gather(2, target[:, 1:, None])[..., 0]  # B T
-    token_mask = Layout.padded(log_p.shape[1], target_lengths - 1).token_mask
+    token_mask = SequenceLayout.padded(log_p.shape[1], target_lengths - 1).token_mask
     return torch.where(token_mask, log_p, 0.0) if token_mask is not None else log_p
 
 
@@ -51,8 +51,8 @@ def record_attention(
     targets B T, padded; targets begin with BOS.
     """
     recorder: dict[str, list[Tensor]] = {}  # filled by the model: weights by path of the layer
-    source_layout = Layout.padded(source.shape[1], source_lengths)
-    target_layout = Layout.padded(target.shape[1], target_lengths)
+    source_layout = SequenceLayout.padded(source.shape[1], source_lengths)
+    target_layout = SequenceLayout.padded(target.shape[1], target_lengths)
     features = model.forward_features(source, source_layout, target, target_layout, recorder)
     return {path: torch.cat(steps, dim=2) for path, steps in recorder.items()}, features.copying
 

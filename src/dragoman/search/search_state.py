@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dragoman.models import DecodingStart
-from dragoman.parts.mixer import Layout, Memory, State
+from dragoman.parts.mixer import Memory, SequenceLayout, State
 
 EMPTY_SLOT = -1  # in place of the number of a source: a slot of the batch without one
 PAD = -1  # in output tokens: a position after the end of the hypothesis
@@ -90,7 +90,7 @@ def _without_losses(memory: Memory) -> Memory:
     lengths, states = memory.layout.lengths, memory.states
     if lengths is None:
         lengths = torch.full((len(states),), states.shape[1], device=states.device)
-    layout = Layout(memory.layout.positions, lengths=lengths, max_length=states.shape[1])
+    layout = SequenceLayout(memory.layout.positions, lengths=lengths, max_length=states.shape[1])
     return replace(memory, layout=layout, auxiliary_losses=())
 
 

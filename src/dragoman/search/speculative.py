@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.models import Model
-from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.mixer import Context, SequenceLayout
 from dragoman.parts.precision import at_least_float32
 from dragoman.search.configs import Beam, Sample
 from dragoman.search.engine import SearchEngine, SearchInputs, average_probabilities
@@ -310,7 +310,7 @@ def _read_tokens(model: Model, decoder: DecoderState, tokens: Tensor, count: Ten
     """
     positions = decoder.positions + torch.arange(tokens.shape[1], device=tokens.device)  # B N
     lengths = None if count is None else decoder.positions[:, 0] + count
-    layout = Layout(positions.clamp(max=decoder.max_positions - 1), lengths)
+    layout = SequenceLayout(positions.clamp(max=decoder.max_positions - 1), lengths)
     logits, cache = model.decode(tokens, Context(layout, decoder.memory), decoder.cache)
     assert cache is not None
     decoder.cache = cache

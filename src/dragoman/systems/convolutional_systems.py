@@ -43,17 +43,20 @@ def convs2s(
 
     def convolution(causal: bool) -> Spec:
         """Return a gated convolution; a `causal` one sees no later tokens."""
-        return GatedConvolution(kernel_size, causal=causal, dropout=dropout)
+        return GatedConvolution(kernel=kernel_size, causal=causal, dropout=dropout)
 
     encoder_layer = ScaledResidual((convolution(causal=False),))
     decoder_layer = ScaledResidual((convolution(causal=True), ScaledResidual((MultiStepAttention(),))))
     return EncoderDecoder(
-        model_dim,
-        vocabulary.source,
-        vocabulary.target,
-        encoder=Stack((encoder_layer,), depth=layers, position=Learned(max_positions), dropout=dropout),
+        dim=model_dim,
+        source_vocab_size=vocabulary.source,
+        target_vocab_size=vocabulary.target,
+        encoder=Stack((encoder_layer,), depth=layers, position=Learned(max_length=max_positions), dropout=dropout),
         decoder=Stack(
-            (decoder_layer,), depth=decoder_layers or layers, position=Learned(max_positions), dropout=dropout
+            (decoder_layer,),
+            depth=decoder_layers or layers,
+            position=Learned(max_length=max_positions),
+            dropout=dropout,
         ),
         shared_embeddings=vocabulary.joint and shared_embeddings,
         tied_embeddings=tied_embeddings,
@@ -89,13 +92,14 @@ def bytenet(
     def blocks(causal: bool) -> tuple[Spec, ...]:
         """Return the residual blocks of a layer, with dilations 1, 2, 4, …; `causal` ones see no later tokens."""
         return tuple(
-            DilatedBlock(kernel_size, dilation=2**i, causal=causal, dropout=dropout) for i in range(blocks_per_layer)
+            DilatedBlock(kernel=kernel_size, dilation=2**i, causal=causal, dropout=dropout)
+            for i in range(blocks_per_layer)
         )
 
     return EncoderDecoder(
-        model_dim,
-        vocabulary.source,
-        vocabulary.target,
+        dim=model_dim,
+        source_vocab_size=vocabulary.source,
+        target_vocab_size=vocabulary.target,
         encoder=Stack(blocks(causal=False), depth=layers, dropout=dropout, norm=LayerNorm()),
         decoder=Stack((Unfolding(), Stack(blocks(causal=True), depth=layers)), dropout=dropout, norm=LayerNorm()),
         embedding=Embedding(scaled=True),

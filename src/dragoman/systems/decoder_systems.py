@@ -37,8 +37,10 @@ def rnn_lm(
 
     It reads source, separator and target of a pair as one sequence: the simplest translation model.
     """
-    stack = Stack((Recurrent(cell, layers, direction="forward", dropout=dropout),), dropout=dropout)
-    return DecoderOnly(model_dim, vocabulary.target, stack, tied_embeddings=tied_embeddings, output_bias=True)
+    stack = Stack((Recurrent(cell, layers=layers, direction="forward", dropout=dropout),), dropout=dropout)
+    return DecoderOnly(
+        dim=model_dim, vocab_size=vocabulary.target, decoder=stack, tied_embeddings=tied_embeddings, output_bias=True
+    )
 
 
 def transformer_d(
@@ -53,12 +55,16 @@ def transformer_d(
 ) -> DecoderOnly:
     """The Transformer's decoder, which reads source and target as one sequence (Liu et al. 2018, §4.2.3)."""
     block = (
-        PostNorm(SelfAttention(heads, visibility=Causal()), dropout=dropout),
-        PostNorm(FeedForward(ffn_dim), dropout=dropout),
+        PostNorm(SelfAttention(heads=heads, visibility=Causal()), dropout=dropout),
+        PostNorm(FeedForward(inner_dim=ffn_dim), dropout=dropout),
     )
     stack = Stack(block, depth=layers, position=Sinusoidal(), dropout=dropout)
     return DecoderOnly(
-        model_dim, vocabulary.target, stack, embedding=Embedding(scaled=True), tied_embeddings=tied_embeddings
+        dim=model_dim,
+        vocab_size=vocabulary.target,
+        decoder=stack,
+        embedding=Embedding(scaled=True),
+        tied_embeddings=tied_embeddings,
     )
 
 
@@ -73,8 +79,8 @@ def transformer_dmca(spec: DecoderOnly, *, block_size: int = 256, kernel_size: i
     residual = cast(PostNorm, attention)
     heads = cast(SelfAttention, residual.body).heads
     attentions = (
-        LocalAttention(heads, block_size=block_size),
-        CompressedAttention(heads, kernel=kernel_size, stride=stride),
+        LocalAttention(heads=heads, block_size=block_size),
+        CompressedAttention(heads=heads, kernel=kernel_size, stride=stride),
     )
     block = [  # all layers, because they differ: one block instead of `depth` equal ones
         part
@@ -122,12 +128,16 @@ def gpt(
 ) -> DecoderOnly:
     """GPT-2: decoder-only Transformer with pre-norm, learned positions and GELU (Radford et al. 2019)."""
     block = (
-        PreNorm(SelfAttention(heads, visibility=Causal(), dropout=attention_dropout), dropout=dropout),
-        PreNorm(FeedForward(ffn_dim, activation="gelu-tanh"), dropout=dropout),
+        PreNorm(SelfAttention(heads=heads, visibility=Causal(), dropout=attention_dropout), dropout=dropout),
+        PreNorm(FeedForward(inner_dim=ffn_dim, activation="gelu-tanh"), dropout=dropout),
     )
-    stack = Stack(block, depth=layers, position=Learned(max_positions), dropout=dropout, norm=LayerNorm())
+    stack = Stack(block, depth=layers, position=Learned(max_length=max_positions), dropout=dropout, norm=LayerNorm())
     return DecoderOnly(
-        model_dim, vocabulary.target, stack, tied_embeddings=tied_embeddings, initialization=Normal(std=0.02)
+        dim=model_dim,
+        vocab_size=vocabulary.target,
+        decoder=stack,
+        tied_embeddings=tied_embeddings,
+        initialization=Normal(std=0.02),
     )
 
 
@@ -153,7 +163,7 @@ def gpt3(spec: DecoderOnly, *, attention_window: int = 256) -> DecoderOnly:
             "even number"
         )
     attention, feed_forward = stack.block
-    windowed = replace_everywhere(attention, SelfAttention, visibility=Window(attention_window))
+    windowed = replace_everywhere(attention, SelfAttention, visibility=Window(size=attention_window))
     block = (attention, feed_forward, windowed, feed_forward)
     return replace(spec, decoder=replace(stack, block=block, depth=stack.depth // 2))
 
@@ -200,13 +210,17 @@ def palm(
     embeddings with logits scaled by 1/√D.
     """
     attention = SelfAttention(
-        heads, kv_heads=1, head_dim=head_dim, visibility=Causal(), position=Rotary(rope_base), bias=False
+        heads=heads, kv_heads=1, head_dim=head_dim, visibility=Causal(), position=Rotary(base=rope_base), bias=False
     )
-    feed_forward = FeedForward(ffn_dim, activation="silu", gated=True, bias=False)
+    feed_forward = FeedForward(inner_dim=ffn_dim, activation="silu", gated=True, bias=False)
     block = (Parallel((attention, feed_forward), norm=LayerNorm(bias=False), dropout=dropout),)
     stack = Stack(block, depth=layers, dropout=dropout, norm=LayerNorm(bias=False))
     return DecoderOnly(
-        model_dim, vocabulary.target, stack, embedding=Embedding(scaled=True), tied_embeddings=tied_embeddings
+        dim=model_dim,
+        vocab_size=vocabulary.target,
+        decoder=stack,
+        embedding=Embedding(scaled=True),
+        tied_embeddings=tied_embeddings,
     )
 
 
@@ -233,20 +247,24 @@ def llama(
     """
     multiple = max(1, min(256, model_dim // 16))
     inner_dim = ffn_dim or -(-(8 * model_dim // 3) // multiple) * multiple  # rounded up
-    norm = RMSNorm(norm_eps)
+    norm = RMSNorm(epsilon=norm_eps)
     attention = SelfAttention(
-        heads,
-        kv_heads,
-        visibility=Causal() if attention_window is None else Window(attention_window),
-        position=Rotary(rope_base),
+        heads=heads,
+        kv_heads=kv_heads,
+        visibility=Causal() if attention_window is None else Window(size=attention_window),
+        position=Rotary(base=rope_base),
         bias=query_key_value_bias,
         output_bias=False if query_key_value_bias else None,
     )
-    feed_forward = FeedForward(inner_dim, activation="silu", gated=True, bias=False)
+    feed_forward = FeedForward(inner_dim=inner_dim, activation="silu", gated=True, bias=False)
     block = tuple(PreNorm(part, norm=norm, dropout=dropout) for part in (attention, feed_forward))
     stack = Stack(block, depth=layers, dropout=dropout, norm=norm)
     return DecoderOnly(
-        model_dim, vocabulary.target, stack, tied_embeddings=tied_embeddings, initialization=Normal(std=0.02)
+        dim=model_dim,
+        vocab_size=vocabulary.target,
+        decoder=stack,
+        tied_embeddings=tied_embeddings,
+        initialization=Normal(std=0.02),
     )
 
 
@@ -296,12 +314,7 @@ DECODER_SYSTEMS = {
         transformer_dmca_moe,
         "Generating Wikipedia by Summarizing Long Sequences",
         2018,
-        model_sizes(
-            layers=(3, 4),
-            heads=4,
-            experts=(8, 16),
-            big={"model_dim": 1024, "heads": 16},
-        ),
+        model_sizes(layers=(3, 4), heads=4, experts=(8, 16), big={"model_dim": 1024, "heads": 16}),
         TRANSFORMER_TRAINING,
         default_objectives={"pairs": ("concatenation", {})},
     ),

@@ -41,16 +41,18 @@ def bert(
     """
     projected_dim = None if embedding_dim == model_dim else embedding_dim
     block = (
-        PostNorm(SelfAttention(heads, visibility=Full(), dropout=attention_dropout), norm=BERT_NORM, dropout=dropout),
-        PostNorm(FeedForward(ffn_dim, activation="gelu"), norm=BERT_NORM, dropout=dropout),
+        PostNorm(
+            SelfAttention(heads=heads, visibility=Full(), dropout=attention_dropout), norm=BERT_NORM, dropout=dropout
+        ),
+        PostNorm(FeedForward(inner_dim=ffn_dim, activation="gelu"), norm=BERT_NORM, dropout=dropout),
     )
     return EncoderOnly(
-        model_dim,
-        vocabulary.source,
+        dim=model_dim,
+        vocab_size=vocabulary.source,
         encoder=Stack(
             block,
             depth=layers,
-            position=Learned(max_positions),
+            position=Learned(max_length=max_positions),
             dropout=dropout,
             input_norm=BERT_NORM,
             input_dim=projected_dim,
@@ -64,7 +66,7 @@ def bert(
     )
 
 
-@variant_of(bert, fixed=["embedding_dim", "token_types"])
+@variant_of(bert, excluded=["embedding_dim", "token_types"])
 def roberta(spec: EncoderOnly) -> EncoderOnly:
     """BERT without next-sentence prediction, with new masks in every epoch (Liu et al. 2019)."""
     return replace(spec, token_types=0, pooled_labels=0)
@@ -124,11 +126,17 @@ def tagger(
     modeling, keeps the one built here, which predicts tokens.
     """
     block = (
-        PreNorm(SelfAttention(heads, visibility=Full(), dropout=attention_dropout), dropout=dropout),
-        PreNorm(FeedForward(ffn_dim, activation="gelu"), dropout=dropout),
+        PreNorm(SelfAttention(heads=heads, visibility=Full(), dropout=attention_dropout), dropout=dropout),
+        PreNorm(FeedForward(inner_dim=ffn_dim, activation="gelu"), dropout=dropout),
     )
     stack = Stack(block, depth=layers, position=Sinusoidal(), dropout=dropout, norm=LayerNorm())
-    return EncoderOnly(model_dim, vocabulary.source, stack, embedding=Embedding(scaled=True), tied_embeddings=False)
+    return EncoderOnly(
+        dim=model_dim,
+        vocab_size=vocabulary.source,
+        encoder=stack,
+        embedding=Embedding(scaled=True),
+        tied_embeddings=False,
+    )
 
 
 @variant_of(tagger)

@@ -57,7 +57,7 @@ PUBLISHED_RESULTS = tuple(
 
 
 def published_rows(systems: list[str]) -> list[dict[str, object]]:
-    """Return the published results of these systems as rows of a table."""
+    """Return what papers report for the systems with these names, as rows of a table: column → value."""
     return [
         {
             "system": result.system,

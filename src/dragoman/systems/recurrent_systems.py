@@ -71,10 +71,10 @@ def sutskever(
     tied_embeddings: bool = False,
 ) -> EncoderDecoder:
     """Deep LSTMs; the final state of the encoder, which reads backward, starts the decoder (Sutskever et al. 2014)."""
-    encoder = Recurrent("lstm", layers, direction="backward", dropout=dropout)
+    encoder = Recurrent("lstm", layers=layers, direction="backward", dropout=dropout)
     decoder = RecurrentDecoder(
         "lstm",
-        layers,
+        layers=layers,
         context=NoContext(),
         attends="after",
         feedback="nothing",
@@ -83,9 +83,9 @@ def sutskever(
         dropout=dropout,
     )
     return EncoderDecoder(
-        model_dim,
-        vocabulary.source,
-        vocabulary.target,
+        dim=model_dim,
+        source_vocab_size=vocabulary.source,
+        target_vocab_size=vocabulary.target,
         encoder=Stack((encoder,), dropout=dropout),
         decoder=Stack((decoder,), dropout=dropout),
         shared_embeddings=vocabulary.joint and shared_embeddings,
@@ -116,8 +116,15 @@ def cho(spec: EncoderDecoder, *, cell: CellKind = "gru") -> EncoderDecoder:
     `cell`: gru has torch's kernels; the paper's applies the reset gate before the product (gru-reset-before).
     """
     spec = replace_everywhere(spec, Recurrent, cell=cell, direction="forward")
-    spec = replace_everywhere(spec, RecurrentDecoder, cell=cell, initial_state=FromContext(), readout=MaxoutReadout())
-    spec = replace_everywhere(spec, RecurrentDecoder, context=FixedContext(LastState()), feedback="context")
+    spec = replace_everywhere(
+        spec,
+        RecurrentDecoder,
+        cell=cell,
+        context=FixedContext(LastState()),
+        feedback="context",
+        initial_state=FromContext(),
+        readout=MaxoutReadout(),
+    )
     return replace(spec, initialization=Orthogonal())
 
 
@@ -125,8 +132,13 @@ def cho(spec: EncoderDecoder, *, cell: CellKind = "gru") -> EncoderDecoder:
 def bahdanau(spec: EncoderDecoder, *, attention_score: str = "additive") -> EncoderDecoder:
     """GRUs, a bidirectional encoder, additive attention with the previous state as query (Bahdanau et al. 2015)."""
     spec = replace_everywhere(spec, Recurrent, direction="both")
-    context, start = _attention(attention_score), FromSummary(BackwardState())
-    return replace_everywhere(spec, RecurrentDecoder, context=context, attends="before", initial_state=start)
+    return replace_everywhere(
+        spec,
+        RecurrentDecoder,
+        context=_attention(attention_score),
+        attends="before",  # with the previous state as query
+        initial_state=FromSummary(BackwardState()),
+    )
 
 
 @variant_of(cho)
@@ -139,11 +151,18 @@ def bow(spec: EncoderDecoder, *, pooling: Literal["mean", "sum", "attention"] = 
     """
     layers, dropout = next(find_specs(spec, RecurrentDecoder)).layers, spec.encoder.dropout
     if pooling != "attention":
-        return replace(spec, encoder=Stack((BagOfWords(layers, pooling=pooling, dropout=dropout),), dropout=dropout))
-    words = Stack((FeedForward(activation="tanh", dropout=dropout),), depth=layers, dropout=dropout)
-    context, start = _attention("additive"), FromSummary(MeanState())
-    spec = replace_everywhere(spec, RecurrentDecoder, context=context, attends="before", initial_state=start)
-    return replace(spec, encoder=words)
+        return replace(
+            spec, encoder=Stack((BagOfWords(layers=layers, pooling=pooling, dropout=dropout),), dropout=dropout)
+        )
+    spec = replace_everywhere(
+        spec,
+        RecurrentDecoder,
+        context=_attention("additive"),
+        attends="before",  # with the previous state as query
+        initial_state=FromSummary(MeanState()),
+    )
+    layer = FeedForward(activation="tanh", dropout=dropout)  # applied to each word
+    return replace(spec, encoder=Stack((layer,), depth=layers, dropout=dropout))
 
 
 @variant_of(sutskever, model_dim=1024)
@@ -200,7 +219,7 @@ def moe_2017(
     models use a strictly balanced gating (§F), which fixes the load within a batch.
     """
     mixture = MixtureOfExperts(
-        FeedForward(ffn_dim),
+        FeedForward(inner_dim=ffn_dim),
         num_experts=experts,
         top_k=experts_per_token,
         gating=NoisyTopKGating(importance_loss_weight=importance_loss_weight, load_loss_weight=load_loss_weight),
@@ -231,8 +250,8 @@ def deep_att(
 
     Embeddings and context have the dimension of the model, 512; the paper's have 256 and 1280.
     """
-    encoder = FastForwardEncoder(layers, dropout=dropout)
-    decoder = FastForwardDecoder(decoder_layers or layers, context=AttentionContext(Additive()), dropout=dropout)
+    encoder = FastForwardEncoder(layers=layers, dropout=dropout)
+    decoder = FastForwardDecoder(layers=decoder_layers or layers, context=AttentionContext(Additive()), dropout=dropout)
     return replace(spec, encoder=Stack((encoder,), dropout=dropout), decoder=Stack((decoder,), dropout=dropout))
 
 
@@ -257,7 +276,7 @@ def hard_monotonic(
     """
     decoder = RecurrentDecoder(
         "lstm",
-        decoder_layers,
+        layers=decoder_layers,
         context=NoContext(),
         attends="after",
         feedback="nothing",
@@ -265,10 +284,10 @@ def hard_monotonic(
         dropout=dropout,
     )
     return HardAttention(
-        model_dim,
-        vocabulary.source,
-        vocabulary.target,
-        encoder=Stack((Recurrent("lstm", layers, direction="both", dropout=dropout),), dropout=dropout),
+        dim=model_dim,
+        source_vocab_size=vocabulary.source,
+        target_vocab_size=vocabulary.target,
+        encoder=Stack((Recurrent("lstm", layers=layers, direction="both", dropout=dropout),), dropout=dropout),
         decoder=Stack((decoder,), dropout=dropout),
         shared_embeddings=vocabulary.joint and shared_embeddings,
         tied_embeddings=tied_embeddings,
@@ -387,12 +406,7 @@ RECURRENT_SYSTEMS = {
             big={},
         ),
         replace(
-            ADAM_TRAINING,
-            schedule="inverse-sqrt",
-            learning_rate=2e-4,
-            warmup_steps=2000,
-            hold_steps=8000,
-            dropout=0.4,
+            ADAM_TRAINING, schedule="inverse-sqrt", learning_rate=2e-4, warmup_steps=2000, hold_steps=8000, dropout=0.4
         ),
         "the paper does not state its rate: 2·10⁻⁴ is GNMT's; it does not mention clipping; batches of 16,000 words on "
         "each of 64 GPUs",
@@ -403,14 +417,7 @@ RECURRENT_SYSTEMS = {
         "Exact Hard Monotonic Attention for Character-Level Transduction",
         2019,
         model_sizes(layers=(1, 2), big={"model_dim": 800}),
-        replace(
-            ADAM_TRAINING,
-            schedule="plateau",
-            learning_rate=1e-3,
-            plateau_factor=0.5,
-            clip_norm=5.0,
-            dropout=0.4,
-        ),
+        replace(ADAM_TRAINING, schedule="plateau", learning_rate=1e-3, plateau_factor=0.5, clip_norm=5.0, dropout=0.4),
         "batches have a number of tokens instead of 20 words; the encoder has half of the dimension in each direction, "
         "the paper's 400 only in size big; embeddings and the layer before the softmax have the dimension of the model "
         "instead of 200 and 1,200",

@@ -69,17 +69,17 @@ class PaperTraining:
 
     @property
     def training_settings(self) -> dict[str, Any]:
-        """The training settings that the paper states: those of the fields before `dropout` that are not None."""
+        """Training settings that the paper states, by name: those of the fields before `dropout` that are not None."""
         field_names = list(PaperTraining.__dataclass_fields__)
         return self._not_none(field_names[: field_names.index("dropout")])
 
     @property
     def system_settings(self) -> dict[str, Any]:
-        """The settings of the model, recurrent cell and dropout, that the paper states: those that are not None."""
+        """Settings of the model that belong to the paper's training: recurrent cell and dropout, unless None."""
         return self._not_none(["cell", "dropout"])
 
     def _not_none(self, field_names: list[str]) -> dict[str, Any]:
-        """Return the values, by name, of those of the fields that are not None."""
+        """Return the values of the named fields that are not None, by name."""
         return {name: getattr(self, name) for name in field_names if getattr(self, name) is not None}
 
     def __str__(self) -> str:
@@ -133,7 +133,10 @@ class System:
     default_recipe: Literal["plain", "modern"] = "modern"
 
     def default_objective(self, content: str, size: str | None) -> tuple[str, dict[str, Any]] | None:
-        """Return objective and settings for `content` (pairs, text …) and a size, if the system has its own."""
+        """Return the system's own training objective, with its settings, for a kind of data; None: that of the model.
+
+        `content` is the kind of data ("pairs", "text", "turns"), `size` that of the model ("base", …; None: not given).
+        """
         if content not in self.default_objectives:
             return None
         name, settings = self.default_objectives[content]
@@ -141,7 +144,7 @@ class System:
 
     @property
     def summary(self) -> str:
-        """One line about the system: the first line of the builder's docstring, without the citation."""
+        """One line that describes the system: the first line of its builder's docstring, without the citation."""
         return (inspect.getdoc(self.builder) or "").splitlines()[0].rsplit(" (", 1)[0]
 
     def settings(self) -> dict[str, inspect.Parameter]:
@@ -149,8 +152,9 @@ class System:
         return builder_settings(self.builder)
 
     def model_dim(self, size: str, settings: Mapping[str, Any]) -> int:
-        """Return the model dimension: from the user's `settings`, else of `size` ("base", …), else the default."""
-        return settings.get("model_dim") or self.sizes[size].get("model_dim") or self.settings()["model_dim"].default
+        """Return the model dimension: that of the user's `settings`, else of `size` ("base", …), else the default."""
+        of_size = self.sizes[size].get("model_dim") or self.settings()["model_dim"].default
+        return settings.get("model_dim") or of_size
 
     def spec(self, vocabulary: VocabularySizes, size: str = "base", **settings: Any) -> ModelSpec:
         """Build the spec (description) of the model with the settings of `size`, overridden by `settings`."""
@@ -171,15 +175,16 @@ def builder_settings(builder: Callable[..., Any]) -> dict[str, inspect.Parameter
 
 
 def variant_of(
-    base: Callable[..., BaseSpec], *, fixed: Collection[str] = (), **defaults: Any
+    base: Callable[..., BaseSpec], *, excluded: Collection[str] = (), **defaults: Any
 ) -> Callable[[Callable[..., BaseSpec]], Callable[..., BaseSpec]]:
-    """Decorator that makes the builder of a system from a function that changes the spec of another system.
+    """Decorator for a system that differs a little from another one: it makes a builder of a function of a spec.
 
-    The decorated function receives the spec that `base` builds and the variant's own settings as keyword-only
-    parameters. The resulting builder also accepts the settings of `base`, except those named in `fixed`.
-    `defaults` replace default values of `base`, for fixed settings as well.
+    The builder of a system is a function from vocabulary sizes and settings to the spec of a model. The decorated
+    function gets the spec that the builder `base` returns, and the settings of the variant as keyword-only parameters,
+    and returns the changed spec. The resulting builder has the settings of both, without those of `base` that are named
+    in `excluded`. `defaults` are other default values for settings of `base`, including the excluded ones.
 
-        @variant_of(transformer, fixed=["position_encoding"], position_encoding="learned")
+        @variant_of(transformer, excluded=["position_encoding"], position_encoding="learned")
         def bart(spec: EncoderDecoder) -> EncoderDecoder:
             return replace_everywhere(spec, FeedForward, activation="gelu")
     """
@@ -190,11 +195,13 @@ def variant_of(
         inherited = {
             name: parameter.replace(default=defaults.get(name, parameter.default))
             for name, parameter in builder_settings(base).items()
-            if name not in fixed and name not in variant_settings
+            if name not in excluded and name not in variant_settings
         }
 
-        first = inspect.Parameter("vocabulary", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=VocabularySizes)
-        signature = inspect.Signature([first, *inherited.values(), *variant_settings.values()])
+        vocabulary = inspect.Parameter(
+            "vocabulary", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=VocabularySizes
+        )
+        signature = inspect.Signature([vocabulary, *inherited.values(), *variant_settings.values()])
 
         def builder(vocabulary: VocabularySizes, **settings: Any) -> BaseSpec:
             """Build the spec of `base` with its settings, and change it with those of the variant."""
@@ -211,15 +218,15 @@ def variant_of(
 
 
 def with_copying(builder: Callable[..., EncoderDecoder]) -> Callable[..., EncoderDecoder]:
-    """Decorator that adds the settings of the pointer–generator to the builder of an encoder–decoder."""
+    """Decorator that adds settings to the builder of an encoder–decoder: to copy source tokens (pointer–generator)."""
 
     @variant_of(builder)
     def copying_builder(spec: EncoderDecoder, *, copying: bool = False, coverage_loss: float = 0.0) -> EncoderDecoder:
         """Let the output layer also copy source tokens if `copying`; `coverage_loss` is the weight of that loss."""
         if coverage_loss and not copying:
             raise UserError(
-                f"system.settings.coverage_loss={coverage_loss:g} is the weight of a loss of the attention that "
-                "copies: set system.settings.copying to true as well"
+                f"system.settings.coverage_loss={coverage_loss:g} is the weight of a loss of the attention by which "
+                "the model copies source tokens, but it copies none: set system.settings.copying to true as well"
             )
         return replace(spec, copying=Copying(coverage_loss) if copying else None)
 
@@ -233,16 +240,17 @@ COPYING_SETTINGS = ("copying", "coverage_loss")
 def model_sizes(
     *, base: Mapping[str, Any] | None = None, big: Mapping[str, Any], **tiny_and_small: Any
 ) -> dict[str, dict[str, Any]]:
-    """Return the settings of the four sizes; base has the builder's defaults unless `base` changes them.
+    """Return the settings of a system in the sizes tiny, small, base and big, where they differ from its defaults.
 
-    Tiny and small have dimensions 128 and 256; every other keyword gives a setting of these two, or a pair of them:
+    `base` and `big` are settings of these two sizes. Tiny and small have dimensions 128 and 256; every other keyword is
+    a setting of these two, with one value or a pair of values:
 
         model_sizes(layers=(2, 3), heads=4, big={"model_dim": 1024, "heads": 16})
     """
-    settings = {"model_dim": (128, 256)} | tiny_and_small
-    pairs = {name: value if isinstance(value, tuple) else (value, value) for name, value in settings.items()}
-    tiny = {name: value for name, (value, _) in pairs.items()}
-    small = {name: value for name, (_, value) in pairs.items()}
+    tiny: dict[str, Any] = {"model_dim": 128}
+    small: dict[str, Any] = {"model_dim": 256}
+    for name, value in tiny_and_small.items():
+        tiny[name], small[name] = value if isinstance(value, tuple) else (value, value)
     return {"tiny": tiny, "small": small, "base": dict(base or {}), "big": dict(big)}
 
 

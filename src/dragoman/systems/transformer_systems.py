@@ -72,9 +72,9 @@ def transformer(
     attention_position = Rotary() if position_encoding == "rotary" else NoPosition()
     stack_position: Spec = {
         "sinusoidal": Sinusoidal(),
-        "learned": Learned(max_positions),
+        "learned": Learned(max_length=max_positions),
         "rotary": NoPosition(),
-        "alibi": ALiBi(heads),
+        "alibi": ALiBi(heads=heads),
     }[position_encoding]
     embedding = Embedding(scaled=True)
     if position_dim is not None:
@@ -83,7 +83,7 @@ def transformer(
                 f"position_dim concatenates positions to the embeddings, but {position_encoding} positions act in the "
                 "attention: set position_encoding to sinusoidal or learned, or leave out position_dim"
             )
-        stack_position = Concatenated(stack_position, position_dim)
+        stack_position = Concatenated(stack_position, dim=position_dim)
         embedding = Embedding(scaled=True, width=model_dim - position_dim)
 
     def residual(body: Spec) -> Spec:
@@ -95,7 +95,7 @@ def transformer(
         """Return self-attention in a residual connection; `visibility` is its mask, full or causal."""
         return residual(
             SelfAttention(
-                heads,
+                heads=heads,
                 head_dim=head_dim,
                 visibility=visibility,
                 position=attention_position,
@@ -107,21 +107,21 @@ def transformer(
         )
 
     cross_attention = residual(
-        CrossAttention(heads, head_dim=head_dim, dropout=attention_dropout, qk_norm=qk_norm, value_dim=value_dim)
+        CrossAttention(heads=heads, head_dim=head_dim, dropout=attention_dropout, qk_norm=qk_norm, value_dim=value_dim)
     )
     if gated_ffn:
         inner_dim = ffn_dim or max(64, 64 * round(8 * model_dim / 3 / 64))  # 2/3 of 4D, as a multiple of 64
         feed_forward = residual(
-            FeedForward(inner_dim, activation="silu", gated=True, bias=False, dropout=activation_dropout)
+            FeedForward(inner_dim=inner_dim, activation="silu", gated=True, bias=False, dropout=activation_dropout)
         )
     else:
-        feed_forward = residual(FeedForward(ffn_dim, dropout=activation_dropout))
+        feed_forward = residual(FeedForward(inner_dim=ffn_dim, dropout=activation_dropout))
     encoder_block = (self_attention(Full()), feed_forward)
     decoder_block = (self_attention(Causal()), cross_attention, feed_forward)
     return EncoderDecoder(
-        model_dim,
-        vocabulary.source,
-        vocabulary.target,
+        dim=model_dim,
+        source_vocab_size=vocabulary.source,
+        target_vocab_size=vocabulary.target,
         encoder=Stack(encoder_block, depth=layers, position=stack_position, dropout=dropout, norm=final_norm),
         decoder=Stack(
             decoder_block, depth=decoder_layers or layers, position=stack_position, dropout=dropout, norm=final_norm
@@ -133,7 +133,7 @@ def transformer(
     )
 
 
-@variant_of(transformer, fixed=["position_encoding", "max_positions", "position_dim"])
+@variant_of(transformer, excluded=["position_encoding", "max_positions", "position_dim"])
 def shaw(
     spec: EncoderDecoder, *, max_distance: int = 16, relative_values: bool = True, value_dim: int | None = None
 ) -> EncoderDecoder:
@@ -148,14 +148,14 @@ def shaw(
     return replace_everywhere(spec, Stack, position=NoPosition())
 
 
-@variant_of(transformer, fixed=["position_encoding", "max_positions", "position_dim"])
+@variant_of(transformer, excluded=["position_encoding", "max_positions", "position_dim"])
 def roformer(spec: EncoderDecoder, *, rope_base: float = 10000.0, rotary_values: bool = False) -> EncoderDecoder:
     """Transformer with rotary positions in place of sinusoids (Su et al. 2021, §4.1).
 
     The angles in a head of dimension E are position / rope_base^{2i/E}. `rotary_values` is an option of the published
     code, not of the paper.
     """
-    spec = replace_everywhere(spec, SelfAttention, position=Rotary(rope_base), rotary_values=rotary_values)
+    spec = replace_everywhere(spec, SelfAttention, position=Rotary(base=rope_base), rotary_values=rotary_values)
     return replace_everywhere(spec, Stack, position=NoPosition())
 
 
@@ -193,7 +193,7 @@ def moe(
 
 @variant_of(
     transformer,
-    fixed=["position_encoding", "norm", "query_key_norm", "gated_ffn"],
+    excluded=["position_encoding", "norm", "query_key_norm", "gated_ffn"],
     model_dim=768,
     heads=12,
     position_encoding="learned",
@@ -242,18 +242,22 @@ def t5(
 
     def bias(bidirectional: bool) -> Spec:
         """Return the table of position biases that all layers of a stack share; a decoder's is not `bidirectional`."""
-        return RelativeBias(heads, buckets=position_buckets, max_distance=max_distance, bidirectional=bidirectional)
+        return RelativeBias(
+            heads=heads, buckets=position_buckets, max_distance=max_distance, bidirectional=bidirectional
+        )
 
-    encoder_attention = residual(SelfAttention(heads, visibility=Full(), bias=False, dropout=dropout))
-    decoder_attention = residual(SelfAttention(heads, visibility=Causal(), bias=False, dropout=dropout))
-    cross_attention = residual(CrossAttention(heads, bias=False, dropout=dropout))
+    encoder_attention = residual(SelfAttention(heads=heads, visibility=Full(), bias=False, dropout=dropout))
+    decoder_attention = residual(SelfAttention(heads=heads, visibility=Causal(), bias=False, dropout=dropout))
+    cross_attention = residual(CrossAttention(heads=heads, bias=False, dropout=dropout))
     activation: Literal["gelu-tanh", "relu"] = "gelu-tanh" if gated_ffn else "relu"
-    feed_forward = residual(FeedForward(ffn_dim, activation=activation, gated=gated_ffn, bias=False, dropout=dropout))
+    feed_forward = residual(
+        FeedForward(inner_dim=ffn_dim, activation=activation, gated=gated_ffn, bias=False, dropout=dropout)
+    )
     decoder_block = (decoder_attention, cross_attention, feed_forward)
     return EncoderDecoder(
-        model_dim,
-        vocabulary.source + extra_tokens,
-        vocabulary.target + extra_tokens,
+        dim=model_dim,
+        source_vocab_size=vocabulary.source + extra_tokens,
+        target_vocab_size=vocabulary.target + extra_tokens,
         encoder=Stack(
             (encoder_attention, feed_forward),
             depth=layers,
@@ -277,7 +281,7 @@ def t5(
 
 @variant_of(
     transformer,
-    fixed=["pre_norm", "position_encoding", "max_positions", "position_dim", "shared_embeddings", *COPYING_SETTINGS],
+    excluded=["pre_norm", "position_encoding", "max_positions", "position_dim", "shared_embeddings", *COPYING_SETTINGS],
     model_dim=256,
     heads=4,
     pre_norm=True,
@@ -291,7 +295,7 @@ def speech(
     frames by `stride`. The paper's attention over time and frequency is left out. With `full_rate_convolution` and
     `stride` 2, the convolutions are those of Whisper (Radford et al. 2023).
     """
-    frames = Frames(feature_dim, stride=stride)
+    frames = Frames(features=feature_dim, stride=stride)
     if full_rate_convolution:
         frames = replace(frames, activation="gelu", full_rate_layer=True, projection=False)
     return replace(spec, source_vocab_size=0, shared_embeddings=False, input=frames)
@@ -299,7 +303,7 @@ def speech(
 
 @variant_of(
     transformer,
-    fixed=["pre_norm", "position_encoding", "position_dim", "shared_embeddings", *COPYING_SETTINGS],
+    excluded=["pre_norm", "position_encoding", "position_dim", "shared_embeddings", *COPYING_SETTINGS],
     model_dim=768,
     layers=12,
     heads=12,
@@ -311,8 +315,10 @@ def vision(spec: EncoderDecoder, *, feature_dim: int = 768, max_positions: int =
     A patch has `feature_dim` numbers: 16 × 16 pixels of three colors in the paper. Up to `max_positions` patches have
     learned positions. The paper classifies images; here a Transformer decoder writes text.
     """
-    encoder = replace(spec.encoder, position=Learned(max_positions))
-    spec = replace(spec, source_vocab_size=0, shared_embeddings=False, encoder=encoder, input=Patches(feature_dim))
+    encoder = replace(spec.encoder, position=Learned(max_length=max_positions))
+    spec = replace(
+        spec, source_vocab_size=0, shared_embeddings=False, encoder=encoder, input=Patches(features=feature_dim)
+    )
     return replace_everywhere(spec, FeedForward, activation="gelu")
 
 

@@ -68,7 +68,7 @@ class RunRequest:
         spec = self.parent_spec or build_spec(config, vocabulary)
         if not self.data_format.target_is_labels:
             return spec
-        return spec.with_labels(num_labels=vocabulary.target, of_sequence=self.data_format.labels_sequence)
+        return spec.with_labels(num_labels=vocabulary.target, of_sequence=self.data_format.one_label_per_sequence)
 
 
 def resolve_request(config: Config, open_parent: OpenParent = ParentRun.open) -> RunRequest:

@@ -143,7 +143,7 @@ def _tokenizer_choices(
     )
     if data_format.target_is_labels:  # whose tokenizer is learned elsewhere
         # the words of a tagger are never split into characters: every word has a tag
-        choose = choose_for_text if data_format.labels_sequence else _choice_for_words
+        choose = choose_for_text if data_format.one_label_per_sequence else _choice_for_words
         choice = choose(profile.source, unknown_source)
         return choice, choice
     if profile.source is None or profile.target is None:

@@ -27,7 +27,7 @@ from dragoman.interop.export_check import (
 )
 from dragoman.interop.exporting import ExportOptions, WrittenExport, is_installed
 from dragoman.parts.feedforward import ACTIVATIONS
-from dragoman.parts.mixer import Layout
+from dragoman.parts.mixer import SequenceLayout
 from dragoman.run import Run
 
 #: largest error of scores or logits, relative to the largest logit, by number format; int8 rounds weights and
@@ -264,8 +264,8 @@ def _compare_encoder(run: Run, encoder: Any, samples: ExportSamples) -> float:
     ours: list[Tensor] = []
     for ids in samples.source_ids:
         source, lengths = run.pad_batch([ids])
-        no_target, no_layout = source[:, :0], Layout.padded(0, torch.zeros_like(lengths))
-        features = run.model.forward_features(source, Layout.padded(len(ids), lengths), no_target, no_layout)
+        no_target, no_layout = source[:, :0], SequenceLayout.padded(0, torch.zeros_like(lengths))
+        features = run.model.forward_features(source, SequenceLayout.padded(len(ids), lengths), no_target, no_layout)
         ours.append(features.output[0])
     theirs = [np.array(encoder.forward_batch([ids]).last_hidden_state)[0] for ids in samples.source_ids]
     return relative_error(ours, theirs)

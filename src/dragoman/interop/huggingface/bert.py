@@ -198,7 +198,7 @@ def sequence_classification(
     activation = family.pooler_activation or config.activation(family.field_name("hidden_act"), "gelu")
     transform = Transform(activation)
     conversion = _with_head(
-        body, modules, num_labels=len(labels), tied_embeddings=False, transform=transform, labels_sequence=True
+        body, modules, num_labels=len(labels), tied_embeddings=False, transform=transform, one_label_per_sequence=True
     )
     return replace(conversion, system="classifier", labels=labels)
 

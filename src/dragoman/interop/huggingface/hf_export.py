@@ -84,7 +84,7 @@ class HuggingFaceExporter:
         if not has_no_tokenizer(run):
             check_tokenizer(run, folder, [text for text in samples.sources if isinstance(text, str)])
         ours = teacher_forced_logits(run, samples)
-        if getattr(run.spec, "labels_sequence", False):  # one label for a text, at its first token
+        if getattr(run.spec, "one_label_per_sequence", False):  # one label for a text, at its first token
             ours = [logits[0, :, None] for logits in ours]
         theirs = [_logits(run, model, source, target) for source, target in zip(samples.source_ids, samples.target_ids)]
         error = relative_error(ours, theirs)

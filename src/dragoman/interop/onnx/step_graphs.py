@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from dragoman.errors import UserError
 from dragoman.models import Model
 from dragoman.models.model import DecodingStart
-from dragoman.parts.mixer import Context, Layout, Memory, State
+from dragoman.parts.mixer import Context, Memory, SequenceLayout, State
 
 #: sizes of the examples that graphs are traced with; the differences between them show which axes are dynamic
 BATCH, OTHER_BATCH, LENGTH, OTHER_LENGTH, CACHE_LENGTH, OTHER_CACHE_LENGTH = 2, 3, 9, 17, 4, 2000
@@ -140,7 +140,7 @@ class _StepModule(nn.Module):
         past |= {name: _with_one_more_position(named[name], axis) for name, axis in self.growing.items()}
         state = _nest_like(self.example_state, "past/", past)
         memory = _memory(named) if "memory/mask" in named else None
-        logits, new = self.model.decode(tokens[:, None], Context(Layout.continuation(positions), memory), state)
+        logits, new = self.model.decode(tokens[:, None], Context(SequenceLayout.continuation(positions), memory), state)
         assert new is not None
         flat = dict(_flatten("past/", new))
         return logits[:, -1], *(flat[name] for name in self.names if name.startswith("past/"))
@@ -247,7 +247,7 @@ def _memory(tensors: Mapping[str, Tensor]) -> Memory:
     projections = "memory/projections/"
     return Memory(
         named.get("states", torch.zeros_like(mask, dtype=torch.float32)[..., None]),
-        Layout.padded(mask.shape[1], mask.sum(1)),
+        SequenceLayout.padded(mask.shape[1], mask.sum(1)),
         encoder_inputs=named.get("encoder_inputs"),
         final_state=parts.get("memory/final_state"),
         copied_tokens=named.get("copied_tokens"),
